@@ -1,0 +1,150 @@
+"""Backend: the protocol every place to run implements, and the facts it reports.
+
+To add one: implement the protocol in a file beside this one and add it to the table in ``backends/table.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from seatrial.job.plan import Plan
+
+Status = Literal["created", "running", "exited", "gone"]
+
+
+class Handle(BaseModel):
+    """What finds a started run again, from any process: written to the run folder as handle.json.
+
+    Attributes:
+        id: full container ID, or the process ID of a local agent.
+        started: the engine's start time, or the local process's start ticks, so that a reused ID is not mistaken.
+        companion: container ID of the companion, if any.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    backend: str
+    id: str
+    started: str | None = None
+    companion: str | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """What the engine says of a started run.
+
+    Attributes:
+        status: ``gone`` when the engine no longer knows it.
+        exit_code: of the container or agent; None while it runs or when unknown.
+        oom_killed: the engine saw the kernel's OOM killer act on it.
+    """
+
+    status: Status
+    exit_code: int | None = None
+    oom_killed: bool = False
+    error: str | None = None
+    image_id: str | None = None
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What plan-making needs to know of an engine. Read once, passed around, never asked again.
+
+    Attributes:
+        name: ``docker``, ``podman`` or ``local``.
+        available: it answers and can run something.
+        reason: one sentence: why (not) available, and its version.
+        fix: the command that would make it available, or None.
+        version: e.g. ``28.2.2``.
+        rootless: it runs as an ordinary user.
+        runtimes: names of OCI runtimes, e.g. ``("runc", "nvidia")``.
+        cdi_spec_dirs: where this engine reads CDI specs; () when it has no CDI.
+        cdi_devices: qualified names it can resolve, e.g. ``("nvidia.com/gpu=0", …)``.
+        nvidia_hook: the toolkit's hook is found, so ``--gpus`` works without a registered runtime.
+        selinux: labels are enforced, so bind mounts need relabelling or label=disable.
+        cpu_limits, memory_limits: cgroup limits can be enforced (not always so when rootless).
+    """
+
+    name: str
+    available: bool
+    reason: str
+    fix: str | None = None
+    version: str | None = None
+    rootless: bool = False
+    runtimes: tuple[str, ...] = ()
+    cdi_spec_dirs: tuple[str, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+    nvidia_hook: bool = False
+    selinux: bool = False
+    cpu_limits: bool = True
+    memory_limits: bool = True
+    cgroup_driver: str | None = None
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What an image in the engine's store says of itself.
+
+    Attributes:
+        id: ``sha256:…`` of its configuration. digest: repository digest, None for a local build.
+        python: path of a Python >= 3.8 inside, None when there is none, or not looked for.
+    """
+
+    id: str
+    digest: str | None
+    size_bytes: int
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    user: str = ""
+    workdir: str = ""
+    python: str | None = None
+
+
+class Backend(Protocol):
+    """A place to run."""
+
+    name: str
+
+    def facts(self) -> EngineFacts:
+        """Look at the engine. Never raises for an engine that is not there; says so in the facts."""
+
+    def image(self, reference: str) -> ImageFacts | None:
+        """The image in the local store, or None. ``local`` has none."""
+
+    def pull(self, reference: str) -> ImageFacts:
+        """Make the image present. Raises ImageError naming the reference and the next command."""
+
+    def find_python(self, reference: str) -> str | None:
+        """Path of a Python >= 3.8 inside the image, found by running it there, or None."""
+
+    def compile(self, plan: Plan) -> list[str]:
+        """The engine-level request as one argv, as it would be typed. Pure."""
+
+    def start(self, plan: Plan, run_dir: Path) -> Handle:
+        """Start it detached; return at once. Raises EngineError or GpuContractError; leaves nothing behind then."""
+
+    def state(self, handle: Handle) -> State:
+        """What became of it. Never raises for one that is gone."""
+
+    def stop(self, handle: Handle, grace_s: float) -> None:
+        """SIGTERM, then SIGKILL after ``grace_s``. Returns when it has ended."""
+
+    def kill(self, handle: Handle) -> None:
+        """SIGKILL now, all of it."""
+
+    def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
+        """Run a command inside the live run with the caller's streams; its exit code."""
+
+    def shell(self, plan: Plan, run_dir: Path) -> int:
+        """Run the plan in the foreground on the caller's terminal; its exit code."""
+
+    def logs_tail(self, handle: Handle, lines: int) -> str:
+        """The engine's own last output: what is left when the agent could not even start."""
+
+    def remove(self, handle: Handle) -> None:
+        """Remove what the engine keeps of an ended run. No error when nothing is left."""

@@ -1,0 +1,133 @@
+"""Every error seatrial raises on purpose.
+
+    SeatrialError                 exit 5   engine or environment, unless a branch says otherwise
+    ├── UsageError                exit 2   what was asked for cannot be meant
+    │   ├── ConfigError                    seatrial.toml: names file, key, what was expected and found
+    │   ├── TargetError                    the script, module, recipe or image is not there
+    │   ├── GpuRequestError                a GPU request that does not parse or names no GPU of this machine
+    │   ├── DataError                      a data folder that is missing, empty or not what the recipe reads
+    │   ├── NameInUseError                 two live runs cannot share a name
+    │   └── RunNotFoundError               no run of that ID or name in the store
+    ├── GpuContractError          exit 3   GPUs asked for are missing, unusable or unused
+    ├── CriteriaError             exit 4   criteria unmet under --strict
+    └── EngineError               exit 5   Docker, Podman or this machine would not do it
+        ├── EngineUnavailableError         no engine, or one that does not answer
+        ├── CommandError                   a command failed; keeps argv, exit code and stderr
+        ├── ImageError                     an image that cannot be pulled, read or built
+        └── DiskError                      no space, or no permission to write
+
+A target that fails by itself is no error of ours: the run ends with exit 1 and the receipt tells its own code.
+`cli.main` alone prints these and exits; everything below raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+EXIT_DONE = 0
+EXIT_TARGET_FAILED = 1
+EXIT_USAGE = 2
+EXIT_GPU_CONTRACT = 3
+EXIT_CRITERIA = 4
+EXIT_ENGINE = 5
+
+
+class SeatrialError(Exception):
+    """What failed, in one sentence, with the likely cause and the next command to run.
+
+    Args:
+        message: one clear sentence, no trailing period needed.
+        cause: why, probably; shown on its own line.
+        run: the command to run next, exactly as it would be typed.
+    """
+
+    exit_code = EXIT_ENGINE
+
+    def __init__(self, message: str, *, cause: str | None = None, run: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.run = run
+
+
+class UsageError(SeatrialError):
+    """What was asked for cannot be meant."""
+
+    exit_code = EXIT_USAGE
+
+
+class ConfigError(UsageError):
+    """A key of seatrial.toml that is unknown or has the wrong type."""
+
+
+class TargetError(UsageError):
+    """The script, module, recipe or image to run is not there."""
+
+
+class GpuRequestError(UsageError):
+    """A GPU request that does not parse, or names a GPU that this machine does not have."""
+
+
+class DataError(UsageError):
+    """A data folder that is missing, empty, truncated or of another format."""
+
+
+class NameInUseError(UsageError):
+    """Another live run has this name."""
+
+
+class RunNotFoundError(UsageError):
+    """No run of this ID or name in the store."""
+
+
+class GpuContractError(SeatrialError):
+    """GPUs that were asked for are missing, unusable or unused."""
+
+    exit_code = EXIT_GPU_CONTRACT
+
+
+class CriteriaError(SeatrialError):
+    """A criterion was not met and --strict was given."""
+
+    exit_code = EXIT_CRITERIA
+
+
+class EngineError(SeatrialError):
+    """Docker, Podman or this machine would not do it."""
+
+
+class EngineUnavailableError(EngineError):
+    """The engine asked for is not installed or does not answer."""
+
+
+class CommandError(EngineError):
+    """A command that failed.
+
+    Attributes:
+        argv: as it was run.
+        exit_code_of_command: its exit code; negative for a signal.
+        stderr: all of it, decoded with replacement.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        argv: Sequence[str],
+        exit_code_of_command: int,
+        stderr: str,
+        cause: str | None = None,
+        run: str | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause, run=run)
+        self.argv = list(argv)
+        self.exit_code_of_command = exit_code_of_command
+        self.stderr = stderr
+
+
+class ImageError(EngineError):
+    """An image that cannot be pulled, read or built."""
+
+
+class DiskError(EngineError):
+    """No space left, or no permission to write."""

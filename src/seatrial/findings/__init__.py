@@ -1,0 +1,1 @@
+"""Known failures of the GPU-container chain: what they look like, why they happen, what mends them."""

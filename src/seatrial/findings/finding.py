@@ -1,0 +1,57 @@
+"""Finding: one thing that is wrong, why, and the command that mends it. Shared by agent, receipts and doctor."""
+
+from typing import Any, Dict, List, Optional
+
+SEVERITIES = ("error", "warning", "info")
+
+
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        id: stable kebab-case name of the catalogue entry, e.g. ``uvm-node-missing``.
+        severity: ``error`` (the contract is broken), ``warning`` or ``info``.
+        message: what was seen, in one sentence.
+        cause: the likely cause, in one sentence.
+        fix: the command (or change) that mends it, as typed.
+        evidence: the lines it rests on: what was read, and where.
+    """
+
+    __slots__ = ("cause", "evidence", "fix", "id", "message", "severity")
+
+    def __init__(
+        self,
+        id: str,
+        severity: str,
+        message: str,
+        cause: Optional[str] = None,
+        fix: Optional[str] = None,
+        evidence: Optional[List[str]] = None,
+    ) -> None:
+        if severity not in SEVERITIES:
+            raise ValueError("severity must be one of %s, not %r" % (", ".join(SEVERITIES), severity))
+        self.id = id
+        self.severity = severity
+        self.message = message
+        self.cause = cause
+        self.fix = fix
+        self.evidence = list(evidence or [])
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The finding as it is written to events.jsonl and receipt.json."""
+        return {name: getattr(self, name) for name in ("id", "severity", "message", "cause", "fix", "evidence")}
+
+    @classmethod
+    def from_dict(cls, data: Dict[str, Any]) -> "Finding":
+        """The inverse of to_dict; keys it does not know are ignored."""
+        return cls(
+            str(data.get("id", "unknown")),
+            data["severity"] if data.get("severity") in SEVERITIES else "warning",
+            str(data.get("message", "")),
+            data.get("cause"),
+            data.get("fix"),
+            [str(line) for line in data.get("evidence") or []],
+        )
+
+    def __repr__(self) -> str:
+        return "Finding(%r, %r, %r)" % (self.id, self.severity, self.message)

@@ -1,0 +1,132 @@
+"""Job: what the user asks for, from seatrial.toml and flags. Pure data, validated strictly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+BackendName = Literal["auto", "local", "docker", "podman"]
+Launcher = Literal["auto", "torchrun", "none"]
+TargetKind = Literal["script", "module", "recipe", "image"]
+
+
+class Strict(BaseModel):
+    """Unknown keys and wrong types are errors; instances are not changed in place."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Target(Strict):
+    """What to run.
+
+    Attributes:
+        kind: ``script`` (a path), ``module`` (``-m name``), ``recipe`` (built in) or ``image`` (its own CMD).
+        value: the path relative to the project, module name, recipe name, or "" for an image's own command.
+        args: the target's own arguments, everything after ``--``.
+    """
+
+    kind: TargetKind
+    value: str
+    args: tuple[str, ...] = ()
+
+
+class DataMount(Strict):
+    """A host folder for /data or /models."""
+
+    source: Path
+    read_only: bool
+
+
+class ImageOptions(Strict):
+    """The ``[image]`` table: how the image is made.
+
+    Attributes:
+        base: image the build starts from.
+        ready: a finished image to run as it is (``--image``); nothing is built then.
+        ca_bundle: PEM file of extra certificate authorities, trusted in the build only.
+        index_url: package index for pip, passed as a build secret (it may hold a password).
+        find_links: folder or URL of wheels for pip.
+        build_network: ``default``, ``host`` or ``none``.
+        requirements: further packages for pip, on top of what the project names.
+        system_packages: Debian packages the image needs at run time.
+    """
+
+    base: str = "python:3.11-slim-bookworm"
+    ready: str | None = None
+    ca_bundle: Path | None = None
+    index_url: str | None = None
+    find_links: str | None = None
+    build_network: Literal["default", "host", "none"] = "default"
+    requirements: tuple[str, ...] = ()
+    system_packages: tuple[str, ...] = ()
+
+
+class Criteria(Strict):
+    """The ``[criteria]`` table: what a good run is.
+
+    Attributes:
+        mean_utilization_pct: least mean GPU utilisation over the training window; None: not judged.
+        finished_within_s: the run's longest wall time in seconds; None: not judged.
+        model: globs, relative to the models folder and then to the project, one of which must match a
+            new file that is not empty; () means the usual model suffixes.
+        max_image_bytes: largest image; None: not judged.
+        metrics: metric name → condition on its last reported value, e.g. ``{"accuracy": ">= 0.985"}``.
+    """
+
+    mean_utilization_pct: float | None = 70.0
+    finished_within_s: float | None = None
+    model: tuple[str, ...] = ()
+    max_image_bytes: int | None = 4_000_000_000
+    metrics: dict[str, str] = Field(default_factory=dict)
+
+
+class Job(Strict):
+    """Everything the user asked for.
+
+    Attributes:
+        project: the folder that becomes the working directory; absolute.
+        backend: where to run; ``auto`` takes the first that works.
+        gpus: the request as typed; parsed by job.gpus.
+        data, models: host folders for /data and /models.
+        mounts: further ``SOURCE:TARGET[:ro|rw]`` mounts, as typed.
+        env: variables for the target. ``env_files`` are read on the host and lose against ``env``.
+        secrets: names of host variables whose values the target gets and no log ever shows.
+        publish, devices, ulimits: as for ``docker run``.
+        memory_bytes, shm_bytes, gpu_memory_bytes: limits in bytes; None: no limit, or the default.
+        cpus: cores; None: no limit.
+        timeout_s: after this many seconds the target gets SIGTERM, then SIGKILL after ``grace_s``.
+        writable: the container's root is writable.
+        strict: unmet criteria make the exit code 4.
+        resume: ID of the run to go on from (its checkpoints are mounted where the target expects them).
+    """
+
+    project: Path
+    target: Target
+    name: str | None = None
+    backend: BackendName = "auto"
+    gpus: str = "auto"
+    launcher: Launcher = "auto"
+    data: DataMount | None = None
+    models: DataMount | None = None
+    mounts: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    env_files: tuple[Path, ...] = ()
+    secrets: tuple[str, ...] = ()
+    publish: tuple[str, ...] = ()
+    network: str | None = None
+    workdir: str | None = None
+    devices: tuple[str, ...] = ()
+    ulimits: tuple[str, ...] = ()
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
+    timeout_s: float | None = None
+    grace_s: float = 30.0
+    writable: bool = False
+    strict: bool = False
+    resume: str | None = None
+    image: ImageOptions = Field(default_factory=ImageOptions)
+    criteria: Criteria = Field(default_factory=Criteria)

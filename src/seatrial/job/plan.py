@@ -1,0 +1,213 @@
+"""Plan: a Job resolved against facts. Pure data: printable, diffable, written to plan.json before anything starts.
+
+Backends compile a Plan into an engine-level request; the agent reads ``plan.json`` with the standard library and
+uses the key ``agent`` alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from seatrial.job.model import Job
+
+SCHEMA_VERSION = 1
+
+#: Where things are inside a container. The local backend uses host paths instead.
+CONTAINER_PROJECT = "/workspace"
+CONTAINER_DATA = "/data"
+CONTAINER_MODELS = "/models"
+CONTAINER_HOME = "/home/seatrial"
+CONTAINER_RUN = "/seatrial/run"
+CONTAINER_AGENT = "/seatrial/agent.pyz"
+CONTAINER_SECRETS = "/seatrial/secrets"
+
+#: none: no GPU. nvidia-runtime: ``--gpus`` (toolkit's hook or, from Docker 29.2, CDI inside). cdi: ``--device
+#: nvidia.com/gpu=…``. device-nodes: /dev/nvidia* and the driver's libraries bind-mounted. host: a local process.
+Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host"]
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Choice(Frozen):
+    """One decision and its reason, shown by ``seatrial plan``."""
+
+    what: str
+    value: str
+    reason: str
+
+
+class Gpu(Frozen):
+    """A GPU, or MIG slice, as NVML names it.
+
+    Attributes:
+        index: NVML index of the (parent) GPU; PCI bus order.
+        uuid: ``GPU-…`` or ``MIG-…``; what the contract compares.
+        minor: N of /dev/nvidiaN, or None where unknown.
+        mig: ``"0:1"`` (GPU index : MIG index) for a slice, else None.
+        cdi_name: the device's name in the CDI spec, when one lists it.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+    compute_capability: str | None = None
+    minor: int | None = None
+    mig: str | None = None
+    cdi_name: str | None = None
+
+
+class Mount(Frozen):
+    """A bind mount: absolute host path → absolute path in the container."""
+
+    source: Path
+    target: str
+    read_only: bool = False
+
+
+class Tmpfs(Frozen):
+    """A tmpfs: its target and mount options, e.g. ``("/tmp", "exec,mode=1777")``."""
+
+    target: str
+    options: str
+
+
+class ImagePlan(Frozen):
+    """The image: one to build (``dockerfile`` is its text) or a ready one.
+
+    Attributes:
+        tag: what is run. For a built image its digits are the hash of everything that goes in.
+        python: interpreter inside the image, or None when there is no Python >= 3.8 (then a companion checks).
+        entrypoint, cmd: of a ready image; run through the agent as they are.
+        context_files: path in the build context → absolute host path.
+        context_texts: path in the build context → text of a generated file.
+        secrets: build secret id → absolute host path.
+    """
+
+    tag: str
+    build: bool
+    base: str | None = None
+    python: str | None = "python3"
+    dockerfile: str | None = None
+    context_files: dict[str, str] = Field(default_factory=dict)
+    context_texts: dict[str, str] = Field(default_factory=dict)
+    secrets: dict[str, str] = Field(default_factory=dict)
+    network: str = "default"
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+class AgentPlan(Frozen):
+    """What the agent inside the container needs; every path is as seen from there.
+
+    Attributes:
+        argv: the target, ENTRYPOINT in front, launcher not yet.
+        script: index in ``argv`` where the target's own command begins behind ``python`` (torchrun replaces what
+            is before it), or None when the command is no Python program of ours to relaunch.
+        launcher: ``torchrun`` or ``none``; already decided.
+        processes: ranks that torchrun starts; 1 otherwise.
+        env: set for the target on top of the container's environment.
+        secrets: names; values are files of that name in ``secrets_dir``, read and deleted at the start.
+        gpu_mode: ``required`` (fail closed), ``none`` (CPU asked for) or ``auto-cpu`` (auto found none).
+        gpus: expected GPUs in CUDA order.
+        check: ``torch`` (a torch kernel on each GPU), ``driver`` (a driver-level one), ``none``.
+        gpu_memory_bytes: limit that an unmodified torch or TensorFlow script is held to, or None.
+        interactive: a shell: checks run, then the target inherits the terminal.
+        host_sampled: the agent runs beside a container without Python (companion): checks only.
+    """
+
+    run_id: str
+    argv: tuple[str, ...]
+    workdir: str
+    run_dir: str
+    script: int | None = None
+    launcher: Literal["torchrun", "none"] = "none"
+    processes: int = 1
+    env: dict[str, str] = Field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    secrets_dir: str | None = None
+    gpu_mode: Literal["required", "none", "auto-cpu"] = "none"
+    gpus: tuple[Gpu, ...] = ()
+    check: Literal["torch", "driver", "none"] = "none"
+    gpu_memory_bytes: int | None = None
+    sample_interval_s: float = 1.0
+    grace_s: float = 30.0
+    timeout_s: float | None = None
+    interactive: bool = False
+    host_sampled: bool = False
+
+
+class ContainerPlan(Frozen):
+    """The container, in the engines' common terms. Docker and Podman compile it to their own flags.
+
+    Attributes:
+        command: what PID 1 runs (the agent and its arguments).
+        user: ``uid:gid`` or None for the image's own.
+        userns: ``keep-id`` on rootless Podman, else None.
+        groups: supplementary groups, e.g. the one that may open /dev/nvidia*.
+        devices: device nodes to pass; for ``cdi`` the qualified names.
+        gpus_flag: argument of Docker's ``--gpus`` without the shell's quotes (``"device=0,2"`` keeps its inner
+            ones), or None.
+        driver_capabilities: NVIDIA_DRIVER_CAPABILITIES.
+    """
+
+    name: str
+    hostname: str
+    command: tuple[str, ...]
+    user: str | None
+    userns: str | None = None
+    groups: tuple[str, ...] = ()
+    workdir: str
+    env: dict[str, str] = Field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    tmpfs: tuple[Tmpfs, ...] = ()
+    devices: tuple[str, ...] = ()
+    gpus_flag: str | None = None
+    runtime: str | None = None
+    network: str | None = None
+    publish: tuple[str, ...] = ()
+    ulimits: tuple[str, ...] = ()
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    shm_bytes: int = 2 * 2**30
+    read_only_root: bool = True
+    labels: dict[str, str] = Field(default_factory=dict)
+    stop_timeout_s: int = 40
+
+
+class Plan(Frozen):
+    """What will happen, completely.
+
+    Attributes:
+        run_id: ID of the run this plan makes; also its folder's name.
+        image: None on the local backend.
+        container: None on the local backend.
+        companion: a second container for the GPU checks when ``image.python`` is None.
+        python: interpreter of the local backend.
+        injection: how the GPUs get in.
+        warnings: sentences printed before the start and kept in the receipt.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    created_at: str
+    job: Job
+    backend: Literal["local", "docker", "podman"]
+    injection: Injection
+    gpus: tuple[Gpu, ...]
+    image: ImagePlan | None = None
+    container: ContainerPlan | None = None
+    companion: ContainerPlan | None = None
+    companion_image: str | None = None
+    python: str | None = None
+    agent: AgentPlan
+    choices: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
+    git_commit: str | None = None
+    driver_version: str | None = None
