@@ -1,0 +1,138 @@
+"""GPU leases: two runs started together get different GPUs.
+
+One file a GPU in a folder that every user of the machine shares. A lease names its run; it is void once that run's
+launcher has gone without starting it, or its process or container has ended, so nobody has to clean up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from seatrial.backends.base import Handle
+from seatrial.system.files import write_atomically
+
+#: Moves the folder, e.g. for tests or for machines that share no /var/lock.
+FOLDER_VARIABLE = "SEATRIAL_LEASES"
+
+
+class Lease(BaseModel):
+    """One GPU held by one run.
+
+    Attributes:
+        launcher_pid, launcher_started: the CLI that took it, and its start ticks; they count while handle is None.
+        handle: the started run.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    gpu_uuid: str
+    run_id: str
+    launcher_pid: int
+    launcher_started: str
+    handle: Handle | None = None
+
+
+def default_folder(environ: Mapping[str, str]) -> Path:
+    """``$SEATRIAL_LEASES``, else a folder in /var/lock (tmpfs on every systemd distribution), else in /tmp."""
+    if chosen := environ.get(FOLDER_VARIABLE):
+        return Path(chosen)
+    parent = Path("/var/lock")
+    return (parent if os.access(parent, os.W_OK) else Path(tempfile.gettempdir())) / "seatrial-leases"
+
+
+class Leases:
+    """The lease folder.
+
+    Args:
+        is_live: tells whether the run behind a handle still runs.
+    """
+
+    def __init__(self, folder: Path, is_live: Callable[[Handle], bool]) -> None:
+        self.folder = folder
+        self._is_live = is_live
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Choose and take under one lock, so that nobody chooses in between."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.chmod(0o1777)  # every user leases here; nobody can remove another's
+        except PermissionError:
+            pass  # its owner did so
+        descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def current(self) -> dict[str, str]:
+        """GPU UUID → ID of the run that holds it, for the leases that are not void."""
+        held: dict[str, str] = {}
+        for path in sorted(self.folder.glob("*.json")):
+            lease = _read(path)
+            if lease is not None and self._holds(lease):
+                held[lease.gpu_uuid] = lease.run_id
+        return held
+
+    def take(self, gpu_uuids: Sequence[str], run_id: str) -> None:
+        """Lease these GPUs to a run that this process is about to start. Call under ``locked``."""
+        for uuid in gpu_uuids:
+            lease = Lease(
+                gpu_uuid=uuid,
+                run_id=run_id,
+                launcher_pid=os.getpid(),
+                launcher_started=start_ticks(os.getpid()) or "",
+            )
+            self._path(lease).write_text(lease.model_dump_json())
+
+    def bind(self, run_id: str, handle: Handle) -> None:
+        """The run has started: from now on its leases live as long as it does."""
+        for lease in self._of(run_id):
+            write_atomically(
+                self._path(lease), lease.model_copy(update={"handle": handle}).model_dump_json().encode()
+            )
+
+    def release(self, run_id: str) -> None:
+        """Give back what a run holds. Leases of others stay."""
+        for lease in self._of(run_id):
+            self._path(lease).unlink(missing_ok=True)
+
+    def _path(self, lease: Lease) -> Path:
+        # The run is in the name: a void lease of another user, which the sticky bit protects, is never in the way.
+        return self.folder / f"{lease.gpu_uuid}--{lease.run_id}.json"
+
+    def _of(self, run_id: str) -> list[Lease]:
+        found = (_read(path) for path in self.folder.glob(f"*--{run_id}.json"))
+        return [lease for lease in found if lease is not None]
+
+    def _holds(self, lease: Lease) -> bool:
+        if lease.handle is not None:
+            return self._is_live(lease.handle)
+        return start_ticks(lease.launcher_pid) == lease.launcher_started != ""
+
+
+def start_ticks(pid: int) -> str | None:
+    """Start time of a process in clock ticks since boot, or None when there is none of that ID.
+
+    Source: proc(5), field 22 of /proc/PID/stat; the command in field 2 may hold spaces and parentheses.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()[19]
+
+
+def _read(path: Path) -> Lease | None:
+    try:
+        return Lease.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None

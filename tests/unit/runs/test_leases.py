@@ -1,0 +1,87 @@
+"""Leases: held while the launcher or the run lives, void afterwards, without anybody cleaning up."""
+
+import subprocess
+import sys
+
+import pytest
+
+from seatrial.backends.base import Handle
+from seatrial.runs.leases import Lease, Leases, default_folder, start_ticks
+
+GPU = "GPU-00000000-0000-0000-0000-000000000001"
+
+
+@pytest.fixture
+def live():
+    """IDs of the containers that are said to run."""
+    return set()
+
+
+@pytest.fixture
+def leases(tmp_path, live):
+    return Leases(tmp_path / "leases", lambda handle: handle.id in live)
+
+
+def test_a_lease_holds_while_its_launcher_lives(leases):
+    with leases.locked():
+        leases.take([GPU], "run-1")
+    assert leases.current() == {GPU: "run-1"}
+
+
+def test_a_lease_is_void_once_its_launcher_died_before_the_start(leases):
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    dead = Lease(gpu_uuid=GPU, run_id="run-1", launcher_pid=child.pid, launcher_started="1")
+    with leases.locked():
+        leases._path(dead).write_text(dead.model_dump_json())
+    assert leases.current() == {}
+
+
+def test_a_reused_launcher_pid_does_not_hold(leases):
+    import os
+
+    reused = Lease(gpu_uuid=GPU, run_id="run-1", launcher_pid=os.getpid(), launcher_started="1")
+    with leases.locked():
+        leases._path(reused).write_text(reused.model_dump_json())
+    assert leases.current() == {}
+
+
+def test_a_started_run_holds_its_lease_until_its_container_is_gone(leases, live):
+    with leases.locked():
+        leases.take([GPU], "run-1")
+    live.add("container")
+    leases.bind("run-1", Handle(backend="docker", id="container"))
+    assert leases.current() == {GPU: "run-1"}
+    live.clear()
+    assert leases.current() == {}
+
+
+def test_a_void_lease_of_another_run_is_never_in_the_way(leases, live):
+    with leases.locked():
+        leases.take([GPU], "run-1")
+    leases.bind("run-1", Handle(backend="docker", id="ended"))
+    with leases.locked():
+        leases.take([GPU], "run-2")
+    assert leases.current() == {GPU: "run-2"}
+
+
+def test_release_gives_back_only_what_the_run_holds(leases):
+    with leases.locked():
+        leases.take([GPU], "run-1")
+        leases.take(["GPU-2"], "run-2")
+    leases.release("run-1")
+    assert leases.current() == {"GPU-2": "run-2"}
+
+
+def test_a_damaged_lease_file_is_no_lease(leases):
+    with leases.locked():
+        (leases.folder / f"{GPU}--run-1.json").write_text("{")
+    assert leases.current() == {}
+
+
+def test_no_process_has_no_start_ticks():
+    assert start_ticks(2**22 + 1) is None
+
+
+def test_the_folder_can_be_chosen(tmp_path):
+    assert default_folder({"SEATRIAL_LEASES": str(tmp_path)}) == tmp_path
