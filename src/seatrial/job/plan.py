@@ -147,7 +147,10 @@ class ContainerPlan(Frozen):
     """The container, in the engines' common terms. Docker and Podman compile it to their own flags.
 
     Attributes:
+        hostname: None: the engine's own choice (with the host's network, the host's name: it must resolve).
         command: what PID 1 runs (the agent and its arguments).
+        capabilities: added back after all are dropped, e.g. ``DAC_OVERRIDE`` for a root that must write.
+        security_opts: on top of ``no-new-privileges``, e.g. ``label=disable``.
         user: ``uid:gid`` or None for the image's own.
         userns: ``keep-id`` on rootless Podman, else None.
         groups: supplementary groups, e.g. the one that may open /dev/nvidia*.
@@ -158,9 +161,11 @@ class ContainerPlan(Frozen):
     """
 
     name: str
-    hostname: str
+    hostname: str | None
     command: tuple[str, ...]
     user: str | None
+    capabilities: tuple[str, ...] = ()
+    security_opts: tuple[str, ...] = ()
     userns: str | None = None
     groups: tuple[str, ...] = ()
     workdir: str
