@@ -13,6 +13,7 @@
     └── EngineError               exit 5   Docker, Podman or this machine would not do it
         ├── EngineUnavailableError         no engine, or one that does not answer
         ├── CommandError                   a command failed; keeps argv, exit code and stderr
+        │   └── CommandTimeoutError            a command did not end in time and was killed
         ├── ImageError                     an image that cannot be pulled, read or built
         └── DiskError                      no space, or no permission to write
 
@@ -123,6 +124,10 @@ class CommandError(EngineError):
         self.argv = list(argv)
         self.exit_code_of_command = exit_code_of_command
         self.stderr = stderr
+
+
+class CommandTimeoutError(CommandError):
+    """A command that did not end in its time and was killed."""
 
 
 class ImageError(EngineError):

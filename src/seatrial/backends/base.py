@@ -5,6 +5,7 @@ To add one: implement the protocol in a file beside this one and add it to the t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -23,6 +24,7 @@ class Handle(BaseModel):
         id: full container ID, or the process ID of a local agent.
         started: the engine's start time, or the local process's start ticks, so that a reused ID is not mistaken.
         companion: container ID of the companion, if any.
+        run_dir: the run's folder; the local backend reads there how its agent ended.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -31,6 +33,7 @@ class Handle(BaseModel):
     id: str
     started: str | None = None
     companion: str | None = None
+    run_dir: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class EngineFacts:
         nvidia_hook: the toolkit's hook is found, so ``--gpus`` works without a registered runtime.
         selinux: labels are enforced, so bind mounts need relabelling or label=disable.
         cpu_limits, memory_limits: cgroup limits can be enforced (not always so when rootless).
+        desktop: Docker Desktop: containers run in a virtual machine, which has a GPU on Windows (WSL 2) only.
+        snap: Docker from the snap, which cannot read outside the home folder.
     """
 
     name: str
@@ -83,6 +88,8 @@ class EngineFacts:
     cpu_limits: bool = True
     memory_limits: bool = True
     cgroup_driver: str | None = None
+    desktop: bool = False
+    snap: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,8 +123,8 @@ class Backend(Protocol):
     def image(self, reference: str) -> ImageFacts | None:
         """The image in the local store, or None. ``local`` has none."""
 
-    def pull(self, reference: str) -> ImageFacts:
-        """Make the image present. Raises ImageError naming the reference and the next command."""
+    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
+        """Make the image present, telling ``progress`` each line the engine prints. Raises ImageError naming the reference and the next command."""
 
     def find_python(self, reference: str) -> str | None:
         """Path of a Python >= 3.8 inside the image, found by running it there, or None."""
