@@ -124,7 +124,10 @@ class Backend(Protocol):
         """The image in the local store, or None. ``local`` has none."""
 
     def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
-        """Make the image present, telling ``progress`` each line the engine prints. Raises ImageError naming the reference and the next command."""
+        """Make the image present, telling ``progress`` each line the engine prints.
+
+        Raises ImageError naming the reference and the next command.
+        """
 
     def find_python(self, reference: str) -> str | None:
         """Path of a Python >= 3.8 inside the image, found by running it there, or None."""

@@ -1,0 +1,147 @@
+"""ContainerPlan → what python-on-whales' ``container.run`` is called with, and the same as one argv to print. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.job.plan import ContainerPlan, Mount
+
+#: Keyword of python-on-whales → flag, in the order in which it puts them on the command line.
+#: Source: python_on_whales/components/container/cli_wrapper.py, ``run``, version 0.81.0.
+FLAGS = {
+    "cap_add": "--cap-add",
+    "cap_drop": "--cap-drop",
+    "cidfile": "--cidfile",
+    "cpus": "--cpus",
+    "detach": "--detach",
+    "devices": "--device",
+    "entrypoint": "--entrypoint",
+    "envs": "--env",
+    "gpus": "--gpus",
+    "groups_add": "--group-add",
+    "hostname": "--hostname",
+    "interactive": "--interactive",
+    "labels": "--label",
+    "log_driver": "--log-driver",
+    "log_options": "--log-opt",
+    "memory": "--memory",
+    "memory_swap": "--memory-swap",
+    "mounts": "--mount",
+    "name": "--name",
+    "networks": "--network",
+    "pids_limit": "--pids-limit",
+    "publish": "-p",
+    "pull": "--pull",
+    "read_only": "--read-only",
+    "remove": "--rm",
+    "runtime": "--runtime",
+    "security_options": "--security-opt",
+    "shm_size": "--shm-size",
+    "stop_timeout": "--stop-timeout",
+    "tmpfs": "--tmpfs",
+    "tty": "--tty",
+    "ulimit": "--ulimit",
+    "user": "--user",
+    "userns": "--userns",
+    "workdir": "--workdir",
+}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """One container to run.
+
+    Attributes:
+        options: keywords of python-on-whales' ``container.run``; only those that are set.
+    """
+
+    image: str
+    command: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    def plus(self, **options: Any) -> RunOptions:
+        """The same with some options set or replaced."""
+        return RunOptions(self.image, self.command, {**self.options, **options})
+
+    def argv(self, client_call: Sequence[str]) -> list[str]:
+        """The command line that runs it."""
+        words = [*client_call, "container", "run"]
+        for name, flag in FLAGS.items():
+            words += _flag(flag, self.options.get(name))
+        return [*words, self.image, *self.command]
+
+
+def run_options(container: ContainerPlan, image: str) -> RunOptions:
+    """What every engine is asked for; an engine adds its own (log driver, …) with ``plus``.
+
+    - The plan's command replaces the image's ENTRYPOINT and CMD: the agent is PID 1 and runs them itself.
+    - ``--mount`` and not ``--volume``: an engine would create a missing source as an empty folder owned by root.
+    - The swap limit is the memory limit: Docker would allow as much again in swap, and a training run that swaps
+      has stopped in all but name.
+    - ``--pull never``: images are pulled before, with progress and with an error of our own.
+    """
+    wanted: dict[str, Any] = {
+        "cap_add": list(container.capabilities),
+        "cap_drop": ["ALL"],
+        "cpus": container.cpus,
+        "devices": list(container.devices),
+        "entrypoint": container.command[0] if container.command else None,
+        "envs": dict(container.env),
+        "gpus": container.gpus_flag,
+        "groups_add": list(container.groups),
+        "hostname": container.hostname,
+        "labels": dict(container.labels),
+        "memory": container.memory_bytes,
+        "memory_swap": container.memory_bytes,
+        "mounts": [mount_fields(mount) for mount in container.mounts],
+        "name": container.name,
+        "networks": [container.network] if container.network else [],
+        "publish": [(port,) for port in container.publish],
+        "pull": "never",
+        "read_only": container.read_only_root,
+        "runtime": container.runtime,
+        "security_options": ["no-new-privileges", *container.security_opts],
+        "shm_size": container.shm_bytes,
+        "stop_timeout": container.stop_timeout_s,
+        "tmpfs": [f"{tmpfs.target}:{tmpfs.options}" for tmpfs in container.tmpfs],
+        "ulimit": list(container.ulimits),
+        "user": container.user,
+        "userns": container.userns,
+        "workdir": container.workdir,
+    }
+    options = {name: value for name, value in wanted.items() if value is not False and value not in (None, [], {})}
+    return RunOptions(image, tuple(container.command[1:]), options)
+
+
+def mount_fields(mount: Mount) -> list[str]:
+    """The comma-separated fields of ``--mount``, which engines read as a line of CSV: names may hold commas."""
+    fields = ["type=bind", _csv(f"source={mount.source}"), _csv(f"target={mount.target}")]
+    return [*fields, "readonly"] if mount.read_only else fields
+
+
+def _csv(field: str) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow([field])
+    return line.getvalue()
+
+
+def _flag(flag: str, value: Any) -> list[str]:
+    match value:
+        case None | False:
+            return []
+        case True:
+            return [flag]
+        case dict():
+            return [word for key, item in value.items() for word in (flag, f"{key}={item}")]
+        case list() if flag == "--mount":
+            return [word for fields in value for word in (flag, ",".join(fields))]
+        case list() if flag == "-p":
+            return [word for (port,) in value for word in (flag, port)]
+        case list():
+            return [word for item in value for word in (flag, str(item))]
+        case _:
+            return [flag, str(value)]

@@ -1,0 +1,215 @@
+"""The one door to other programs on the host: every way this project runs a command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from seatrial.errors import CommandError, CommandTimeoutError, EngineUnavailableError
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A command that has ended.
+
+    Attributes:
+        exit_code: negative N when signal N ended it.
+        stdout, stderr: decoded with replacement; "" where they were not captured.
+    """
+
+    argv: tuple[str, ...]
+    exit_code: int
+    stdout: str = ""
+    stderr: str = ""
+
+    def last_line(self) -> str:
+        """The last line that says something: of stderr, else of stdout, else the exit code."""
+        for text in (self.stderr, self.stdout):
+            if lines := text.split("\n") if text.strip() else []:
+                return next(line.strip() for line in reversed(lines) if line.strip())
+        return f"exit code {self.exit_code} and no message"
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    input: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Completed:
+    """Run to the end and capture both streams; the caller judges the exit code.
+
+    Raises:
+        EngineUnavailableError: there is no such program.
+        CommandTimeoutError: it did not end in ``timeout_s`` seconds and was killed.
+    """
+    try:
+        # Standard input is closed unless given: a tool that asks for a password must fail, not hang.
+        ended = subprocess.run(
+            list(argv),
+            input=None if input is None else input.encode(),
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            timeout=timeout_s,
+            env=env,
+            cwd=cwd,
+            check=False,
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        raise _not_there(argv, error) from error
+    except subprocess.TimeoutExpired as error:
+        raise CommandTimeoutError(
+            f"{argv[0]} did not answer within {timeout_s:g} s",
+            argv=argv,
+            exit_code_of_command=-9,
+            stderr=_text(error.stderr),
+        ) from error
+    return Completed(tuple(argv), ended.returncode, _text(ended.stdout), _text(ended.stderr))
+
+
+def check(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    input: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Completed:
+    """As ``run``; raises CommandError as well when the exit code is not 0."""
+    ended = run(argv, timeout_s=timeout_s, input=input, env=env, cwd=cwd)
+    if ended.exit_code != 0:
+        raise failed(ended)
+    return ended
+
+
+def failed(ended: Completed) -> CommandError:
+    """The error for a command that ended with another exit code than 0."""
+    return CommandError(
+        f"{Path(ended.argv[0]).name} failed: {ended.last_line()}",
+        argv=ended.argv,
+        exit_code_of_command=ended.exit_code,
+        stderr=ended.stderr,
+    )
+
+
+def stream(
+    argv: Sequence[str],
+    on_line: Callable[[str], None],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Completed:
+    """Run to the end, handing over each line of both streams as it comes; all of it is ``stdout`` of the result.
+
+    An exception, Ctrl-C included, ends the command before it goes on. Raises EngineUnavailableError.
+    """
+    lines: list[str] = []
+    with _start(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, cwd=cwd) as process:
+        try:
+            assert process.stdout is not None
+            for raw in process.stdout:
+                line = raw.decode(errors="replace").rstrip("\r\n")
+                lines.append(line)
+                on_line(line)
+        except BaseException:
+            process.terminate()
+            raise
+    return Completed(tuple(argv), process.returncode, stdout="\n".join(lines))
+
+
+def call_interactive(
+    argv: Sequence[str],
+    *,
+    keep_stderr: bool = False,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Completed:
+    """Run on the caller's terminal. Ctrl-C reaches the command, which decides what it means.
+
+    Args:
+        keep_stderr: pass stderr on and keep a copy in the result; the command then sees no terminal there.
+
+    Raises EngineUnavailableError.
+    """
+    stderr = subprocess.PIPE if keep_stderr else None
+    kept = bytearray()
+    with _start(argv, stdin=None, stderr=stderr, env=env, cwd=cwd) as process:
+        while True:
+            try:
+                if process.stderr is not None:
+                    _pass_on(process.stderr.fileno(), kept)
+                process.wait()
+                break
+            except KeyboardInterrupt:  # the terminal has sent it to the command as well
+                continue
+    return Completed(tuple(argv), process.returncode, stderr=_text(bytes(kept)))
+
+
+def spawn_detached(
+    argv: Sequence[str],
+    *,
+    output: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> int:
+    """Start in a session of its own, so that it outlives the caller and its terminal; the process ID.
+
+    Args:
+        output: gets both streams, appended.
+
+    Raises EngineUnavailableError.
+    """
+    with output.open("ab") as file:
+        process = _start(argv, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=env, cwd=cwd)
+    process.returncode = 0  # nobody waits for it through this object, and that is no leak to warn of
+    return process.pid
+
+
+def _start(
+    argv: Sequence[str],
+    *,
+    stdin: int | None = subprocess.DEVNULL,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | None = None,
+    start_new_session: bool = False,
+    env: Mapping[str, str] | None,
+    cwd: Path | None,
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            list(argv),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=start_new_session,
+            env=env,
+            cwd=cwd,
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        raise _not_there(argv, error) from error
+
+
+def _not_there(argv: Sequence[str], error: OSError) -> EngineUnavailableError:
+    if error.filename not in (None, argv[0]):  # the working directory, not the program
+        return EngineUnavailableError(f"Cannot enter {error.filename}: {error.strerror}")
+    return EngineUnavailableError(
+        f"{argv[0]} cannot be run: {error.strerror}", cause="it is not installed, or not on PATH"
+    )
+
+
+def _pass_on(descriptor: int, kept: bytearray) -> None:
+    """Copy a pipe to our standard error until its end."""
+    while chunk := os.read(descriptor, 65536):
+        kept += chunk
+        sys.stderr.buffer.write(chunk)
+        sys.stderr.flush()
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode(errors="replace")
