@@ -1,0 +1,167 @@
+"""CDI specs: the files that tell an engine how a named device gets into a container.
+
+An engine reads every ``*.json`` and ``*.yaml`` in its spec folders; a device is named ``vendor/class=device``,
+e.g. ``nvidia.com/gpu=0``. Format: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from seatrial.findings.finding import Finding
+
+#: Where engines look when nobody told them otherwise; a later folder wins over an earlier one.
+#: Source: container-device-interface, pkg/cdi/spec-dirs.go, DefaultSpecDirs.
+DEFAULT_SPEC_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+
+#: What writes a fresh spec. Source: NVIDIA Container Toolkit documentation, "Support for CDI".
+GENERATE = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
+
+
+@dataclass(frozen=True)
+class CdiDevice:
+    """One device of a spec.
+
+    Attributes:
+        name: qualified, e.g. ``nvidia.com/gpu=GPU-de421f49-…``.
+        spec: the file that defines it.
+        host_paths: device nodes and mount sources on the host that it needs, the spec's common ones included.
+    """
+
+    name: str
+    spec: Path
+    host_paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CdiSpecs:
+    """The devices that an engine reading these folders can resolve, and what is wrong with the specs."""
+
+    devices: tuple[CdiDevice, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(device.name for device in self.devices)
+
+
+def read_specs(folders: Iterable[Path]) -> CdiSpecs:
+    """Read all specs. Never raises: an unreadable spec, a conflict and a stale path become findings.
+
+    A name defined twice in one folder is a conflict that engines refuse to resolve; in a later folder it replaces
+    the earlier definition.
+    """
+    devices: dict[str, CdiDevice] = {}
+    findings: list[Finding] = []
+    for folder in folders:
+        here: dict[str, CdiDevice] = {}
+        conflicts: set[str] = set()
+        for path in _spec_files(folder):
+            try:
+                spec_devices = list(_devices(path, _load(path)))
+            except (OSError, ValueError, yaml.YAMLError) as error:
+                findings.append(_unreadable(path, error))
+                continue
+            for device in spec_devices:
+                if device.name in here:
+                    conflicts.add(device.name)
+                    findings.append(_conflict(device, here[device.name]))
+                here[device.name] = device
+        devices.update(here)
+        for name in conflicts:
+            del devices[name]
+    findings.extend(_stale(devices.values()))
+    return CdiSpecs(tuple(devices.values()), tuple(findings))
+
+
+def _spec_files(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix in {".json", ".yaml"})
+    except OSError:  # an engine treats a folder that is not there as empty, and so do we
+        return []
+
+
+def _load(path: Path) -> dict[str, Any]:
+    text = path.read_text(encoding="utf-8")
+    spec = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    if not isinstance(spec, dict):
+        raise ValueError("not a mapping")
+    return spec
+
+
+def _devices(path: Path, spec: dict[str, Any]) -> Iterator[CdiDevice]:
+    kind, devices = spec.get("kind"), spec.get("devices")
+    if not isinstance(kind, str) or "/" not in kind:
+        raise ValueError(f"kind must be vendor/class, not {kind!r}")
+    if not isinstance(devices, list) or not devices:
+        raise ValueError("devices must be a list of at least one device")
+    common = _host_paths(spec.get("containerEdits"))
+    for device in devices:
+        # nvidia-ctk once wrote index names as bare YAML integers; the engines read them as text.
+        name = device.get("name") if isinstance(device, dict) else None
+        if not isinstance(name, (str, int)):
+            raise ValueError(f"a device's name must be text, not {name!r}")
+        paths = (*common, *_host_paths(device.get("containerEdits")))
+        yield CdiDevice(f"{kind}={name}", path, tuple(dict.fromkeys(paths)))
+
+
+def _host_paths(edits: Any) -> Iterator[str]:
+    """Host paths of one containerEdits: device nodes (``hostPath`` or ``path``) and mount sources."""
+    if edits is None:
+        return
+    if not isinstance(edits, dict):
+        raise ValueError("containerEdits must be a mapping")
+    for node in edits.get("deviceNodes") or ():
+        if not isinstance(node, dict) or not isinstance(node.get("path"), str):
+            raise ValueError("a device node needs a path")
+        yield str(node.get("hostPath") or node["path"])
+    for mount in edits.get("mounts") or ():
+        if not isinstance(mount, dict) or not isinstance(mount.get("hostPath"), str):
+            raise ValueError("a mount needs a hostPath")
+        yield mount["hostPath"]
+
+
+def _unreadable(path: Path, error: Exception) -> Finding:
+    return Finding(
+        "cdi-spec-unreadable",
+        "warning",
+        f"{path} is no CDI spec that an engine can read",
+        cause=str(error).split("\n")[0],
+        fix=GENERATE,
+        evidence=[str(path)],
+    )
+
+
+def _conflict(device: CdiDevice, other: CdiDevice) -> Finding:
+    return Finding(
+        "cdi-device-conflict",
+        "warning",
+        f"{device.name} is defined twice, so that no engine resolves it",
+        cause="two specs of the same kind lie in one folder",
+        fix=f"sudo rm {other.spec}",
+        evidence=[str(other.spec), str(device.spec)],
+    )
+
+
+def _stale(devices: Iterable[CdiDevice]) -> Iterator[Finding]:
+    """A finding for each spec that names host paths that are not there: the driver changed after it was written."""
+    missing: dict[Path, dict[str, None]] = {}
+    for device in devices:
+        for path in device.host_paths:
+            if not Path(path).exists():
+                missing.setdefault(device.spec, {})[path] = None
+    for spec, paths in missing.items():
+        yield Finding(
+            "cdi-spec-stale",
+            "warning",
+            f"{spec} names {len(paths)} host paths that do not exist, so that the container would not start",
+            cause="the driver was updated or its device nodes are gone since the spec was written",
+            fix=GENERATE,
+            evidence=list(paths),
+        )

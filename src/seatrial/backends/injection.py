@@ -1,0 +1,281 @@
+"""How the GPUs get into a container: one strategy, chosen from facts (docs/decisions/0005-injection.md).
+
+nvidia-runtime   Docker whose NVIDIA hook or runtime is there: ``--gpus '"device=GPU-…"'``
+cdi              the engine resolves the devices' CDI names: ``--device nvidia.com/gpu=GPU-…``
+device-nodes     neither: /dev/nvidia* and the driver's libraries, bind-mounted
+none             no GPU was asked for, or there is none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seatrial.backends.base import EngineFacts
+from seatrial.backends.cdi import GENERATE
+from seatrial.errors import GpuContractError
+from seatrial.job.plan import Gpu, Injection, Mount
+from seatrial.probe.driver_files import DeviceNode, DriverFiles
+
+#: The driver's libraries and programs that training needs; what NVIDIA's own images ask for.
+#: Source: NVIDIA Container Toolkit documentation, "Driver Capabilities".
+DEFAULT_CAPABILITIES = ("compute", "utility")
+
+#: Where libraries go when they share their host folder with others. NVIDIA's images have it on LD_LIBRARY_PATH.
+DRIVER_FOLDER = "/usr/local/nvidia/lib64"
+WSL_MOUNT = "/usr/lib/wsl"
+
+CDI_KIND = "nvidia.com/gpu"
+TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html"
+
+
+@dataclass(frozen=True)
+class InjectionPlan:
+    """What the container gets for its GPUs.
+
+    Attributes:
+        devices: device nodes, or qualified CDI names.
+        gpus_flag: Docker's ``--gpus`` argument with its inner quotes. runtime: an OCI runtime by name.
+        env: variables for the target. library_folders: put behind the image's own LD_LIBRARY_PATH.
+        groups: supplementary groups that may open the nodes. security_opts: e.g. ``label=disable``.
+    """
+
+    strategy: Injection
+    reason: str
+    devices: tuple[str, ...] = ()
+    gpus_flag: str | None = None
+    runtime: str | None = None
+    mounts: tuple[Mount, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    library_folders: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    security_opts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def choose(
+    facts: EngineFacts,
+    gpus: Sequence[Gpu],
+    driver: DriverFiles,
+    *,
+    podman: bool,
+    capabilities: Sequence[str] = DEFAULT_CAPABILITIES,
+) -> InjectionPlan:
+    """The strategy for these GPUs on this engine.
+
+    Raises GpuContractError when there is none: a run without its GPUs must not start.
+    """
+    if not gpus:
+        return _none()
+    env = {
+        "NVIDIA_DRIVER_CAPABILITIES": ",".join(capabilities),
+        # CUDA's default order is fastest first; with this it is NVML's, which the contract is written in.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
+    if not podman and facts.nvidia_hook:
+        return _gpus_flag(facts, gpus, driver, env)
+    if not podman and "nvidia" in facts.runtimes:
+        return _nvidia_runtime(facts, gpus, driver, env)
+    # From here on the toolkit's legacy hook must stay out, even where it is the default runtime and the image says
+    # NVIDIA_VISIBLE_DEVICES=all: "void" is its word for "leave this container alone".
+    env["NVIDIA_VISIBLE_DEVICES"] = "void"
+    names = _cdi_names(facts, gpus, driver)
+    if names is not None:
+        return _cdi(facts, gpus, names, driver, env)
+    return _device_nodes(facts, gpus, driver, env, podman=podman, capabilities=capabilities)
+
+
+def _none() -> InjectionPlan:
+    return InjectionPlan(
+        "none",
+        "no GPU: NVIDIA_VISIBLE_DEVICES=void keeps the NVIDIA runtime out even where it is the default, and an "
+        "empty CUDA_VISIBLE_DEVICES hides GPUs that a device or privilege would let through",
+        env={"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""},
+    )
+
+
+def _gpus_flag(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: dict[str, str]) -> InjectionPlan:
+    return InjectionPlan(
+        "nvidia-runtime",
+        "Docker has the NVIDIA Container Toolkit's hook; GPUs by UUID, since indices can change at a reboot",
+        devices=_nodes_for_systemd(facts, gpus, driver),
+        gpus_flag=f'"device={",".join(gpu.uuid for gpu in gpus)}"',
+        env=env,
+    )
+
+
+def _nvidia_runtime(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: dict[str, str]) -> InjectionPlan:
+    return InjectionPlan(
+        "nvidia-runtime",
+        "Docker has the runtime nvidia but no hook for --gpus: GPUs through NVIDIA_VISIBLE_DEVICES",
+        devices=_nodes_for_systemd(facts, gpus, driver),
+        runtime="nvidia",
+        env={**env, "NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)},
+    )
+
+
+def _nodes_for_systemd(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...]:
+    """Device nodes to name on top of the hook's.
+
+    With the systemd cgroup driver any ``systemctl daemon-reload`` resets a container's device rules to those the
+    engine knows of, and the hook's are not among them: CUDA then dies with "Failed to initialize NVML: Unknown
+    Error" hours into a run. Source: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
+    """
+    if facts.cgroup_driver != "systemd" or facts.rootless or driver.wsl:
+        return ()
+    nodes = _nodes(gpus, driver)
+    return tuple(node.path for node in nodes) if nodes else ()
+
+
+def _cdi_names(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...] | None:
+    """The qualified name of each GPU, the most lasting that the engine resolves; None when one has none."""
+    known = set(facts.cdi_devices)
+    if driver.wsl and f"{CDI_KIND}=all" in known:  # the only name there is under WSL2
+        return (f"{CDI_KIND}=all",)
+    names = []
+    for gpu in gpus:
+        candidates = [gpu.cdi_name, gpu.uuid, gpu.mig if gpu.mig else str(gpu.index)]
+        qualified = [name if "=" in name else f"{CDI_KIND}={name}" for name in candidates if name]
+        name = next((name for name in qualified if name in known), None)
+        if name is None:
+            return None
+        names.append(name)
+    return tuple(names)
+
+
+def _cdi(
+    facts: EngineFacts, gpus: Sequence[Gpu], names: tuple[str, ...], driver: DriverFiles, env: dict[str, str]
+) -> InjectionPlan:
+    if names == (f"{CDI_KIND}=all",):
+        env = {**env, "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
+    why = "Podman ignores --gpus" if facts.name == "podman" else "Docker has no NVIDIA hook or runtime"
+    return InjectionPlan(
+        "cdi",
+        f"{why}; its CDI specs list the GPUs",
+        devices=names,
+        env=env,
+        groups=_cdi_groups(facts, gpus, driver),
+        security_opts=("label=disable",) if facts.selinux else (),
+    )
+
+
+def _cdi_groups(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...]:
+    nodes = _nodes(gpus, driver)
+    return _groups(facts, nodes) if nodes else ()
+
+
+def _device_nodes(
+    facts: EngineFacts,
+    gpus: Sequence[Gpu],
+    driver: DriverFiles,
+    env: dict[str, str],
+    *,
+    podman: bool,
+    capabilities: Sequence[str],
+) -> InjectionPlan:
+    nodes = _nodes(gpus, driver)
+    _refuse_impossible(facts, gpus, driver, nodes, podman=podman)
+    assert nodes is not None
+    if driver.wsl:
+        mounts = [Mount(source=Path(WSL_MOUNT), target=WSL_MOUNT, read_only=True)]
+        folder = f"{WSL_MOUNT}/lib"
+        env = {**env, "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
+    elif driver.folder:
+        mounts = [Mount(source=Path(driver.folder), target=driver.folder, read_only=True)]
+        folder = driver.folder
+    else:
+        mounts = _library_mounts(driver, capabilities)
+        folder = DRIVER_FOLDER
+    for name, path in driver.binaries.items():
+        mounts.append(Mount(source=Path(path), target=f"/usr/bin/{name}", read_only=True))
+    available = {library.capability for library in driver.libraries}
+    left_out = [capability for capability in capabilities if capability not in available]
+    return InjectionPlan(
+        "device-nodes",
+        f"{'Podman' if podman else 'Docker'} has {'' if podman else 'no NVIDIA runtime and '}no CDI device for these "
+        f"GPUs: device nodes and the driver's libraries are mounted. {folder} goes on LD_LIBRARY_PATH, as the "
+        "linker's cache of the image knows nothing of it and a read-only root cannot be given a new one",
+        devices=tuple(node.path for node in nodes),
+        mounts=tuple(mounts),
+        env=env,
+        library_folders=(folder,),
+        groups=_groups(facts, nodes),
+        security_opts=("label=disable",) if facts.selinux else (),
+        warnings=tuple(
+            f"The driver capability {capability} has no libraries here to mount; install the NVIDIA Container "
+            f"Toolkit for it: {TOOLKIT}"
+            for capability in left_out
+        ),
+    )
+
+
+def _nodes(gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[DeviceNode, ...] | None:
+    """The control nodes and each GPU's own, or None when one is not there."""
+    if driver.wsl:
+        return driver.control or None
+    minors = [gpu.index if gpu.minor is None else gpu.minor for gpu in gpus]
+    if not driver.control or not all(minor in driver.gpus for minor in minors):
+        return None
+    return (*driver.control, *(driver.gpus[minor] for minor in dict.fromkeys(minors)))
+
+
+def _library_mounts(driver: DriverFiles, capabilities: Sequence[str]) -> list[Mount]:
+    """Each library under the names that programs ask for, in DRIVER_FOLDER.
+
+    Mounted file by file: the rest of a folder such as /usr/lib/x86_64-linux-gnu would shadow the image's own libc.
+    """
+    return [
+        Mount(source=Path(library.path), target=f"{DRIVER_FOLDER}/{name}", read_only=True)
+        for library in driver.libraries
+        if library.capability in capabilities
+        for name in library.names
+    ]
+
+
+def _refuse_impossible(
+    facts: EngineFacts,
+    gpus: Sequence[Gpu],
+    driver: DriverFiles,
+    nodes: tuple[DeviceNode, ...] | None,
+    *,
+    podman: bool,
+) -> None:
+    """Raise GpuContractError when mounting the device nodes by hand cannot work."""
+    engine = "Podman" if podman else "Docker"
+    need = "a CDI spec" if podman else "the NVIDIA Container Toolkit or a CDI spec"
+    if any(gpu.mig for gpu in gpus):
+        raise GpuContractError(
+            f"A MIG slice gets into a container only through {need}, and {engine} has none for it",
+            cause="its access rights are device nodes of their own, which the toolkit knows how to pick",
+            run=GENERATE,
+        )
+    absent = [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
+    if nodes is None or absent:
+        asked = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
+        raise GpuContractError(
+            f"{engine} has no way to give the container GPU {asked}",
+            cause=f"it needs {need}, or all of the driver's files on this host; missing: "
+            + ("; ".join(absent) if absent else "the GPU's node under /dev"),
+            run="seatrial doctor",
+        )
+    # Rootless Podman can keep the caller's groups; rootless Docker passes none on.
+    closed = [node.path for node in nodes if not (node.accessible if podman else node.world)]
+    if facts.rootless and closed:
+        raise GpuContractError(
+            f"Rootless {engine} cannot open {', '.join(closed)}",
+            cause="this user may not read and write the nodes"
+            if podman
+            else "only a group may open the nodes, and rootless Docker passes no supplementary group on",
+            run=f"sudo chmod a+rw {' '.join(closed)}",
+        )
+
+
+def _groups(facts: EngineFacts, nodes: Sequence[DeviceNode]) -> tuple[str, ...]:
+    """Groups without which an ordinary user inside could not open the nodes."""
+    gids = dict.fromkeys(str(node.gid) for node in nodes if not node.world)
+    if not gids:
+        return ()
+    if facts.rootless:  # the group has no number in the user namespace; crun can keep it all the same
+        return ("keep-groups",) if facts.name == "podman" else ()
+    return tuple(gids)

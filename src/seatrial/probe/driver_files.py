@@ -1,0 +1,282 @@
+"""The NVIDIA driver's user-space files on this host: device nodes, libraries, programs.
+
+What the container toolkit would inject, found without it: for hosts that have a driver but no toolkit.
+"""
+
+import os
+import re
+import stat
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+
+from seatrial.probe import ld_cache
+
+#: Libraries by driver capability, as file name stems before ``.so``. Names absent on a driver's branch are normal.
+#: Source: https://github.com/NVIDIA/libnvidia-container/blob/main/src/nvc_info.c, tables utility_libs,
+#: compute_libs and video_libs.
+LIBRARIES = {
+    "compute": (
+        "libcuda",
+        "libcudadebugger",
+        "libnvidia-gpucomp",
+        "libnvidia-nvvm",
+        "libnvidia-nvvm70",
+        "libnvidia-opencl",
+        "libnvidia-pkcs11",
+        "libnvidia-pkcs11-openssl3",
+        "libnvidia-ptxjitcompiler",
+        "libnvidia-allocator",
+    ),
+    "utility": ("libnvidia-ml", "libnvidia-cfg"),
+    "video": ("libnvcuvid", "libnvidia-encode", "libnvidia-opticalflow"),
+}
+
+#: Without these no CUDA program starts and nothing can be checked.
+REQUIRED_LIBRARIES = ("libcuda", "libnvidia-ml")
+
+#: Where drivers put their libraries: Debian multiarch and its alternatives, Fedora, plain installers, GPU
+#: operators and managed Kubernetes, NixOS, WSL2. ``LD_LIBRARY_PATH`` and ld.so.cache are asked first.
+FOLDERS = (
+    "/usr/local/nvidia/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    "/usr/lib64",
+    "/usr/lib64/nvidia",
+    "/usr/lib",
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+    "/home/kubernetes/bin/nvidia/lib64",
+    "/run/opengl-driver/lib",
+)
+WSL_FOLDER = "/usr/lib/wsl/lib"
+BINARY_FOLDERS = ("/usr/local/nvidia/bin", "/usr/bin", "/usr/local/bin", "/opt/bin", "/run/current-system/sw/bin")
+
+#: A folder whose shared objects all look like these holds the driver alone, so it can be mounted whole.
+DRIVER_LIBRARY = re.compile(r"^lib(nvidia|cuda[.]|cudadebugger|nvcuvid|nvoptix|vdpau_nvidia|[A-Za-z0-9_]+_nvidia)")
+
+CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+#: Without these NVML finds nothing (nvidiactl) and cuInit returns 999 (nvidia-uvm). Measured on an H200,
+#: driver 580.159.04, 2026-11-20.
+REQUIRED_NODES = ("nvidiactl", "nvidia-uvm")
+
+
+class DeviceNode(NamedTuple):
+    """A node under /dev. ``accessible``: this process may read and write it; ``world``: everybody may."""
+
+    path: str
+    gid: int
+    accessible: bool
+    world: bool
+
+
+class Library(NamedTuple):
+    """A library of the driver.
+
+    Attributes:
+        path: the file, links resolved.
+        names: what programs ask for: the links to it (``libcuda.so.1``), or its own name when it has none.
+        capability: the driver capability it belongs to.
+    """
+
+    path: str
+    names: Tuple[str, ...]
+    capability: str
+
+
+class DriverFiles(NamedTuple):
+    """What was found. Paths are as on the host, also when it was looked for under another root.
+
+    Attributes:
+        version: of the loaded kernel module, e.g. ``580.159.04``; None under WSL2 or without a driver.
+        control: nodes that every GPU needs. gpus: minor number → node. mig_caps: nodes of MIG's access rights.
+        folder: the one folder that holds the libraries and nothing else, or None.
+        binaries: program name → path.
+        wsl: Windows's driver seen from WSL2: one node, /dev/dxg, for all GPUs.
+        missing: sentences: what a complete driver has and this host has not.
+    """
+
+    version: Optional[str]
+    control: Tuple[DeviceNode, ...] = ()
+    gpus: Mapping[int, DeviceNode] = {}
+    mig_caps: Tuple[DeviceNode, ...] = ()
+    libraries: Tuple[Library, ...] = ()
+    folder: Optional[str] = None
+    binaries: Mapping[str, str] = {}
+    wsl: bool = False
+    missing: Tuple[str, ...] = ()
+
+
+def find(root: str = "/", environ: Optional[Mapping[str, str]] = None) -> DriverFiles:
+    """Look for the driver under ``root``. Never raises; says what it did not find."""
+    host = _Host(root)
+    environ = os.environ if environ is None else environ
+    wsl = host.exists("/dev/dxg")
+    version = _version(host)
+    missing = []  # type: List[str]
+    if version is None and not wsl:
+        missing.append("/proc/driver/nvidia/version: the NVIDIA kernel module is not loaded")
+    control, gpus, mig_caps = _nodes(host, wsl, missing)
+    folders = _folders(host, environ, wsl, missing)
+    libraries = _libraries(host, folders, version, missing)
+    binaries = {}
+    for folder in [*([WSL_FOLDER] if wsl else []), *BINARY_FOLDERS]:
+        if host.exists(folder + "/nvidia-smi"):
+            binaries["nvidia-smi"] = folder + "/nvidia-smi"
+            break
+    else:
+        missing.append("nvidia-smi: not in %s" % ", ".join(BINARY_FOLDERS))
+    return DriverFiles(
+        version,
+        control,
+        gpus,
+        mig_caps,
+        libraries,
+        _own_folder(host, libraries),
+        binaries,
+        wsl,
+        tuple(missing),
+    )
+
+
+class _Host:
+    """The file system under a root; answers in paths as seen from that root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.realpath(root).rstrip("/")
+
+    def here(self, path: str) -> str:
+        return self.root + path
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self.here(path))
+
+    def names(self, folder: str) -> List[str]:
+        try:
+            return sorted(os.listdir(self.here(folder)))
+        except OSError:
+            return []
+
+    def read(self, path: str) -> bytes:
+        try:
+            with open(self.here(path), "rb") as file:
+                return file.read()
+        except OSError:
+            return b""
+
+    def resolve(self, path: str) -> str:
+        """The file behind links; a link that leaves the root is followed inside it, one level."""
+        real = os.path.realpath(self.here(path))
+        if not real.startswith(self.root + "/"):
+            real = os.path.realpath(self.root + real)
+        return real[len(self.root) :]
+
+
+def _version(host: _Host) -> Optional[str]:
+    line = host.read("/proc/driver/nvidia/version").decode("ascii", "replace").split("\n")[0]
+    match = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", line)
+    return match.group(1) if match else None
+
+
+def _node(host: _Host, path: str) -> Optional[DeviceNode]:
+    try:
+        status = os.stat(host.here(path))
+    except OSError:
+        return None
+    world = stat.S_IMODE(status.st_mode) & 0o006 == 0o006
+    return DeviceNode(path, status.st_gid, os.access(host.here(path), os.R_OK | os.W_OK), world)
+
+
+def _nodes(
+    host: _Host, wsl: bool, missing: List[str]
+) -> Tuple[Tuple[DeviceNode, ...], Dict[int, DeviceNode], Tuple[DeviceNode, ...]]:
+    """Control nodes, GPU nodes by minor number, MIG capability nodes."""
+    if wsl:
+        dxg = _node(host, "/dev/dxg")
+        return ((dxg,) if dxg else ()), {}, ()
+    control = []
+    for name in CONTROL_NODES:
+        node = _node(host, "/dev/" + name)
+        if node:
+            control.append(node)
+        elif name in REQUIRED_NODES:
+            missing.append("/dev/%s: sudo nvidia-modprobe -u -c 0 makes it" % name)
+    gpus = {}
+    for name in host.names("/dev"):
+        node = _node(host, "/dev/" + name) if re.match(r"^nvidia\d+$", name) else None
+        if node:
+            gpus[int(name[len("nvidia") :])] = node
+    if not gpus:
+        missing.append("/dev/nvidia0: no GPU node")
+    caps = (_node(host, "/dev/nvidia-caps/" + name) for name in host.names("/dev/nvidia-caps"))
+    return tuple(control), gpus, tuple(node for node in caps if node)
+
+
+def _folders(host: _Host, environ: Mapping[str, str], wsl: bool, missing: List[str]) -> List[str]:
+    """Folders that may hold the libraries, in the dynamic linker's order, each once."""
+    folders = [WSL_FOLDER] if wsl else []
+    folders += [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
+    cache = host.read("/etc/ld.so.cache")
+    if cache:
+        try:
+            cached = ld_cache.parse(cache)
+        except ValueError as error:
+            missing.append("/etc/ld.so.cache: %s" % error)
+        else:
+            folders += [os.path.dirname(path) for name, path in cached.items() if DRIVER_LIBRARY.match(name)]
+    return list(dict.fromkeys([*(folder.rstrip("/") for folder in folders), *FOLDERS]))
+
+
+def _libraries(host: _Host, folders: List[str], version: Optional[str], missing: List[str]) -> Tuple[Library, ...]:
+    listings = {folder: host.names(folder) for folder in folders}
+    found = []
+    for capability, stems in LIBRARIES.items():
+        for stem in stems:
+            others = []  # type: List[str]
+            library = next(_candidates(host, listings, stem, capability, version, others), None)
+            if library:
+                found.append(library)
+            elif stem in REQUIRED_LIBRARIES:
+                wrong = "; only %s" % ", ".join(sorted(set(others))) if others else ""
+                missing.append("%s.so.%s: in no library folder%s" % (stem, version or "1", wrong))
+    return tuple(found)
+
+
+def _candidates(
+    host: _Host,
+    listings: Mapping[str, List[str]],
+    stem: str,
+    capability: str,
+    version: Optional[str],
+    others: List[str],
+) -> Iterator[Library]:
+    """The library in each folder that has the loaded driver's version of it; files of others are noted."""
+    for folder, listing in listings.items():
+        paths = {}  # type: Dict[str, List[str]]
+        for name in listing:
+            if name == stem + ".so" or name.startswith(stem + ".so."):
+                real = host.resolve(folder + "/" + name)
+                if host.exists(real):
+                    paths.setdefault(real, []).append(name)
+        for real, names in paths.items():
+            suffix = os.path.basename(real)[len(stem + ".so.") :]
+            if version and re.match(r"\d{3,}\.", suffix) and suffix != version:
+                others.append(real)
+                continue
+            links = [name for name in names if name != os.path.basename(real)]
+            # The linker finds a library by its soname, which packages and the installer make a link of; one
+            # without a link is opened by its full name.
+            yield Library(real, tuple(links or names), capability)
+
+
+def _own_folder(host: _Host, libraries: Tuple[Library, ...]) -> Optional[str]:
+    """The folder that holds all libraries under the names programs ask for, and nothing but the driver."""
+    folders = {os.path.dirname(library.path) for library in libraries}
+    if len(folders) != 1:
+        return None
+    folder = folders.pop()
+    names = host.names(folder)
+    if not all(set(library.names) <= set(names) for library in libraries):
+        return None
+    objects = [name for name in names if ".so" in name]
+    return folder if all(DRIVER_LIBRARY.match(name) for name in objects) else None
