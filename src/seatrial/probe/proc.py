@@ -1,0 +1,117 @@
+"""Processes as /proc shows them: the tree under one process, its memory and CPU time, and signs of CUDA in it."""
+
+import os
+import re
+from typing import Dict, List, NamedTuple, Optional
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_GPU_NODE = re.compile(r"/dev/nvidia(\d+)$")
+
+#: File descriptors on /dev/nvidiaN above which a process has a CUDA context there.
+#: Measured on an H200, driver 580.159.04: NVML alone opens 3, cuInit makes it 7, a context 23.
+_CONTEXT_DESCRIPTORS = 8
+
+
+class Process(NamedTuple):
+    """One line of /proc/PID/stat. ``started_ticks`` tells a reused PID from the old one."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    state: str
+    cpu_seconds: float
+    rss_bytes: int
+    started_ticks: int
+
+
+def read(pid: int, proc: str = "/proc") -> Optional[Process]:
+    """The process, or None once it is gone."""
+    try:
+        descriptor = os.open("%s/%d/stat" % (proc, pid), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        stat = os.read(descriptor, 4096)
+    except OSError:  # it ended between open and read
+        return None
+    finally:
+        os.close(descriptor)
+    # The command name is in parentheses and may hold anything, parentheses too: fields begin behind the last.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return Process(
+        pid,
+        int(fields[1]),
+        int(fields[2]),
+        int(fields[3]),
+        fields[0].decode(),
+        (int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+        int(fields[21]) * _PAGE_BYTES,
+        int(fields[19]),
+    )
+
+
+def everyone(proc: str = "/proc") -> Dict[int, Process]:
+    """PID → process, for all that are visible."""
+    found = (read(int(name), proc) for name in os.listdir(proc) if name.isdigit())
+    return {process.pid: process for process in found if process is not None}
+
+
+def descendants(pid: int, proc: str = "/proc") -> List[Process]:
+    """All processes under this one, itself not counted, parents before children. Zombies are left out."""
+    children: Dict[int, List[Process]] = {}
+    for process in everyone(proc).values():
+        children.setdefault(process.parent, []).append(process)
+    found: List[Process] = []
+    queue = [pid]
+    while queue:
+        below = children.get(queue.pop(0), [])
+        found.extend(process for process in below if process.state != "Z")
+        queue.extend(process.pid for process in below)
+    return found
+
+
+def command_line(pid: int, proc: str = "/proc") -> bytes:
+    """Arguments joined by NUL; empty once the process is gone."""
+    return _bytes("%s/%d/cmdline" % (proc, pid))
+
+
+def environment(pid: int, proc: str = "/proc") -> List[bytes]:
+    """``NAME=value`` entries the process was started with; empty when gone or another user's."""
+    return _bytes("%s/%d/environ" % (proc, pid)).split(b"\0")
+
+
+def has_cuda_context(pid: int, proc: str = "/proc") -> bool:
+    """Whether the process maps /dev/nvidia-uvm.
+
+    Measured on an H200, driver 580.159.04: NVML and cuInit open that node without mapping it, and a CUDA context maps
+    it exactly once. So a mapping is a context.
+    """
+    return b"/dev/nvidia-uvm\n" in _bytes("%s/%d/maps" % (proc, pid))
+
+
+def context_minors(pid: int, proc: str = "/proc") -> List[int]:
+    """N of every /dev/nvidiaN this process holds a CUDA context on, told by its number of descriptors there."""
+    counts: Dict[int, int] = {}
+    folder = "%s/%d/fd" % (proc, pid)
+    try:
+        names = os.listdir(folder)
+    except OSError:  # gone, or another user's
+        return []
+    for name in names:
+        try:
+            node = _GPU_NODE.match(os.readlink(os.path.join(folder, name)))
+        except OSError:  # closed meanwhile
+            continue
+        if node:
+            counts[int(node.group(1))] = counts.get(int(node.group(1)), 0) + 1
+    return sorted(minor for minor, count in counts.items() if count >= _CONTEXT_DESCRIPTORS)
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:  # gone, or another user's
+        return b""
