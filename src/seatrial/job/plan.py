@@ -86,6 +86,7 @@ class ImagePlan(Frozen):
         entrypoint, cmd: of a ready image; run through the agent as they are.
         context_files: path in the build context → absolute host path.
         context_texts: path in the build context → text of a generated file.
+        own_wheel: file name in the build context of our own wheel (training library and recipes), or None.
         secrets: build secret id → absolute host path.
     """
 
@@ -96,6 +97,7 @@ class ImagePlan(Frozen):
     dockerfile: str | None = None
     context_files: dict[str, str] = Field(default_factory=dict)
     context_texts: dict[str, str] = Field(default_factory=dict)
+    own_wheel: str | None = None
     secrets: dict[str, str] = Field(default_factory=dict)
     network: str = "default"
     entrypoint: tuple[str, ...] = ()
