@@ -1,0 +1,56 @@
+"""Writing a file whole or not at all: aside, flushed to the disk, then renamed over the old one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from seatrial.train.errors import DiskFullError
+
+
+def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Replace ``path`` by what ``write`` puts into the open file. Readers see the old file or the new one.
+
+    Raises:
+        DiskFullError: no space, quota or permission; the old file is intact and nothing is left aside.
+    """
+    aside = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(aside).chmod(0o666 & ~_umask())  # mkstemp makes files that only the owner reads
+        Path(aside).replace(path)
+    except BaseException as error:
+        if aside:
+            Path(aside).unlink(missing_ok=True)
+        if isinstance(error, OSError) or _is_torch_write_failure(error):
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "the write failed"
+            raise DiskFullError(
+                f"cannot write {path}: {reason}", fix=f"free space or choose another folder: df -h {path.parent}"
+            ) from error
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """``write_file`` for text, UTF-8."""
+    write_file(path, lambda file: file.write(text.encode()))
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _is_torch_write_failure(error: BaseException) -> bool:
+    """torch.save wraps a failed write into a RuntimeError of its archive writer (torch 2.13: inline_container.cc)."""
+    return isinstance(error, RuntimeError) and any(
+        sign in str(error) for sign in ("PytorchStreamWriter", "unexpected pos", "file write failed")
+    )

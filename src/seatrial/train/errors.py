@@ -1,0 +1,56 @@
+"""What a training script says when it cannot go on: one sentence, and the exit code it ends with.
+
+    TrainError                exit 1   the training itself failed
+    ├── DiskFullError                  a file could not be written; the old one is intact
+    ├── DivergedError                  the loss is no longer a number
+    ├── WorkerHangError                a rank stopped answering
+    └── InputError            exit 2   what was asked for cannot be done
+        ├── DataError                  data that is missing, truncated or of another format
+        └── CheckpointError            a checkpoint that does not fit this model
+
+Its own tree, apart from ``seatrial.errors``: a stranger's script may use one file of this library alone.
+"""
+
+from __future__ import annotations
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+#: 128 + SIGTERM, as shells report it: 0 would read as success to an orchestrator.
+EXIT_TERMINATED = 143
+
+
+class TrainError(Exception):
+    """What failed, in one sentence, and the command or change that mends it."""
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, message: str, *, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+
+class DiskFullError(TrainError):
+    """A file could not be written; what was there before is intact."""
+
+
+class DivergedError(TrainError):
+    """The loss became NaN or infinite."""
+
+
+class WorkerHangError(TrainError):
+    """A rank stopped answering."""
+
+
+class InputError(TrainError):
+    """An option, file or combination that cannot be meant."""
+
+    exit_code = EXIT_USAGE
+
+
+class DataError(InputError):
+    """Data that is missing, empty, truncated or of another format."""
+
+
+class CheckpointError(InputError):
+    """A checkpoint that cannot be read or belongs to another model."""
