@@ -23,6 +23,7 @@ CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
 CONTAINER_SECRETS = "/seatrial/secrets"
+CONTAINER_RESUME = "/seatrial/resume"
 
 #: none: no GPU. nvidia-runtime: ``--gpus`` (toolkit's hook or, from Docker 29.2, CDI inside). cdi: ``--device
 #: nvidia.com/gpu=…``. device-nodes: /dev/nvidia* and the driver's libraries bind-mounted. host: a local process.
