@@ -1,0 +1,294 @@
+"""ConfigFile: seatrial.toml as people write it. Flags have the same shape, so the same model reads both.
+
+    name = "baseline"
+    target = "train.py"              # or module = "package.train"; a recipe's name works too
+    args = ["--epochs", "5"]
+    on = "docker"                    # auto, local, docker, podman
+    gpus = 2                         # auto, none, all, 2, "device=0,2", "GPU-…": the grammar of --gpus
+    data = "./data"                  # mounted read-only at /data; "./data:rw" opens it
+    models = "./models"
+    memory = "16GB"
+    shm_size = "4g"
+    gpu_memory = "4GB"
+    timeout = "2h"
+    secrets = ["HF_TOKEN"]           # names of variables of yours; their values are shown nowhere
+
+    [env]
+    OMP_NUM_THREADS = 4
+
+    [image]
+    base = "python:3.11-slim-bookworm"
+    system_packages = ["gcc"]
+
+    [criteria]
+    mean_utilization = 70            # percent; false: not judged
+    finished_within = "10m"
+    max_image_size = "4GB"
+    model = "models/*.pth"
+    test_accuracy = ">= 0.985"       # any other name: a metric the script reports, and its condition
+
+In pyproject.toml the same keys stand under ``[tool.seatrial]``. Relative paths count from the file's folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationInfo
+from pydantic import WithJsonSchema as Schema
+
+from seatrial.errors import UsageError
+from seatrial.job import units
+from seatrial.job.gpus import GpuRequest
+from seatrial.job.model import BackendName, DataMount, Launcher
+
+_CONDITION = r"(>=|<=|==|>|<)\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+#: Container names: docs.docker.com/reference/cli/docker/container/run; 63 because it is the hostname too (RFC 1123).
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
+
+
+def _reads(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """A validator from one of our parsers: text only, its UsageError as pydantic's ValueError."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(f"expected text, got {value!r}")
+        try:
+            return parse(value)
+        except UsageError as error:
+            raise ValueError(error.message) from None
+
+    return read
+
+
+def _duration(value: Any) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = f"{value:f}"
+    return float(_reads(units.parse_seconds)(value))
+
+
+def _number(value: Any) -> float:
+    """A number, or one as text: flags are text."""
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError
+        number = float(value)
+        if not 0 < number < float("inf"):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise ValueError(f"expected a number above zero, got {value!r}") from None
+    return number
+
+
+def _percent(value: Any) -> float | None:
+    if value is False:
+        return None
+    try:
+        number = _number(value)
+        if number > 100:
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"expected a percentage above 0 up to 100, or false for not judged; got {value!r}") from None
+    return number
+
+
+def _or_false(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is False else read(value)
+
+
+def _gpus(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    return str(_reads(GpuRequest.parse)(value))
+
+
+def _matching(pattern: str, what: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError(f"expected {what}, got {value!r}")
+        return value
+
+    return check
+
+
+def _path(value: Any, info: ValidationInfo) -> Path:
+    """An absolute path. Relative ones count from the folder in the validation context."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise ValueError(f"expected a path, got {value!r}")
+    path = Path(value)
+    if path.parts[:1] == ("~",):
+        path = Path.home().joinpath(*path.parts[1:])
+    assert info.context is not None
+    return Path(info.context["base"] / path)
+
+
+def _data(value: Any, info: ValidationInfo) -> DataMount:
+    """``DIR``, ``DIR:ro`` or ``DIR:rw``. Read-only unless it says otherwise."""
+    if isinstance(value, str) and value.endswith((":ro", ":rw")):
+        return DataMount(source=_path(value[:-3], info), read_only=value.endswith(":ro"))
+    return DataMount(source=_path(value, info), read_only=True)
+
+
+def _mount(value: Any, info: ValidationInfo) -> str:
+    """``SOURCE:TARGET[:ro|rw]`` with the source made absolute."""
+    parts = value.split(":") if isinstance(value, str) else []
+    if len(parts) not in (2, 3) or not parts[1].startswith("/") or parts[2:] not in ([], ["ro"], ["rw"]):
+        raise ValueError(f"expected SOURCE:/TARGET[:ro|rw], got {value!r}")
+    return ":".join([str(_path(parts[0], info)), *parts[1:]])
+
+
+def _folder_or_url(value: Any, info: ValidationInfo) -> str:
+    return value if isinstance(value, str) and "://" in value else str(_path(value, info))
+
+
+def _variables(value: Any) -> Any:
+    """Numbers become text; true and false are refused, since nobody agrees how a shell spells them."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item
+        for key, item in value.items()
+    }
+
+
+def _list_of_one(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+_TEXT: dict[str, Any] = {"type": "string"}
+_OR_FALSE = {"const": False}
+
+
+def _text(*examples: str) -> dict[str, Any]:
+    return {**_TEXT, "examples": list(examples)}
+
+
+Size = Annotated[int, BeforeValidator(_reads(units.parse_bytes)), Schema(_text("512m", "8GB", "2GiB"))]
+Duration = Annotated[
+    float,
+    BeforeValidator(_duration),
+    Schema({"anyOf": [_text("30s", "1h30m"), {"type": "number", "exclusiveMinimum": 0}]}),
+]
+Positive = Annotated[float, BeforeValidator(_number), Schema({"type": "number", "exclusiveMinimum": 0})]
+Gpus = Annotated[
+    str,
+    BeforeValidator(_gpus),
+    Schema({"anyOf": [_text("auto", "none", "all", "device=0,2"), {"type": "integer", "minimum": 1}]}),
+]
+PathLike = Annotated[Path, BeforeValidator(_path), Schema(_TEXT)]
+Data = Annotated[DataMount, BeforeValidator(_data), Schema(_text("./data", "./data:rw"))]
+Mount = Annotated[str, BeforeValidator(_mount), Schema(_text("./cache:/cache:rw"))]
+FolderOrUrl = Annotated[str, BeforeValidator(_folder_or_url), Schema(_TEXT)]
+Name = Annotated[
+    str,
+    BeforeValidator(_matching(_NAME, "letters, digits, . _ -, at most 63")),
+    Schema({**_TEXT, "pattern": f"^{_NAME}$"}),
+]
+Variable = Annotated[
+    str, BeforeValidator(_matching(_VARIABLE, "a variable's name")), Schema({**_TEXT, "pattern": f"^{_VARIABLE}$"})
+]
+Variables = Annotated[
+    dict[Variable, str],
+    BeforeValidator(_variables),
+    Schema({"type": "object", "additionalProperties": {"type": ["string", "number"]}}),
+]
+Condition = Annotated[
+    str,
+    BeforeValidator(_matching(_CONDITION, 'a condition such as ">= 0.985"')),
+    Schema({**_TEXT, "pattern": f"^{_CONDITION}$"}),
+]
+Globs = Annotated[
+    list[str],
+    BeforeValidator(_list_of_one),
+    Schema({"anyOf": [_text("models/*.pth"), {"type": "array", "items": _TEXT}]}),
+]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ImageTable(_Table):
+    """How the image is made."""
+
+    base: str = Field(default="python:3.11-slim-bookworm", description="Image that the build starts from.")
+    ready: str | None = Field(default=None, description="A finished image to run as it is; nothing is built then.")
+    ca_bundle: PathLike | None = Field(default=None, description="PEM file of certificate authorities for the build.")
+    index_url: str | None = Field(default=None, description="Package index for pip; kept out of the image.")
+    find_links: FolderOrUrl | None = Field(default=None, description="Folder or URL of wheels for pip.")
+    build_network: Literal["default", "host", "none"] = Field(default="default", description="Network of the build.")
+    requirements: list[str] = Field(default=[], description="Packages for pip beside what the project names.")
+    system_packages: list[str] = Field(default=[], description="Debian packages needed at run time.")
+
+
+class CriteriaTable(_Table):
+    """What a good run is. Any other key is a metric that the script reports, its value a condition."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    __pydantic_extra__: dict[str, Condition] = Field(init=False)  # types every other key
+
+    mean_utilization: Annotated[
+        float | None,
+        BeforeValidator(_percent),
+        Schema({"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 100}, _OR_FALSE]}),
+    ] = Field(default=70.0, description="Least mean GPU utilisation in percent; false: not judged.")
+    finished_within: Annotated[
+        float | None,
+        BeforeValidator(_or_false(_duration)),
+        Schema({"anyOf": [_text("10m"), {"type": "number"}, _OR_FALSE]}),
+    ] = Field(default=None, description="Longest run; false: not judged.")
+    max_image_size: Annotated[
+        int | None, BeforeValidator(_or_false(_reads(units.parse_bytes))), Schema({"anyOf": [_text("4GB"), _OR_FALSE]})
+    ] = Field(default=4_000_000_000, description="Largest image; false: not judged.")
+    model: Globs = Field(default=[], description="Globs, one of which must match a new file that is not empty.")
+
+
+class ConfigFile(_Table):
+    """seatrial.toml: what to run, on which GPUs, with which limits, and what a good run is."""
+
+    name: Name | None = Field(default=None, description="Name of the run.")
+    target: str | None = Field(default=None, description="Script (a path) or recipe to run.")
+    module: str | None = Field(default=None, description="Module to run, as for python -m.")
+    args: list[str] = Field(default=[], description="Arguments of the target; those after -- replace them.")
+    on: BackendName = Field(default="auto", description="Where to run.")
+    gpus: Gpus = Field(default="auto", description="GPU request; a whole number is a count.")
+    launcher: Launcher = Field(
+        default="auto", description="One process per GPU, or one for all; auto reads the script."
+    )
+    data: Data | None = Field(default=None, description="Folder mounted read-only at /data; DIR:rw opens it.")
+    models: PathLike | None = Field(default=None, description="Folder mounted at /models.")
+    mounts: list[Mount] = Field(default=[], description="Further mounts, SOURCE:TARGET[:ro|rw].")
+    env: Variables = Field(default={}, description="Variables for the target.")
+    env_files: list[PathLike] = Field(default=[], description="Files of NAME=value lines; env wins over them.")
+    secrets: list[Variable] = Field(default=[], description="Variables of yours that the target gets and no log shows.")
+    publish: list[str] = Field(default=[], description="Ports, as for docker run --publish.")
+    network: str | None = Field(default=None, description="Network, as for docker run --network.")
+    workdir: str | None = Field(default=None, description="Working directory in the container; the project by default.")
+    devices: list[str] = Field(default=[], description="Further devices, as for docker run --device.")
+    ulimits: list[str] = Field(default=[], description="Limits, as for docker run --ulimit.")
+    cpus: Positive | None = Field(default=None, description="Cores.")
+    memory: Size | None = Field(default=None, description="Memory of the container.")
+    shm_size: Size | None = Field(default=None, description="Size of /dev/shm; 2 GiB per GPU by default.")
+    gpu_memory: Size | None = Field(
+        default=None, description="GPU memory that a torch or TensorFlow script is held to."
+    )
+    timeout: Duration | None = Field(default=None, description="After this the target is stopped.")
+    grace: Duration = Field(default=30.0, description="Time between SIGTERM and SIGKILL.")
+    writable: StrictBool = Field(default=False, description="The container's root is writable.")
+    strict: StrictBool = Field(default=False, description="Unmet criteria make the exit code 4.")
+    resume: str | None = Field(default=None, description="ID of the run to go on from.")
+    image: ImageTable = Field(default_factory=ImageTable, description="How the image is made.")
+    criteria: CriteriaTable = Field(default_factory=CriteriaTable, description="What a good run is.")
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of seatrial.toml, for editors; kept in docs/reference/seatrial.schema.json."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **ConfigFile.model_json_schema(mode="validation"),
+        "title": "seatrial.toml",
+    }

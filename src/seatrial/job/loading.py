@@ -1,0 +1,262 @@
+"""load_job: seatrial.toml (or [tool.seatrial] of pyproject.toml) and flags → Job.
+
+Tables merge, lists add up, and of everything else the flag wins. A target on the command line brings its own
+arguments: those of the file belong to the file's target.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from seatrial.errors import ConfigError, DataError
+from seatrial.job.config import ConfigFile, CriteriaTable, ImageTable
+from seatrial.job.model import Criteria, ImageOptions, Job, Target
+from seatrial.job.target import resolve_target
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_TABLES: dict[str, type[BaseModel]] = {"": ConfigFile, "image": ImageTable, "criteria": CriteriaTable}
+
+#: Keys of the file whose flag is spelled otherwise.
+_FLAGS = {
+    "image.ready": "image",
+    "mounts": "mount",
+    "env_files": "env-file",
+    "secrets": "secret",
+    "devices": "device",
+    "ulimits": "ulimit",
+}
+
+
+def load_job(project: Path, flags: Mapping[str, Any], *, recipes: Collection[str] = (), cwd: Path | None = None) -> Job:
+    """What the user asks for.
+
+    Args:
+        project: the folder that becomes the working directory; the file is looked for in it.
+        flags: the same keys and shape as the file, e.g. ``{"gpus": "2", "image": {"ready": "x"}}``; numbers may be
+            text, None and () mean not given, and ``env`` may be a list of ``NAME=value`` or ``NAME`` (then the
+            value is this process's, as for ``docker run --env``).
+        recipes: names of the built-in recipes.
+        cwd: folder that relative paths in flags count from; the current one by default.
+
+    Raises:
+        ConfigError: names file and key, what was expected and found, and the nearest key.
+        DataError: a data folder or mounted file that is missing or empty.
+        TargetError: nothing to run, or not there.
+    """
+    project = Path(os.path.abspath(project))  # noqa: PTH100  # resolve() would change symlinked paths users know
+    cwd = cwd or Path.cwd()
+    if not project.is_dir():
+        raise ConfigError(f"there is no project folder {project}", run=f"ls {shlex.quote(str(project.parent))}")
+    from_file = _file_source(project).read()
+    from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
+    config = _merge(from_file, from_flags)
+    _check_paths(config)
+    ready = config.get("image", {}).get("ready")
+    return _job(project, config, _target(project, cwd, from_file, from_flags, ready, recipes))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where keys come from: a file (``where`` ends in what precedes its keys) or, with "", the flags."""
+
+    where: str
+    run: str
+    base: Path
+    table: Any
+
+    def read(self) -> dict[str, Any]:
+        """The keys that are set, validated, with absolute paths."""
+        if not isinstance(self.table, dict):
+            raise ConfigError(f"{self.where.rstrip('.')}: expected a table, got {self.table!r}", run=self.run)
+        try:
+            config = ConfigFile.model_validate(self.table, context={"base": self.base})
+        except ValidationError as error:
+            messages = [self._message(detail) for detail in error.errors(include_url=False)]
+            also = "also: " + "; ".join(messages[1:]) if messages[1:] else None
+            raise ConfigError(messages[0], cause=also, run=self.run) from None
+        return config.model_dump(exclude_unset=True)
+
+    def _key(self, key: str) -> str:
+        if self.where:
+            return self.where + key
+        parts = key.split(".")
+        name = parts[1] if parts[0] in _TABLES and parts[1:] else parts[0]
+        return "--" + (_FLAGS.get(key) or _FLAGS.get(name) or name).replace("_", "-")
+
+    def _message(self, detail: ErrorDetails) -> str:
+        """``seatrial.toml: criteria.mean_utilization: expected …, got …``."""
+        location = [str(part) for part in detail["loc"] if part != "[key]"]
+        key, table = ".".join(location), ".".join(location[:-1])
+        known = list(_TABLES[table].model_fields) if table in _TABLES else []
+        near = [] if location[-1] in known else difflib.get_close_matches(location[-1], known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        if detail["type"] == "extra_forbidden":
+            return f"{self._key(key)}: unknown key{hint or '; known here: ' + ', '.join(known)}"
+        problem = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "model_type":
+            problem = "expected a table"
+        if detail["type"] != "value_error":
+            problem = f"{problem.replace('Input should be', 'expected')}, got {detail['input']!r}"
+        return f"{self._key(key)}: {problem}{hint}"
+
+
+def _file_source(project: Path) -> _Source:
+    """seatrial.toml or the table in pyproject.toml; both at once would leave it to chance which one counts."""
+    own, shared = project / "seatrial.toml", project / "pyproject.toml"
+    edit = "${EDITOR:-vi} "
+    own_table = _toml(own) if own.exists() else None
+    tool = _toml(shared).get("tool") if shared.exists() else None
+    shared_table = tool.get("seatrial") if isinstance(tool, dict) else None
+    if own_table is not None and shared_table is not None:
+        raise ConfigError(
+            "both seatrial.toml and [tool.seatrial] in pyproject.toml are there: keep one of them",
+            run=edit + shlex.quote(str(shared)),
+        )
+    if shared_table is not None:
+        return _Source("pyproject.toml: tool.seatrial.", edit + shlex.quote(str(shared)), project, shared_table)
+    return _Source("seatrial.toml: ", edit + shlex.quote(str(own)), project, own_table or {})
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_bytes().decode("utf-8"))
+        return table
+    except tomllib.TOMLDecodeError as error:
+        problem = str(error)
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8 at byte {error.start}"
+    except RecursionError:
+        problem = "nested too deep"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    raise ConfigError(f"{path.name}: {problem}", run=f"${{EDITOR:-vi}} {shlex.quote(str(path))}")
+
+
+def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that were given, in the file's shape."""
+    given: dict[str, Any] = {}
+    for key, value in flags.items():
+        if key == "env" and isinstance(value, list | tuple):
+            value = _environment(value)
+        if isinstance(value, Mapping):
+            value = _given(value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        if value is not None and value not in ([], {}):
+            given[key] = value
+    return given
+
+
+def _environment(items: Collection[str]) -> dict[str, str]:
+    """``NAME=value`` and ``NAME``; a NAME that is not set here is left out, as Docker does."""
+    pairs = (item.partition("=") for item in items)
+    values = {name: value if equals else os.environ.get(name) for name, equals, value in pairs}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        if isinstance(value, list):
+            merged[key] = [*merged.get(key, []), *value]
+        elif isinstance(value, dict) and key in ("env", "image", "criteria"):
+            merged[key] = _merge(merged.get(key, {}), value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _target(
+    project: Path,
+    cwd: Path,
+    from_file: Mapping[str, Any],
+    from_flags: Mapping[str, Any],
+    ready: str | None,
+    recipes: Collection[str],
+) -> Target:
+    named = from_flags if {"target", "module"} & set(from_flags) else from_file
+    args = from_flags.get("args") or named.get("args", [])
+    if "target" in named and "module" in named and named is from_file:
+        raise ConfigError("target and module are both set: keep one of them", run="seatrial run --help")
+    words = [named["target"]] if "target" in named else []
+    if words and named is from_flags and cwd != project and (cwd / words[0]).is_file():
+        words = [str(cwd / words[0])]
+    return resolve_target([*words, *args], named.get("module"), ready, project, recipes)
+
+
+def _check_paths(config: Mapping[str, Any]) -> None:
+    """What is mounted or read must be there: an engine would create a missing folder, owned by root."""
+    if "data" in config:
+        _check_data(config["data"]["source"])
+    models = config.get("models")
+    if models is not None and models.exists() and not models.is_dir():
+        raise DataError(f"models folder {models} is a file", run=f"ls -l {shlex.quote(str(models))}")
+    sources = [Path(mount.split(":")[0]) for mount in config.get("mounts", [])]
+    ca_bundle = config.get("image", {}).get("ca_bundle")
+    for path in [*sources, *config.get("env_files", []), *([ca_bundle] if ca_bundle else [])]:
+        if not path.exists():
+            raise DataError(f"there is no {path}", run=f"ls {shlex.quote(str(path.parent))}")
+
+
+def _check_data(folder: Path) -> None:
+    shown = shlex.quote(str(folder))
+    if not folder.exists():
+        beside = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
+        near = difflib.get_close_matches(folder.name, beside, n=1)
+        hint = f"; did you mean {folder.parent / near[0]}?" if near else ""
+        raise DataError(f"data folder {folder} does not exist{hint}", run=f"ls {shlex.quote(str(folder.parent))}")
+    if not folder.is_dir():
+        raise DataError(
+            f"data folder {folder} is a file", run=f"seatrial run --data {shlex.quote(str(folder.parent))} …"
+        )
+    try:
+        empty = next(folder.iterdir(), None) is None
+    except OSError as error:
+        raise DataError(f"data folder {folder} cannot be read: {error.strerror}", run=f"ls -ld {shown}") from None
+    if empty:
+        raise DataError(f"data folder {folder} is empty", run=f"ls -la {shown}")
+
+
+def _job(project: Path, config: dict[str, Any], target: Target) -> Job:
+    """The Job of validated keys: tuples for lists, names with units, defaults where nothing is set."""
+    renamed = {
+        "on": "backend",
+        "memory": "memory_bytes",
+        "shm_size": "shm_bytes",
+        "gpu_memory": "gpu_memory_bytes",
+        "timeout": "timeout_s",
+        "grace": "grace_s",
+    }
+    rest = {key: value for key, value in config.items() if key not in ("target", "module", "args", "image", "criteria")}
+    fields = {renamed.get(key, key): _frozen(value) for key, value in rest.items()}
+    image = ImageOptions(**{key: _frozen(value) for key, value in config.get("image", {}).items()})
+    return Job(project=project, target=target, image=image, criteria=_criteria(config.get("criteria", {})), **fields)
+
+
+def _criteria(table: Mapping[str, Any]) -> Criteria:
+    renamed = {
+        "mean_utilization": "mean_utilization_pct",
+        "finished_within": "finished_within_s",
+        "max_image_size": "max_image_bytes",
+        "model": "model",
+    }
+    fields = {renamed[key]: _frozen(value) for key, value in table.items() if key in renamed}
+    return Criteria(metrics={key: value for key, value in table.items() if key not in renamed}, **fields)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,140 @@
+"""resolve_target: the words on the command line → the Target they mean, or a sentence that says what is there."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from seatrial.errors import TargetError
+from seatrial.job.model import Target
+from seatrial.job.script import find_module
+
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+#: Folders that hold no script of the user's.
+_SKIPPED = {"node_modules", "site-packages", "__pycache__", "venv", "env", "build", "dist"}
+_MAX_LOOKED_AT = 2000
+
+
+def resolve_target(
+    words: Sequence[str], module: str | None, image: str | None, project: Path, recipes: Collection[str]
+) -> Target:
+    """What to run.
+
+    - ``-m name``: that module; every word is its argument.
+    - the first word is a file: that script (a path relative to the project, or absolute inside it).
+    - the first word is a recipe's name: that recipe. A file of the same name wins: it is the user's.
+    - an image and anything else: the image's own command, or ``words`` in its place.
+
+    Raises:
+        TargetError: nothing to run, not there (with near names), outside the project, or no Python.
+    """
+    if module is not None:
+        return _module_target(module, words, project)
+    if words and (project / words[0]).is_file():
+        return Target(kind="script", value=_script(words[0], project), args=tuple(words[1:]))
+    if words and words[0] in recipes and image is None:
+        return Target(kind="recipe", value=words[0], args=tuple(words[1:]))
+    if image is not None and not (words and words[0].endswith(".py") and _is_path_like(words[0], project)):
+        return Target(kind="image", value="", args=tuple(words))
+    if not words:
+        scripts = sorted(_scripts(project))[:5]
+        there = f"; here are {', '.join(scripts)}" if scripts else f"; recipes: {', '.join(sorted(recipes))}"
+        raise TargetError(
+            f"nothing to run: name a script, a recipe or -m module{there}", run=_run_example(scripts, recipes)
+        )
+    raise _not_there(words[0], project, recipes)
+
+
+def _is_path_like(word: str, project: Path) -> bool:
+    """``train.py`` beside ``--image``: a script that is missing here, unless it is absolute (inside the image)."""
+    return not word.startswith("/") or Path(word).is_relative_to(project)
+
+
+def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
+    """Modules of the project must exist; others may be installed in the image, which only the run can tell."""
+    if not _MODULE.fullmatch(module):
+        raise TargetError(f"-m {module}: no module name", run="seatrial run -m package.module …")
+    roots = [project, project / "src"]
+    top = module.split(".")[0]
+    ours = any((root / top).is_dir() or (root / f"{top}.py").is_file() for root in roots)
+    if ours and find_module(module, roots, main=True) is None:
+        names = [path[:-3].removeprefix("src/").replace("/", ".") for path in _scripts(project)]
+        near = difflib.get_close_matches(module, names, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise TargetError(
+            f"module {module} is not in {project}{hint}", run=f"seatrial run -m {near[0] if near else top} …"
+        )
+    return Target(kind="module", value=module, args=tuple(words))
+
+
+def _script(word: str, project: Path) -> str:
+    """The script's path relative to the project, which alone is in the container."""
+    path = (project / word).resolve()
+    root = project.resolve()
+    if path.suffix == ".ipynb":
+        raise TargetError(
+            f"{word} is a notebook, not a script", run=f"jupyter nbconvert --to script {shlex.quote(word)}"
+        )
+    if path.suffix in (".sh", ".bash"):
+        raise TargetError(
+            f"{word} is a shell script, not Python",
+            cause="a script is started by Python; shell scripts run in a ready image",
+            run=f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}",
+        )
+    if not path.is_relative_to(root):
+        raise TargetError(
+            f"{word} is outside the project {root}",
+            cause="only the project folder is in the container",
+            run=f"cd {shlex.quote(str(path.parent))} && seatrial run {shlex.quote(path.name)}",
+        )
+    return str(path.relative_to(root))
+
+
+def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetError:
+    if (project / word).is_dir():
+        inside = sorted(path for path in _scripts(project / word) if "/" not in path)[:5]
+        names = f"; it holds {', '.join(inside)}" if inside else ""
+        example = shlex.quote(str(Path(word) / inside[0])) if inside else "train.py"
+        return TargetError(f"{word} is a folder, not a script{names}", run=f"seatrial run {example}")
+    near = _near(word, [*_scripts(project), *recipes])
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    run = f"seatrial run {shlex.quote(near[0])}" if near else f"ls {shlex.quote(str(project))}"
+    kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
+    return TargetError(f"there is no {kind} {word} in {project}{hint}", run=run)
+
+
+def _near(word: str, names: Sequence[str]) -> list[str]:
+    """Names like the word: the same file elsewhere first, then similar spelling."""
+    same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
+    return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, names, n=2, cutoff=0.6)]))[:2]
+
+
+def _scripts(folder: Path) -> Iterator[str]:
+    """Python files up to three folders deep, as paths relative to ``folder``; stops early in huge trees."""
+    pending = [(folder, 0)]
+    looked_at = 0
+    while pending:
+        current, depth = pending.pop(0)
+        try:
+            entries = sorted(current.iterdir())
+        except OSError:  # a folder that may not be read has nothing to suggest
+            continue
+        for entry in entries:
+            looked_at += 1
+            if looked_at > _MAX_LOOKED_AT:
+                return
+            if entry.name.startswith(".") or entry.name in _SKIPPED:
+                continue
+            if entry.suffix == ".py" and entry.is_file():
+                yield str(entry.relative_to(folder))
+            elif depth < 2 and entry.is_dir() and not entry.is_symlink():
+                pending.append((entry, depth + 1))
+
+
+def _run_example(scripts: Sequence[str], recipes: Collection[str]) -> str:
+    first = next(iter([*scripts, *sorted(recipes)]), "train.py")
+    return f"seatrial run {shlex.quote(first)}"
