@@ -1,0 +1,314 @@
+"""What Docker and Podman share: one container from a plan, and everything that is done to it afterwards.
+
+Containers are made, and images pulled, through python-on-whales. Questions, and whatever must have an end, go to the
+same command line with a time-out, which python-on-whales has not: a daemon that hangs must not hang us. (Its
+``container.stop`` is not used for another reason: version 0.81.0 drops the grace time when it is a number.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
+
+from python_on_whales import DockerClient
+from python_on_whales.client_config import ClientNotFoundError
+from python_on_whales.exceptions import DockerException
+
+from seatrial import events
+from seatrial.backends.base import EngineFacts, Handle, ImageFacts, State, Status
+from seatrial.backends.engine_errors import last_line, pull_error, start_error, unavailable_error
+from seatrial.backends.run_options import RunOptions, run_options
+from seatrial.errors import (
+    EXIT_GPU_CONTRACT,
+    CommandTimeoutError,
+    EngineError,
+    EngineUnavailableError,
+    GpuContractError,
+)
+from seatrial.job.plan import ContainerPlan, Plan
+from seatrial.system import command
+
+INFO_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 30.0  # inspect, kill, remove: milliseconds when well, seconds on a machine that swaps
+COMPANION_TIMEOUT_S = 300.0
+
+#: Where images keep their Python, most usual first.
+PYTHON_CANDIDATES = (
+    "python3",
+    "python",
+    "/opt/venv/bin/python",
+    "/usr/bin/python3",
+    "/usr/local/bin/python3",
+    "/opt/conda/bin/python",
+)
+FIND_PYTHON = "import sys; print(sys.executable); sys.exit(sys.version_info < (3, 8))"
+
+#: What engines call a container's state.
+#: Source: moby api/types/container/state.go; podman libpod/define/containerstate.go.
+STATUSES: dict[str, Status] = {
+    "created": "created",
+    "configured": "created",
+    "initialized": "created",
+    "running": "running",
+    "paused": "running",
+    "restarting": "running",
+    "stopping": "running",
+    "stopped": "exited",
+    "exited": "exited",
+    "removing": "exited",
+    "dead": "exited",
+}
+
+
+class ContainerEngine:
+    """The part of the Backend protocol that Docker and Podman do alike."""
+
+    name: Literal["docker", "podman"]
+    #: Options of every container of this engine.
+    own_options: ClassVar[Mapping[str, Any]]
+    restart_command: ClassVar[str]
+
+    def __init__(self) -> None:
+        """``SEATRIAL_DOCKER`` and ``SEATRIAL_PODMAN`` may name the program and its global options."""
+        self.call = shlex.split(os.environ.get(f"SEATRIAL_{self.name.upper()}", "")) or [self.name]
+
+    def facts(self) -> EngineFacts:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ images
+
+    def image(self, reference: str) -> ImageFacts | None:
+        ended = self._ask("image", "inspect", reference)
+        if ended.exit_code != 0:
+            if _says_no_such(ended.stderr, "image"):
+                return None
+            raise unavailable_error(self.name, ended.stderr)
+        return image_facts(json.loads(ended.stdout)[0])
+
+    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
+        try:
+            lines = self._client().image.pull(reference, stream_logs=True)
+            for _, line in cast(Iterable[tuple[str, bytes]], lines):
+                if progress is not None:
+                    progress(line.decode(errors="replace").rstrip())
+        except DockerException as error:
+            raise pull_error(self.name, reference, error.stderr or "") from error
+        facts = self.image(reference)
+        if facts is None:
+            raise pull_error(self.name, reference, "the engine pulled it and does not know it now")
+        return facts
+
+    def find_python(self, reference: str) -> str | None:
+        for candidate in PYTHON_CANDIDATES:
+            options = RunOptions(
+                reference,
+                ("-c", FIND_PYTHON),
+                {
+                    "cap_drop": ["ALL"],
+                    "entrypoint": candidate,
+                    "networks": ["none"],
+                    "pull": "never",
+                    "read_only": True,
+                    "remove": True,
+                },
+            )
+            ended = command.run(options.argv(self.call), timeout_s=ANSWER_TIMEOUT_S)
+            if ended.exit_code == 0:
+                return ended.stdout.strip() or candidate
+            if ended.exit_code in (125, 126):  # the engine itself failed: the next candidate would, too
+                raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
+        return None
+
+    # ------------------------------------------------------------------- runs
+
+    def options(self, container: ContainerPlan, image: str) -> RunOptions:
+        """The container as this engine runs it. Pure."""
+        return run_options(container, image).plus(**self.own_options)
+
+    def compile(self, plan: Plan) -> list[str]:
+        container, image = _container(plan)
+        return self.options(container, image).plus(detach=True).argv(self.call)
+
+    def start(self, plan: Plan, run_dir: Path) -> Handle:
+        container, image = _container(plan)
+        self._check_beside(plan, run_dir)
+        options = self.options(container, image)
+        client = self._client()
+        with self._removed_on_failure(run_dir) as id_file:
+            try:
+                started = client.container.run(
+                    options.image, options.command, detach=True, cidfile=id_file, **options.options
+                )
+            except DockerException as error:
+                raise start_error(self.name, error.docker_command, error.return_code, error.stderr or "") from error
+            return Handle(backend=self.name, id=started.id, started=self._inspect(started.id)["State"]["StartedAt"])
+
+    def shell(self, plan: Plan, run_dir: Path) -> int:
+        container, image = _container(plan)
+        self._check_beside(plan, run_dir)
+        options = self.options(container, image).plus(remove=True, interactive=True, tty=sys.stdin.isatty())
+        with self._removed_on_failure(run_dir) as id_file:
+            ended = command.call_interactive(options.plus(cidfile=id_file).argv(self.call), keep_stderr=True)
+            if ended.exit_code in (125, 126, 127) and not (run_dir / "events.jsonl").exists():
+                raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
+        return ended.exit_code
+
+    def state(self, handle: Handle) -> State:
+        ended = self._ask("container", "inspect", handle.id)
+        if ended.exit_code == 0:
+            return container_state(json.loads(ended.stdout)[0])
+        if _says_no_such(ended.stderr, "container"):
+            return State("gone")
+        raise unavailable_error(self.name, ended.stderr)
+
+    def stop(self, handle: Handle, grace_s: float) -> None:
+        seconds = math.ceil(grace_s)
+        self._act("stop", "-t", str(seconds), handle.id, timeout_s=seconds + ANSWER_TIMEOUT_S)
+
+    def kill(self, handle: Handle) -> None:
+        self._act("kill", handle.id)
+
+    def remove(self, handle: Handle) -> None:
+        self._act("rm", "--volumes", handle.id)
+
+    def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
+        state = self.state(handle)
+        if state.status != "running":
+            raise EngineError(
+                f"The run's container is not running: {state.status}",
+                cause="commands can only be run in a live run",
+                run="seatrial runs ls",
+            )
+        flags = ["--interactive"] if interactive else []
+        if interactive and sys.stdin.isatty():
+            flags.append("--tty")
+        return command.call_interactive([*self.call, "container", "exec", *flags, handle.id, *argv]).exit_code
+
+    def logs_tail(self, handle: Handle, lines: int) -> str:
+        ended = self._ask("container", "logs", "--tail", str(lines), handle.id)
+        return "" if ended.exit_code != 0 else ended.stdout + ended.stderr
+
+    # --------------------------------------------------------------- the parts
+
+    def _client(self) -> DockerClient:
+        client = DockerClient(client_call=self.call, client_type=self.name)
+        try:
+            client.client_config.get_client_call_with_path()
+        except ClientNotFoundError as error:
+            raise EngineUnavailableError(f"{self.call[0]} is not installed") from error
+        return client
+
+    def _ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
+        """Ask the engine something. Raises EngineUnavailableError when it does not answer at all."""
+        try:
+            return command.run([*self.call, *words], timeout_s=timeout_s)
+        except CommandTimeoutError as error:
+            raise EngineUnavailableError(
+                f"{self.name.capitalize()} did not answer within {timeout_s:g} s",
+                cause="the engine hangs, or the machine is out of memory",
+                run=self.restart_command,
+            ) from error
+
+    def _inspect(self, container_id: str) -> dict[str, Any]:
+        ended = command.check([*self.call, "container", "inspect", container_id], timeout_s=ANSWER_TIMEOUT_S)
+        container: dict[str, Any] = json.loads(ended.stdout)[0]
+        return container
+
+    def _act(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """Do something to a container; one that is gone or has ended already needs nothing done."""
+        ended = command.run([*self.call, "container", *words], timeout_s=timeout_s)
+        if ended.exit_code != 0 and not _says_ended(ended.stderr):
+            raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
+
+    @contextlib.contextmanager
+    def _removed_on_failure(self, run_dir: Path) -> Iterator[Path]:
+        """A file for the engine to write the new container's ID to; on any failure that container is removed."""
+        id_file = run_dir / "container.id"
+        id_file.unlink(missing_ok=True)
+        try:
+            yield id_file
+        except BaseException:
+            container_id = id_file.read_text().strip() if id_file.exists() else ""
+            if container_id:
+                self._ask("container", "rm", "--force", "--volumes", container_id)
+            raise
+        finally:
+            id_file.unlink(missing_ok=True)
+
+    def _check_beside(self, plan: Plan, run_dir: Path) -> None:
+        """Run the companion of an image without Python: the GPU checks, under the same injection, to their end."""
+        if plan.companion is None:
+            return
+        assert plan.companion_image is not None, "a companion has an image"
+        options = self.options(plan.companion, plan.companion_image).plus(remove=True)
+        with self._removed_on_failure(run_dir) as id_file:
+            ended = command.run(options.plus(cidfile=id_file).argv(self.call), timeout_s=COMPANION_TIMEOUT_S)
+            if ended.exit_code == EXIT_GPU_CONTRACT:
+                raise _contract_error(run_dir, ended.stderr)
+            if ended.exit_code != 0:
+                raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
+
+
+def image_facts(inspected: dict[str, Any]) -> ImageFacts:
+    """One entry of ``image inspect``, which Docker and Podman print alike but for the prefix of the ID."""
+    config = inspected.get("Config") or {}
+    # Podman gives a local build a digest, too, of a repository that is nowhere.
+    digests = [digest for digest in inspected.get("RepoDigests") or [] if not digest.startswith("localhost/")]
+    return ImageFacts(
+        id=_sha256(inspected["Id"]),
+        digest=digests[0].partition("@")[2] if digests else None,
+        size_bytes=int(inspected.get("Size") or 0),
+        entrypoint=tuple(config.get("Entrypoint") or ()),
+        cmd=tuple(config.get("Cmd") or ()),
+        env=dict(line.partition("=")[::2] for line in config.get("Env") or ()),
+        user=config.get("User") or "",
+        workdir=config.get("WorkingDir") or "",
+    )
+
+
+def container_state(inspected: dict[str, Any]) -> State:
+    """One entry of ``container inspect``. Engines print exit code 0 for a container that has not ended."""
+    state = inspected["State"]
+    status = STATUSES.get(state["Status"].lower(), "running")
+    return State(
+        status,
+        exit_code=state.get("ExitCode") if status == "exited" else None,
+        oom_killed=bool(state.get("OOMKilled")),
+        error=state.get("Error") or None,
+        image_id=_sha256(inspected["Image"]),
+    )
+
+
+def _container(plan: Plan) -> tuple[ContainerPlan, str]:
+    assert plan.container is not None and plan.image is not None, "a plan for an engine has a container and an image"
+    return plan.container, plan.image.tag
+
+
+def _contract_error(run_dir: Path, stderr: str) -> GpuContractError:
+    """The finding that the companion's agent has written, as an error."""
+    written, _, _ = events.read(str(run_dir / "events.jsonl"))
+    findings = [finding for finding in events.of_type(written, "finding") if finding.get("severity") == "error"]
+    if not findings:
+        return GpuContractError(f"The GPU check failed: {last_line(stderr)}")
+    finding = findings[-1]
+    return GpuContractError(str(finding["message"]), cause=finding.get("cause"), run=finding.get("fix"))
+
+
+def _sha256(identifier: str) -> str:
+    return identifier if identifier.startswith("sha256:") else f"sha256:{identifier}"
+
+
+def _says_no_such(stderr: str, kind: Literal["image", "container"]) -> bool:
+    said = stderr.lower()
+    return f"no such {kind}" in said or "no such object" in said or f"{kind} not known" in said
+
+
+def _says_ended(stderr: str) -> bool:
+    return _says_no_such(stderr, "container") or "is not running" in stderr or "can only kill running" in stderr

@@ -1,0 +1,314 @@
+"""What an engine prints when it will not do something → our error, with the likely cause and the next command.
+
+Strings of Docker 20.10.24 and Podman 4.3.1 were printed here and are kept in tests/recorded/engine_errors.json;
+those of later engines come from the bug reports named beside them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seatrial.errors import (
+    CommandError,
+    DiskError,
+    EngineError,
+    EngineUnavailableError,
+    GpuContractError,
+    ImageError,
+    NameInUseError,
+    SeatrialError,
+    UsageError,
+)
+
+INSTALL_TOOLKIT = (
+    "sudo apt-get install -y nvidia-container-toolkit && sudo nvidia-ctk runtime configure --runtime=docker"
+    " && sudo systemctl restart docker"
+)
+GENERATE_CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """One thing that engines say.
+
+    Attributes:
+        pattern: searched in stderr, ignoring case.
+        message, cause, run: may name the pattern's groups, ``{engine}`` (the command) and ``{Engine}`` (its name).
+    """
+
+    pattern: str
+    error: type[SeatrialError]
+    message: str
+    cause: str | None = None
+    run: str | None = None
+
+
+#: The first match counts: what is special stands before what is general.
+START_SYMPTOMS: tuple[Symptom, ...] = (
+    Symptom(
+        r'could not select device driver "cdi"',
+        GpuContractError,
+        "{Engine} cannot take GPUs by their CDI names",
+        "CDI is off in this engine; Docker has it on from 28.2",
+        "sudo nvidia-ctk runtime configure --runtime=docker --cdi.enabled && sudo systemctl restart docker",
+    ),
+    Symptom(
+        r"could not select device driver .* with capabilities: \[\[.*gpu",
+        GpuContractError,
+        "{Engine} cannot give GPUs to containers",
+        "the NVIDIA Container Toolkit is not installed, or the engine has not been restarted since",
+        INSTALL_TOOLKIT,
+    ),
+    Symptom(  # Docker >= 29.2 resolves --gpus through CDI: github.com/ShaneIsrael/fireshare/issues/689
+        r"failed to discover GPU vendor from CDI|AMD CDI spec not found",
+        GpuContractError,
+        "{Engine} finds no CDI specification of an NVIDIA GPU",
+        "the NVIDIA Container Toolkit is not installed, or has not written its CDI specification",
+        GENERATE_CDI,
+    ),
+    Symptom(  # Docker: github.com/devnen/Chatterbox-TTS-Server/issues/5
+        r"unresolvable CDI devices (?P<devices>\S+)",
+        GpuContractError,
+        "{Engine} knows no CDI device {devices}",
+        "no CDI specification lists it; one written before a driver or MIG change is out of date",
+        GENERATE_CDI,
+    ),
+    Symptom(  # github.com/NVIDIA/nvidia-container-toolkit/issues/885
+        r'failed to stat CDI host device "(?P<device>[^"]+)"',
+        GpuContractError,
+        "The CDI specification names {device}, which is not there",
+        "the specification was written before the device nodes changed",
+        GENERATE_CDI,
+    ),
+    Symptom(
+        r"nvidia-container-cli: requirement error: unsatisfied condition: (?P<condition>[^,\n]+)",
+        GpuContractError,
+        "The image asks for {condition}, which this GPU driver does not offer",
+        "the image's CUDA is newer than the driver",
+        "nvidia-smi",
+    ),
+    Symptom(
+        r"nvidia-container-cli: (?P<reason>[^\n]+)",
+        GpuContractError,
+        "The NVIDIA Container Toolkit could not bring the GPU in: {reason}",
+        "the driver and the toolkit do not fit together, or the driver is not loaded",
+        "nvidia-smi && nvidia-container-cli --debug=/dev/stderr info",
+    ),
+    Symptom(
+        r'(?:Unknown runtime specified|unknown or invalid runtime name:|OCI runtime) "?nvidia\b',
+        GpuContractError,
+        "{Engine} has no runtime named nvidia",
+        "the NVIDIA Container Toolkit is not installed, or not registered with the engine",
+        INSTALL_TOOLKIT,
+    ),
+    Symptom(
+        r'(?:Unknown runtime specified|unknown or invalid runtime name:|default OCI runtime) "?(?P<runtime>[\w.-]+)',
+        EngineError,
+        "{Engine} has no runtime named {runtime}",
+        None,
+        "{engine} info",
+    ),
+    Symptom(
+        r'(?:custom device "|stat )(?P<device>/dev/(?:nvidia|dxg)[\w/-]*)"?: no such file',
+        GpuContractError,
+        "The GPU's device node {device} is not there",
+        "the driver is not loaded, or nothing has made its device nodes since the start of the machine",
+        "sudo nvidia-modprobe -u -c=0 && ls -l /dev/nvidia*",
+    ),
+    Symptom(
+        r'(?:custom device "|stat )(?P<device>/dev/[^":\s]+)"?: no such file',
+        UsageError,
+        "There is no device {device}",
+        None,
+        "ls -l /dev",
+    ),
+    Symptom(
+        r'container name "/?(?P<name>[^"]+)" is already in use',
+        NameInUseError,
+        "A container named {name} is there already",
+        None,
+        "{engine} ps --all --filter name={name}",
+    ),
+    Symptom(
+        r"Bind for (?P<address>\S+:(?P<port>\d+)) failed: port is already allocated"
+        r"|listen tcp4? (?P<address2>\S+:(?P<port2>\d+)): bind: address already in use",
+        EngineError,
+        "Port {port} of this machine is in use",
+        "another container or program listens there",
+        "ss -ltnp 'sport = :{port}'",
+    ),
+    Symptom(
+        r"(?:bind source path does not exist:|statfs) (?P<path>/[^:\n]*)(?:: no such file|$)",
+        UsageError,
+        "The folder to mount is not there: {path}",
+        "it is not on the machine the engine runs on",
+        "ls -ld {path}",
+    ),
+    Symptom(  # Docker Desktop: docs.docker.com/desktop/troubleshoot-and-support/troubleshoot/topics/
+        r"mounts denied|is not shared from the host",
+        EngineError,
+        "{Engine} may not mount this folder",
+        "Docker Desktop mounts only the folders named in Settings, Resources, File sharing",
+        "docker context use default",
+    ),
+    Symptom(
+        r"error while creating mount source path '(?P<path>[^']+)'",
+        EngineError,
+        "{Engine} cannot see {path}",
+        "Docker from the snap reads nothing outside the home folder",
+        "sudo snap remove docker && curl -fsSL https://get.docker.com | sudo sh",
+    ),
+    Symptom(
+        r"no space left on device",
+        DiskError,
+        "The disk of {Engine} is full",
+        None,
+        "{engine} system df",
+    ),
+    Symptom(
+        r'exec: "(?P<program>[^"]+)": (?:executable file not found|stat .*no such file|permission denied)',
+        ImageError,
+        "The image cannot run {program}",
+        "the image has no such program",
+    ),
+    Symptom(
+        r"network (?P<network>\S+) not found|network with name or ID (?P<network2>\S+): network not found",
+        UsageError,
+        "{Engine} has no network named {network}",
+        None,
+        "{engine} network ls",
+    ),
+    Symptom(
+        r"No such image: (?P<image>\S+)|(?P<image2>\S+): image not known",
+        ImageError,
+        "Image {image} is not in {Engine}'s store",
+        None,
+        "{engine} pull {image}",
+    ),
+)
+
+UNAVAILABLE_SYMPTOMS: tuple[Symptom, ...] = (
+    Symptom(
+        r"permission denied while trying to connect|dial unix \S+: connect: permission denied",
+        EngineUnavailableError,
+        "You may not use the Docker daemon's socket",
+        "your user is not in the group docker",
+        'sudo usermod -aG docker "$USER" && newgrp docker',
+    ),
+    Symptom(
+        r"Cannot connect to the Docker daemon at (?P<socket>\S+?)\.? |failed to connect to the docker API",
+        EngineUnavailableError,
+        "The Docker daemon does not answer",
+        "it is not running",
+        "sudo systemctl start docker",
+    ),
+    Symptom(  # podman.io troubleshooting, "rootless containers fail with newuidmap"
+        r"newuidmap|no subuid ranges found|insufficient UIDs or GIDs",
+        EngineUnavailableError,
+        "Rootless Podman has no user IDs to map",
+        "/etc/subuid and /etc/subgid have no range for your user",
+        'sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 "$USER" && podman system migrate',
+    ),
+)
+
+#: What is said of a pull; ``{reference}`` is the image.
+PULL_SYMPTOMS: tuple[Symptom, ...] = (
+    Symptom(
+        r"no space left on device",
+        DiskError,
+        "The disk of {Engine} is full: image {reference} does not fit",
+        None,
+        "{engine} system df",
+    ),
+    Symptom(
+        r"manifest unknown|manifest for \S+ not found|name unknown",
+        ImageError,
+        "There is no image {reference}",
+        "the registry has no such name or tag",
+    ),
+    Symptom(
+        r"pull access denied|unauthorized|access to the resource is denied|authentication required",
+        ImageError,
+        "The registry gives no image {reference}",
+        "there is none of that name, or it needs a login",
+        "{engine} login",
+    ),
+    Symptom(
+        r"toomanyrequests|rate limit",
+        ImageError,
+        "The registry refused image {reference} for now",
+        "its limit of anonymous pulls is reached",
+        "{engine} login",
+    ),
+    Symptom(
+        r"certificate signed by unknown authority|x509:",
+        ImageError,
+        "The registry's certificate is not trusted: image {reference} was not pulled",
+        "a proxy on the way signs with a certificate authority that {Engine} does not know",
+        "ls /etc/docker/certs.d /etc/containers/certs.d",
+    ),
+    Symptom(
+        r"no such host|dial tcp|i/o timeout|network is unreachable|connection refused|TLS handshake timeout",
+        ImageError,
+        "Image {reference} cannot be pulled: the registry cannot be reached",
+        "no network, or a proxy that {Engine} does not know",
+        "{engine} pull {reference}",
+    ),
+    Symptom(
+        r"did not resolve to an alias and no unqualified-search registries",
+        ImageError,
+        "Podman does not know which registry {reference} is from",
+        "no unqualified-search registry is set",
+        "podman pull docker.io/{reference}",
+    ),
+)
+
+
+def start_error(engine: str, argv: Sequence[str], exit_code: int, stderr: str) -> SeatrialError:
+    """The error for a container that could not be made or started."""
+    found = _match((*UNAVAILABLE_SYMPTOMS, *START_SYMPTOMS), engine, stderr)
+    return found or CommandError(
+        f"{engine.capitalize()} could not start the container: {last_line(stderr) or f'exit code {exit_code}'}",
+        argv=argv,
+        exit_code_of_command=exit_code,
+        stderr=stderr,
+    )
+
+
+def pull_error(engine: str, reference: str, stderr: str) -> SeatrialError:
+    """The error for an image that could not be pulled."""
+    return _match((*UNAVAILABLE_SYMPTOMS, *PULL_SYMPTOMS), engine, stderr, reference=reference) or ImageError(
+        f"Image {reference} cannot be pulled: {last_line(stderr)}", run=f"{engine} pull {reference}"
+    )
+
+
+def unavailable_error(engine: str, stderr: str) -> EngineUnavailableError:
+    """The error for an engine that gave no answer to a plain question."""
+    found = _match(UNAVAILABLE_SYMPTOMS, engine, stderr)
+    if isinstance(found, EngineUnavailableError):
+        return found
+    return EngineUnavailableError(f"{engine.capitalize()} does not answer: {last_line(stderr)}", run=f"{engine} info")
+
+
+def last_line(stderr: str) -> str:
+    """The engine's own reason: the last line that is not its pointer to ``--help``, without its prefixes."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("Run '")]
+    if not lines:
+        return ""
+    return re.sub(r"^(?:docker: |Error: |Error response from daemon: )+", "", lines[-1])
+
+
+def _match(symptoms: Sequence[Symptom], engine: str, stderr: str, **names: str) -> SeatrialError | None:
+    for symptom in symptoms:
+        if found := re.search(symptom.pattern, stderr, re.IGNORECASE | re.MULTILINE):
+            # Two spellings of one thing have groups ``port`` and ``port2``: whichever matched is ``port``.
+            groups = {name.rstrip("2"): value for name, value in found.groupdict().items() if value is not None}
+            values = {"engine": engine, "Engine": engine.capitalize(), **groups, **names}
+            return symptom.error(
+                symptom.message.format(**values),
+                cause=symptom.cause and symptom.cause.format(**values),
+                run=symptom.run and symptom.run.format(**values),
+            )
+    return None

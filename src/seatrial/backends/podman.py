@@ -1,0 +1,87 @@
+"""Podman: rootful and rootless. It has no daemon: every command is the engine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from seatrial.backends.base import EngineFacts
+from seatrial.backends.cdi import DEFAULT_SPEC_DIRS, read_specs
+from seatrial.backends.container_engine import INFO_TIMEOUT_S, ContainerEngine
+from seatrial.backends.engine_errors import unavailable_error
+from seatrial.backends.run_options import RunOptions
+from seatrial.errors import EngineUnavailableError, GpuContractError
+from seatrial.job.plan import ContainerPlan
+
+
+class Podman(ContainerEngine):
+    """The Podman of the calling user."""
+
+    name: Literal["podman"] = "podman"
+    #: - k8s-file: read back on every machine; the default, journald, is not, where there is no journal.
+    #: - pids: Podman allows 2048, which the threads of data loaders exceed on a large machine; Docker has no limit.
+    own_options: ClassVar = {
+        "log_driver": "k8s-file",
+        "log_options": ["max-size=100mb"],
+        "pids_limit": -1,
+    }
+    restart_command: ClassVar = "podman system migrate"
+
+    def facts(self) -> EngineFacts:
+        if shutil.which(self.call[0]) is None:
+            return EngineFacts(
+                self.name,
+                available=False,
+                reason=f"{self.call[0]} is not installed",
+                fix="sudo apt-get install -y podman",
+            )
+        try:
+            ended = self._ask("info", "--format", "json", timeout_s=INFO_TIMEOUT_S)
+            if ended.exit_code != 0:
+                raise unavailable_error(self.name, ended.stderr)
+        except EngineUnavailableError as error:
+            reason = f"{error.message}: {error.cause}" if error.cause else error.message
+            return EngineFacts(self.name, available=False, reason=reason, fix=error.run)
+        return podman_facts(json.loads(ended.stdout), DEFAULT_SPEC_DIRS)
+
+    def options(self, container: ContainerPlan, image: str) -> RunOptions:
+        """As for Docker. Raises GpuContractError for a plan with ``--gpus``, which Podman accepts and ignores.
+
+        Source: podman-run(1), "--gpus: provided for compatibility"; with 4.3.1 ``podman run --gpus all`` on a machine
+        without a GPU ends with exit code 0.
+        """
+        if container.gpus_flag is not None:
+            raise GpuContractError(
+                "This plan asks Podman for GPUs with --gpus",
+                cause="Podman ignores that flag without a word; GPUs enter by CDI name or as device nodes",
+                run="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+            )
+        return super().options(container, image)
+
+
+def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFacts:
+    """``podman info`` → facts; it does not tell where CDI specifications are.
+
+    Source of the keys: podman libpod/define/info.go.
+    """
+    host = info["host"]
+    version = str(info["version"]["Version"])
+    security = host.get("security") or {}
+    rootless = bool(security.get("rootless"))
+    controllers = host.get("cgroupControllers") or []
+    return EngineFacts(
+        "podman",
+        available=True,
+        reason=f"Podman {version}{' (rootless)' if rootless else ''} answers",
+        version=version,
+        rootless=rootless,
+        runtimes=(host["ociRuntime"]["name"],),
+        cdi_spec_dirs=tuple(str(folder) for folder in spec_dirs),
+        cdi_devices=read_specs(spec_dirs).names,
+        selinux=bool(security.get("selinuxEnabled")),
+        cpu_limits="cpu" in controllers,
+        memory_limits="memory" in controllers,
+        cgroup_driver=host.get("cgroupManager"),
+    )
