@@ -1,0 +1,93 @@
+"""The command line: one file per verb, loaded only when it is asked for, no logic.
+
+``main`` alone prints errors and exits. Exit codes: 0 done, 1 the target failed, 2 usage, 3 GPU contract,
+4 criteria unmet under --strict, 5 engine or environment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+#: Verb → (its module, its line in the help). ``--help`` prints this table without importing anything else.
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("run", "Run a script, module, recipe or image in a GPU container; ends with a receipt."),
+    "plan": ("plan", "Show what run would do, and why each choice; changes nothing."),
+    "shell": ("shell", "Open an interactive shell in the same container."),
+    "runs": ("runs", "List, show and steer runs: ls, show, logs, attach, exec, stop, rm."),
+    "prune": ("prune", "Remove ended runs, and the images and venvs that no run uses."),
+}
+
+_HELP = """\
+Usage: seatrial COMMAND [OPTIONS] [TARGET] [-- TARGET'S OWN ARGUMENTS]
+
+Takes a training script into a GPU container and proves what the GPU did.
+
+Commands:
+{verbs}
+
+  seatrial run train.py --gpus 1             any script, unchanged
+  seatrial run digits                        a built-in recipe; needs no download
+  seatrial COMMAND --help                    the options of a command
+
+Exit codes: 0 done, 1 the target failed, 2 usage, 3 GPU contract, 4 criteria unmet (--strict), 5 engine.
+"""
+
+
+def main() -> None:
+    """Entry point of ``seatrial``."""
+    sys.exit(_main(sys.argv[1:]))
+
+
+def _main(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        width = max(map(len, VERBS))
+        verbs = "\n".join(f"  {verb:<{width}}  {line}" for verb, (_, line) in VERBS.items())
+        print(_HELP.format(verbs=verbs), end="")
+        return 0
+    if argv[0] in ("-V", "--version", "version"):
+        from seatrial import __version__
+
+        print(f"seatrial {__version__}")
+        return 0
+    if argv[0] not in VERBS:
+        return _unknown_verb(argv[0])
+    if os.environ.get("SEATRIAL_TRACEBACK"):
+        return _dispatch(argv)
+    return _guarded(argv)
+
+
+def _dispatch(argv: list[str]) -> int:
+    """Run a verb's typer app. What stands behind the first ``--`` belongs to the target, untouched."""
+    verb, rest = argv[0], argv[1:]
+    target_arguments: list[str] = []
+    if "--" in rest:
+        cut = rest.index("--")
+        rest, target_arguments = rest[:cut], rest[cut + 1 :]
+    module = importlib.import_module(f"seatrial.cli.{VERBS[verb][0]}")
+    result = module.app(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)
+    return int(result or 0)
+
+
+def _guarded(argv: list[str]) -> int:
+    from seatrial.cli import problems
+
+    try:
+        return _dispatch(argv)
+    except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except Exception as error:  # noqa: BLE001  the one place that turns every error into a sentence
+        return problems.report(error, argv)
+
+
+def _unknown_verb(word: str) -> int:
+    import difflib
+
+    near = difflib.get_close_matches(word, VERBS, n=1)
+    hint = f"seatrial {near[0]} --help" if near else "seatrial --help"
+    if word.endswith(".py"):
+        hint = f"seatrial run {word}"
+    print(f'error: There is no command "{word}"\n  run: {hint}', file=sys.stderr)
+    return 2

@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from seatrial.backends.base import Handle
+from seatrial.runs.launcher import Launcher
 from seatrial.system.files import write_atomically
 
 #: Moves the folder, e.g. for tests or for machines that share no /var/lock.
@@ -26,7 +27,7 @@ class Lease(BaseModel):
     """One GPU held by one run.
 
     Attributes:
-        launcher_pid, launcher_started: the CLI that took it, and its start ticks; they count while handle is None.
+        launcher: the CLI that took it; it counts while handle is None.
         handle: the started run.
     """
 
@@ -34,8 +35,7 @@ class Lease(BaseModel):
 
     gpu_uuid: str
     run_id: str
-    launcher_pid: int
-    launcher_started: str
+    launcher: Launcher
     handle: Handle | None = None
 
 
@@ -85,20 +85,13 @@ class Leases:
     def take(self, gpu_uuids: Sequence[str], run_id: str) -> None:
         """Lease these GPUs to a run that this process is about to start. Call under ``locked``."""
         for uuid in gpu_uuids:
-            lease = Lease(
-                gpu_uuid=uuid,
-                run_id=run_id,
-                launcher_pid=os.getpid(),
-                launcher_started=start_ticks(os.getpid()) or "",
-            )
+            lease = Lease(gpu_uuid=uuid, run_id=run_id, launcher=Launcher.this_process())
             self._path(lease).write_text(lease.model_dump_json())
 
     def bind(self, run_id: str, handle: Handle) -> None:
         """The run has started: from now on its leases live as long as it does."""
         for lease in self._of(run_id):
-            write_atomically(
-                self._path(lease), lease.model_copy(update={"handle": handle}).model_dump_json().encode()
-            )
+            write_atomically(self._path(lease), lease.model_copy(update={"handle": handle}).model_dump_json().encode())
 
     def release(self, run_id: str) -> None:
         """Give back what a run holds. Leases of others stay."""
@@ -116,19 +109,7 @@ class Leases:
     def _holds(self, lease: Lease) -> bool:
         if lease.handle is not None:
             return self._is_live(lease.handle)
-        return start_ticks(lease.launcher_pid) == lease.launcher_started != ""
-
-
-def start_ticks(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot, or None when there is none of that ID.
-
-    Source: proc(5), field 22 of /proc/PID/stat; the command in field 2 may hold spaces and parentheses.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return stat.rpartition(")")[2].split()[19]
+        return lease.launcher.is_alive()
 
 
 def _read(path: Path) -> Lease | None:

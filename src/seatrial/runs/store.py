@@ -27,6 +27,7 @@ from pydantic import ValidationError
 from seatrial.backends.base import Handle
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError
 from seatrial.job.plan import Plan
+from seatrial.runs.launcher import Launcher
 from seatrial.system.files import write_atomically
 
 STORE_FOLDER = Path(".seatrial") / "runs"
@@ -83,6 +84,15 @@ class Run:
         except FileNotFoundError:
             return None
 
+    def is_starting(self) -> bool:
+        """It has not started, and the process that should start it lives."""
+        if self.handle() is not None:
+            return False
+        try:
+            return Launcher.model_validate_json((self.folder / "launcher.json").read_bytes()).is_alive()
+        except (FileNotFoundError, ValidationError):
+            return False
+
     def save_plan(self, plan: Plan) -> None:
         write_atomically(self.folder / "plan.json", plan.model_dump_json(indent=1).encode())
 
@@ -122,6 +132,7 @@ class RunStore:
         run = Run(self.root / run_id)
         try:
             run.checkpoints.mkdir(parents=True)
+            (run.folder / "launcher.json").write_text(Launcher.this_process().model_dump_json())
             ignore = self.root.parent / ".gitignore"
             if not ignore.exists():
                 ignore.write_text("*\n")  # runs never end up in the user's repository

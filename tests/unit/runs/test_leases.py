@@ -1,12 +1,14 @@
 """Leases: held while the launcher or the run lives, void afterwards, without anybody cleaning up."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from seatrial.backends.base import Handle
-from seatrial.runs.leases import Lease, Leases, default_folder, start_ticks
+from seatrial.runs.launcher import Launcher
+from seatrial.runs.leases import Lease, Leases, default_folder
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
 
@@ -31,16 +33,14 @@ def test_a_lease_holds_while_its_launcher_lives(leases):
 def test_a_lease_is_void_once_its_launcher_died_before_the_start(leases):
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
-    dead = Lease(gpu_uuid=GPU, run_id="run-1", launcher_pid=child.pid, launcher_started="1")
+    dead = Lease(gpu_uuid=GPU, run_id="run-1", launcher=Launcher(pid=child.pid, started_ticks=1))
     with leases.locked():
         leases._path(dead).write_text(dead.model_dump_json())
     assert leases.current() == {}
 
 
 def test_a_reused_launcher_pid_does_not_hold(leases):
-    import os
-
-    reused = Lease(gpu_uuid=GPU, run_id="run-1", launcher_pid=os.getpid(), launcher_started="1")
+    reused = Lease(gpu_uuid=GPU, run_id="run-1", launcher=Launcher(pid=os.getpid(), started_ticks=1))
     with leases.locked():
         leases._path(reused).write_text(reused.model_dump_json())
     assert leases.current() == {}
@@ -77,10 +77,6 @@ def test_a_damaged_lease_file_is_no_lease(leases):
     with leases.locked():
         (leases.folder / f"{GPU}--run-1.json").write_text("{")
     assert leases.current() == {}
-
-
-def test_no_process_has_no_start_ticks():
-    assert start_ticks(2**22 + 1) is None
 
 
 def test_the_folder_can_be_chosen(tmp_path):

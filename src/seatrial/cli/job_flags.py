@@ -1,0 +1,113 @@
+"""The flags that describe a Job, shared by run, plan and shell: the same keys as seatrial.toml, as plain strings."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_JOB = "What to run, and where"
+_CONTAINER = "The container"
+_JUDGING = "Limits and criteria"
+
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="[TARGET]", help="Script, recipe name, or nothing with -m or --image.")
+]
+
+
+def _option(*names: str, help: str, panel: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar)
+
+
+def job_flags(
+    module: Annotated[str | None, _option("-m", help="Run a module, as python -m does.", panel=_JOB)] = None,
+    image: Annotated[str | None, _option("--image", help="A ready image; its ENTRYPOINT is kept.", panel=_JOB)] = None,
+    on: Annotated[
+        str | None,
+        _option("--on", help="auto, docker, podman or local.", panel=_JOB, metavar="BACKEND"),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        _option(
+            "--gpus",
+            help="auto, none, all, a count, 0,2, device=0,2, GPU-<uuid>, MIG-<uuid> or 0:1 (MIG slice).",
+            panel=_JOB,
+            metavar="REQUEST",
+        ),
+    ] = None,
+    launcher: Annotated[
+        str | None, _option("--launcher", help="auto, torchrun or none.", panel=_JOB, metavar="NAME")
+    ] = None,
+    name: Annotated[str | None, _option("--name", help="A name for the run.", panel=_JOB)] = None,
+    data: Annotated[
+        str | None,
+        _option("--data", help="Folder at /data, read-only; DIR:rw to change it.", panel=_JOB, metavar="DIR"),
+    ] = None,
+    models: Annotated[
+        str | None, _option("--models", help="Folder at /models, for what is saved.", panel=_JOB, metavar="DIR")
+    ] = None,
+    mount: Annotated[
+        list[str] | None, _option("--mount", "-v", help="SOURCE:TARGET[:ro|rw].", panel=_CONTAINER)
+    ] = None,
+    env: Annotated[
+        list[str] | None, _option("--env", "-e", help="NAME=VALUE, or NAME to pass it on.", panel=_CONTAINER)
+    ] = None,
+    env_file: Annotated[list[str] | None, _option("--env-file", help="File of NAME=VALUE.", panel=_CONTAINER)] = None,
+    secret: Annotated[
+        list[str] | None,
+        _option(
+            "--secret", help="Pass a host variable on and hide its value everywhere.", panel=_CONTAINER, metavar="NAME"
+        ),
+    ] = None,
+    publish: Annotated[
+        list[str] | None, _option("--publish", "-p", help="HOST:CONTAINER port.", panel=_CONTAINER)
+    ] = None,
+    network: Annotated[str | None, _option("--network", help="As docker run's.", panel=_CONTAINER)] = None,
+    workdir: Annotated[str | None, _option("--workdir", "-w", help="Working directory.", panel=_CONTAINER)] = None,
+    device: Annotated[list[str] | None, _option("--device", help="A further device node.", panel=_CONTAINER)] = None,
+    ulimit: Annotated[list[str] | None, _option("--ulimit", help="As docker run's.", panel=_CONTAINER)] = None,
+    cpus: Annotated[str | None, _option("--cpus", help="CPU cores.", panel=_CONTAINER)] = None,
+    memory: Annotated[str | None, _option("--memory", help="Memory limit, e.g. 16GB.", panel=_CONTAINER)] = None,
+    shm_size: Annotated[
+        str | None, _option("--shm-size", help="/dev/shm; default 2 GiB a GPU.", panel=_CONTAINER)
+    ] = None,
+    gpu_memory: Annotated[
+        str | None, _option("--gpu-memory", help="Hold torch or TensorFlow to this much a GPU.", panel=_CONTAINER)
+    ] = None,
+    writable: Annotated[
+        bool | None, _option("--writable", help="Open the container's read-only root.", panel=_CONTAINER)
+    ] = None,
+    timeout: Annotated[str | None, _option("--timeout", help="Stop the target after e.g. 2h.", panel=_JUDGING)] = None,
+    grace: Annotated[
+        str | None, _option("--grace", help="Between SIGTERM and SIGKILL; default 30s.", panel=_JUDGING)
+    ] = None,
+    strict: Annotated[
+        bool | None, _option("--strict", help="Unmet criteria make the exit code 4.", panel=_JUDGING)
+    ] = None,
+    project: Annotated[
+        Path | None, _option("--project", "-C", help="The project folder; default: here.", panel=_JOB, metavar="DIR")
+    ] = None,
+) -> dict[str, Any]:
+    """The flags that were given, under their keys in seatrial.toml."""
+    return {key: value for key, value in locals().items() if value is not None}
+
+
+def takes_job(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command job_flags' parameters beside its own; it receives them as the mapping ``flags``."""
+    flag_parameters = inspect.signature(job_flags, eval_str=True).parameters
+
+    @functools.wraps(command)
+    def with_flags(**arguments: Any) -> int:
+        flags = job_flags(**{key: arguments.pop(key) for key in flag_parameters})
+        return command(flags=flags, **arguments)
+
+    own = inspect.signature(command, eval_str=True).parameters
+    parameters = [*(value for key, value in own.items() if key != "flags"), *flag_parameters.values()]
+    keyword_only = [value.replace(kind=inspect.Parameter.KEYWORD_ONLY) for value in parameters]
+    with_flags.__signature__ = inspect.Signature(keyword_only, return_annotation=int)  # type: ignore[attr-defined]
+    with_flags.__annotations__ = {value.name: value.annotation for value in keyword_only}
+    return with_flags

@@ -1,0 +1,69 @@
+"""Printing an error: one sentence, its cause, the command to run next. Never a traceback for what we know."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+
+from rich.console import Console
+from rich.text import Text
+
+from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, SeatrialError
+
+
+def report(error: Exception, argv: list[str]) -> int:
+    """Print it to stderr; the exit code."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if isinstance(error, SeatrialError):
+        _print(console, error.message, error.cause, error.run)
+        return error.exit_code
+    if (usage := _usage_problem(error, argv)) is not None:
+        _print(console, *usage)
+        return EXIT_USAGE
+    return _unexpected(console, error)
+
+
+def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:
+    lines = Text()
+    lines.append("error", style="bold red").append(f": {message.rstrip('.')}\n")
+    if cause:
+        lines.append("  why", style="bold").append(f": {cause}\n")
+    if run:
+        lines.append("  run", style="bold").append(f": {run}\n")
+    console.print(lines, end="")
+
+
+def _usage_problem(error: Exception, argv: list[str]) -> tuple[str, str | None, str | None] | None:
+    """(message, cause, command) of an error in the words typed, as typer's parser raises it, else None."""
+    if type(error).__name__ == "Abort":  # a question answered with Ctrl-C
+        return "Stopped", None, None
+    format_message = getattr(error, "format_message", None)
+    if format_message is None:
+        return None
+    message: str = format_message()
+    if type(error).__name__ == "NoSuchOption" and argv[0] in ("run", "plan") and "--" not in argv:
+        option = getattr(error, "option_name", "")
+        return (
+            message,
+            "The target's own arguments go behind --",
+            f"seatrial {argv[0]} {_first_word(argv)} -- {option} …",
+        )
+    return message, None, f"seatrial {argv[0]} --help"
+
+
+def _first_word(argv: list[str]) -> str:
+    return next((word for word in argv[1:] if not word.startswith("-")), "TARGET")
+
+
+def _unexpected(console: Console, error: Exception) -> int:
+    """A defect of ours: a sentence for the user, the traceback in a file for the report."""
+    with tempfile.NamedTemporaryFile("w", prefix="seatrial-", suffix=".traceback", delete=False) as file:
+        traceback.print_exception(error, file=file)
+    _print(
+        console,
+        f"seatrial itself failed: {type(error).__name__}: {error}",
+        f"This is a defect of seatrial; the traceback is in {file.name}",
+        f"SEATRIAL_TRACEBACK=1 seatrial {' '.join(sys.argv[1:])}",
+    )
+    return EXIT_ENGINE

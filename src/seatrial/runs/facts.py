@@ -1,0 +1,86 @@
+"""What planning needs to know of this machine and user, read once."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.errors import EngineError
+from seatrial.job.plan import Gpu
+from seatrial.probe import driver_files, nvml
+from seatrial.probe.driver_files import DriverFiles
+from seatrial.probe.nvml import Inventory
+from seatrial.system import command
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """This machine and this user.
+
+    Attributes:
+        gpus: what NVML lists, in PCI order; () with the reason in ``inventory.error`` when there is none.
+        cache_folder: where downloads and compiled kernels of all runs persist.
+    """
+
+    inventory: Inventory
+    gpus: tuple[Gpu, ...]
+    driver: DriverFiles
+    uid: int
+    gid: int
+    user_name: str
+    cache_folder: Path
+    environ: Mapping[str, str]
+
+    def load(self) -> dict[str, float]:
+        """GPU UUID → how busy it is, for picking the idlest: utilisation plus share of memory in use, 0 to 2."""
+        return {
+            gpu.uuid: (gpu.utilization_pct or 0) / 100 + (gpu.memory_used_bytes or 0) / max(1, gpu.memory_bytes)
+            for gpu in self.inventory.gpus
+        }
+
+
+def read_host(environ: Mapping[str, str]) -> HostFacts:
+    """Look at this machine. Never raises for a missing GPU or driver."""
+    inventory = nvml.inventory()
+    uid = os.getuid()
+    try:
+        user_name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user_name = environ.get("USER") or "user"
+    cache_home = environ.get("XDG_CACHE_HOME")
+    return HostFacts(
+        inventory=inventory,
+        gpus=tuple(
+            Gpu(
+                index=gpu.index,
+                uuid=gpu.uuid,
+                name=gpu.name,
+                memory_bytes=gpu.memory_bytes,
+                compute_capability=gpu.compute_capability,
+                minor=gpu.minor,
+                mig=gpu.mig,
+            )
+            for gpu in inventory.gpus
+        ),
+        driver=driver_files.find(),
+        uid=uid,
+        gid=os.getgid(),
+        user_name=user_name,
+        cache_folder=(Path(cache_home) if cache_home else Path.home() / ".cache") / "seatrial",
+        environ=environ,
+    )
+
+
+def git_commit(project: Path) -> str | None:
+    """The project's commit, with ``-dirty`` when tracked files differ from it; None outside a repository."""
+    try:
+        head = command.run(["git", "-C", str(project), "rev-parse", "--short=12", "HEAD"], timeout_s=5)
+        if head.exit_code != 0:
+            return None
+        status = command.run(["git", "-C", str(project), "status", "--porcelain", "-uno"], timeout_s=5)
+    except EngineError:  # no git, or a repository too slow to ask
+        return None
+    return head.stdout.strip() + ("-dirty" if status.stdout.strip() else "")

@@ -1,0 +1,72 @@
+"""Ending a run: judge its evidence, write the receipt, give back what it held.
+
+Any process may do this, at any time after the end: the CLI that started the run, or a later ``seatrial runs``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from seatrial import events
+from seatrial.backends import table
+from seatrial.backends.base import Handle, State
+from seatrial.events import EventLog
+from seatrial.receipt.judge import judge
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.write import load, write_receipt
+from seatrial.runs import handover
+from seatrial.runs.liveness import leases, state_of
+from seatrial.runs.store import Run, run_name
+from seatrial.system.files import write_atomically
+
+
+def finalise(run: Run, environ: Mapping[str, str]) -> Receipt | None:
+    """The receipt of an ended run, made now unless it is there already; None while the run lives.
+
+    Raises:
+        EngineUnavailableError: the engine does not answer, so nobody can say whether the run has ended.
+    """
+    with run.lock("finalise"):
+        if run.summary() is not None:
+            return load(run.folder)
+        handle = run.handle()
+        state = state_of(handle, environ) if handle else None
+        if state is not None and state.status in ("created", "running"):
+            return None
+        if run.is_starting():
+            return None
+        return _finalise(run, handle, state, environ)
+
+
+def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Mapping[str, str]) -> Receipt:
+    plan = run.plan()
+    if state is not None:
+        log = EventLog(str(run.events_path), "host")
+        log.write("host.state", status=state.status, exit_code=state.exit_code, oom_killed=state.oom_killed)
+        log.close()
+    evidence, _, skipped = events.read(str(run.events_path))
+    receipt = judge(plan, evidence, skipped_lines=skipped, state=state, run_dir=run.folder, now=time.time())
+    write_receipt(run.folder, receipt)
+    write_atomically(run.folder / "summary.json", json.dumps(_summary(run, receipt)).encode())
+    leases(environ).release(run.id)
+    handover.remove_secrets(run.id, environ)
+    if handle is not None:
+        table.backend(handle.backend, environ).remove(handle)
+    return receipt
+
+
+def _summary(run: Run, receipt: Receipt) -> dict[str, Any]:
+    """What listings show, so that thousands of receipts need not be parsed."""
+    return {
+        "id": run.id,
+        "name": run_name(run),
+        "target": receipt.header.target,
+        "backend": receipt.header.backend,
+        "gpus": len(receipt.header.gpus),
+        "exit_code": receipt.exit_code,
+        "outcome": receipt.exit_cause.words,
+        "seconds": receipt.measurements.wall_s,
+    }

@@ -1,0 +1,50 @@
+"""Handing secrets to a run: one file each in memory-backed storage, which the agent reads and deletes.
+
+They are never part of the plan, of an argv, of the container's environment as the engine shows it, or of an image.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from seatrial.errors import UsageError
+from seatrial.job.model import Job
+
+
+def check_secrets(job: Job, environ: Mapping[str, str]) -> None:
+    """Raises UsageError when a named secret is not set on this host."""
+    missing = [name for name in job.secrets if not environ.get(name)]
+    if missing:
+        raise UsageError(
+            f"The secret {missing[0]} is not set in this environment",
+            run=f"read -rs {missing[0]} && export {missing[0]}",
+        )
+
+
+def secrets_folder(run_id: str, environ: Mapping[str, str]) -> Path:
+    """Where a run's secrets are handed over: a tmpfs where there is one, so that they never reach a disk."""
+    for candidate in (environ.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir()):
+        if candidate and os.access(candidate, os.W_OK):
+            return Path(candidate) / f"seatrial-{run_id}"
+    return Path(tempfile.gettempdir()) / f"seatrial-{run_id}"
+
+
+def write_secrets(job: Job, run_id: str, environ: Mapping[str, str]) -> None:
+    """Write the job's secrets, readable by this user alone."""
+    if not job.secrets:
+        return
+    folder = secrets_folder(run_id, environ)
+    folder.mkdir(mode=0o700)
+    for name in job.secrets:
+        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(environ[name])
+
+
+def remove_secrets(run_id: str, environ: Mapping[str, str]) -> None:
+    """Whatever the agent has not deleted itself, e.g. because it never started."""
+    shutil.rmtree(secrets_folder(run_id, environ), ignore_errors=True)

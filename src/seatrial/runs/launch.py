@@ -1,0 +1,160 @@
+"""Job → Plan → Run: choose and lease the GPUs, make the folders and the image, hand the secrets over, start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from seatrial.backends import table
+from seatrial.backends.base import Backend, EngineFacts
+from seatrial.errors import DiskError, GpuContractError, SeatrialError
+from seatrial.events import EventLog
+from seatrial.findings.finding import Finding
+from seatrial.images.build import build
+from seatrial.job.gpus import Selection
+from seatrial.job.model import Job
+from seatrial.job.plan import Choice, Plan
+from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.runs import handover
+from seatrial.runs.facts import HostFacts, read_host
+from seatrial.runs.liveness import leases
+from seatrial.runs.planning import Site, make_plan, select_gpus, with_defaults
+from seatrial.runs.store import Run, RunStore, new_run_id
+from seatrial.system import agent_archive
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run whose plan is made and whose folder is there; nothing has started."""
+
+    run: Run
+    plan: Plan
+    backend: Backend
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """What planning stands on, read once."""
+
+    job: Job
+    script: ScriptFacts
+    host: HostFacts
+    backend: Backend
+    engine: EngineFacts
+    why_backend: Choice
+
+
+def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
+    """What ``prepare`` and ``start`` would do. Makes no folder, takes no lease, pulls and builds nothing."""
+    ground = _survey(job, environ)
+    run = Run(RunStore(job.project).root / new_run_id())
+    selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
+    return _plan(ground, run, selection, environ, may_pull=False)
+
+
+def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) -> Prepared:
+    """Make the run's folder and its plan, and lease its GPUs.
+
+    Raises:
+        SeatrialError: nothing is left behind then.
+    """
+    handover.check_secrets(job, environ)
+    ground = _survey(job, environ)
+    store = RunStore(job.project)
+    run = store.create(new_run_id(), job.name)
+    try:
+        with leases(environ).locked():
+            selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
+            leases(environ).take([gpu.uuid for gpu in selection.gpus], run.id)
+        plan = _plan(ground, run, selection, environ, interactive=interactive)
+        run.save_plan(plan)
+    except BaseException:
+        leases(environ).release(run.id)
+        store.remove(run)
+        raise
+    return Prepared(run, plan, ground.backend)
+
+
+def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
+    """Build the image if it is not there, hand the secrets over, start the run detached.
+
+    Raises:
+        SeatrialError: it did not start. The reason is among the run's events, so that a receipt can tell it; its
+            leases and secrets are taken back.
+    """
+    run, plan, backend = prepared.run, prepared.plan, prepared.backend
+    log = EventLog(str(run.events_path), "host")
+    try:
+        make_ready(prepared, environ, say)
+        handle = backend.start(plan, run.folder)
+        run.save_handle(handle)
+        leases(environ).bind(run.id, handle)
+    except BaseException as error:
+        leases(environ).release(run.id)
+        handover.remove_secrets(run.id, environ)
+        if isinstance(error, SeatrialError):
+            log.write("finding", **_as_finding(error).to_dict())
+        raise
+    facts = backend.image(plan.image.tag) if plan.image else None
+    log.write(
+        "host.launched",
+        backend=backend.name,
+        handle=handle.id,
+        image=plan.image.tag if plan.image else None,
+        image_id=facts.id if facts else None,
+        image_digest=facts.digest if facts else None,
+        image_bytes=facts.size_bytes if facts else None,
+    )
+    log.close()
+
+
+def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
+    """Everything that must be there before the start: image, output folders, agent archive, secrets."""
+    plan = prepared.plan
+    if plan.image is not None and plan.image.build:
+        build(plan.image, client_call=table.client_call(plan.backend, environ), progress=say)
+    for folder in [plan.job.models.source] if plan.job.models else []:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiskError(f"Cannot make {folder}: {error.strerror}", run=f"ls -ld {folder.parent}") from error
+    handover.write_secrets(plan.job, plan.run_id, environ)
+
+
+def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
+    job = with_defaults(job)
+    script = script_facts(job.target, job.project)  # first: a script that does not parse needs no engine
+    backend, engine, why = table.choose(job.backend, environ)
+    return _Ground(job, script, read_host(environ), backend, engine, why)
+
+
+def _plan(
+    ground: _Ground,
+    run: Run,
+    selection: Selection,
+    environ: Mapping[str, str],
+    *,
+    interactive: bool = False,
+    may_pull: bool = True,
+) -> Plan:
+    job = ground.job
+    site = Site(
+        run_id=run.id,
+        run_folder=run.folder,
+        backend=ground.backend,
+        engine=ground.engine,
+        host=ground.host,
+        agent_archive=agent_archive.build(ground.host.cache_folder / "agent"),
+        secrets_folder=handover.secrets_folder(run.id, environ) if job.secrets else None,
+        resume_from=RunStore(job.project).find(job.resume).checkpoints if job.resume else None,
+        may_pull=may_pull,
+    )
+    plan = make_plan(job, site, ground.script, selection, interactive=interactive)
+    return plan.model_copy(update={"choices": (ground.why_backend, *plan.choices)})
+
+
+def _as_finding(error: SeatrialError) -> Finding:
+    kind = "gpu-contract" if isinstance(error, GpuContractError) else "engine-refused"
+    return Finding(kind, "error", error.message, cause=error.cause, fix=error.run)

@@ -1,0 +1,28 @@
+"""Who is starting a run: until there is a handle, the launching CLI's own process stands for it."""
+
+from __future__ import annotations
+
+import os
+
+from pydantic import BaseModel, ConfigDict
+
+from seatrial.probe import proc
+
+
+class Launcher(BaseModel):
+    """A process of this machine, by PID and start time, so that a reused PID is not mistaken for it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    pid: int
+    started_ticks: int
+
+    @classmethod
+    def this_process(cls) -> Launcher:
+        me = proc.read(os.getpid())
+        assert me is not None
+        return cls(pid=me.pid, started_ticks=me.started_ticks)
+
+    def is_alive(self) -> bool:
+        now = proc.read(self.pid)
+        return now is not None and now.started_ticks == self.started_ticks and now.state != "Z"

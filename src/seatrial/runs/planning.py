@@ -1,0 +1,266 @@
+"""Job + facts → Plan. Reads the project's files and asks the engine what images it has; changes nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from seatrial.backends import container, injection
+from seatrial.backends.base import Backend, EngineFacts
+from seatrial.errors import GpuContractError, UsageError
+from seatrial.images.plan import plan_image, ready_image_plan
+from seatrial.job.gpus import GpuRequest, Selection, select
+from seatrial.job.model import DataMount, Job
+from seatrial.job.plan import (
+    CONTAINER_AGENT,
+    CONTAINER_RUN,
+    CONTAINER_SECRETS,
+    AgentPlan,
+    Choice,
+    ContainerPlan,
+    Gpu,
+    ImagePlan,
+    Injection,
+    Plan,
+)
+from seatrial.job.script import ScriptFacts
+from seatrial.runs.facts import HostFacts, git_commit
+from seatrial.runs.target_command import Places, container_places, local_places, target_argv
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a plan will happen: the backend, what it said of itself, this host, and this run's folders.
+
+    Attributes:
+        secrets_folder: where the run's secrets are handed over, or None when it has none.
+        resume_from: checkpoints of an earlier run, or None.
+    """
+
+    run_id: str
+    run_folder: Path
+    backend: Backend
+    engine: EngineFacts
+    host: HostFacts
+    agent_archive: Path
+    secrets_folder: Path | None = None
+    resume_from: Path | None = None
+
+
+def with_defaults(job: Job) -> Job:
+    """Recipes save their models to ./models unless told otherwise; scripts save where they please."""
+    if job.target.kind == "recipe" and job.models is None:
+        return job.model_copy(update={"models": DataMount(source=job.project / "models", read_only=False)})
+    return job
+
+
+def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[str, str]) -> Selection:
+    """The GPUs of this run. Raises GpuContractError, with NVML's own reason, when there is none to choose from."""
+    try:
+        return select(
+            GpuRequest.parse(job.gpus),
+            host.gpus,
+            leased=leased,
+            load=host.load(),
+            multi_gpu_evidence=script.multi_gpu_evidence,
+        )
+    except GpuContractError as error:
+        raise GpuContractError(error.message, cause=host.inventory.error or error.cause, run=error.run) from None
+
+
+def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *, interactive: bool = False) -> Plan:
+    """Resolve a job.
+
+    Args:
+        job: with its defaults filled in.
+        selection: GPUs already chosen (and leased, when the plan is about to be launched).
+        interactive: an interactive shell in place of the target.
+
+    Raises:
+        SeatrialError: something named in the job is not there or cannot be done on this backend.
+    """
+    gpus = selection.gpus
+    parts = _local(job, site, script, gpus) if site.backend.name == "local" else _in_container(job, site, script, gpus)
+    launcher, launcher_choice = _launcher(job, script, len(gpus))
+    agent = AgentPlan(
+        run_id=site.run_id,
+        argv=("bash",) if interactive else parts.argv,
+        script=None if interactive else parts.script_index,
+        workdir=parts.places.project,
+        run_dir=parts.places.run,
+        launcher="none" if interactive else launcher,
+        processes=max(1, len(gpus)) if launcher == "torchrun" and not interactive else 1,
+        env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},
+        secrets=job.secrets,
+        secrets_dir=(CONTAINER_SECRETS if parts.container else str(site.secrets_folder)) if job.secrets else None,
+        gpu_mode=_gpu_mode(job, gpus),
+        gpus=gpus,
+        check=_check(script, gpus),
+        gpu_memory_bytes=_gpu_memory_limit(job, script),
+        grace_s=job.grace_s,
+        timeout_s=job.timeout_s,
+        interactive=interactive,
+    )
+    return Plan(
+        run_id=site.run_id,
+        created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        job=job,
+        backend=site.backend.name,  # type: ignore[arg-type]  # the table's names are the literal's
+        injection=parts.injection,
+        gpus=gpus,
+        image=parts.image,
+        container=parts.container,
+        companion=parts.companion,
+        companion_image=job.image.base if parts.companion else None,
+        python=parts.python,
+        agent=agent,
+        choices=(*selection.choices, *parts.choices, launcher_choice),
+        warnings=parts.warnings,
+        git_commit=git_commit(job.project),
+        driver_version=site.host.inventory.driver_version,
+    )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What differs between a container and a local process."""
+
+    places: Places
+    argv: tuple[str, ...]
+    script_index: int | None
+    env: dict[str, str]
+    injection: Injection
+    image: ImagePlan | None = None
+    container: ContainerPlan | None = None
+    companion: ContainerPlan | None = None
+    python: str | None = None
+    choices: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> _Parts:
+    image, image_choices = _image(job, site, script, cpu_only=not gpus)
+    way_in = injection.choose(site.engine, gpus, site.host.driver, capabilities=GpuRequest.parse(job.gpus).capabilities)
+    places = container_places(job, site.resume_from)
+    argv, script_index = target_argv(job.target, image, image.python or "python3", places)
+    made = container.plan_container(
+        job,
+        run_id=site.run_id,
+        run_folder=site.run_folder,
+        image=image,
+        engine=site.engine,
+        injection=way_in,
+        agent_archive=site.agent_archive,
+        secrets_folder=site.secrets_folder,
+        resume_from=site.resume_from,
+        uid=site.host.uid,
+        gid=site.host.gid,
+        user_name=site.host.user_name,
+        cache_folder=site.host.cache_folder,
+        environ=site.host.environ,
+        gpu_count=len(gpus),
+        command=(image.python, CONTAINER_AGENT, f"{CONTAINER_RUN}/plan.json") if image.python else tuple(argv),
+    )
+    return _Parts(
+        places=places,
+        argv=tuple(argv),
+        script_index=script_index,
+        env={},
+        injection=way_in.strategy,
+        image=image,
+        container=made.container,
+        companion=made.companion,
+        choices=(*image_choices, way_in.choice, *made.choices),
+        warnings=(*way_in.warnings, *made.warnings),
+    )
+
+
+def _image(job: Job, site: Site, script: ScriptFacts, *, cpu_only: bool) -> tuple[ImagePlan, tuple[Choice, ...]]:
+    if job.image.ready is None:
+        return plan_image(
+            job, imports=frozenset(script.imports), compiles=script.compiler_evidence is not None, cpu_only=cpu_only
+        )
+    facts = site.backend.image(job.image.ready) or site.backend.pull(job.image.ready)
+    return ready_image_plan(job.image.ready, facts, python=site.backend.find_python(job.image.ready))
+
+
+def _local(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> _Parts:
+    if job.target.kind == "image":
+        raise UsageError(
+            "An image cannot run on the local backend",
+            run=f"seatrial run --image {job.image.ready} --on docker",
+        )
+    _refuse_container_options(job)
+    places = local_places(job, site.run_folder, site.resume_from)
+    python = sys.executable
+    argv, script_index = target_argv(job.target, None, python, places)
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} if gpus else {}
+    return _Parts(
+        places=places,
+        argv=tuple(argv),
+        script_index=script_index,
+        env={**visible, **job.env},
+        injection="host" if gpus else "none",
+        python=python,
+        choices=(Choice(what="python", value=python, reason="the interpreter seatrial runs in"),),
+    )
+
+
+def _refuse_container_options(job: Job) -> None:
+    """A local process has no container to apply these to: an option that does nothing is refused."""
+    container_only = {
+        "--mount": job.mounts,
+        "--publish": job.publish,
+        "--network": job.network,
+        "--device": job.devices,
+        "--ulimit": job.ulimits,
+        "--cpus": job.cpus,
+        "--memory": job.memory_bytes,
+        "--shm-size": job.shm_bytes,
+        "--writable": job.writable,
+    }
+    given = [flag for flag, value in container_only.items() if value]
+    if given:
+        raise UsageError(
+            f"{', '.join(given)} need{'s' if len(given) == 1 else ''} a container; the backend local has none",
+            run="seatrial run … --on docker",
+        )
+
+
+def _launcher(job: Job, script: ScriptFacts, gpu_count: int) -> tuple[Literal["torchrun", "none"], Choice]:
+    if job.launcher != "auto":
+        return job.launcher, Choice(what="launcher", value=job.launcher, reason=f"--launcher {job.launcher}")
+    if script.torchrun_evidence and not script.one_process_evidence:
+        return "torchrun", Choice(
+            what="launcher",
+            value=f"torchrun, {max(1, gpu_count)} rank{'s' * (gpu_count > 1)}",
+            reason=f"the script joins a process group: {script.torchrun_evidence}",
+        )
+    reason = script.one_process_evidence or "no sign that the script joins a process group"
+    return "none", Choice(what="launcher", value="none", reason=reason)
+
+
+def _gpu_mode(job: Job, gpus: tuple[Gpu, ...]) -> Literal["required", "none", "auto-cpu"]:
+    if gpus:
+        return "required"
+    return "none" if GpuRequest.parse(job.gpus).kind == "none" else "auto-cpu"
+
+
+def _check(script: ScriptFacts, gpus: tuple[Gpu, ...]) -> Literal["torch", "driver", "none"]:
+    if not gpus:
+        return "none"
+    return "torch" if script.framework == "torch" else "driver"
+
+
+def _gpu_memory_limit(job: Job, script: ScriptFacts) -> int | None:
+    if job.gpu_memory_bytes is not None and not container.gpu_memory_enforceable(script.framework):
+        raise UsageError(
+            f"--gpu-memory cannot be enforced on this target: {script.framework or 'no framework'} offers no limit",
+            cause="Only torch and TensorFlow can be held to one; CUDA itself has none",
+            run="seatrial run … without --gpu-memory",
+        )
+    return job.gpu_memory_bytes

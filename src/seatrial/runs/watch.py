@@ -1,0 +1,100 @@
+"""Following a run: its output as it comes, until it ends. Losing the watcher loses nothing of the run."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+
+from seatrial.backends import table
+from seatrial.backends.base import Backend, Handle, State
+from seatrial.events import EventLog
+from seatrial.runs.output import OutputReader, Stream
+from seatrial.runs.store import Run
+
+Write = Callable[[Stream, bytes], None]
+Say = Callable[[str], None]
+
+#: How often the logs are looked at, and how often the engine is asked: a look costs two stat calls, asking
+#: Docker costs a process (about 20 ms of CPU).
+LOG_INTERVAL_S = 0.1
+STATE_INTERVAL_S = 1.0
+
+
+def follow(run: Run, write: Write, environ: Mapping[str, str], *, tail: int | None = None) -> State | None:
+    """Pass the run's output on until it has ended; its last state, None if it was never started.
+
+    Args:
+        tail: begin with the last so many chunks of output; None: from the beginning.
+    """
+    handle = run.handle()
+    reader = OutputReader(run.folder)
+    if tail is not None:
+        reader.skip_to_last(tail)
+    if handle is None:
+        return None
+    backend = table.backend(handle.backend, environ)
+    state = backend.state(handle)
+    asked = time.monotonic()
+    while state.status in ("created", "running"):
+        for stream, data in reader.new():
+            write(stream, data)
+        time.sleep(LOG_INTERVAL_S)
+        if time.monotonic() - asked >= STATE_INTERVAL_S or _has_finished(run):
+            state = backend.state(handle)
+            asked = time.monotonic()
+    for stream, data in reader.new():
+        write(stream, data)
+    for stream, data in reader.rest():
+        write(stream, data)
+    return state
+
+
+def _has_finished(run: Run) -> bool:
+    """The agent's last line is there: ask the engine now instead of at the next interval."""
+    try:
+        with run.events_path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 4096))
+            return b'"type":"agent.finished"' in file.read()
+    except FileNotFoundError:
+        return False
+
+
+def request_stop(run: Run, backend: Backend, handle: Handle, grace_s: float) -> None:
+    """SIGTERM now, SIGKILL after ``grace_s``; recorded, so that the receipt says who ended the run."""
+    log = EventLog(str(run.events_path), "host")
+    log.write("signal", signal=int(signal.SIGTERM), name="SIGTERM", origin="user", forwarded_to=[])
+    log.close()
+    backend.stop(handle, grace_s)
+
+
+@contextmanager
+def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[None]:
+    """While this holds, Ctrl-C once stops the run cleanly, and twice kills it."""
+    handle = run.handle()
+    if handle is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    backend = table.backend(handle.backend, environ)
+    presses = 0
+
+    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal presses
+        presses += 1
+        if presses == 1:
+            grace_s = run.plan().job.grace_s
+            say(f"Stopping: the target gets SIGTERM and {grace_s:g} s to save. Ctrl-C again kills it.")
+            threading.Thread(target=request_stop, args=(run, backend, handle, grace_s), daemon=True).start()
+        elif presses == 2:
+            say("Killing it.")
+            threading.Thread(target=backend.kill, args=(handle,), daemon=True).start()
+
+    previous = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
