@@ -15,7 +15,7 @@ from pathlib import Path
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.cdi import GENERATE
 from seatrial.errors import GpuContractError
-from seatrial.job.plan import Gpu, Injection, Mount
+from seatrial.job.plan import Choice, Gpu, Injection, Mount
 from seatrial.probe.driver_files import DeviceNode, DriverFiles
 
 #: The driver's libraries and programs that training needs; what NVIDIA's own images ask for.
@@ -38,7 +38,7 @@ class InjectionPlan:
         devices: device nodes, or qualified CDI names.
         gpus_flag: Docker's ``--gpus`` argument with its inner quotes. runtime: an OCI runtime by name.
         env: variables for the target. library_folders: put behind the image's own LD_LIBRARY_PATH.
-        groups: supplementary groups that may open the nodes. security_opts: e.g. ``label=disable``.
+        groups: supplementary groups that may open the nodes.
     """
 
     strategy: Injection
@@ -50,8 +50,11 @@ class InjectionPlan:
     env: dict[str, str] = field(default_factory=dict)
     library_folders: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    security_opts: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(what="injection", value=self.strategy, reason=self.reason)
 
 
 def choose(
@@ -59,31 +62,33 @@ def choose(
     gpus: Sequence[Gpu],
     driver: DriverFiles,
     *,
-    podman: bool,
-    capabilities: Sequence[str] = DEFAULT_CAPABILITIES,
+    capabilities: Sequence[str] = (),
 ) -> InjectionPlan:
     """The strategy for these GPUs on this engine.
+
+    Args:
+        capabilities: of the driver, as typed in the request; () means DEFAULT_CAPABILITIES.
 
     Raises GpuContractError when there is none: a run without its GPUs must not start.
     """
     if not gpus:
         return _none()
-    env = {
-        "NVIDIA_DRIVER_CAPABILITIES": ",".join(capabilities),
-        # CUDA's default order is fastest first; with this it is NVML's, which the contract is written in.
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    }
-    if not podman and facts.nvidia_hook:
-        return _gpus_flag(facts, gpus, driver, env)
-    if not podman and "nvidia" in facts.runtimes:
-        return _nvidia_runtime(facts, gpus, driver, env)
+    capabilities = capabilities or DEFAULT_CAPABILITIES
+    # CUDA's default order is fastest first; with this it is NVML's, which the contract is written in.
+    env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if facts.name == "docker":
+        toolkit_env = {**env, "NVIDIA_DRIVER_CAPABILITIES": ",".join(capabilities)}
+        if facts.nvidia_hook:
+            return _gpus_flag(facts, gpus, driver, toolkit_env)
+        if "nvidia" in facts.runtimes:
+            return _nvidia_runtime(facts, gpus, driver, toolkit_env)
     # From here on the toolkit's legacy hook must stay out, even where it is the default runtime and the image says
     # NVIDIA_VISIBLE_DEVICES=all: "void" is its word for "leave this container alone".
     env["NVIDIA_VISIBLE_DEVICES"] = "void"
     names = _cdi_names(facts, gpus, driver)
     if names is not None:
         return _cdi(facts, gpus, names, driver, env)
-    return _device_nodes(facts, gpus, driver, env, podman=podman, capabilities=capabilities)
+    return _device_nodes(facts, gpus, driver, env, capabilities)
 
 
 def _none() -> InjectionPlan:
@@ -156,7 +161,6 @@ def _cdi(
         devices=names,
         env=env,
         groups=_cdi_groups(facts, gpus, driver),
-        security_opts=("label=disable",) if facts.selinux else (),
     )
 
 
@@ -170,12 +174,11 @@ def _device_nodes(
     gpus: Sequence[Gpu],
     driver: DriverFiles,
     env: dict[str, str],
-    *,
-    podman: bool,
     capabilities: Sequence[str],
 ) -> InjectionPlan:
     nodes = _nodes(gpus, driver)
-    _refuse_impossible(facts, gpus, driver, nodes, podman=podman)
+    _refuse_impossible(facts, gpus, driver, nodes)
+    podman = facts.name == "podman"
     assert nodes is not None
     if driver.wsl:
         mounts = [Mount(source=Path(WSL_MOUNT), target=WSL_MOUNT, read_only=True)]
@@ -190,7 +193,7 @@ def _device_nodes(
     for name, path in driver.binaries.items():
         mounts.append(Mount(source=Path(path), target=f"/usr/bin/{name}", read_only=True))
     available = {library.capability for library in driver.libraries}
-    left_out = [capability for capability in capabilities if capability not in available]
+    left_out = [capability for capability in capabilities if capability not in {*available, "utility", "all"}]
     return InjectionPlan(
         "device-nodes",
         f"{'Podman' if podman else 'Docker'} has {'' if podman else 'no NVIDIA runtime and '}no CDI device for these "
@@ -201,7 +204,6 @@ def _device_nodes(
         env=env,
         library_folders=(folder,),
         groups=_groups(facts, nodes),
-        security_opts=("label=disable",) if facts.selinux else (),
         warnings=tuple(
             f"The driver capability {capability} has no libraries here to mount; install the NVIDIA Container "
             f"Toolkit for it: {TOOLKIT}"
@@ -228,7 +230,7 @@ def _library_mounts(driver: DriverFiles, capabilities: Sequence[str]) -> list[Mo
     return [
         Mount(source=Path(library.path), target=f"{DRIVER_FOLDER}/{name}", read_only=True)
         for library in driver.libraries
-        if library.capability in capabilities
+        if library.capability in capabilities or "all" in capabilities
         for name in library.names
     ]
 
@@ -238,10 +240,9 @@ def _refuse_impossible(
     gpus: Sequence[Gpu],
     driver: DriverFiles,
     nodes: tuple[DeviceNode, ...] | None,
-    *,
-    podman: bool,
 ) -> None:
     """Raise GpuContractError when mounting the device nodes by hand cannot work."""
+    podman = facts.name == "podman"
     engine = "Podman" if podman else "Docker"
     need = "a CDI spec" if podman else "the NVIDIA Container Toolkit or a CDI spec"
     if any(gpu.mig for gpu in gpus):

@@ -1,0 +1,337 @@
+"""Job + facts → ContainerPlan: a container that typical scripts survive. Changes nothing; reads env files."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.backends.base import EngineFacts
+from seatrial.backends.env_file import proxy_env, read_env_file
+from seatrial.backends.home import home_env, home_mounts
+from seatrial.backends.injection import InjectionPlan
+from seatrial.backends.user_mounts import parse_mount, place
+from seatrial.errors import EngineError, UsageError
+from seatrial.job.model import Job
+from seatrial.job.plan import (
+    CONTAINER_AGENT,
+    CONTAINER_DATA,
+    CONTAINER_MODELS,
+    CONTAINER_PROJECT,
+    CONTAINER_RESUME,
+    CONTAINER_RUN,
+    CONTAINER_SECRETS,
+    Choice,
+    ContainerPlan,
+    ImagePlan,
+    Mount,
+    Tmpfs,
+)
+from seatrial.job.units import format_bytes
+
+#: DataLoader workers hand batches over through /dev/shm; a batch of 256 ImageNet images is 154 MB in float32, and
+#: each worker holds two. Docker's default of 64 MB ends in "Bus error". PyTorch's README asks for more by --ipc=host.
+SHM_BYTES_PER_GPU = 2 * 2**30
+
+#: Programs and libraries are run from /tmp: torch's and Triton's compilers, pip's builds. Docker's default is noexec.
+TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
+
+#: What a root inside the container gets back: to write where the caller may write, and to unpack archives, which root
+#: does with their owners. An ordinary user needs none.
+ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
+
+#: On top of the grace that the agent gives the target, for the agent itself to finish the evidence, in seconds.
+AGENT_GRACE_S = 10
+
+#: Frameworks that can be told to stay below a limit without a change to the script:
+#: torch.cuda.set_per_process_memory_fraction and tf.config.set_logical_device_configuration.
+LIMITED_FRAMEWORKS = frozenset({"torch", "tensorflow"})
+
+#: Devices that only --gpus may ask for, or the contract would compare with the wrong list.
+GPU_DEVICE = re.compile(r"^/dev/(nvidia|dxg)|^[a-z.]*nvidia\.com/")
+
+
+@dataclass(frozen=True)
+class ContainerParts:
+    """The container, and the one beside it for the GPU checks when its image has no Python >= 3.8."""
+
+    container: ContainerPlan
+    companion: ContainerPlan | None
+    choices: tuple[Choice, ...]
+    warnings: tuple[str, ...]
+
+
+def gpu_memory_enforceable(framework: str | None) -> bool:
+    """Whether ``--gpu-memory`` can be kept: CUDA itself has no limit that a process cannot pass."""
+    return framework in LIMITED_FRAMEWORKS
+
+
+def plan_container(
+    job: Job,
+    *,
+    run_id: str,
+    run_folder: Path,
+    image: ImagePlan,
+    engine: EngineFacts,
+    injection: InjectionPlan,
+    agent_archive: Path,
+    secrets_folder: Path | None,
+    resume_from: Path | None,
+    uid: int,
+    gid: int,
+    user_name: str,
+    cache_folder: Path,
+    environ: Mapping[str, str],
+    gpu_count: int,
+    command: Sequence[str],
+) -> ContainerParts:
+    """Everything about the container but the image.
+
+    Args:
+        run_folder, agent_archive, secrets_folder, resume_from, cache_folder: absolute host paths; home.host_files
+            makes what is not there yet.
+        uid, gid, user_name: of the caller, to whom outputs shall belong.
+        environ: the caller's environment: proxies, and names without a value in env files.
+        command: what PID 1 runs.
+
+    Raises:
+        UsageError: a mount, env file, device or working directory that cannot be meant.
+        EngineError: a limit that this engine cannot enforce.
+    """
+    _refuse_unenforceable(job, engine)
+    _refuse_gpu_devices(job)
+    user, userns, user_choice = _user(engine, uid, gid)
+    named_user = engine.name == "docker" and user != "0:0"  # Podman writes a passwd entry by itself
+    ours = [
+        *_job_mounts(job),
+        *home_mounts(run_folder, cache_folder, named_user=named_user),
+        *_agent_mounts(run_folder, agent_archive, secrets_folder, resume_from),
+        *injection.mounts,
+    ]
+    mounts = place([parse_mount(text, job.project) for text in job.mounts], ours)
+    env, env_warnings = _env(job, image, injection, user_name, environ)
+    shm_bytes, shm_choice = _shm(job, gpu_count)
+    plan = ContainerPlan(
+        name=f"seatrial-{run_id}",
+        hostname=_hostname(job, engine, run_id),
+        command=tuple(command),
+        user=user,
+        userns=userns,
+        capabilities=ROOT_CAPABILITIES if user == "0:0" else (),
+        security_opts=("label=disable",) if engine.selinux else (),
+        groups=injection.groups,
+        workdir=_workdir(job),
+        env=env,
+        mounts=mounts,
+        tmpfs=() if any(mount.target == TMP.target for mount in mounts) else (TMP,),
+        devices=(*injection.devices, *job.devices),
+        gpus_flag=injection.gpus_flag,
+        runtime=injection.runtime,
+        network=job.network,
+        publish=job.publish,
+        ulimits=job.ulimits,
+        cpus=job.cpus,
+        memory_bytes=job.memory_bytes,
+        shm_bytes=shm_bytes,
+        read_only_root=not job.writable,
+        labels={"seatrial.run": run_id, **({"seatrial.name": job.name} if job.name else {})},
+        stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
+    )
+    companion = plan_companion(plan, injection) if image.python is None else None
+    choices = (user_choice, shm_choice, _root_choice(job), *_selinux_choice(engine))
+    return ContainerParts(plan, companion, choices, (*env_warnings, *_warnings(job, environ)))
+
+
+def plan_companion(container: ContainerPlan, injection: InjectionPlan) -> ContainerPlan:
+    """The container that checks the GPUs for one whose image has no Python >= 3.8: the same way in, nothing else.
+
+    It sees neither project nor data nor secrets, and its network is shut.
+    """
+    injected = {mount.target for mount in injection.mounts} | {CONTAINER_RUN, CONTAINER_AGENT}
+    return ContainerPlan(
+        name=f"{container.name}-checks",
+        hostname=None,
+        command=("python3", CONTAINER_AGENT, f"{CONTAINER_RUN}/plan.json"),
+        user=container.user,
+        userns=container.userns,
+        capabilities=container.capabilities,
+        security_opts=container.security_opts,
+        groups=container.groups,
+        workdir=CONTAINER_RUN,
+        env={"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **injection.env, **_library_path(injection, {}, {})},
+        mounts=tuple(mount for mount in container.mounts if mount.target in injected),
+        tmpfs=(TMP,),
+        devices=injection.devices,
+        gpus_flag=injection.gpus_flag,
+        runtime=injection.runtime,
+        network="none",
+        labels={**container.labels, "seatrial.role": "checks"},
+    )
+
+
+def _user(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Choice]:
+    """Whom the container runs as, so that its files belong to the caller."""
+    if engine.rootless and engine.name == "podman":
+        user, userns, reason = f"{uid}:{gid}", "keep-id", "rootless Podman maps the caller to itself (keep-id)"
+    elif engine.rootless:
+        user, userns, reason = "0:0", None, "rootless Docker maps the caller to root inside: outputs are the caller's"
+    else:
+        user, userns, reason = f"{uid}:{gid}", None, "the caller's own uid and gid: outputs are the caller's"
+    return user, userns, Choice(what="user", value=f"{user} {userns or ''}".rstrip(), reason=reason)
+
+
+def _job_mounts(job: Job) -> list[Mount]:
+    mounts = [Mount(source=job.project, target=CONTAINER_PROJECT)]
+    if job.data:
+        mounts.append(Mount(source=job.data.source, target=CONTAINER_DATA, read_only=job.data.read_only))
+    if job.models:
+        mounts.append(Mount(source=job.models.source, target=CONTAINER_MODELS, read_only=job.models.read_only))
+    return mounts
+
+
+def _agent_mounts(
+    run_folder: Path, agent_archive: Path, secrets_folder: Path | None, resume_from: Path | None
+) -> list[Mount]:
+    mounts = [
+        Mount(source=run_folder, target=CONTAINER_RUN),
+        Mount(source=agent_archive, target=CONTAINER_AGENT, read_only=True),
+    ]
+    if secrets_folder:  # writable: the agent deletes each secret once it has read it
+        mounts.append(Mount(source=secrets_folder, target=CONTAINER_SECRETS))
+    if resume_from:
+        mounts.append(Mount(source=resume_from, target=CONTAINER_RESUME, read_only=True))
+    return mounts
+
+
+def _env(
+    job: Job, image: ImagePlan, injection: InjectionPlan, user_name: str, environ: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Variables on top of the image's: ours, then env files, then ``--env``. Never a secret.
+
+    PYTHONUNBUFFERED: without it the last lines before a crash are lost in a buffer.
+    """
+    from_user: dict[str, str] = {}
+    for path in job.env_files:
+        from_user.update(read_env_file(path, environ))
+    from_user.update(job.env)
+    ours = {**home_env(user_name), "PYTHONUNBUFFERED": "1", **proxy_env(environ), **injection.env}
+    secret = [name for name in job.secrets if name in from_user]
+    env = {name: value for name, value in {**ours, **from_user}.items() if name not in job.secrets}
+    env.update(_library_path(injection, from_user, image.env))
+    warnings = tuple(f"{name} is a secret: its value from --env is not used" for name in secret)
+    hijacked = sorted(from_user.keys() & injection.env.keys())
+    if hijacked:
+        warnings += (f"{', '.join(hijacked)}: set by you, so the GPUs that CUDA shows may not be those of the plan",)
+    return env, warnings
+
+
+def _library_path(
+    injection: InjectionPlan, from_user: Mapping[str, str], from_image: Mapping[str, str]
+) -> dict[str, str]:
+    """LD_LIBRARY_PATH with the driver's folder last, where the linker's cache that it stands for would come.
+
+    Last, so that an image's CUDA forward-compatibility libraries win over the host's driver, as their author meant.
+    """
+    if not injection.library_folders:
+        return {}
+    path = from_user.get("LD_LIBRARY_PATH", from_image.get("LD_LIBRARY_PATH", ""))
+    folders = [folder for folder in path.split(":") if folder and folder not in injection.library_folders]
+    return {"LD_LIBRARY_PATH": ":".join([*folders, *injection.library_folders])}
+
+
+def _shm(job: Job, gpu_count: int) -> tuple[int, Choice]:
+    if job.shm_bytes is not None:
+        size, reason = job.shm_bytes, "--shm-size"
+    else:
+        size = SHM_BYTES_PER_GPU * max(1, gpu_count)
+        reason = "2 GiB × max(1, GPUs): DataLoader workers pass batches through it; engines default to 64 MB"
+        # /dev/shm counts as memory. At half the limit, as the kernel sizes a tmpfs of its own, a script that fills
+        # it meets "no space", which names the cause, and not the OOM killer, which does not.
+        if job.memory_bytes is not None and size > job.memory_bytes // 2:
+            size, reason = job.memory_bytes // 2, "half of --memory, which it counts towards"
+    return size, Choice(what="/dev/shm", value=format_bytes(size), reason=reason)
+
+
+def _hostname(job: Job, engine: EngineFacts, run_id: str) -> str | None:
+    """The run's name where it will resolve, else what the engine gives: gloo and torchrun look their own name up.
+
+    A name of ours does not resolve on the host's network, on none, or on another container's (measured: Docker 20.10,
+    Podman 4.3); Podman's default network may be the host's, by containers.conf.
+    """
+    if job.network == "none":
+        return "localhost"
+    if job.network is None and engine.name == "podman":
+        return None
+    if job.network is not None and (job.network == "host" or job.network.startswith(("container:", "ns:"))):
+        return None
+    name = re.sub(r"[^a-zA-Z0-9-]+", "-", job.name or run_id)[:63].strip("-")  # a DNS label, RFC 1123
+    return name or None
+
+
+def _workdir(job: Job) -> str:
+    if job.workdir is None:
+        return CONTAINER_PROJECT
+    if not job.workdir.startswith("/"):
+        raise UsageError(
+            f"--workdir {job.workdir!r} must be an absolute path in the container; the project is {CONTAINER_PROJECT}",
+            run=f"seatrial run … --workdir {CONTAINER_PROJECT}/{job.workdir}",
+        )
+    return job.workdir
+
+
+def _root_choice(job: Job) -> Choice:
+    if job.writable:
+        return Choice(what="root file system", value="writable", reason="--writable; what is written there is lost")
+    return Choice(
+        what="root file system",
+        value="read-only",
+        reason="what a script writes lands in the project, HOME, /models or /tmp, or fails; --writable opens it",
+    )
+
+
+def _selinux_choice(engine: EngineFacts) -> tuple[Choice, ...]:
+    if not engine.selinux:
+        return ()
+    reason = "SELinux is on: mounts would have to be relabelled, which changes the user's own folders for good"
+    return (Choice(what="SELinux label", value="disabled for this container", reason=reason),)
+
+
+def _warnings(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
+    warnings = []
+    if job.publish and job.network == "host":
+        warnings.append("--publish has no effect with --network host: the container's ports are the host's")
+    if job.shm_bytes and job.memory_bytes and job.shm_bytes > job.memory_bytes:
+        warnings.append(
+            f"--shm-size {format_bytes(job.shm_bytes)} is more than --memory {format_bytes(job.memory_bytes)}: "
+            "a script that fills it is killed"
+        )
+    local = [name for name, url in proxy_env(environ).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
+    if local and job.network != "host":
+        warnings.append(
+            f"{', '.join(local)}: a proxy on this host's loopback is out of the container's reach; --network host"
+        )
+    return tuple(warnings)
+
+
+def _refuse_unenforceable(job: Job, engine: EngineFacts) -> None:
+    asked = [("--cpus", job.cpus, engine.cpu_limits), ("--memory", job.memory_bytes, engine.memory_limits)]
+    for flag, value, enforced in asked:
+        if value is not None and not enforced:
+            raise EngineError(
+                f"{engine.name.capitalize()} cannot enforce {flag} here",
+                cause="it runs rootless and the user has no cgroup controllers of that kind (cgroup v2 delegation)",
+                run="sudo mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\\nDelegate=cpu cpuset io "
+                "memory pids\\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf && "
+                "sudo systemctl daemon-reload",
+            )
+
+
+def _refuse_gpu_devices(job: Job) -> None:
+    for device in job.devices:
+        if GPU_DEVICE.match(device):
+            raise UsageError(
+                f"--device {device} is a GPU: it would come in past the request that the run is checked against",
+                run="seatrial run … --gpus device=0",
+            )

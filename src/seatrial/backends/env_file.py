@@ -1,0 +1,51 @@
+"""Variables for a container that come from the host: ``--env-file`` and the proxy settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from seatrial.errors import UsageError
+
+#: Source: https://docs.docker.com/engine/cli/proxy/ lists these; programs read either case, so both are passed.
+PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
+
+
+def read_env_file(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a file in Docker's format: ``NAME=value`` verbatim, quotes included; ``NAME`` alone takes the
+    host's value if it has one; ``#`` begins a comment line.
+
+    Raises UsageError naming file and line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"Cannot read the env file {path}: {why}", run=f"ls -l {path}") from error
+    variables: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        line = line.lstrip()
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not name or any(character.isspace() for character in name):
+            raise UsageError(
+                f"{path}:{number}: expected NAME=value, got {name!r}",
+                cause="Docker's format: no export, and no space around the equals sign",
+                run=f"sed -n {number}p {path}",
+            )
+        if equals:
+            variables[name] = value
+        elif name in environ:
+            variables[name] = environ[name]
+    return variables
+
+
+def proxy_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """The host's proxy variables in upper and lower case; the lower case one counts where they differ, as in curl."""
+    found = {}
+    for name in PROXY_VARIABLES:
+        value = environ.get(name.lower()) or environ.get(name)
+        if value:
+            found[name] = found[name.lower()] = value
+    return found

@@ -1,0 +1,106 @@
+"""The user's home inside a container: HOME, caches that persist, and a name for an arbitrary uid.
+
+HOME itself is a folder of the run: on the disk and not in the memory that a tmpfs would take from the run, kept as
+long as the run is, and never shared, so that one run's ``pip install --user`` is no other's surprise. HOME/.cache
+lies over it and is shared by all runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.errors import DiskError
+from seatrial.job.plan import CONTAINER_HOME, CONTAINER_MODELS, ContainerPlan, Mount
+from seatrial.system.files import write_atomically
+
+CACHE = f"{CONTAINER_HOME}/.cache"
+
+#: Variables that send each tool's downloads and compiled kernels to the persistent cache. Most are there by default
+#: under HOME/.cache; named all the same, since base images set some of them to folders of their own.
+CACHE_VARIABLES = {
+    "XDG_CACHE_HOME": CACHE,
+    "PIP_CACHE_DIR": f"{CACHE}/pip",
+    "HF_HOME": f"{CACHE}/huggingface",
+    "TORCH_HOME": f"{CACHE}/torch",
+    "TRITON_CACHE_DIR": f"{CACHE}/triton",
+    "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/torchinductor",
+    "MPLCONFIGDIR": f"{CACHE}/matplotlib",
+    "CUDA_CACHE_PATH": f"{CACHE}/nv/ComputeCache",
+}
+
+PASSWD = "/etc/passwd"
+GROUP = "/etc/group"
+
+
+def home_env(user_name: str) -> dict[str, str]:
+    """HOME, the user's name as getpass reads it, and the caches."""
+    return {"HOME": CONTAINER_HOME, "USER": user_name, "LOGNAME": user_name, **CACHE_VARIABLES}
+
+
+def home_mounts(run_folder: Path, cache_folder: Path, *, named_user: bool) -> list[Mount]:
+    """HOME, its persistent cache and, for a uid that the image does not know, passwd and group.
+
+    Args:
+        named_user: mount files that give the uid a name. ``pwd.getpwuid`` raises KeyError without an entry, and
+            getpass, torch's compiler and ssh call it; HOME and USER alone help only some of them. The image's own
+            files are not read (that would take a container) but replaced: what is lost is the names of its system
+            users, which a process without capabilities cannot become anyway.
+    """
+    mounts = [
+        Mount(source=run_folder / "home", target=CONTAINER_HOME),
+        Mount(source=cache_folder, target=CACHE),
+    ]
+    if named_user:
+        mounts += [
+            Mount(source=run_folder / "passwd", target=PASSWD, read_only=True),
+            Mount(source=run_folder / "group", target=GROUP, read_only=True),
+        ]
+    return mounts
+
+
+@dataclass(frozen=True)
+class HostFiles:
+    """What must be on the host before a container starts; an engine would create it as root, or refuse."""
+
+    folders: tuple[Path, ...]
+    texts: dict[Path, str]
+
+    def write(self) -> None:
+        """Make what is not there yet. Raises DiskError."""
+        for folder in self.folders:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise DiskError(
+                    f"Cannot make the folder {folder}: {error.strerror}", run=f"ls -ld {folder.parent}"
+                ) from error
+        for path, text in self.texts.items():
+            write_atomically(path, text.encode())
+
+
+def host_files(container: ContainerPlan) -> HostFiles:
+    """The host's side of a container's home, read from its plan. Pure; ``write`` acts."""
+    sources = {mount.target: mount.source for mount in container.mounts}
+    folders = [sources[target] for target in (CONTAINER_HOME, CACHE, CONTAINER_MODELS) if target in sources]
+    if CONTAINER_HOME in sources:
+        folders.append(sources[CONTAINER_HOME] / ".cache")  # the mount point, else the engine makes it as root
+    texts = {}
+    if PASSWD in sources and container.user:
+        uid, gid = container.user.split(":")
+        name = container.env["USER"]
+        texts[sources[PASSWD]] = _passwd(name, uid, gid)
+        texts[sources[GROUP]] = _group(name, gid)
+    return HostFiles(tuple(folders), texts)
+
+
+def _passwd(name: str, uid: str, gid: str) -> str:
+    return (
+        "root:x:0:0:root:/root:/bin/sh\n"
+        f"{name}:x:{uid}:{gid}::{CONTAINER_HOME}:/bin/sh\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
+    )
+
+
+def _group(name: str, gid: str) -> str:
+    return f"root:x:0:\n{name}:x:{gid}:\nnogroup:x:65534:\n"
