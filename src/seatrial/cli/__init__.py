@@ -16,7 +16,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "Show what run would do, and why each choice; changes nothing."),
     "shell": ("shell", "Open an interactive shell in the same container."),
     "runs": ("runs", "List, show and steer runs: ls, show, logs, attach, exec, stop, rm."),
-    "prune": ("prune", "Remove ended runs, and the images and venvs that no run uses."),
+    "prune": ("prune", "Delete ended runs and give their disk back."),
 }
 
 _HELP = """\

@@ -10,6 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from seatrial.errors import UsageError
+from seatrial.images.recipes import RECIPE_REQUIREMENTS
+from seatrial.job.loading import load_job
+from seatrial.job.model import Job
+
 _JOB = "What to run, and where"
 _CONTAINER = "The container"
 _JUDGING = "Limits and criteria"
@@ -50,14 +55,14 @@ def job_flags(
     models: Annotated[
         str | None, _option("--models", help="Folder at /models, for what is saved.", panel=_JOB, metavar="DIR")
     ] = None,
-    mount: Annotated[
+    mounts: Annotated[
         list[str] | None, _option("--mount", "-v", help="SOURCE:TARGET[:ro|rw].", panel=_CONTAINER)
     ] = None,
     env: Annotated[
         list[str] | None, _option("--env", "-e", help="NAME=VALUE, or NAME to pass it on.", panel=_CONTAINER)
     ] = None,
-    env_file: Annotated[list[str] | None, _option("--env-file", help="File of NAME=VALUE.", panel=_CONTAINER)] = None,
-    secret: Annotated[
+    env_files: Annotated[list[str] | None, _option("--env-file", help="File of NAME=VALUE.", panel=_CONTAINER)] = None,
+    secrets: Annotated[
         list[str] | None,
         _option(
             "--secret", help="Pass a host variable on and hide its value everywhere.", panel=_CONTAINER, metavar="NAME"
@@ -68,8 +73,8 @@ def job_flags(
     ] = None,
     network: Annotated[str | None, _option("--network", help="As docker run's.", panel=_CONTAINER)] = None,
     workdir: Annotated[str | None, _option("--workdir", "-w", help="Working directory.", panel=_CONTAINER)] = None,
-    device: Annotated[list[str] | None, _option("--device", help="A further device node.", panel=_CONTAINER)] = None,
-    ulimit: Annotated[list[str] | None, _option("--ulimit", help="As docker run's.", panel=_CONTAINER)] = None,
+    devices: Annotated[list[str] | None, _option("--device", help="A further device node.", panel=_CONTAINER)] = None,
+    ulimits: Annotated[list[str] | None, _option("--ulimit", help="As docker run's.", panel=_CONTAINER)] = None,
     cpus: Annotated[str | None, _option("--cpus", help="CPU cores.", panel=_CONTAINER)] = None,
     memory: Annotated[str | None, _option("--memory", help="Memory limit, e.g. 16GB.", panel=_CONTAINER)] = None,
     shm_size: Annotated[
@@ -92,8 +97,28 @@ def job_flags(
         Path | None, _option("--project", "-C", help="The project folder; default: here.", panel=_JOB, metavar="DIR")
     ] = None,
 ) -> dict[str, Any]:
-    """The flags that were given, under their keys in seatrial.toml."""
+    """The flags that were given, under their keys in seatrial.toml (``project`` and ``image`` aside)."""
     return {key: value for key, value in locals().items() if value is not None}
+
+
+def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any]) -> Job:
+    """The Job of a command line and the project's seatrial.toml.
+
+    Args:
+        words: what stands before ``--``: the target, or nothing.
+        target_arguments: what stands behind it.
+    """
+    if len(words) > 1:
+        raise UsageError(
+            f'"{words[1]}" is one argument too many: the target\'s own arguments go behind --',
+            run=f"seatrial run {words[0]} -- {' '.join(words[1:])}",
+        )
+    project = flags.pop("project", None) or Path.cwd()
+    if (ready := flags.pop("image", None)) is not None:
+        flags["image"] = {"ready": ready}
+    if words:
+        flags["target"] = words[0]
+    return load_job(project, {**flags, "args": target_arguments}, recipes=RECIPE_REQUIREMENTS)
 
 
 def takes_job(command: Callable[..., int]) -> Callable[..., int]:

@@ -158,3 +158,14 @@ def _plan(
 def _as_finding(error: SeatrialError) -> Finding:
     kind = "gpu-contract" if isinstance(error, GpuContractError) else "engine-refused"
     return Finding(kind, "error", error.message, cause=error.cause, fix=error.run)
+
+
+def shell(prepared: Prepared, environ: Mapping[str, str], say: Say) -> int:
+    """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind."""
+    try:
+        make_ready(prepared, environ, say)
+        return prepared.backend.shell(prepared.plan, prepared.run.folder)
+    finally:
+        leases(environ).release(prepared.run.id)
+        handover.remove_secrets(prepared.run.id, environ)
+        RunStore(prepared.plan.job.project).remove(prepared.run)

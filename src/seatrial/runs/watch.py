@@ -24,8 +24,10 @@ LOG_INTERVAL_S = 0.1
 STATE_INTERVAL_S = 1.0
 
 
-def follow(run: Run, write: Write, environ: Mapping[str, str], *, tail: int | None = None) -> State | None:
-    """Pass the run's output on until it has ended; its last state, None if it was never started.
+def follow(
+    run: Run, write: Write, environ: Mapping[str, str], *, tail: int | None = None, until_end: bool = True
+) -> State | None:
+    """Pass the run's output on, by default until it has ended; its last state, None if it was never started.
 
     Args:
         tail: begin with the last so many chunks of output; None: from the beginning.
@@ -39,7 +41,7 @@ def follow(run: Run, write: Write, environ: Mapping[str, str], *, tail: int | No
     backend = table.backend(handle.backend, environ)
     state = backend.state(handle)
     asked = time.monotonic()
-    while state.status in ("created", "running"):
+    while until_end and state.status in ("created", "running"):
         for stream, data in reader.new():
             write(stream, data)
         time.sleep(LOG_INTERVAL_S)
@@ -48,8 +50,9 @@ def follow(run: Run, write: Write, environ: Mapping[str, str], *, tail: int | No
             asked = time.monotonic()
     for stream, data in reader.new():
         write(stream, data)
-    for stream, data in reader.rest():
-        write(stream, data)
+    if state.status not in ("created", "running"):
+        for stream, data in reader.rest():
+            write(stream, data)
     return state
 
 

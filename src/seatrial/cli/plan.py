@@ -1,0 +1,32 @@
+"""``seatrial plan``: what run would do, and why each choice. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from seatrial.backends import table
+from seatrial.cli.job_flags import Words, read_job, takes_job
+from seatrial.cli.screen import Screen
+from seatrial.errors import EXIT_DONE
+from seatrial.runs import launch
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@takes_job
+def plan(
+    context: typer.Context,
+    words: Words = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan as JSON.")] = False,
+    *,
+    flags: dict[str, Any],
+) -> int:
+    """Show what run would do, and why each choice; changes nothing."""
+    environ = dict(os.environ)
+    made = launch.plan_only(read_job(words or [], context.obj, flags), environ)
+    Screen(json=as_json).plan(made, table.backend(made.backend, environ).compile(made))
+    return EXIT_DONE

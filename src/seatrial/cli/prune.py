@@ -1,0 +1,29 @@
+"""``seatrial prune``: give back the disk that ended runs hold."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seatrial.errors import EXIT_DONE
+from seatrial.job.units import format_bytes
+from seatrial.runs import control
+from seatrial.runs.store import RunStore
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+def prune(
+    keep: Annotated[int, typer.Option("--keep", help="Keep the newest so many ended runs.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    project: Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="The project folder.")] = Path(),
+) -> int:
+    """Delete ended runs of this project: logs, evidence, receipts and checkpoints. Saved models stay."""
+    pruned = control.prune(RunStore(project.absolute()), os.environ, keep=keep, dry_run=dry_run)
+    verb = "would remove" if dry_run else "removed"
+    print(f"{verb} {pruned.runs} run{'s' * (pruned.runs != 1)}, {format_bytes(pruned.bytes)}")
+    return EXIT_DONE

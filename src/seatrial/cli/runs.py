@@ -1,0 +1,148 @@
+"""``seatrial runs …``: list, show and steer runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from seatrial.cli.screen import Screen
+from seatrial.errors import EXIT_DONE, UsageError
+from seatrial.job.units import format_seconds
+from seatrial.runs import control
+from seatrial.runs.finalise import finalise
+from seatrial.runs.listing import list_runs
+from seatrial.runs.store import RunStore
+from seatrial.runs.watch import follow
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="List, show and steer runs. RUN is an ID, a part of one, a name, or last.",
+)
+
+Reference = Annotated[str, typer.Argument(metavar="RUN", help="ID, part of one, name, or last.")]
+Project = Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="The project folder; default: here.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_HERE = Path()
+
+
+def _store(project: Path) -> RunStore:
+    return RunStore(project.absolute())
+
+
+@app.command("ls")
+def list_(
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Show so many; 0: all.")] = 20,
+    as_json: AsJson = False,
+    project: Project = _HERE,
+) -> int:
+    """List runs, newest first."""
+    lines = list_runs(_store(project), os.environ, limit=limit or None)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(line) for line in lines], indent=1))
+        return EXIT_DONE
+    if not lines:
+        Console(stderr=True).print("No runs yet. Start one: seatrial run digits", highlight=False)
+        return EXIT_DONE
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("RUN", "NAME", "TARGET", "ON", "GPUS", "STATUS", "TIME"):
+        table.add_column(column, no_wrap=column in ("RUN", "ON", "GPUS", "TIME"), overflow="fold")
+    for line in lines:
+        status = line.status if line.status in ("done", "running", "starting") else f"{line.status}: {line.outcome}"
+        seconds = format_seconds(line.seconds) if line.seconds is not None else ""
+        gpus = "?" if line.gpus is None else str(line.gpus)
+        table.add_row(line.id, line.name or "", line.target, line.backend, gpus, status, seconds)
+    Console(highlight=False).print(table)
+    return EXIT_DONE
+
+
+@app.command()
+def show(reference: Reference = "last", as_json: AsJson = False, project: Project = _HERE) -> int:
+    """Show a run's receipt, or how far it is. Exits with the run's own exit code."""
+    run = _store(project).find(reference)
+    receipt = finalise(run, os.environ)
+    screen = Screen(json=as_json)
+    if receipt is None:
+        screen.plan(run.plan(), [])
+        screen.say(f"{run.id} has not ended; seatrial runs logs -f {run.id}")
+        return EXIT_DONE
+    screen.receipt(receipt, run)
+    return receipt.exit_code
+
+
+@app.command()
+def logs(
+    reference: Reference = "last",
+    following: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", help="Begin with about the last so many lines.")] = None,
+    project: Project = _HERE,
+) -> int:
+    """Print what the target printed, both streams in order."""
+    run = _store(project).find(reference)
+    follow(run, Screen().write, os.environ, tail=tail, until_end=following)
+    return EXIT_DONE
+
+
+@app.command()
+def attach(reference: Reference = "last", project: Project = _HERE) -> int:
+    """Follow a run to its end and print its receipt. Ctrl-C leaves; the run goes on."""
+    run = _store(project).find(reference)
+    screen = Screen()
+    try:
+        follow(run, screen.write, os.environ, tail=10)
+    except KeyboardInterrupt:
+        screen.say(f"left; {run.id} goes on")
+        return EXIT_DONE
+    receipt = finalise(run, os.environ)
+    if receipt is None:
+        screen.say(f"{run.id} has not started yet")
+        return EXIT_DONE
+    screen.receipt(receipt, run)
+    return receipt.exit_code
+
+
+@app.command("exec")
+def execute(context: typer.Context, reference: Reference = "last", project: Project = _HERE) -> int:
+    """Run a command inside a live run: seatrial runs exec RUN -- nvidia-smi"""
+    argv: list[str] = context.obj
+    if not argv:
+        raise UsageError("No command to run: it goes behind --", run=f"seatrial runs exec {reference} -- nvidia-smi")
+    run = _store(project).find(reference)
+    return control.execute(run, argv, os.environ, interactive=sys.stdin.isatty() and sys.stdout.isatty())
+
+
+@app.command()
+def stop(
+    reference: Reference,
+    kill: Annotated[bool, typer.Option("--kill", help="SIGKILL at once, without the time to save.")] = False,
+    project: Project = _HERE,
+) -> int:
+    """End a run: SIGTERM, its grace period, SIGKILL. Prints its receipt."""
+    run = _store(project).find(reference)
+    Screen().receipt(control.stop(run, os.environ, kill=kill), run)
+    return EXIT_DONE
+
+
+@app.command("rm")
+def remove(
+    references: Annotated[list[str], typer.Argument(metavar="RUN…")],
+    force: Annotated[bool, typer.Option("--force", "-f", help="Kill it first if it has not ended.")] = False,
+    project: Project = _HERE,
+) -> int:
+    """Delete ended runs: logs, evidence, receipt and checkpoints. Saved models stay."""
+    store = _store(project)
+    for run in [store.find(reference) for reference in references]:
+        control.remove(store, run, os.environ, force=force)
+        print(run.id)
+    return EXIT_DONE

@@ -1,0 +1,25 @@
+"""``seatrial shell``: an interactive shell where the target would run, with the same GPUs, mounts and user."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import typer
+
+from seatrial.cli.job_flags import Words, read_job, takes_job
+from seatrial.cli.screen import Screen
+from seatrial.runs import launch
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@takes_job
+def shell(context: typer.Context, words: Words = None, *, flags: dict[str, Any]) -> int:
+    """Open an interactive shell in the container the target would get; its GPUs are checked first."""
+    environ = dict(os.environ)
+    screen = Screen()
+    prepared = launch.prepare(read_job(words or [], context.obj, flags), environ, interactive=True)
+    screen.announce(prepared.plan)
+    return launch.shell(prepared, environ, screen.progress)

@@ -1,0 +1,80 @@
+"""Steering a started run from any process: stop, remove, run a command inside, prune what has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from seatrial.backends import table
+from seatrial.backends.base import Backend, Handle
+from seatrial.errors import UsageError
+from seatrial.receipt.model import Receipt
+from seatrial.runs.finalise import finalise
+from seatrial.runs.liveness import state_of
+from seatrial.runs.store import Run, RunStore
+from seatrial.runs.watch import request_stop
+
+
+def stop(run: Run, environ: Mapping[str, str], *, kill: bool = False) -> Receipt:
+    """End a live run, cleanly or at once, and make its receipt. Raises UsageError when it has already ended."""
+    backend, handle = _live(run, environ)
+    if kill:
+        backend.kill(handle)
+    else:
+        request_stop(run, backend, handle, run.plan().job.grace_s)
+    receipt = finalise(run, environ)
+    assert receipt is not None, "a backend's stop returns when the run has ended"
+    return receipt
+
+
+def execute(run: Run, argv: list[str], environ: Mapping[str, str], *, interactive: bool) -> int:
+    """Run a command inside a live run; its exit code."""
+    backend, handle = _live(run, environ)
+    return backend.exec(handle, argv, interactive=interactive)
+
+
+def remove(store: RunStore, run: Run, environ: Mapping[str, str], *, force: bool = False) -> None:
+    """Delete an ended run, its logs and receipt; with ``force`` a live one is killed first."""
+    if is_live(run, environ):
+        if not force:
+            raise UsageError(
+                f"Run {run.id} has not ended", run=f"seatrial runs stop {run.id}   # or: seatrial runs rm -f {run.id}"
+            )
+        stop(run, environ, kill=True)
+    elif (handle := run.handle()) is not None:
+        table.backend(handle.backend, environ).remove(handle)
+    store.remove(run)
+
+
+def is_live(run: Run, environ: Mapping[str, str]) -> bool:
+    """It is being started or runs."""
+    handle = run.handle()
+    if handle is None:
+        return run.is_starting()
+    return state_of(handle, environ).status in ("created", "running")
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What prune removed."""
+
+    runs: int
+    bytes: int
+
+
+def prune(store: RunStore, environ: Mapping[str, str], *, keep: int, dry_run: bool) -> Pruned:
+    """Remove all ended runs but the newest ``keep``; what runs, or cannot be asked, stays."""
+    ended = [run for run in store.all() if not is_live(run, environ)]
+    doomed = ended[: max(0, len(ended) - keep)]
+    size_bytes = sum(path.lstat().st_size for run in doomed for path in run.folder.rglob("*") if path.is_file())
+    if not dry_run:
+        for run in doomed:
+            remove(store, run, environ)
+    return Pruned(len(doomed), size_bytes)
+
+
+def _live(run: Run, environ: Mapping[str, str]) -> tuple[Backend, Handle]:
+    handle = run.handle()
+    if handle is None or state_of(handle, environ).status not in ("created", "running"):
+        raise UsageError(f"Run {run.id} has ended", run=f"seatrial runs show {run.id}")
+    return table.backend(handle.backend, environ), handle

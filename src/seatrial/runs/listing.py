@@ -1,0 +1,75 @@
+"""What ``runs ls`` shows: a line a run, from summary.json where the run has ended, from its backend where not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from seatrial.errors import EngineUnavailableError, SeatrialError
+from seatrial.runs.finalise import finalise
+from seatrial.runs.store import Run, RunStore, run_name
+
+Status = Literal["starting", "running", "done", "failed", "unknown"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run in a listing.
+
+    Attributes:
+        outcome: the exit cause in words, or why the status is unknown.
+        gpus: how many; None where the plan cannot be read.
+        seconds: of the target; None while it lives.
+    """
+
+    id: str
+    name: str | None
+    target: str
+    backend: str
+    gpus: int | None
+    status: Status
+    outcome: str
+    exit_code: int | None = None
+    seconds: float | None = None
+
+
+def list_runs(store: RunStore, environ: Mapping[str, str], *, limit: int | None = None) -> list[Line]:
+    """The newest ``limit`` runs (None: all), newest first. Those that have ended meanwhile are finalised."""
+    return [_line(run, environ) for run in store.all()[::-1][:limit]]
+
+
+def _line(run: Run, environ: Mapping[str, str]) -> Line:
+    try:
+        if run.summary() is None:
+            finalise(run, environ)
+        if (summary := run.summary()) is not None:
+            return Line(
+                id=run.id,
+                name=summary.get("name"),
+                target=summary["target"],
+                backend=summary["backend"],
+                gpus=summary["gpus"],
+                status="done" if summary["exit_code"] == 0 else "failed",
+                outcome=summary["outcome"],
+                exit_code=summary["exit_code"],
+                seconds=summary["seconds"],
+            )
+        plan = run.plan()
+        status: Status = "starting" if run.handle() is None else "running"
+        return Line(
+            run.id,
+            run_name(run),
+            plan.job.target.value or plan.job.image.ready or "",
+            plan.backend,
+            len(plan.gpus),
+            status,
+            "",
+        )
+    except EngineUnavailableError as error:
+        plan = run.plan()
+        return Line(
+            run.id, run_name(run), plan.job.target.value, plan.backend, len(plan.gpus), "unknown", error.message
+        )
+    except (SeatrialError, KeyError) as error:
+        return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
