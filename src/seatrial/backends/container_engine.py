@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
-import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
@@ -70,14 +68,14 @@ STATUSES: dict[str, Status] = {
 class ContainerEngine:
     """The part of the Backend protocol that Docker and Podman do alike."""
 
-    name: Literal["docker", "podman"]
+    name: str
     #: Options of every container of this engine.
     own_options: ClassVar[Mapping[str, Any]]
     restart_command: ClassVar[str]
 
-    def __init__(self) -> None:
-        """``SEATRIAL_DOCKER`` and ``SEATRIAL_PODMAN`` may name the program and its global options."""
-        self.call = shlex.split(os.environ.get(f"SEATRIAL_{self.name.upper()}", "")) or [self.name]
+    def __init__(self, client_call: Sequence[str] = ()) -> None:
+        """``client_call``: the program and its global options; default is the engine's name."""
+        self.call = list(client_call) or [self.name]
 
     def facts(self) -> EngineFacts:
         raise NotImplementedError
@@ -198,7 +196,7 @@ class ContainerEngine:
     # --------------------------------------------------------------- the parts
 
     def _client(self) -> DockerClient:
-        client = DockerClient(client_call=self.call, client_type=self.name)
+        client = DockerClient(client_call=self.call, client_type=cast(Literal["docker", "podman"], self.name))
         try:
             client.client_config.get_client_call_with_path()
         except ClientNotFoundError as error:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.cdi import read_specs
@@ -23,7 +23,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Docker(ContainerEngine):
     """The Docker engine behind the ``docker`` command, in the context it is set to."""
 
-    name: Literal["docker"] = "docker"
+    name = "docker"
     #: ``local`` turns its files over at 100 MB; the default, json-file, grows until the disk is full.
     own_options: ClassVar = {"log_driver": "local"}
     restart_command: ClassVar = "sudo systemctl restart docker"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.cdi import DEFAULT_SPEC_DIRS, read_specs
@@ -19,7 +19,7 @@ from seatrial.job.plan import ContainerPlan
 class Podman(ContainerEngine):
     """The Podman of the calling user."""
 
-    name: Literal["podman"] = "podman"
+    name = "podman"
     #: - k8s-file: read back on every machine; the default, journald, is not, where there is no journal.
     #: - pids: Podman allows 2048, which the threads of data loaders exceed on a large machine; Docker has no limit.
     own_options: ClassVar = {

@@ -50,13 +50,15 @@ def run(
         CommandTimeoutError: it did not end in ``timeout_s`` seconds and was killed.
     """
     try:
-        # Standard input is closed unless given: a tool that asks for a password must fail, not hang.
+        # Standard input is closed unless given, and the terminal out of reach: a tool that asks for a password must
+        # fail, not hang; and Ctrl-C is for us, who may just be stopping a run with this command.
         ended = subprocess.run(
             list(argv),
             input=None if input is None else input.encode(),
             stdin=subprocess.DEVNULL if input is None else None,
             capture_output=True,
             timeout=timeout_s,
+            start_new_session=True,
             env=env,
             cwd=cwd,
             check=False,

@@ -1,0 +1,161 @@
+"""local: the agent as a process of this machine, in a session of its own, so that it outlives the caller."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from seatrial import events
+from seatrial.backends.base import EngineFacts, Handle, ImageFacts, State
+from seatrial.errors import EngineError, ImageError
+from seatrial.job.plan import Plan
+from seatrial.probe import proc
+from seatrial.system import agent_archive, command
+
+POLL_S = 0.05
+#: Rounds of SIGKILL: a process may fork while the first round goes on; what it forked is in its session.
+KILL_ROUNDS = 100
+
+
+class Local:
+    """No engine at all. The agent still checks, samples and records; nothing isolates or limits the target."""
+
+    name = "local"
+
+    def facts(self) -> EngineFacts:
+        version = platform.python_version()
+        if not Path("/proc/self/stat").exists():
+            return EngineFacts(
+                self.name,
+                available=False,
+                reason="this system has no /proc: the local backend runs on Linux",
+                version=version,
+            )
+        return EngineFacts(
+            self.name,
+            available=True,
+            reason=f"Python {version} at {sys.executable}",
+            version=version,
+            rootless=os.getuid() != 0,
+            cpu_limits=False,
+            memory_limits=False,
+        )
+
+    def image(self, reference: str) -> ImageFacts | None:
+        return None
+
+    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
+        raise ImageError(
+            f"Image {reference} cannot run on the local backend", run=f"seatrial run --image {reference} --on docker"
+        )
+
+    def find_python(self, reference: str) -> str | None:
+        return None
+
+    def compile(self, plan: Plan) -> list[str]:
+        """Python's ``-I`` keeps PYTHONPATH, and a ``json.py`` of the project, out of the agent; not of the target."""
+        run_dir = plan.agent.run_dir
+        return [plan.python or sys.executable, "-I", f"{run_dir}/agent.pyz", f"{run_dir}/plan.json"]
+
+    def start(self, plan: Plan, run_dir: Path) -> Handle:
+        _place_agent(run_dir)
+        pid = command.spawn_detached(self.compile(plan), output=run_dir / "agent.out", cwd=run_dir)
+        process = proc.read(pid)
+        assert process is not None, "a child that nobody has waited for is in /proc"
+        return Handle(backend=self.name, id=str(pid), started=str(process.started_ticks), run_dir=str(run_dir))
+
+    def shell(self, plan: Plan, run_dir: Path) -> int:
+        _place_agent(run_dir)
+        return command.call_interactive(self.compile(plan), cwd=run_dir).exit_code
+
+    def state(self, handle: Handle) -> State:
+        """``gone`` when the agent has ended without its last word: killed, or the machine went down."""
+        if _is_running(handle):
+            return State("running")
+        written, _, _ = events.read(str(_run_dir(handle) / "events.jsonl"))
+        finished = list(events.of_type(written, "agent.finished"))
+        return State("exited", exit_code=finished[-1].get("exit_code")) if finished else State("gone")
+
+    def stop(self, handle: Handle, grace_s: float) -> None:
+        if not _is_running(handle):
+            return
+        os.kill(int(handle.id), signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while _is_running(handle):
+            if time.monotonic() >= deadline:
+                self.kill(handle)
+                return
+            time.sleep(POLL_S)
+
+    def kill(self, handle: Handle) -> None:
+        for _ in range(KILL_ROUNDS):
+            family = _family(handle)
+            if not family:
+                return
+            for process in family:
+                try:
+                    os.kill(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            time.sleep(POLL_S)
+        raise EngineError(
+            f"Processes of this run do not end: {', '.join(str(process.pid) for process in family)}",
+            cause="they wait in the kernel, often for a driver or a network file system",
+            run=f"ps -o pid,stat,wchan:32,cmd -p {','.join(str(process.pid) for process in family)}",
+        )
+
+    def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
+        if not _is_running(handle):
+            raise EngineError("The run has ended: commands can only be run in a live run", run="seatrial runs ls")
+        agent = json.loads((_run_dir(handle) / "plan.json").read_text())["agent"]
+        env = {**os.environ, **agent["env"]}
+        return command.call_interactive(argv, env=env, cwd=Path(agent["workdir"])).exit_code
+
+    def logs_tail(self, handle: Handle, lines: int) -> str:
+        try:
+            text = (_run_dir(handle) / "agent.out").read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "".join(text.splitlines(keepends=True)[-lines:])
+
+    def remove(self, handle: Handle) -> None:
+        """Nothing: all that is left of a local run is its folder."""
+
+
+def _place_agent(run_dir: Path) -> None:
+    agent_archive.build(run_dir).rename(run_dir / "agent.pyz")
+
+
+def _run_dir(handle: Handle) -> Path:
+    assert handle.run_dir is not None, "a local handle knows its run folder"
+    return Path(handle.run_dir)
+
+
+def _is_running(handle: Handle) -> bool:
+    process = proc.read(int(handle.id))
+    if process is None or str(process.started_ticks) != handle.started:
+        return False
+    if process.state != "Z":
+        return True
+    try:
+        os.waitpid(process.pid, os.WNOHANG)  # our own child, when this process has started it
+    except ChildProcessError:
+        pass
+    return False
+
+
+def _family(handle: Handle) -> list[proc.Process]:
+    """The agent, all below it, and all in a session of theirs, who may have been adopted by init since."""
+    leader = int(handle.id)
+    everyone = proc.everyone()
+    agent = everyone.get(leader)
+    if agent is not None and str(agent.started_ticks) != handle.started:
+        return []  # another process has this ID now, so no session of ours is left either
+    sessions = {leader} | {process.session for process in proc.descendants(leader)}
+    return [process for process in everyone.values() if process.session in sessions and process.state != "Z"]

@@ -1,0 +1,71 @@
+"""The places to run. To add one: implement base.Backend in a file beside this one, and add a row."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Callable, Mapping
+
+from seatrial.backends.base import Backend, EngineFacts
+from seatrial.backends.docker import Docker
+from seatrial.backends.local import Local
+from seatrial.backends.podman import Podman
+from seatrial.errors import EngineUnavailableError, UsageError
+from seatrial.job.plan import Choice
+
+#: Name → the backend for an environment, in the order in which ``auto`` tries them: what isolates the run comes first.
+BACKENDS: dict[str, Callable[[Mapping[str, str]], Backend]] = {
+    "docker": lambda environ: Docker(client_call("docker", environ)),
+    "podman": lambda environ: Podman(client_call("podman", environ)),
+    "local": lambda environ: Local(),
+}
+
+
+def backend(name: str, environ: Mapping[str, str]) -> Backend:
+    """The backend of this name. Raises UsageError naming those that there are."""
+    if name not in BACKENDS:
+        raise UsageError(f"There is no backend {name!r}: choose from auto, {', '.join(BACKENDS)}")
+    return BACKENDS[name](environ)
+
+
+def client_call(engine: str, environ: Mapping[str, str]) -> list[str]:
+    """The engine's program and global options: ``SEATRIAL_DOCKER`` or ``SEATRIAL_PODMAN``, else its name."""
+    return shlex.split(environ.get(f"SEATRIAL_{engine.upper()}", "")) or [engine]
+
+
+def choose(
+    requested: str, environ: Mapping[str, str], *, gpus_wanted: bool = False
+) -> tuple[Backend, EngineFacts, Choice]:
+    """The backend asked for, or for ``auto`` the first that works, with what it said and why it was taken.
+
+    Raises EngineUnavailableError when the one asked for, or every one, is not available.
+    """
+    if requested != "auto":
+        chosen = backend(requested, environ)
+        facts = chosen.facts()
+        if not facts.available:
+            raise EngineUnavailableError(_sentence(facts.reason), run=facts.fix)
+        return chosen, facts, Choice(what="backend", value=requested, reason=f"asked for; {facts.reason}")
+    passed_over: list[str] = []
+    for name in BACKENDS:
+        candidate = backend(name, environ)
+        facts = candidate.facts()
+        obstacle = _obstacle(facts, gpus_wanted)
+        if obstacle is None:
+            reason = "; ".join([f"the first that works: {facts.reason}", *passed_over])
+            return candidate, facts, Choice(what="backend", value=name, reason=reason)
+        passed_over.append(f"not {name}: {obstacle}")
+    raise EngineUnavailableError("There is no place to run", cause="; ".join(passed_over), run="seatrial doctor")
+
+
+def _obstacle(facts: EngineFacts, gpus_wanted: bool) -> str | None:
+    """Why ``auto`` passes this one over, or None."""
+    if not facts.available:
+        return facts.reason
+    if gpus_wanted and facts.desktop and "microsoft" not in platform.release().lower():
+        return "Docker Desktop's virtual machine has no GPU"
+    return None
+
+
+def _sentence(reason: str) -> str:
+    return reason[:1].upper() + reason[1:]
