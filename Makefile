@@ -1,0 +1,49 @@
+# The front door. `make demo` and `make test` do all the set-up on a fresh machine with Python >= 3.10.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# The core tier runs on every push; `make test-all` is the full one, run before an issue is called resolved.
+JOBS   ?= 2
+
+.PHONY: help demo test test-all lint docs clean
+
+help:
+	@echo "make demo      set up, train a small network in a container (or locally), show its receipt"
+	@echo "make test      set up, lint, and the core tests (Docker and Podman tests skip where there is no engine)"
+	@echo "make test-all  the same and the slow tests"
+	@echo "make docs      write the generated pages under docs/ again"
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("seatrial needs Python 3.10 or newer, for example: make PYTHON=python3.12 demo")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+# The tests train for real: torch beside the host side, which itself never imports it.
+$(VENV)/.test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,digits]' --group test --group lint
+	@touch $@
+
+# Exit code 5 says that no container could be had here (no engine, no base image): then locally, in a venv of its own.
+demo: $(VENV)/.installed
+	@$(BIN)/seatrial run digits -C demo || { [ $$? -eq 5 ] && $(BIN)/seatrial run digits -C demo --on local; }
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+test: lint
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not slow" tests
+
+test-all: lint
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup tests
+
+docs: $(VENV)/.test
+	$(BIN)/python scripts/write_docs.py
+
+clean:
+	rm -rf $(VENV) build dist
