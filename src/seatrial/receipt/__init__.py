@@ -1,0 +1,1 @@
+"""Judging the evidence of a run, and showing it: criteria, exit cause, measurements, receipt."""

@@ -1,0 +1,205 @@
+"""The built-in criteria: one function each, in the table at the end. Each says pass, fail or not judged, and why.
+
+"Not judged" means that there is nothing to judge by, or that the question was not asked. It never means "probably".
+A criterion that was asked for explicitly and has no evidence fails.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+
+from seatrial.job.units import format_bytes, format_seconds
+from seatrial.receipt.case import Case
+from seatrial.receipt.fields import clean, text
+from seatrial.receipt.judgement import Judgement
+from seatrial.receipt.model import Criterion, ExitCause, Verdict
+from seatrial.receipt.saved_model import judge_saved_model
+from seatrial.receipt.words import count, figure, percent, short_uuid
+
+#: Fewer samples than this in the training window say nothing of a mean.
+MIN_SAMPLES = 3
+
+#: Condition of a metric: an operator and a number, ``">= 0.985"``.
+_CONDITION = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+def judge_criteria(case: Case, cause: ExitCause) -> tuple[Criterion, ...]:
+    """Every built-in criterion in the order of CRITERIA, then the user's metrics."""
+    judged = [_criterion(id, title, judge(case, cause)) for id, title, judge in CRITERIA]
+    for name, condition in case.plan.job.criteria.metrics.items():
+        judged.append(_criterion(f"metric-{name}", f"{name} {condition}", _metric(case, name, condition)))
+    return tuple(judged)
+
+
+def _criterion(id: str, title: str, judgement: Judgement) -> Criterion:
+    return Criterion(id=id, title=title, **judgement._asdict())
+
+
+def _no_gpu(case: Case) -> Judgement | None:
+    """The judgement of every GPU criterion on a run without one."""
+    if case.gpus_required:
+        return None
+    if case.plan.agent.gpu_mode == "auto-cpu":
+        return Judgement("not judged", "no GPU was found, so --gpus auto ran on the CPU")
+    return Judgement("not judged", "no GPU was asked for")
+
+
+def _gpus_visible(case: Case, cause: ExitCause) -> Judgement:
+    if no_gpu := _no_gpu(case):
+        return no_gpu
+    check = case.evidence.last("gpu.check")
+    if check is None:
+        return Judgement("fail", "the check inside never reported", count(len(case.expected), "GPU"), None)
+    visible = {text(entry["uuid"]) for entry in case.evidence.visible}
+    missing = [gpu for gpu in case.expected if gpu.uuid not in visible]
+    measured = f"{len(case.expected) - len(missing)} of {len(case.expected)} visible"
+    if missing:
+        names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in missing)
+        error = check.text("error")
+        return Judgement("fail", f"CUDA does not see {names}" + (f": {error}" if error else ""), _asked(case), measured)
+    if check.keys.get("ok") is not True:
+        return Judgement("fail", check.text("error") or "the check inside failed", _asked(case), measured)
+    names = ", ".join(f"{gpu.name} {short_uuid(gpu.uuid)}" for gpu in case.expected)
+    return Judgement("pass", f"CUDA sees {names}", _asked(case), measured)
+
+
+def _asked(case: Case) -> str:
+    return ", ".join(gpu.uuid for gpu in case.expected)
+
+
+def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
+    """Two proofs for each GPU: a kernel ran on it before the start, and the target had a CUDA context on it."""
+    if no_gpu := _no_gpu(case):
+        return no_gpu
+    if case.evidence.target_started is None:
+        return Judgement("fail", "the target was not started")
+    broken = [
+        f"kernel failed on GPU {gpu.index}: {kernel.text('error') or 'no reason given'}"
+        for gpu in case.expected
+        for kernel in case.evidence.kernels.get(gpu.uuid, [])
+        if kernel.keys.get("ok") is not True
+    ]
+    if broken:
+        return Judgement("fail", "; ".join(broken))
+    without = [gpu for gpu in case.expected if gpu.uuid not in case.evidence.contexts]
+    if without:
+        names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in without)
+        if not any(gpu.uuid in sample.gpus for gpu in without for sample in case.evidence.samples):
+            return Judgement("not judged", f"nothing could look at {names} while the target ran")
+        return Judgement("fail", f"no CUDA context of the target was ever seen on {names}")
+    seen = min(case.evidence.contexts[gpu.uuid].at_s for gpu in case.expected)
+    after = format_seconds(max(0.0, seen - case.evidence.target_started.at_s))
+    kinds = {k.text("kind") or "driver" for gpu in case.expected for k in case.evidence.kernels.get(gpu.uuid, [])}
+    kernel = (
+        f"a {' and a '.join(sorted(kinds))} kernel ran on each GPU before" if kinds else "no kernel was tried before"
+    )
+    return Judgement("pass", f"CUDA context of the target {after} after its start; {kernel}")
+
+
+def _kept_busy(case: Case, cause: ExitCause) -> Judgement:
+    """Every GPU asked for must reach the threshold: a mean over GPUs would hide the one that idles."""
+    if no_gpu := _no_gpu(case):
+        return no_gpu
+    threshold = case.plan.job.criteria.mean_utilization_pct
+    if threshold is None:
+        return Judgement("not judged", "switched off in [criteria]")
+    uses = [(gpu, use) for gpu, use in zip(case.expected, case.measurements.gpus, strict=True)]
+    fewest = min((use.samples for _, use in uses), default=0)
+    if fewest < MIN_SAMPLES:
+        return Judgement(
+            "not judged", f"the training window was too short: {count(fewest, 'sample')}, {MIN_SAMPLES} needed"
+        )
+    means = {gpu.index: use.utilization_mean_pct for gpu, use in uses}
+    known = {index: mean for index, mean in means.items() if mean is not None}
+    if len(known) < len(means):
+        return Judgement("not judged", "the driver reports no utilisation for this GPU (MIG slices have none)")
+    each = ", ".join(f"GPU {index} {percent(mean)}" for index, mean in known.items())
+    sm = [use.sm_activity_mean_pct for _, use in uses if use.sm_activity_mean_pct is not None]
+    worked = f"; SM activity {percent(sum(sm) / len(sm))}" if sm else ""
+    verdict: Verdict = "pass" if min(known.values()) >= threshold else "fail"
+    return Judgement(
+        verdict, f"mean utilisation {each} over {fewest} samples{worked}", f"at least {percent(threshold)}", each
+    )
+
+
+def _in_time(case: Case, cause: ExitCause) -> Judgement:
+    limit = case.plan.job.criteria.finished_within_s or case.plan.job.timeout_s
+    wall_s = case.measurements.wall_s
+    if limit is None:
+        return Judgement("not judged", "no time limit was set")
+    expected = f"within {format_seconds(limit)}"
+    if wall_s is None:
+        return Judgement("fail", "the target never ran", expected, None)
+    measured = format_seconds(wall_s)
+    if cause.id != "finished":
+        return Judgement("fail", f"it did not finish: it ended after {measured}", expected, measured)
+    return Judgement(("pass" if wall_s <= limit else "fail"), f"finished in {measured}", expected, measured)
+
+
+def _model_saved(case: Case, cause: ExitCause) -> Judgement:
+    return judge_saved_model(case)
+
+
+def _clean_output(case: Case, cause: ExitCause) -> Judgement:
+    if no_gpu := _no_gpu(case):
+        return no_gpu
+    if case.evidence.target_started is None:
+        return Judgement("not judged", "the target was not started")
+    trouble = [f for f in case.output.findings if f.severity in ("error", "warning")]
+    if trouble:
+        shown = f" ({trouble[0].evidence[0]})" if trouble[0].evidence else ""
+        return Judgement("fail", f"{', '.join(f.id for f in trouble)}{shown}", "none", count(len(trouble), "kind"))
+    return Judgement("pass", "none of the known failures is in stdout or stderr")
+
+
+def _image_size(case: Case, cause: ExitCause) -> Judgement:
+    limit, size = case.plan.job.criteria.max_image_bytes, case.image_bytes
+    if case.plan.backend == "local":
+        return Judgement("not judged", "a local run has no image")
+    if limit is None:
+        return Judgement("not judged", "switched off in [criteria]")
+    if size is None:
+        return Judgement("not judged", "the engine did not tell the image's size")
+    verdict: Verdict = "pass" if size <= limit else "fail"
+    return Judgement(
+        verdict, f"the image has {format_bytes(size)}", f"at most {format_bytes(limit)}", format_bytes(size)
+    )
+
+
+def _metric(case: Case, name: str, condition: str) -> Judgement:
+    """A condition on the last value reported under a name; asked for and never reported is a failure."""
+    match = _CONDITION.fullmatch(condition)
+    if match is None:
+        return Judgement("fail", f"the condition {clean(condition)!r} cannot be read; write for instance '>= 0.985'")
+    found = case.evidence.steps.find(name)
+    if found is None:
+        told = ", ".join(list(case.evidence.steps.series)[:8]) or "no number at all"
+        return Judgement(
+            "fail", f"the target never reported {name} to $SEATRIAL_EVENTS; it reported {told}", condition, None
+        )
+    reported_as, points = found
+    last = points[-1][1]
+    verdict: Verdict = "pass" if _OPERATORS[match[1]](last, float(match[2])) else "fail"
+    return Judgement(verdict, f"last {reported_as}: {figure(last)}", condition, figure(last))
+
+
+#: ID, title and judge of each built-in criterion, in the order receipts show them.
+CRITERIA: tuple[tuple[str, str, Callable[[Case, ExitCause], Judgement]], ...] = (
+    ("gpus-visible", "GPUs visible where the target ran", _gpus_visible),
+    ("ran-on-gpu", "Training ran on the GPU", _ran_on_gpu),
+    ("gpu-busy", "GPU kept busy", _kept_busy),
+    ("in-time", "Finished within the time limit", _in_time),
+    ("model-saved", "Model saved", _model_saved),
+    ("clean-output", "No CUDA error or warning in the output", _clean_output),
+    ("image-size", "Image small enough", _image_size),
+)

@@ -1,0 +1,184 @@
+"""Why a run ended, in words. CAUSES is read from the top; the first that holds is the cause.
+
+The order says which of several true statements explains the others: a container that the kernel's OOM killer took
+down also died of a signal, and a script that ran out of CUDA memory also exited with an exception.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from seatrial.findings.finding import Finding
+from seatrial.job.units import format_bytes, format_seconds
+from seatrial.receipt.case import Case
+from seatrial.receipt.evidence import Moment
+from seatrial.receipt.fields import clean
+from seatrial.receipt.model import ExitCause
+from seatrial.receipt.words import count
+
+
+def exit_cause(case: Case) -> ExitCause:
+    """The cause and one sentence; ``unknown`` when no evidence explains the end."""
+    exited = case.evidence.exited
+    code = exited.number("exit_code") if exited else None
+    number = exited.number("signal") if exited else None
+    explained = ((id, words) for id, explain in CAUSES if (words := explain(case)))
+    id, words = next(explained, ("unknown", "The run ended, and nothing recorded says why"))
+    return ExitCause(
+        id=id,
+        words=words,
+        target_exit_code=None if code is None else int(code),
+        target_signal=None if number is None else int(number),
+    )
+
+
+def _gpu_contract(case: Case) -> str | None:
+    exited, finished = case.evidence.exited, case.evidence.last("agent.finished")
+    by_agent = exited is not None and exited.keys.get("cause") == "gpu-contract"
+    refused = case.evidence.target_started is None and finished is not None and finished.number("exit_code") == 3
+    if not (by_agent or refused):
+        return None
+    reason = next((f.message for f in case.evidence.findings if f.severity == "error"), "a GPU check failed")
+    return f"The GPU contract was broken, so the target was not started: {reason}"
+
+
+def _running(case: Case) -> str | None:
+    live = case.state is not None and case.state.status in ("created", "running")
+    return "Still running: this receipt is provisional" if live and case.evidence.exited is None else None
+
+
+def _engine(case: Case) -> str | None:
+    if case.evidence.first("agent.started") or case.evidence.target_started or case.evidence.exited:
+        return None
+    if case.state is None or case.state.status == "gone":
+        return f"The run never started, and {case.plan.backend} no longer knows it"
+    told = f": {clean(case.state.error)}" if case.state.error else ""
+    code = "" if case.state.exit_code is None else f" (exit code {case.state.exit_code})"
+    return f"{case.plan.backend} could not start the run{code}{told}"
+
+
+def _host_oom(case: Case) -> str | None:
+    kills = (case.evidence.exited.number("oom_kills") or 0) if case.evidence.exited else 0
+    killed = case.state is not None and case.state.oom_killed
+    if _exit_code(case) == 0 or not (kills or killed):
+        return None
+    peak, limit = case.measurements.memory_peak_bytes, case.measurements.memory_limit_bytes
+    used = f" at {format_bytes(peak)}" if peak else ""
+    of = f" of {format_bytes(limit)} allowed" if limit else ""
+    return f"Out of host memory: the kernel's OOM killer ended the target{used}{of}"
+
+
+def _timeout(case: Case) -> str | None:
+    if case.evidence.exited is None or case.evidence.exited.keys.get("cause") != "timeout":
+        return None
+    limit = case.plan.agent.timeout_s
+    return f"Stopped at the time limit of {format_seconds(limit)}" if limit else "Stopped at the time limit"
+
+
+def _gpu_lost(case: Case) -> str | None:
+    return _told_by(case, "gpu-lost", "A GPU was lost during the run")
+
+
+def _cuda_oom(case: Case) -> str | None:
+    return _told_by(case, "cuda-out-of-memory", "Out of GPU memory")
+
+
+def _shared_memory(case: Case) -> str | None:
+    return _told_by(case, "shared-memory-too-small", "Shared memory (/dev/shm) was exhausted")
+
+
+def _stopped(case: Case) -> str | None:
+    signals = [moment for moment in case.evidence.all("signal") if moment.keys.get("origin") == "engine"]
+    stops = [moment for moment in signals if moment.number("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    if not stops or case.evidence.exited is None:
+        return None
+    name = _signal_name(stops[0].number("signal"))
+    clean_end = "; the target ended cleanly" if _exit_code(case) == 0 else ""
+    after = format_seconds(_run_s(case, stops[0]))
+    return f"Stopped from outside by {name} after {after} (Ctrl-C, seatrial runs stop, or the engine){clean_end}"
+
+
+def _signal(case: Case) -> str | None:
+    number = case.evidence.exited.number("signal") if case.evidence.exited else None
+    if not number:
+        return None
+    name = _signal_name(number)
+    hints = {
+        "SIGKILL": "something outside killed it: kill -9, or the host's OOM killer",
+        "SIGSEGV": "a crash in native code: an extension or library, not Python itself",
+        "SIGBUS": "often /dev/shm or a memory-mapped file that had no room left",
+        "SIGABRT": "a library gave up; its last words are on stderr",
+    }
+    return f"The target was killed by {name}" + (f" ({hints[name]})" if name in hints else "")
+
+
+def _script_error(case: Case) -> str | None:
+    code = _exit_code(case)
+    if not code:
+        return None
+    said = case.output.exception or case.output.last_line
+    return f"The target failed with exit code {code}" + (f": {said}" if said else " and printed no reason")
+
+
+def _finished(case: Case) -> str | None:
+    if _exit_code(case) != 0:
+        return None
+    wall_s = case.measurements.wall_s
+    return "Finished" if wall_s is None else f"Finished in {format_seconds(wall_s)}"
+
+
+def _agent_lost(case: Case) -> str | None:
+    if case.evidence.exited is not None:
+        return None
+    code = case.state.exit_code if case.state else None
+    told = f" ({case.plan.backend} says exit code {code})" if code is not None else ""
+    after = f" after {count(len(case.evidence.samples), 'sample')}" if case.evidence.target_started else ""
+    return f"The agent was lost{after}{told}: it was killed or the machine went down, so the target's end was not seen"
+
+
+#: ID → does it hold, and in which words. New causes go where their evidence outranks what is below.
+CAUSES: tuple[tuple[str, Callable[[Case], str | None]], ...] = (
+    ("gpu-contract", _gpu_contract),
+    ("running", _running),
+    ("engine-error", _engine),
+    ("host-oom", _host_oom),
+    ("timeout", _timeout),
+    ("stopped", _stopped),
+    ("finished", _finished),
+    ("gpu-lost", _gpu_lost),
+    ("cuda-oom", _cuda_oom),
+    ("shared-memory", _shared_memory),
+    ("signal", _signal),
+    ("script-error", _script_error),
+    ("agent-lost", _agent_lost),
+)
+
+
+def _told_by(case: Case, id: str, words: str) -> str | None:
+    """``words`` and the line that shows it, when a target that ended badly printed, or the agent found, that."""
+    if case.evidence.exited is None:
+        return None
+    found = next((f for f in (*case.evidence.findings, *case.output.findings) if f.id == id), None)
+    return None if found is None else f"{words}: {_line(found)}"
+
+
+def _line(finding: Finding) -> str:
+    return finding.evidence[0] if finding.evidence else finding.message
+
+
+def _exit_code(case: Case) -> int | None:
+    code = case.evidence.exited.number("exit_code") if case.evidence.exited else None
+    return None if code is None else int(code)
+
+
+def _run_s(case: Case, moment: Moment) -> float:
+    started = case.evidence.target_started
+    return max(0.0, moment.at_s - started.at_s) if started else moment.at_s
+
+
+def _signal_name(number: float | None) -> str:
+    try:
+        return signal.Signals(int(number or 0)).name
+    except ValueError:
+        return f"signal {int(number or 0)}"

@@ -1,0 +1,106 @@
+"""Judging a run: plan, events, output and the engine's last word → Receipt.
+
+Exit code of the command line, by the first rule that holds:
+
+    3  the GPU contract was broken: before the start (exit cause ``gpu-contract``), or because a GPU that was asked
+       for was never used by a target that finished (finding ``gpu-not-used``)
+    5  the run never started, or the agent was lost, so that nobody can say how the target ended
+    1  the target failed, was killed, ran out of time or memory
+    4  a criterion failed and the job is strict
+    0  otherwise; also for a run that still goes on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from seatrial.backends.base import ImageFacts, State
+from seatrial.errors import EXIT_CRITERIA, EXIT_DONE, EXIT_ENGINE, EXIT_GPU_CONTRACT, EXIT_TARGET_FAILED
+from seatrial.findings.finding import Finding
+from seatrial.job.plan import Plan
+from seatrial.receipt.case import Case
+from seatrial.receipt.contract import not_used_finding, unused_gpus
+from seatrial.receipt.criteria import judge_criteria
+from seatrial.receipt.evidence import gather
+from seatrial.receipt.exit_cause import exit_cause
+from seatrial.receipt.header import make_header
+from seatrial.receipt.measure import measure
+from seatrial.receipt.model import Criterion, ExitCause, FindingRecord, Receipt
+from seatrial.receipt.output import read_output
+from seatrial.receipt.plots import make_plots
+from seatrial.receipt.timeline import make_timeline
+from seatrial.receipt.words import count
+
+
+def judge(
+    plan: Plan,
+    events: Sequence[dict[str, Any]],
+    *,
+    skipped_lines: int,
+    state: State | None,
+    run_dir: Path,
+    now: float,
+    image: ImageFacts | None,
+) -> Receipt:
+    """The receipt of a run. Reads the run's logs and looks for the saved model; changes nothing.
+
+    Args:
+        events: of events.read, in the order of the file.
+        skipped_lines: lines of that file that were no JSON object.
+        state: what the engine says of the run, or None when it cannot be asked.
+        now: Unix time in seconds.
+    """
+    evidence = gather(events, skipped_lines)
+    expected = [gpu.uuid for gpu in plan.agent.gpus] if plan.agent.gpu_mode == "required" else []
+    case = Case(plan, evidence, read_output(run_dir), measure(evidence, expected), state, run_dir, image)
+    cause, unused = exit_cause(case), unused_gpus(case)
+    criteria = judge_criteria(case, cause)
+    findings = [*evidence.findings, *case.output.findings]
+    if unused:
+        findings.insert(0, not_used_finding(case, unused))
+    return Receipt(
+        header=make_header(case, now),
+        exit_cause=cause,
+        exit_code=_exit_code(cause, criteria, bool(unused), plan.job.strict),
+        warnings=_warnings(case),
+        criteria=criteria,
+        findings=tuple(_record(finding) for finding in findings),
+        measurements=case.measurements,
+        timeline=make_timeline(evidence),
+        plots=make_plots(case),
+    )
+
+
+def _exit_code(cause: ExitCause, criteria: Sequence[Criterion], gpu_unused: bool, strict: bool) -> int:
+    if cause.id == "gpu-contract" or gpu_unused:
+        return EXIT_GPU_CONTRACT
+    if cause.id in ("engine-error", "agent-lost", "unknown"):
+        return EXIT_ENGINE
+    if cause.id != "running" and cause.target_exit_code != 0:
+        return EXIT_TARGET_FAILED
+    if strict and any(criterion.verdict == "fail" for criterion in criteria):
+        return EXIT_CRITERIA
+    return EXIT_DONE
+
+
+def _warnings(case: Case) -> tuple[str, ...]:
+    """Sentences no reader may miss, the loudest first."""
+    evidence, warnings = case.evidence, []
+    if case.plan.agent.gpu_mode == "auto-cpu":
+        warnings.append("This ran on the CPU: --gpus auto found no GPU to use. Ask with --gpus all to insist")
+    warnings += [warning for warning in case.plan.warnings if warning not in warnings]
+    kills = evidence.exited.number("oom_kills") if evidence.exited else None
+    if kills and kills > 0 and evidence.exited and evidence.exited.number("exit_code") == 0:
+        warnings.append(f"The kernel's OOM killer ended {count(int(kills), 'process')} of the run, which went on")
+    if evidence.skipped_lines:
+        lines = count(evidence.skipped_lines, "line")
+        warnings.append(f"{lines} of events.jsonl could not be read: torn or written by hand; all else is judged")
+    if evidence.steps.dropped:
+        warnings.append(f"{len(evidence.steps.dropped)} of the script's metrics are left out: too many names")
+    return (*warnings, *dict.fromkeys(evidence.jumps))
+
+
+def _record(finding: Finding) -> FindingRecord:
+    return FindingRecord.model_validate(finding.to_dict())

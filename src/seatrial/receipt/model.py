@@ -1,0 +1,209 @@
+"""Receipt: what a run was, what it did, and whether that is what was asked for. Written as receipt.json."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+
+Verdict = Literal["pass", "fail", "not judged"]
+
+
+class Record(BaseModel):
+    """Frozen; keys of a newer version are ignored when an older one reads its receipt."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Image(Record):
+    """The image that ran: its tag, content digest (or local image ID) and unpacked size."""
+
+    tag: str
+    digest: str | None = None
+    size_bytes: int | None = None
+
+
+class ReceiptGpu(Record):
+    """A GPU that was asked for. ``index`` is NVML's on the host."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+    compute_capability: str | None = None
+
+
+class Header(Record):
+    """What ran, on what.
+
+    Attributes:
+        target: as one would type it. git_commit: of the project.
+        device: ``gpu``, ``cpu`` (asked for), or ``cpu-fallback`` (``--gpus auto`` found no GPU).
+        injection: how the GPUs came in (Plan.injection).
+        driver, cuda: of the host's NVIDIA driver: its version and the newest CUDA it runs.
+        framework: e.g. ``torch 2.13.0``; framework_cuda: the CUDA it was built for.
+        started_at, judged_at: Unix time in seconds.
+    """
+
+    run_id: str
+    name: str | None = None
+    target: str
+    git_commit: str | None = None
+    backend: str
+    host: str | None = None
+    device: Literal["gpu", "cpu", "cpu-fallback"]
+    gpus: tuple[ReceiptGpu, ...] = ()
+    injection: str
+    image: Image | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    framework: str | None = None
+    framework_cuda: str | None = None
+    python: str | None = None
+    agent: str | None = None
+    started_at: float | None = None
+    judged_at: float
+
+
+class Entry(Record):
+    """One line of the timeline: seconds since the first event, and what happened."""
+
+    at_s: float
+    words: str
+
+
+class Criterion(Record):
+    """One criterion, judged.
+
+    Attributes:
+        evidence: one sentence: what the verdict rests on, or why there is none.
+        expected, measured: the two sides in words, where it has two.
+    """
+
+    id: str
+    title: str
+    verdict: Verdict
+    evidence: str
+    expected: str | None = None
+    measured: str | None = None
+
+
+class ExitCause(Record):
+    """Why the run ended: a stable ID (exit_cause.py has the table) and one sentence."""
+
+    id: str
+    words: str
+    target_exit_code: int | None = None
+    target_signal: int | None = None
+
+
+class FindingRecord(Record):
+    """A Finding as it is kept; see findings/finding.py."""
+
+    id: str
+    severity: Literal["error", "warning", "info"]
+    message: str
+    cause: str | None = None
+    fix: str | None = None
+    evidence: tuple[str, ...] = ()
+
+
+class GpuUse(Record):
+    """What one GPU did in the training window; None where the chip or driver has no such counter."""
+
+    uuid: str
+    samples: int
+    utilization_mean_pct: float | None = None
+    utilization_max_pct: float | None = None
+    sm_activity_mean_pct: float | None = None
+    tensor_activity_mean_pct: float | None = None
+    dram_activity_mean_pct: float | None = None
+    memory_peak_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_mean_w: float | None = None
+    power_max_w: float | None = None
+    temperature_max_c: float | None = None
+    throttled: tuple[str, ...] = ()
+
+
+class Metric(Record):
+    """A number the target reported. ``best`` only where its name says which way is better."""
+
+    name: str
+    first: float
+    last: float
+    best: float | None = None
+    reports: int
+
+
+class Measurements(Record):
+    """What was measured.
+
+    Attributes:
+        wall_s: of the target. startup_s: from launch to the target's start. window_s: the training window.
+        energy_j: of all GPUs. energy_from: ``counter`` (the GPU's own) or ``power`` (samples, integrated).
+        memory_peak_bytes: of the container, or of the target's processes where there is none.
+        images, images_per_s: of training, as the target counted them.
+    """
+
+    wall_s: float | None = None
+    startup_s: float | None = None
+    window_s: float | None = None
+    window_begins: str | None = None
+    samples: int = 0
+    gpus: tuple[GpuUse, ...] = ()
+    energy_j: float | None = None
+    energy_from: Literal["counter", "power"] | None = None
+    cpu_cores_mean: float | None = None
+    cpu_cores_max: float | None = None
+    memory_peak_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    shm_peak_bytes: int | None = None
+    shm_total_bytes: int | None = None
+    images: int | None = None
+    images_per_s: float | None = None
+    metrics: tuple[Metric, ...] = ()
+
+
+class Line(Record):
+    """A line of a plot: at most series.MAX_POINTS points."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+class Plot(Record):
+    """Lines over one x axis. ``x`` is ``seconds`` (since the first event), ``step``, ``epoch`` or ``line``."""
+
+    id: str
+    title: str
+    unit: str
+    x: Literal["seconds", "step", "epoch", "line"]
+    lines: tuple[Line, ...]
+
+
+class Receipt(Record):
+    """The receipt.
+
+    Attributes:
+        exit_code: what the command line returns for this run; see judge.py for the rule.
+        warnings: sentences no reader may miss: CPU instead of GPU, lines that could not be read, clock jumps.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    header: Header
+    exit_cause: ExitCause
+    exit_code: int
+    warnings: tuple[str, ...] = ()
+    criteria: tuple[Criterion, ...]
+    findings: tuple[FindingRecord, ...] = ()
+    measurements: Measurements
+    timeline: tuple[Entry, ...] = ()
+    plots: tuple[Plot, ...] = Field(default=(), repr=False)
+
+    @property
+    def passed(self) -> bool:
+        """The run finished and no criterion failed."""
+        return self.exit_code == 0 and not any(c.verdict == "fail" for c in self.criteria)

@@ -1,0 +1,97 @@
+"""Was a model saved: a file that matches, is not empty, and is newer than the target's start."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from seatrial.job.units import format_bytes
+from seatrial.receipt.case import Case
+from seatrial.receipt.fields import clean, number
+from seatrial.receipt.judgement import Judgement
+from seatrial.receipt.words import count
+
+#: What training frameworks save models as.
+SUFFIXES = (".pt", ".pth", ".safetensors", ".ckpt", ".h5", ".keras", ".onnx", ".pkl", ".joblib")
+
+#: Folders of a project that hold no result of a run: environments, caches, version control.
+SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
+
+#: Files looked at, at most, in a project without a pattern to go by; some 1.5 s of os.walk on a local disk.
+MAX_FILES = 200_000
+
+#: A file this much older than the start still counts: file systems such as FAT and NFS round times to 2 s.
+CLOCK_SLACK_S = 2.0
+
+
+def judge_saved_model(case: Case) -> Judgement:
+    """Look in the models folder, then in the project.
+
+    Without ``criteria.model`` the usual suffixes are looked for. A job that names neither a model nor a models
+    folder, and leaves nothing, is not judged: not every script saves a model, and it did not promise one.
+    """
+    started = _started_at(case)
+    if started is None:
+        return Judgement("not judged", "the target was not started")
+    patterns = case.plan.job.criteria.model
+    folders = [folder for folder in (case.models_folder, case.plan.job.project) if folder is not None]
+    found = list(dict.fromkeys(file for folder in folders for file in _candidates(folder, patterns, case.run_dir)))
+    new = [(path, size) for path, size, modified in found if modified >= started - CLOCK_SLACK_S]
+    saved = [(path, size) for path, size in new if size]
+    if saved:
+        path, size = max(saved, key=lambda file: file[1])
+        more = f" and {count(len(saved) - 1, 'more file')}" if len(saved) > 1 else ""
+        return Judgement("pass", f"{_shown(path, folders)}, {format_bytes(size)}{more}, written by this run")
+    wanted = ", ".join(patterns) or "a new model file"
+    if new:
+        return Judgement("fail", f"{_shown(new[0][0], folders)} was written but is empty", wanted, "0 B")
+    if found and (patterns or case.models_folder):
+        path = max(found, key=lambda file: file[2])[0]
+        return Judgement("fail", f"{_shown(path, folders)} is there, but older than this run", wanted, "no new file")
+    if patterns or case.models_folder:
+        where = " or ".join(str(folder) for folder in folders)
+        return Judgement("fail", f"nothing that matches was written in {clean(where)}", wanted, "no new file")
+    return Judgement(
+        "not judged", "no model file was written, and the job names no models folder (--models) or [criteria] model"
+    )
+
+
+def _started_at(case: Case) -> float | None:
+    """Unix time of the target's start."""
+    return number(case.evidence.target_started.keys.get("t")) if case.evidence.target_started else None
+
+
+def _candidates(folder: Path, patterns: tuple[str, ...], run_dir: Path) -> Iterator[tuple[Path, int, float]]:
+    """(path, bytes, modification time) of the files that match."""
+    names = _walk(folder, run_dir)
+    if patterns:  # glob, unlike Path.glob, takes absolute patterns too
+        names = (folder / name for p in patterns for name in glob.iglob(p, root_dir=folder, recursive=True))  # noqa: PTH207
+    for path in names:
+        try:
+            status = path.stat()
+        except OSError:  # a broken link, or gone since
+            continue
+        if path.is_file():
+            yield path, status.st_size, status.st_mtime
+
+
+def _walk(folder: Path, run_dir: Path) -> Iterator[Path]:
+    """Files with a model's suffix."""
+    seen = 0
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [f for f in folders if not f.startswith(".") and f not in SKIPPED_FOLDERS]
+        folders[:] = [f for f in folders if Path(parent, f) != run_dir]
+        for name in files:
+            seen += 1
+            if seen > MAX_FILES:
+                return
+            if name.lower().endswith(SUFFIXES):
+                yield Path(parent, name)
+
+
+def _shown(path: Path, folders: list[Path]) -> str:
+    """Relative to the folder it is in, with that folder's name: ``models/mnist.pth``."""
+    folder = next((f for f in folders if path.is_relative_to(f)), None)
+    return clean(str(Path(folder.name, path.relative_to(folder)) if folder else path))

@@ -1,0 +1,101 @@
+"""Plots as SVG, drawn without a library: lines, a grid, ticks and a legend. Colours are the page's CSS classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from html import escape
+
+from seatrial.receipt.model import Line, Plot
+from seatrial.receipt.words import figure
+
+#: Size in user units; the page scales it to its column.
+WIDTH, HEIGHT = 360, 200
+LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 24
+
+#: Line colours of the page (``.line0`` … in page.css).
+COLOURS = 8
+
+_X_LABELS = {"seconds": "s", "step": "step", "epoch": "epoch", "line": "report"}
+
+
+def draw(plot: Plot) -> str:
+    """One ``<svg>``; percentages always span 0 to 100, other axes begin at 0 unless they would hide the curve."""
+    xs = [x for line in plot.lines for x, _ in line.points]
+    ys = [y for line in plot.lines for _, y in line.points]
+    x_low, x_high = _spread(min(xs), max(xs))
+    y_ticks = [0.0, 25.0, 50.0, 75.0, 100.0] if plot.unit == "%" else _ticks(*_y_range(min(ys), max(ys)))
+    y_low, y_high = min(y_ticks[0], *ys), max(y_ticks[-1], *ys)
+
+    def at_x(x: float) -> float:
+        return LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT)
+
+    def at_y(y: float) -> float:
+        return HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
+
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(_summary(plot))}">']
+    for y in y_ticks:
+        parts.append(f'<path class="grid" d="M{LEFT} {at_y(y):.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{at_y(y) + 3.5:.1f}" text-anchor="end">{_label(y)}</text>')
+    for x in (tick for tick in _ticks(x_low, x_high, 4) if x_low <= tick <= x_high):
+        anchor = "end" if at_x(x) > WIDTH - 30 else "middle"
+        parts.append(f'<text x="{at_x(x):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{_label(x)}</text>')
+    parts.append(f'<text class="axis" x="{LEFT - 6}" y="{HEIGHT - 8}" text-anchor="end">{_X_LABELS[plot.x]}</text>')
+    for index, line in enumerate(plot.lines):
+        parts.append(_curve(line, index, at_x, at_y))
+    return "".join([*parts, "</svg>"])
+
+
+def legend(plot: Plot) -> str:
+    """Name and last value of each line, as HTML list items in the lines' colours."""
+    unit = f" {escape(plot.unit)}" if plot.unit else ""
+    return "".join(
+        f'<li><span class="key line{index % COLOURS}"></span>{escape(line.name)} '
+        f"<b>{figure(line.points[-1][1])}{unit}</b></li>"
+        for index, line in enumerate(plot.lines)
+    )
+
+
+def _curve(line: Line, index: int, at_x: Callable[[float], float], at_y: Callable[[float], float]) -> str:
+    """A polyline; a dot where there is only one point."""
+    colour = f"line{index % COLOURS}"
+    if len(line.points) == 1:
+        x, y = line.points[0]
+        return f'<circle class="{colour}" cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="2.5"/>'
+    return f'<path class="curve {colour}" d="M{"L".join(f"{at_x(x):.1f} {at_y(y):.1f}" for x, y in line.points)}"/>'
+
+
+def _y_range(low: float, high: float) -> tuple[float, float]:
+    """From 0 where the curve still fills half the plot then; else a little around it."""
+    if 0 <= low <= high / 2:
+        return _spread(0.0, high)
+    return _spread(low, high)
+
+
+def _spread(low: float, high: float) -> tuple[float, float]:
+    """A range with some width, so that a flat line has a place."""
+    if high > low:
+        return low, high
+    return low - (abs(low) * 0.1 or 1.0), high + (abs(high) * 0.1 or 1.0)
+
+
+def _ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers (1, 2 or 5 times a power of ten) that enclose the range."""
+    rough = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [round(index * step, 12 - math.floor(math.log10(step))) for index in range(first, last + 1)]
+
+
+def _label(value: float) -> str:
+    for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _summary(plot: Plot) -> str:
+    """What a screen reader says."""
+    last = ", ".join(f"{line.name} ends at {figure(line.points[-1][1])}" for line in plot.lines)
+    return f"{plot.title} over {plot.x}: {last}"

@@ -1,0 +1,89 @@
+"""The receipt in a terminal: marks and words first, colour only on top, so that it reads the same without."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from seatrial.receipt.model import Criterion, FindingRecord, Receipt
+from seatrial.receipt.rows import Row, header_rows, headline, measured_rows, metric_rows
+
+#: Widest a receipt is drawn: what fits a plain terminal, a code review and an issue.
+WIDTH = 80
+
+#: Metrics shown; the others are in the Markdown and HTML.
+MAX_METRICS = 8
+
+_MARKS = {"pass": ("[✓]", "green"), "fail": ("[✗]", "bold red"), "not judged": ("[-]", "dim")}
+_SEVERITIES = {"error": ("[✗]", "bold red"), "warning": ("[!]", "yellow"), "info": ("[i]", "cyan")}
+
+#: For terminals that print nothing but ASCII.
+_ASCII = str.maketrans({"✓": "v", "✗": "x", "·": "-", "×": "x", "…": "...", "°": ""})
+
+
+def render(receipt: Receipt, console: Console) -> None:
+    """Print the receipt. What a run printed is text here, never markup."""
+    unicode = console.encoding.lower().startswith("utf")
+    for line in _lines(receipt, min(WIDTH, console.width)):
+        if not unicode:
+            plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
+            line = Text(plain, style=line.style)
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
+    mark, style = _MARKS["pass" if receipt.passed else "fail"]
+    yield Text(f"{mark} {headline(receipt)}", style=style)
+    yield from _wrapped(f"{receipt.exit_cause.words} (exit code {receipt.exit_code})", "    ", width)
+    for warning in receipt.warnings:
+        yield from _wrapped(warning, "[!] ", width, "yellow")
+    yield from _section("What ran", _table(header_rows(receipt), width))
+    yield from _section("Criteria", [line for c in receipt.criteria for line in _criterion(c, width)])
+    yield from _section("Findings", [line for f in receipt.findings for line in _finding(f, width)])
+    metrics = metric_rows(receipt)
+    yield from _section("Measured", _table([*measured_rows(receipt), *metrics[:MAX_METRICS]], width))
+    if len(metrics) > MAX_METRICS:
+        yield Text(f"    … and {len(metrics) - MAX_METRICS} more metrics in receipt.md")
+    yield from _section("Timeline", _table([Row(f"{e.at_s:8.2f} s", e.words) for e in receipt.timeline], width))
+
+
+def _section(title: str, lines: Sequence[Text]) -> Iterator[Text]:
+    if lines:
+        yield Text()
+        yield Text(title, style="bold")
+        yield from lines
+
+
+def _table(rows: Sequence[Row], width: int) -> list[Text]:
+    column = min(18, max((len(row.label) for row in rows), default=0))
+    return [line for row in rows for line in _wrapped(row.value, f"    {row.label:<{column}}  ", width, dim=4 + column)]
+
+
+def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:
+    mark, style = _MARKS[criterion.verdict]
+    yield Text(f"{mark} {criterion.title}", style=style)
+    not_judged = "not judged: " if criterion.verdict == "not judged" else ""
+    asked = f"; asked for: {criterion.expected}" if criterion.verdict == "fail" and criterion.expected else ""
+    yield from _wrapped(f"{not_judged}{criterion.evidence}{asked}", "    ", width)
+
+
+def _finding(finding: FindingRecord, width: int) -> Iterator[Text]:
+    mark, style = _SEVERITIES[finding.severity]
+    yield from _wrapped(finding.message, f"{mark} ", width, style)
+    for label, words in (("why", finding.cause), ("fix", finding.fix), ("seen", "; ".join(finding.evidence[:3]))):
+        if words:
+            yield from _wrapped(words, f"    {label:<4}  ", width, dim=8)
+
+
+def _wrapped(words: str, first: str, width: int, style: str = "", dim: int = 0) -> Iterator[Text]:
+    """``words`` with a hanging indent below ``first``, whose first ``dim`` characters are dimmed."""
+    hanging = " " * len(first)
+    lines = textwrap.wrap(words, width, initial_indent=first, subsequent_indent=hanging, break_on_hyphens=False)
+    for number, line in enumerate(lines or [first]):
+        text = Text(line, style=style)
+        if number == 0 and dim:
+            text.stylize("dim", 0, dim)
+        yield text

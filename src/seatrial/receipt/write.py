@@ -1,0 +1,56 @@
+"""receipt.json, receipt.md and receipt.html in the run's folder, and back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from seatrial.errors import DiskError, RunNotFoundError
+from seatrial.receipt import html, markdown
+from seatrial.receipt.model import Receipt
+
+JSON_NAME = "receipt.json"
+MARKDOWN_NAME = "receipt.md"
+HTML_NAME = "receipt.html"
+
+
+def write_receipt(run_dir: Path, receipt: Receipt) -> None:
+    """Write all three, each aside and then renamed: a reader sees a whole receipt, the old or the new.
+
+    Raises:
+        DiskError: no space or no permission; no half-written file is left.
+    """
+    texts = {
+        MARKDOWN_NAME: markdown.render(receipt),
+        HTML_NAME: html.render(receipt),
+        JSON_NAME: receipt.model_dump_json(indent=2) + "\n",  # last: who waits for it finds the others there
+    }
+    for name, text in texts.items():
+        aside = run_dir / f".{name}.{os.getpid()}"
+        try:
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(run_dir / name)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            raise DiskError(
+                f"cannot write {run_dir / name}: {error.strerror}", run=f"df -h {run_dir}; ls -ld {run_dir}"
+            ) from error
+
+
+def load(run_dir: Path) -> Receipt:
+    """The receipt of a run.
+
+    Raises:
+        RunNotFoundError: there is none, or what is there is no receipt.
+    """
+    path = run_dir / JSON_NAME
+    try:
+        return Receipt.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise RunNotFoundError(
+            f"run {run_dir.name} has no receipt yet", run=f"seatrial runs show {run_dir.name}"
+        ) from None
+    except ValidationError as error:
+        raise RunNotFoundError(f"{path} is no receipt this seatrial can read: {error.errors()[0]['msg']}") from error
