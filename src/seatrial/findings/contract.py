@@ -1,0 +1,253 @@
+"""Why GPUs that were asked for are missing or unusable, from what the agent sees inside the container.
+
+The links of the chain are looked at in the order in which CUDA needs them (device nodes, libraries, driver, CUDA,
+framework, kernel), and the first broken one is the cause: what is behind it fails only because of it.
+"""
+
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from seatrial.findings.catalogue import by_id
+from seatrial.findings.finding import Finding
+from seatrial.findings.match import match_text
+
+#: cuInit's results that name their cause. Source: docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html
+CU_INIT_CAUSES = {
+    34: "libcuda-missing",  # a stub library was loaded
+    46: "compute-mode-exclusive",
+    802: "fabric-manager-not-ready",
+    803: "driver-library-mismatch",
+    804: "forward-compatibility",
+    999: "cuda-unknown-error",
+}
+
+Facts = Dict[str, Any]
+
+
+def explain_missing(
+    expected: Sequence[Dict[str, Any]], visible: Sequence[Dict[str, Any]], context: Dict[str, Any]
+) -> Finding:
+    """The most likely cause why ``expected`` GPUs cannot be used, and the command that mends it.
+
+    Args:
+        expected: GPUs of the plan: ``uuid``, and ``index``, ``name``, ``minor``, ``compute_capability`` where known.
+        visible: GPUs that CUDA shows in this container: ``uuid`` and more.
+        context: facts; every key may be missing, which means not looked at:
+            device_nodes: names in /dev that begin with nvidia: ``["nvidia0", "nvidiactl", "nvidia-uvm"]``.
+            libcuda: path or name of the library that was loaded, None when there is none.
+            cu_init: result of cuInit(0), an integer.
+            cuda_driver: ``"12.2"``, of cuDriverGetVersion.
+            nvml_error: what NVML said, None when it works.
+            cuda_visible_devices, nvidia_visible_devices, nvidia_driver_capabilities: the variables, None if not set.
+            driver_version: of /proc/driver/nvidia/version, e.g. ``"580.159.04"``.
+            torch: ``{"version", "cuda", "arch_list"}`` or None.
+            kernel_error: what the kernel that was run on a GPU failed with.
+            kernel_uuid: the GPU it failed on.
+            mig: ``{"enabled": bool, "instances": int}`` of the GPUs expected.
+            injection: how the plan put the GPUs in (``nvidia-runtime``, ``cdi``, ``device-nodes``, ``host``).
+    """
+    for look in _CHAIN:
+        finding = look(list(expected), list(visible), context)
+        if finding is not None:
+            return finding
+    return _finding("gpus-unusable", _said(context))
+
+
+def _finding(
+    id: str,
+    evidence: List[str],
+    *,
+    message: Optional[str] = None,
+    cause: Optional[str] = None,
+    fix: Optional[str] = None,
+) -> Finding:
+    """An error of the catalogue's entry, with what is known better here."""
+    entry = by_id(id)
+    return Finding(id, "error", message or entry.title, cause or entry.cause, fix or entry.fix, evidence)
+
+
+def _device_nodes(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
+    """Nodes in /dev. WSL has none of them: there the driver is behind /dev/dxg."""
+    nodes = context.get("device_nodes")
+    if nodes is None or visible or "dxg" in nodes:
+        return None
+    evidence = ["in /dev: %s" % (", ".join(sorted(nodes)) or "no nvidia node")]
+    hidden = context.get("nvidia_visible_devices")
+    gpu_nodes = [name for name in nodes if name.startswith("nvidia") and name[6:].isdigit()]
+    if not gpu_nodes and hidden is not None and hidden.strip().lower() in ("", "void", "none"):
+        return _finding("nvidia-visible-devices", ["NVIDIA_VISIBLE_DEVICES=%r" % hidden] + evidence)
+    if not gpu_nodes and "nvidiactl" not in nodes:
+        fix = _INJECTION_FIXES.get(str(context.get("injection")))
+        return _finding("device-nodes-missing", evidence, fix=fix)
+    minors = ["nvidia%d" % gpu["minor"] for gpu in expected if gpu.get("minor") is not None]
+    missing = [name for name in minors if name not in nodes]
+    if missing or not gpu_nodes:
+        names = ", ".join("/dev/" + name for name in missing or ["nvidia0"])
+        return _finding("device-node-missing", evidence, message="%s is not in the container" % names)
+    return None
+
+
+_CDI_FIX = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
+
+#: How the GPUs were put in → what mends that way.
+_INJECTION_FIXES = {
+    "nvidia-runtime": "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
+    "cdi": _CDI_FIX,
+    "device-nodes": "ls -l /dev/nvidia*   # on the host; create them: sudo nvidia-modprobe -c=0 -u",
+    "host": "sudo modprobe nvidia && sudo nvidia-modprobe -c=0 -u",
+}
+
+
+def _uvm_node(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
+    """NVML works without /dev/nvidia-uvm and cuInit returns 999 (measured on an H200, driver 580)."""
+    nodes = context.get("device_nodes")
+    if not nodes or visible or "dxg" in nodes or "nvidia-uvm" in nodes:
+        return None
+    fix = by_id("uvm-node-missing").fix
+    if context.get("injection") == "cdi":
+        fix += " && " + _CDI_FIX
+    return _finding("uvm-node-missing", ["in /dev: %s" % ", ".join(sorted(nodes))] + _said(context), fix=fix)
+
+
+def _libcuda(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
+    if visible or "libcuda" not in context or context["libcuda"]:
+        return None
+    capabilities = context.get("nvidia_driver_capabilities")
+    if capabilities and not {"compute", "all"} & {name.strip() for name in capabilities.split(",")}:
+        return _finding("capabilities-lack-compute", ["NVIDIA_DRIVER_CAPABILITIES=%s" % capabilities])
+    return _finding("libcuda-missing", ["libcuda.so.1 cannot be loaded"])
+
+
+def _nvml(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
+    """What NVML says, when the catalogue knows it. NVML itself is not needed: CUDA may well work without."""
+    said = context.get("nvml_error")
+    if visible or not said or context.get("cu_init") == 0:
+        return None
+    text = said if "NVML" in said else "Failed to initialize NVML: " + said
+    return _known_by(text, ["NVML: %s" % said])
+
+
+def _visible_devices_variable(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
+    """CUDA_VISIBLE_DEVICES, when it is set and what CUDA shows is less than what was asked for."""
+    value = context.get("cuda_visible_devices")
+    if value is None or context.get("cu_init") not in (None, 0, 100) or not _missing(expected, visible):
+        return None
+    evidence = ["CUDA_VISIBLE_DEVICES=%r" % value, _seen(visible)]
+    return _finding("cuda-visible-devices", evidence)
+
+
+def _mig(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
+    mig = context.get("mig") or {}
+    if visible or not mig.get("enabled") or mig.get("instances"):
+        return None
+    return _finding("mig-no-instances", ["MIG mode: on; instances: 0"] + _said(context))
+
+
+def _cu_init(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
+    id = CU_INIT_CAUSES.get(context.get("cu_init") or 0)
+    return None if id is None else _finding(id, _said(context))
+
+
+def _torch_build(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
+    torch = context.get("torch")
+    if not torch or torch.get("cuda"):
+        return None
+    evidence = ["torch %s, torch.version.cuda is None" % torch.get("version")]
+    index = "cu130" if _driver_branch(context) >= 580 else "cu126"
+    fix = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/" + index
+    return _finding("torch-cpu-only", evidence, fix=fix)
+
+
+def _driver_branch(context: Facts) -> int:
+    """580 of ``580.159.04``; 0 when unknown. CUDA 13 needs 580: docs.nvidia.com/deploy/cuda-compatibility."""
+    first = str(context.get("driver_version") or "").split(".")[0]
+    return int(first) if first.isdigit() else 0
+
+
+def _kernel(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
+    """The failure of the kernel that was run, in the words of CUDA or torch."""
+    error = context.get("kernel_error")
+    if not error:
+        return None
+    torch = context.get("torch") or {}
+    evidence = ["kernel on %s: %s" % (context.get("kernel_uuid") or "the GPU", error)]
+    if torch.get("arch_list"):
+        evidence.append("torch %s has code for %s" % (torch.get("version"), " ".join(torch["arch_list"])))
+    found = _known_by(error, evidence + _driver(context))
+    if found is None:
+        return _finding("gpus-unusable", evidence + _driver(context))
+    if found.id == "no-kernel-image":
+        _name_architecture(found, expected, context)
+    return found
+
+
+def _name_architecture(finding: Finding, expected: List[Facts], context: Facts) -> None:
+    """The GPU's architecture, and the wheel that has code for it.
+
+    Source: pytorch RELEASE.md and pytorch#172352: cu126 is the last with sm_50 to sm_70, cu128 the first with sm_100
+    and sm_120.
+    """
+    gpu = next((gpu for gpu in expected if gpu.get("uuid") == context.get("kernel_uuid")), None)
+    capability = str((gpu or {}).get("compute_capability") or "")
+    major, _, minor = capability.partition(".")
+    if not (gpu and major.isdigit() and minor.isdigit()):
+        return
+    finding.evidence.append("%s is sm_%s%s" % (gpu.get("name") or gpu["uuid"], major, minor))
+    index = "cu128" if int(major) >= 10 else "cu126"
+    finding.fix = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/" + index
+
+
+def _other_gpus(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
+    missing = _missing(expected, visible)
+    if not missing or not visible:
+        return None
+    asked = ["asked for %s" % ", ".join(str(gpu.get("uuid")) for gpu in expected), _seen(visible)]
+    if len(visible) < len(expected):
+        return _finding("gpus-missing", asked + ["missing: %s" % ", ".join(missing)])
+    return _finding("other-gpus", asked, fix="seatrial run --gpus %s …" % ",".join(missing))
+
+
+def _missing(expected: Sequence[Facts], visible: Sequence[Facts]) -> List[str]:
+    seen = {gpu.get("uuid") for gpu in visible}
+    return [str(gpu.get("uuid")) for gpu in expected if gpu.get("uuid") not in seen]
+
+
+def _seen(visible: Sequence[Facts]) -> str:
+    return "CUDA shows %s" % (", ".join(str(gpu.get("uuid")) for gpu in visible) or "no GPU")
+
+
+def _known_by(text: str, evidence: List[str]) -> Optional[Finding]:
+    """The catalogue's entry that the text shows, unless it is one of the general ones that explain nothing."""
+    found = [finding for finding in match_text(text) if finding.id not in ("cuda-error", "no-cuda-device")]
+    return _finding(found[0].id, evidence) if found else None
+
+
+def _driver(context: Facts) -> List[str]:
+    version, cuda = context.get("driver_version"), context.get("cuda_driver")
+    if not version and not cuda:
+        return []
+    return ["driver %s%s" % (version or "unknown", ", CUDA up to %s" % cuda if cuda else "")]
+
+
+def _said(context: Facts) -> List[str]:
+    """What cuInit and NVML said, and the driver's version."""
+    said = []
+    if context.get("cu_init") is not None:
+        said.append("cuInit returned %s" % context["cu_init"])
+    if "nvml_error" in context:
+        said.append("NVML: %s" % (context["nvml_error"] or "works"))
+    return said + _driver(context)
+
+
+#: In the order in which CUDA needs them.
+_CHAIN: Sequence[Callable[[List[Facts], List[Facts], Facts], Optional[Finding]]] = (
+    _device_nodes,
+    _uvm_node,
+    _libcuda,
+    _mig,
+    _cu_init,
+    _nvml,
+    _visible_devices_variable,
+    _other_gpus,
+    _torch_build,
+    _kernel,
+)

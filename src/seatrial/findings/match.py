@@ -1,0 +1,35 @@
+"""Known failures in the output of programs. One pass, bounded memory, a few searches a line."""
+
+from typing import Dict, Iterable, List
+
+from seatrial.findings.catalogue import CATALOGUE
+from seatrial.findings.finding import Finding
+
+#: Lines kept as evidence of one finding, and characters kept of a line.
+MAX_EVIDENCE = 3
+MAX_CHARACTERS = 300
+
+
+def match_text(text: str) -> List[Finding]:
+    """Known failures in a text, one finding of each, in order of appearance."""
+    return match_lines(line.encode("utf-8", "replace") for line in text.splitlines())
+
+
+def match_lines(lines: Iterable[bytes]) -> List[Finding]:
+    """Known failures in the lines of a log, one finding of each, in order of appearance.
+
+    Evidence is ``line 12: RuntimeError: CUDA out of memory…``, at most MAX_EVIDENCE lines of MAX_CHARACTERS. A
+    line shows one failure at most: the first of the catalogue. Text that is no UTF-8 is read with replacements.
+    """
+    findings: Dict[str, Finding] = {}
+    for number, raw in enumerate(lines, 1):
+        line = raw.decode("utf-8", "replace")
+        entry = next((entry for entry in CATALOGUE if entry.shows_in(line)), None)
+        if entry is None:
+            continue
+        finding = findings.get(entry.id)
+        if finding is None:
+            finding = findings[entry.id] = Finding(entry.id, entry.severity, entry.title, entry.cause, entry.fix)
+        if len(finding.evidence) < MAX_EVIDENCE:
+            finding.evidence.append("line %d: %s" % (number, line.strip()[:MAX_CHARACTERS]))
+    return list(findings.values())
