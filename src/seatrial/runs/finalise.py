@@ -48,7 +48,10 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
         log.write("host.state", status=state.status, exit_code=state.exit_code, oom_killed=state.oom_killed)
         log.close()
     evidence, _, skipped = events.read(str(run.events_path))
-    receipt = judge(plan, evidence, skipped_lines=skipped, state=state, run_dir=run.folder, now=time.time())
+    image = table.backend(plan.backend, environ).image(plan.image.tag) if plan.image and handle else None
+    receipt = judge(
+        plan, evidence, skipped_lines=skipped, state=state, run_dir=run.folder, now=time.time(), image=image
+    )
     write_receipt(run.folder, receipt)
     write_atomically(run.folder / "summary.json", json.dumps(_summary(run, receipt)).encode())
     leases(environ).release(run.id)

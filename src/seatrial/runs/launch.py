@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
-from seatrial.errors import DiskError, GpuContractError, SeatrialError
+from seatrial.backends.home import host_files
+from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.events import EventLog
 from seatrial.findings.finding import Finding
 from seatrial.images.build import build
-from seatrial.job.gpus import Selection
+from seatrial.images.plan import pip_conf
+from seatrial.job.gpus import GpuRequest, Selection
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Plan
 from seatrial.job.script import ScriptFacts, script_facts
@@ -21,6 +23,7 @@ from seatrial.runs.liveness import leases
 from seatrial.runs.planning import Site, make_plan, select_gpus, with_defaults
 from seatrial.runs.store import Run, RunStore, new_run_id
 from seatrial.system import agent_archive
+from seatrial.system.files import make_folder
 
 Say = Callable[[str], None]
 
@@ -114,20 +117,28 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     """Everything that must be there before the start: image, output folders, agent archive, secrets."""
     plan = prepared.plan
     if plan.image is not None and plan.image.build:
-        build(plan.image, client_call=table.client_call(plan.backend, environ), progress=say)
-    for folder in [plan.job.models.source] if plan.job.models else []:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DiskError(f"Cannot make {folder}: {error.strerror}", run=f"ls -ld {folder.parent}") from error
+        assert plan.backend != "local"
+        build(
+            plan.image,
+            engine=plan.backend,
+            progress=say,
+            pip_conf=pip_conf(plan.job.image),
+            client_call=table.client_call(plan.backend, environ),
+        )
+    if plan.container is not None:
+        host_files(plan.container).write()
+    elif plan.job.models is not None:
+        make_folder(plan.job.models.source)
     handover.write_secrets(plan.job, plan.run_id, environ)
 
 
 def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     job = with_defaults(job)
     script = script_facts(job.target, job.project)  # first: a script that does not parse needs no engine
-    backend, engine, why = table.choose(job.backend, environ)
-    return _Ground(job, script, read_host(environ), backend, engine, why)
+    request = GpuRequest.parse(job.gpus)
+    host = read_host(environ)
+    backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and request.kind != "none")
+    return _Ground(job, script, host, backend, engine, why)
 
 
 def _plan(

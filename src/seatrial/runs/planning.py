@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from seatrial.backends import container, injection
 from seatrial.backends.base import Backend, EngineFacts
+from seatrial.backends.env_file import read_env_file
 from seatrial.errors import GpuContractError, UsageError
-from seatrial.images.plan import plan_image, ready_image_plan
+from seatrial.images.plan import plan_image
 from seatrial.job.gpus import GpuRequest, Selection, select
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import (
@@ -39,6 +40,7 @@ class Site:
     Attributes:
         secrets_folder: where the run's secrets are handed over, or None when it has none.
         resume_from: checkpoints of an earlier run, or None.
+        may_pull: a ready image that is not here may be pulled to look inside.
     """
 
     run_id: str
@@ -49,6 +51,7 @@ class Site:
     agent_archive: Path
     secrets_folder: Path | None = None
     resume_from: Path | None = None
+    may_pull: bool = True
 
 
 def with_defaults(job: Job) -> Job:
@@ -132,8 +135,8 @@ class _Parts:
     places: Places
     argv: tuple[str, ...]
     script_index: int | None
-    env: dict[str, str]
     injection: Injection
+    env: dict[str, str] = field(default_factory=dict)
     image: ImagePlan | None = None
     container: ContainerPlan | None = None
     companion: ContainerPlan | None = None
@@ -144,7 +147,13 @@ class _Parts:
 
 def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> _Parts:
     image, image_choices = _image(job, site, script, cpu_only=not gpus)
-    way_in = injection.choose(site.engine, gpus, site.host.driver, capabilities=GpuRequest.parse(job.gpus).capabilities)
+    way_in = injection.choose(
+        site.engine,
+        gpus,
+        site.host.driver,
+        capabilities=GpuRequest.parse(job.gpus).capabilities or injection.DEFAULT_CAPABILITIES,
+    )
+    why_way_in = Choice(what="GPU injection", value=way_in.strategy, reason=way_in.reason)
     places = container_places(job, site.resume_from)
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     made = container.plan_container(
@@ -163,50 +172,66 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
         cache_folder=site.host.cache_folder,
         environ=site.host.environ,
         gpu_count=len(gpus),
-        command=(image.python, CONTAINER_AGENT, f"{CONTAINER_RUN}/plan.json") if image.python else tuple(argv),
+        command=(image.python, CONTAINER_AGENT, f"{CONTAINER_RUN}/plan.json") if image.python else argv,
     )
     return _Parts(
         places=places,
         argv=tuple(argv),
         script_index=script_index,
-        env={},
         injection=way_in.strategy,
         image=image,
         container=made.container,
         companion=made.companion,
-        choices=(*image_choices, way_in.choice, *made.choices),
+        choices=(
+            *image_choices,
+            Choice(what="GPU injection", value=way_in.strategy, reason=way_in.reason),
+            *made.choices,
+        ),
         warnings=(*way_in.warnings, *made.warnings),
     )
 
 
 def _image(job: Job, site: Site, script: ScriptFacts, *, cpu_only: bool) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    if job.image.ready is None:
-        return plan_image(
-            job, imports=frozenset(script.imports), compiles=script.compiler_evidence is not None, cpu_only=cpu_only
-        )
-    facts = site.backend.image(job.image.ready) or site.backend.pull(job.image.ready)
-    return ready_image_plan(job.image.ready, facts, python=site.backend.find_python(job.image.ready))
+    """The image to build, or the ready one with what it says of itself filled in."""
+    image, choices = plan_image(
+        job, imports=frozenset(script.imports), compiles=script.compiler_evidence is not None, cpu_only=cpu_only
+    )
+    if image.build:
+        return image, choices
+    facts = site.backend.image(image.tag)
+    if facts is None and not site.may_pull:
+        unknown = Choice(what="image contents", value="unknown", reason=f"{image.tag} is not here yet; run pulls it")
+        return image.model_copy(update={"python": "python3"}), (*choices, unknown)
+    facts = facts or site.backend.pull(image.tag)
+    inside = {
+        "python": site.backend.find_python(image.tag),
+        "entrypoint": facts.entrypoint,
+        "cmd": facts.cmd,
+        "env": facts.env,
+    }
+    return image.model_copy(update=inside), choices
 
 
 def _local(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> _Parts:
     if job.target.kind == "image":
         raise UsageError(
-            "An image cannot run on the local backend",
-            run=f"seatrial run --image {job.image.ready} --on docker",
+            "An image cannot run on the local backend", run=f"seatrial run --image {job.image.ready} --on docker"
         )
     _refuse_container_options(job)
     places = local_places(job, site.run_folder, site.resume_from)
-    python = sys.executable
-    argv, script_index = target_argv(job.target, None, python, places)
+    argv, script_index = target_argv(job.target, None, sys.executable, places)
+    from_files = {
+        name: value for path in job.env_files for name, value in read_env_file(path, site.host.environ).items()
+    }
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} if gpus else {}
     return _Parts(
         places=places,
         argv=tuple(argv),
         script_index=script_index,
-        env={**visible, **job.env},
+        env={**from_files, **job.env, **visible},
         injection="host" if gpus else "none",
-        python=python,
-        choices=(Choice(what="python", value=python, reason="the interpreter seatrial runs in"),),
+        python=sys.executable,
+        choices=(Choice(what="python", value=sys.executable, reason="the interpreter that seatrial runs in"),),
     )
 
 

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import CONTAINER_DATA, CONTAINER_MODELS, CONTAINER_PROJECT, CONTAINER_RUN, ImagePlan
-
-CONTAINER_RESUME = "/seatrial/resume"
+from seatrial.job.plan import (
+    CONTAINER_DATA,
+    CONTAINER_MODELS,
+    CONTAINER_PROJECT,
+    CONTAINER_RESUME,
+    CONTAINER_RUN,
+    ImagePlan,
+)
 
 
 @dataclass(frozen=True)

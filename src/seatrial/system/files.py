@@ -28,3 +28,11 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
         raise DiskError(f"Cannot write {path}: {error.strerror}", run=f"df -h {path.parent}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it. Raises DiskError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(f"Cannot make the folder {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error
