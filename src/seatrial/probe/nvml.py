@@ -64,15 +64,22 @@ class ComputeProcess(NamedTuple):
     memory_bytes: Optional[int]
 
 
+def present() -> bool:
+    """Whether the driver's NVML library can be loaded."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def load() -> Any:
     """The pynvml module, with NVML initialised. Raises NvmlError.
 
     The library is tried first: importing pynvml costs 0.15 s and several MB, wasted where there is no driver.
     """
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        raise NvmlError(_INIT_FAILURES[_LIBRARY_NOT_FOUND]) from None
+    if not present():
+        raise NvmlError(_INIT_FAILURES[_LIBRARY_NOT_FOUND])
     import pynvml
 
     return initialised(pynvml)
@@ -130,9 +137,8 @@ def compute_processes(uuid: str, pynvml: Any = None) -> List[ComputeProcess]:
 
 def optional(pynvml: Any, function: str, *arguments: Any) -> Any:
     """The value, or None where this GPU or driver does not have it. A lost GPU still raises."""
-    call: Callable[..., Any] = getattr(pynvml, function)
     try:
-        return call(*arguments)
+        return getattr(pynvml, function)(*arguments)
     except pynvml.NVMLError as error:
         if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
             raise

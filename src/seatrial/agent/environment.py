@@ -1,0 +1,28 @@
+"""The target's environment: the container's, and what the plan, the secrets and the GPU contract add."""
+
+import os
+from typing import Dict, Mapping
+
+from seatrial.agent.plan import Plan
+from seatrial.events import EVENTS_VARIABLE
+
+#: Marks every process of a run, whatever session or parent it moves to; the guard finds them by it.
+RUN_VARIABLE = "SEATRIAL_RUN_ID"
+
+
+def target_environment(plan: Plan, base: Mapping[str, str], secrets: Mapping[str, str]) -> Dict[str, str]:
+    """Variables for the target and for the checks that stand in for it."""
+    env = dict(base)
+    # A pipe makes Python keep output back in blocks: hours of silence, and the last lines lost with a kill.
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env.update(plan.env)
+    env.update(secrets)
+    env[EVENTS_VARIABLE] = os.path.join(plan.run_dir, "events.jsonl")
+    env[RUN_VARIABLE] = plan.run_id
+    # CUDA numbers the fastest GPU first unless told; NVML, nvidia-smi and the plan go by PCI bus.
+    env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    if plan.gpu_mode != "required":
+        # Empty is CUDA's own way to show no device. "-1" only works because it is no valid index, and scripts that
+        # split and count the list, or convert it to device numbers, take it for one.
+        env["CUDA_VISIBLE_DEVICES"] = ""
+    return env

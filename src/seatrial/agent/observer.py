@@ -1,0 +1,104 @@
+"""The observer thread: samples, and the first CUDA context of the target on each GPU.
+
+A thread of its own because NVML can hang for seconds in a broken driver; output and signals must go on meanwhile.
+"""
+
+import threading
+import time
+from typing import Dict, List, Optional
+
+from seatrial.agent.journal import Journal
+from seatrial.agent.plan import Gpu, Plan
+from seatrial.findings.finding import Finding
+from seatrial.probe import proc
+from seatrial.probe.sampler import Sampler
+
+#: While a GPU is not proven to be used, look this often, so that runs of a second are caught …
+_QUICK_S = 0.25
+#: … for this long; then with every sample. A look costs 0.04 ms a GPU on an H200.
+_QUICK_FOR_S = 60.0
+
+
+class Observer(threading.Thread):
+    """Writes ``sample`` and ``gpu.context`` events until told to stop.
+
+    Args:
+        target: PID of the target; contexts of processes outside its tree prove nothing.
+    """
+
+    def __init__(self, plan: Plan, sampler: Sampler, target: int, journal: Journal) -> None:
+        super().__init__(name="observer", daemon=True)
+        self._interval_s = plan.sample_interval_s
+        self._unproven: Dict[str, Gpu] = {gpu.uuid: gpu for gpu in plan.gpus}
+        self._sampler = sampler
+        self._target = target
+        self._journal = journal
+        self._stop_asked = threading.Event()
+        self._told_lost: List[str] = []
+
+    def run(self) -> None:
+        started_s = time.monotonic()
+        due_s = started_s + self._interval_s
+        while True:
+            quick = self._unproven and time.monotonic() - started_s < _QUICK_FOR_S
+            pause_s = due_s - time.monotonic()
+            if self._stop_asked.wait(max(0.0, min(pause_s, _QUICK_S) if quick else pause_s)):
+                return
+            self._look_for_contexts()
+            if time.monotonic() >= due_s:
+                self._journal.write("sample", **self._sampler.sample())
+                self._tell_lost()
+                due_s = max(due_s + self._interval_s, time.monotonic())
+
+    def stop(self) -> None:
+        """Ask it to end, and wait a moment; a thread that hangs in NVML is left behind."""
+        self._stop_asked.set()
+        self.join(timeout=2.0)
+
+    def _look_for_contexts(self) -> None:
+        if not self._unproven:
+            return
+        listed = {uuid: self._sampler.compute_processes(uuid) for uuid in self._unproven}
+        if not any(processes is None or processes for processes in listed.values()):
+            return  # NVML answers, and nobody has a context: no need to walk through /proc
+        tree = {self._target} | {process.pid for process in proc.descendants(self._target)}
+        for uuid, processes in listed.items():
+            for process in processes or []:
+                if process.pid in tree:
+                    self._prove(uuid, process.pid, "nvml-process", process.memory_bytes)
+                    break
+        self._look_for_mappings(tree)
+
+    def _look_for_mappings(self, tree: "set[int]") -> None:
+        """Where NVML lists nothing of ours (other PID namespace, old driver), /proc does."""
+        for pid in sorted(tree):
+            if not self._unproven:
+                return
+            if proc.has_cuda_context(pid):
+                for uuid in self._mapped(pid):
+                    self._prove(uuid, pid, "uvm-mapping", None)
+
+    def _mapped(self, pid: int) -> List[str]:
+        """Unproven GPUs that this process has a context on; by elimination when there is but one."""
+        if len(self._sampler.uuids) == 1:
+            return list(self._unproven)
+        minors = proc.context_minors(pid)
+        # Slices of one GPU share its node, so descriptors do not tell them apart.
+        return [uuid for uuid, gpu in self._unproven.items() if gpu.minor in minors and uuid.startswith("GPU-")]
+
+    def _prove(self, uuid: str, pid: int, evidence: str, memory_bytes: Optional[int]) -> None:
+        if self._unproven.pop(uuid, None) is not None:
+            self._journal.write("gpu.context", uuid=uuid, pid=pid, evidence=evidence, memory_bytes=memory_bytes)
+
+    def _tell_lost(self) -> None:
+        for uuid in sorted(self._sampler.lost.difference(self._told_lost)):
+            self._told_lost.append(uuid)
+            finding = Finding(
+                "gpu-lost",
+                "error",
+                "GPU %s was lost during the run." % uuid,
+                "It fell off the PCIe bus: overheating, power, or a hardware fault (Xid 79).",
+                "sudo dmesg | grep -i xid",
+                ["NVML: GPU is lost"],
+            )
+            self._journal.write("finding", **finding.to_dict())

@@ -1,0 +1,259 @@
+"""The target while it runs: one loop over its output, signals, ended children and the clock."""
+
+import os
+import selectors
+import signal
+import time
+from typing import Any, Dict, List, Optional
+
+from seatrial.agent import guard, launcher, output, signals
+from seatrial.agent.journal import Journal, say
+from seatrial.agent.observer import Observer
+from seatrial.agent.plan import Plan
+from seatrial.agent.redaction import Redactor
+from seatrial.agent.target import Target, become_subreaper
+from seatrial.probe import proc
+from seatrial.probe.cgroup import Cgroup
+from seatrial.probe.sampler import Sampler
+
+EXIT_TIMEOUT = 124  # as timeout(1) has it
+EXIT_CANNOT_RUN = 126  # as shells have it
+EXIT_NOT_FOUND = 127
+
+#: What the target leaves behind gets this long after SIGTERM, or the grace period if that is shorter.
+LEFTOVER_GRACE_S = 5.0
+
+#: The third request to stop cuts the grace period short. The second may be an engine repeating itself, or Ctrl-C
+#: pressed again while a checkpoint is being written.
+STOPS_UNTIL_KILL = 3
+
+#: How often leftovers, and a reader that is behind, are looked at.
+_TICK_S = 0.05
+
+
+class Run:
+    """Starts the target, and is done when the target and all it left behind are gone.
+
+    Args:
+        secrets: byte strings to cut out of its output.
+        torch: what the GPU check learned of the target's torch, or None.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        env: Dict[str, str],
+        journal: Journal,
+        secrets: List[bytes],
+        torch: Optional[Dict[str, Any]],
+    ) -> None:
+        self._plan, self._env, self._journal = plan, env, journal
+        self._secrets, self._torch = secrets, torch
+        self._cgroup = Cgroup()
+        self._streams: List[output.Stream] = []
+        self._selector = selectors.PollSelector()  # epoll refuses regular files
+        self._guard: Optional[int] = None
+        self._stops = 0
+        self._timed_out = False
+        self._kill_at_s: Optional[float] = None
+        self._status: Optional[int] = None
+        self._max_rss_bytes: Optional[int] = None
+
+    def run(self) -> int:
+        """From start to end; the agent's exit code."""
+        become_subreaper()
+        sampler = Sampler([gpu.uuid for gpu in self._plan.gpus])
+        energy_before_j = sampler.energy_j()
+        oom_kills_before = self._cgroup.oom_kills()
+        if os.getpid() != 1:
+            self._guard = guard.start(self._plan.run_id)
+        wakeup = signals.collect()
+        self._selector.register(wakeup, selectors.EVENT_READ)
+        started_s = time.monotonic()
+        argv = launcher.command(self._plan)
+        try:
+            self._target = Target(argv, self._env, self._plan.workdir, self._plan.interactive)
+        except OSError as error:
+            return self._cannot_run(argv[0], error)
+        self._write_started(argv)
+        self._open_streams()
+        observer = Observer(self._plan, sampler, self._target.pid, self._journal)
+        observer.start()
+        self._watch(wakeup, started_s)
+        ended_s = time.monotonic()
+        self._end_leftovers(wakeup)
+        observer.stop()
+        code = self._write_exited(ended_s - started_s, oom_kills_before)
+        energy_j = _difference(energy_before_j, sampler.energy_j())
+        self._journal.write("agent.finished", exit_code=code, energy_j=energy_j)
+        return code
+
+    def _cannot_run(self, program: str, error: OSError) -> int:
+        code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_CANNOT_RUN
+        message = "%s cannot be run: %s" % (error.filename or program, error.strerror)
+        say(message)
+        self._journal.note(message)
+        self._journal.write(
+            "target.exited",
+            exit_code=code,
+            signal=None,
+            cause="exited",
+            seconds=0.0,
+            max_rss_bytes=None,
+            oom_kills=None,
+        )
+        self._journal.write("agent.finished", exit_code=code, energy_j={})
+        return code
+
+    def _write_started(self, argv: List[str]) -> None:
+        redactor = Redactor(self._secrets)
+        self._journal.write(
+            "target.started",
+            pid=self._target.pid,
+            argv=[redactor.text(word) for word in argv],
+            launcher=self._plan.launcher,
+            framework={"name": "torch", "version": self._torch["version"]} if self._torch else None,
+        )
+
+    def _open_streams(self) -> None:
+        if self._target.stdout is None or self._target.stderr is None:
+            return
+        folder = self._plan.run_dir
+        index = output.open_index(os.path.join(folder, "output.idx"))
+        for number, source, name in ((1, self._target.stdout, "stdout.log"), (2, self._target.stderr, "stderr.log")):
+            path = os.path.join(folder, name)
+            stream = output.Stream(number, source, path, index, Redactor(self._secrets), self._journal)
+            self._streams.append(stream)
+            self._selector.register(source, selectors.EVENT_READ, stream)
+
+    def _watch(self, wakeup: int, started_s: float) -> None:
+        """Until the target itself has ended."""
+        timeout_at_s = None if self._plan.timeout_s is None else started_s + self._plan.timeout_s
+        while self._status is None:
+            self._turn(wakeup, _pause_s(timeout_at_s, self._kill_at_s))
+            if timeout_at_s is not None and time.monotonic() >= timeout_at_s:
+                timeout_at_s, self._timed_out = None, True
+                self._stop(signal.SIGTERM, "timeout")
+            if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
+                self._kill_at_s = None
+                self._kill()
+
+    def _turn(self, wakeup: int, pause_s: Optional[float]) -> None:
+        """Wait for one round of events, at most ``pause_s``, and serve them all."""
+        if any(stream.engine.waiting for stream in self._streams):
+            pause_s = _TICK_S if pause_s is None else min(pause_s, _TICK_S)
+        for key, _ in self._selector.select(pause_s):
+            if key.fd == wakeup:
+                self._serve_signals(os.read(wakeup, 4096))
+            else:
+                self._pump(key.data)
+        for stream in self._streams:
+            if stream.open:
+                stream.engine.flush(0)
+
+    def _pump(self, stream: output.Stream) -> None:
+        stream.pump()
+        if not stream.open:
+            self._selector.unregister(stream.source)
+
+    def _serve_signals(self, numbers: bytes) -> None:
+        for number in numbers:
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif number in signals.STOPPING:
+                self._stop(number, "engine")
+            elif not self._plan.interactive:
+                self._forward(number, "engine")
+
+    def _reap(self) -> None:
+        """Every child that has ended: the target, and orphans that fell to us."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._target.pid:
+                self._status = status
+                self._max_rss_bytes = usage.ru_maxrss * 1024  # Linux counts KiB
+                self._target.ended(status)
+
+    def _stop(self, number: int, origin: str) -> None:
+        """Pass it on and let the grace period begin, once; the third time, kill."""
+        if self._plan.interactive and number in (signal.SIGINT, signal.SIGQUIT):
+            return  # the terminal has sent it to the target as well
+        self._forward(number, origin)
+        if self._kill_at_s is None:
+            self._kill_at_s = time.monotonic() + self._plan.grace_s
+        self._stops += origin == "engine"
+        if self._stops >= STOPS_UNTIL_KILL:
+            self._kill_at_s = time.monotonic()
+
+    def _forward(self, number: int, origin: str) -> None:
+        pids = signals.recipients(number, self._target.pid, self._plan.launcher)
+        self._write_signal(number, origin, signals.send(pids, number))
+
+    def _kill(self) -> None:
+        pids = [self._target.pid] + [pid for pid in self._leftovers() if pid != self._target.pid]
+        origin = "timeout" if self._timed_out else "agent"
+        self._write_signal(signal.SIGKILL, origin, signals.send(pids, signal.SIGKILL))
+
+    def _write_signal(self, number: int, origin: str, pids: List[int]) -> None:
+        self._journal.write("signal", signal=int(number), name=signals.name(number), origin=origin, forwarded_to=pids)
+
+    def _leftovers(self) -> List[int]:
+        """Everything below us but the guard: as subreaper we inherit what loses its parent."""
+        return [process.pid for process in proc.descendants(os.getpid()) if process.pid != self._guard]
+
+    def _end_leftovers(self, wakeup: int) -> None:
+        """The run ends with its target: what is left is asked, then made to go; its last output is kept."""
+        left = self._leftovers()
+        if left:
+            self._write_signal(signal.SIGTERM, "agent", signals.send(left, signal.SIGTERM))
+        kill_at_s = time.monotonic() + min(LEFTOVER_GRACE_S, self._plan.grace_s)
+        while left and time.monotonic() < kill_at_s:
+            self._turn(wakeup, _TICK_S)
+            left = self._leftovers()
+        while left:
+            signals.send(left, signal.SIGKILL)
+            self._turn(wakeup, _TICK_S)
+            left = self._leftovers()
+        for stream in self._streams:
+            while stream.open and stream.pump():
+                pass
+            stream.close()
+
+    def _write_exited(self, seconds: float, oom_kills_before: Optional[int]) -> int:
+        status = self._status or 0
+        killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        exit_code = None if killed_by else os.WEXITSTATUS(status)
+        cause = "timeout" if self._timed_out else "signal" if killed_by else "exited"
+        oom_kills = self._cgroup.oom_kills()
+        self._journal.write(
+            "target.exited",
+            exit_code=exit_code,
+            signal=killed_by,
+            cause=cause,
+            seconds=round(seconds, 3),
+            max_rss_bytes=self._max_rss_bytes,
+            oom_kills=None if oom_kills is None or oom_kills_before is None else oom_kills - oom_kills_before,
+        )
+        if self._timed_out:
+            return EXIT_TIMEOUT
+        return 128 + killed_by if killed_by else os.WEXITSTATUS(status)
+
+
+def _pause_s(*moments_s: Optional[float]) -> Optional[float]:
+    """Seconds to the next of these, or None when there is none to wait for."""
+    known = [moment_s for moment_s in moments_s if moment_s is not None]
+    return max(0.0, min(known) - time.monotonic()) if known else None
+
+
+def _difference(before: Dict[str, Optional[float]], after: Dict[str, Optional[float]]) -> Dict[str, Optional[float]]:
+    """UUID → joules used in between; None where there is no counter."""
+    used: Dict[str, Optional[float]] = {}
+    for uuid, end_j in after.items():
+        start_j = before.get(uuid)
+        used[uuid] = None if start_j is None or end_j is None else round(end_j - start_j, 3)
+    return used

@@ -1,0 +1,86 @@
+"""One run, from the first line of evidence to the last: check, start, watch, end."""
+
+import os
+import platform
+import socket
+from typing import Dict, Optional
+
+import seatrial
+from seatrial.agent import contract, gpu_memory, light_import, redaction, signals
+from seatrial.agent.environment import target_environment
+from seatrial.agent.journal import Journal, say
+from seatrial.agent.plan import Plan
+from seatrial.agent.run import Run
+from seatrial.probe import nvml
+from seatrial.probe.cgroup import Cgroup
+
+EXIT_GPU_CONTRACT = 3
+
+
+def supervise(plan: Plan) -> int:
+    """Run the plan; the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out)."""
+    signals.raise_stopped()
+    os.umask(0o022)
+    journal = Journal(os.path.join(plan.run_dir, "events.jsonl"))
+    cgroup = Cgroup()
+    _write_started(journal, cgroup)
+    hooks = os.path.join(plan.run_dir, "python-hooks")
+    try:
+        secrets = redaction.take(plan.secrets, plan.secrets_dir)
+        env = target_environment(plan, os.environ, secrets)
+        outcome = _check(plan, env, journal)
+        if outcome is None or plan.host_sampled:
+            code = EXIT_GPU_CONTRACT if outcome is None else 0
+            journal.write("agent.finished", exit_code=code, energy_j={})
+            return code
+        if plan.gpu_memory_bytes is not None:
+            gpu_memory.install(hooks, plan.gpu_memory_bytes, env)
+        return Run(plan, env, journal, redaction.encode(secrets), outcome.torch).run()
+    except signals.Stopped as stopped:
+        say("stopped by %s before the target was started" % signals.name(stopped.number))
+        name = signals.name(stopped.number)
+        journal.write("signal", signal=stopped.number, name=name, origin="engine", forwarded_to=[])
+        journal.write("agent.finished", exit_code=128 + stopped.number, energy_j={})
+        return 128 + stopped.number
+    finally:
+        gpu_memory.remove(hooks)
+
+
+def _write_started(journal: Journal, cgroup: Cgroup) -> None:
+    journal.write(
+        "agent.started",
+        pid=os.getpid(),
+        hostname=socket.gethostname(),
+        python=platform.python_version(),
+        agent_version=seatrial.__version__,
+        uid=os.getuid(),
+        gid=os.getgid(),
+        cgroup={"memory_limit_bytes": cgroup.memory_limit_bytes(), "cpu_quota_cores": cgroup.cpu_quota_cores()},
+    )
+
+
+def _check(plan: Plan, env: Dict[str, str], journal: Journal) -> Optional[contract.Outcome]:
+    """The contract's outcome, or None when it is broken: then all is written down and nothing may start."""
+    if plan.gpu_mode != "required":
+        return contract.Outcome([], [])
+    if nvml.present():
+        light_import.import_compiled_by_child("pynvml")
+    outcome = contract.check(plan, env, journal)
+    if outcome.findings:
+        for finding in outcome.findings:
+            journal.write("finding", **finding.to_dict())
+            say("%s %s Run: %s" % (finding.message, finding.cause, finding.fix))
+        journal.write(
+            "target.exited",
+            exit_code=None,
+            signal=None,
+            cause="gpu-contract",
+            seconds=0.0,
+            max_rss_bytes=None,
+            oom_kills=None,
+        )
+        return None
+    if outcome.extra:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in plan.gpus)
+        journal.note("GPUs beyond the plan are visible here and were hidden: %s" % ", ".join(outcome.extra))
+    return outcome

@@ -1,0 +1,149 @@
+"""What CUDA itself sees, and a kernel run on each device; through ctypes on libcuda.so.1, no toolkit needed.
+
+``main()`` is for a child process that prints one JSON object and exits, so that no context outlives the check.
+"""
+
+import ctypes
+import json
+import sys
+import time
+import uuid
+from typing import Any, Dict, List, Optional
+
+#: Threads of the one block that is launched; each writes one 32-bit word.
+_THREADS = 256
+
+#: out[i] = i * i + 7. PTX is compiled for the GPU by the driver, so one text serves every architecture since Maxwell.
+#: Source of the syntax: https://docs.nvidia.com/cuda/parallel-thread-execution/. Ran on an H200 (12–118 ms to load).
+_PTX = b"""
+.version 6.0
+.target sm_50
+.address_size 64
+
+.visible .entry squares(.param .u64 out)
+{
+    .reg .u32 %i, %value;
+    .reg .u64 %base, %offset;
+
+    ld.param.u64 %base, [out];
+    cvta.to.global.u64 %base, %base;
+    mov.u32 %i, %tid.x;
+    mad.lo.u32 %value, %i, %i, 7;
+    mul.wide.u32 %offset, %i, 4;
+    add.u64 %base, %base, %offset;
+    st.global.u32 [%base], %value;
+    ret;
+}
+\0"""
+
+_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75  # cuda.h
+_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76  # cuda.h
+
+
+class CudaError(Exception):
+    """A driver call failed; the text names the call, CUDA's own name of the error, and its number."""
+
+
+class Driver:
+    """libcuda.so.1, initialised. Raises CudaError when it cannot be loaded or cuInit fails."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise CudaError("libcuda.so.1 cannot be loaded: %s" % error) from None
+        self.call("cuInit", 0)
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call by name. Raises CudaError unless it returns CUDA_SUCCESS."""
+        status = getattr(self._library, function)(*arguments)
+        if status == 0:
+            return
+        name = ctypes.c_char_p()
+        self._library.cuGetErrorName(status, ctypes.byref(name))
+        raise CudaError("%s: %s (%d)" % (function, (name.value or b"unknown error").decode(), status))
+
+    def number(self, function: str, *arguments: Any) -> int:
+        """Call a function whose first parameter is an int that it fills in."""
+        value = ctypes.c_int()
+        self.call(function, ctypes.byref(value), *arguments)
+        return value.value
+
+
+def check() -> Dict[str, Any]:
+    """See and try every device.
+
+    Returns:
+        ``{"visible": [...], "kernels": [...], "cuda_driver": "13.0" or None, "error": sentence or None}``; visible as
+        in the event ``gpu.check``, kernels as in ``gpu.kernel``. Never raises for a CUDA that is not there.
+    """
+    result: Dict[str, Any] = {"visible": [], "kernels": [], "cuda_driver": None, "error": None}
+    try:
+        driver = Driver()
+        version = driver.number("cuDriverGetVersion")
+        result["cuda_driver"] = "%d.%d" % (version // 1000, version % 1000 // 10)
+        for index in range(driver.number("cuDeviceGetCount")):
+            device = driver.number("cuDeviceGet", index)
+            result["visible"].append(_describe(driver, device, index))
+            result["kernels"].append(_try_kernel(driver, device, result["visible"][-1]["uuid"]))
+    except CudaError as error:
+        result["error"] = str(error)
+    return result
+
+
+def _describe(driver: Driver, device: int, index: int) -> Dict[str, Any]:
+    raw, name, memory = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+    driver.call("cuDeviceGetName", name, len(name), device)
+    driver.call("cuDeviceGetUuid_v2", ctypes.byref(raw), device)
+    driver.call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
+    major = driver.number("cuDeviceGetAttribute", _CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
+    minor = driver.number("cuDeviceGetAttribute", _CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
+    text = name.value.decode("utf-8", "replace")
+    # For a slice cuDeviceGetUuid_v2 gives the slice's UUID; only the name tells that it is one.
+    prefix = "MIG" if " MIG " in text else "GPU"
+    return {
+        "uuid": "%s-%s" % (prefix, uuid.UUID(bytes=bytes(raw))),
+        "name": text,
+        "index": index,
+        "compute_capability": "%d.%d" % (major, minor),
+        "memory_bytes": memory.value,
+    }
+
+
+def _try_kernel(driver: Driver, device: int, gpu: str) -> Dict[str, Any]:
+    start_s = time.monotonic()
+    error: Optional[str] = None
+    try:
+        context = ctypes.c_void_p()
+        driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        try:
+            driver.call("cuCtxSetCurrent", context)
+            _run_kernel(driver)
+        finally:
+            driver.call("cuDevicePrimaryCtxRelease_v2", device)
+    except CudaError as failure:
+        error = str(failure)
+    milliseconds = round((time.monotonic() - start_s) * 1000, 1)
+    return {"uuid": gpu, "kind": "driver", "ok": error is None, "ms": milliseconds, "error": error, "torch": None}
+
+
+def _run_kernel(driver: Driver) -> None:
+    """Load, launch, read back and compare, in the current context. Raises CudaError."""
+    module, function, pointer = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+    words = (ctypes.c_uint32 * _THREADS)()
+    driver.call("cuModuleLoadData", ctypes.byref(module), _PTX)
+    driver.call("cuModuleGetFunction", ctypes.byref(function), module, b"squares")
+    driver.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(ctypes.sizeof(words)))
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(pointer))
+    driver.call("cuLaunchKernel", function, 1, 1, 1, _THREADS, 1, 1, 0, None, parameters, None)
+    driver.call("cuCtxSynchronize")
+    driver.call("cuMemcpyDtoH_v2", words, pointer, ctypes.c_size_t(ctypes.sizeof(words)))
+    driver.call("cuMemFree_v2", pointer)
+    wrong: List[int] = [i for i in range(_THREADS) if words[i] != i * i + 7]
+    if wrong:
+        raise CudaError("the kernel ran but %d of %d results are wrong" % (len(wrong), _THREADS))
+
+
+def main() -> None:
+    """Print check() as one line of JSON."""
+    sys.stdout.write(json.dumps(check()) + "\n")

@@ -1,0 +1,76 @@
+"""The agent as one file: a zipapp that any Python >= 3.8 runs, mounted read-only into containers."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+
+import seatrial
+
+#: What goes in, relative to the package. What is not listed is not there: the agent imports nothing else of ours.
+_ROOMS = ("agent", "probe", "findings")
+_FILES = ("__init__.py", "events.py")
+
+_MAIN = "import sys\nfrom seatrial.agent.__main__ import main\nsys.exit(main())\n"
+
+#: Zip stores no earlier date. The same content then gives the same bytes.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def build(directory: Path) -> Path:
+    """The archive ``agent-<hash of its content>.pyz`` in ``directory``; made only when it is not there yet.
+
+    It is written aside and renamed, so that a reader never meets half of it. Raises OSError.
+    """
+    contents = _contents()
+    digest = hashlib.sha256()
+    for name, data in contents.items():
+        digest.update(b"%s\0%d\0" % (name.encode(), len(data)))
+        digest.update(data)
+    path = directory / f"agent-{digest.hexdigest()[:16]}.pyz"
+    if path.exists():
+        return path
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor, aside = tempfile.mkstemp(dir=directory, prefix=".agent-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_zip(contents))
+        Path(aside).chmod(0o644)  # mkstemp's 0600 would lock out a container that runs as another user
+        Path(aside).rename(path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _contents() -> dict[str, bytes]:
+    """Path in the archive → content, sorted by path."""
+    package = Path(seatrial.__file__).parent
+    files = [package / name for name in _FILES]
+    for room in _ROOMS:
+        files.extend(file for file in (package / room).rglob("*") if file.suffix in (".py", ".json"))
+    contents = {f"seatrial/{file.relative_to(package).as_posix()}": file.read_bytes() for file in files}
+    contents["pynvml.py"] = _pynvml()
+    contents["__main__.py"] = _MAIN.encode()
+    return dict(sorted(contents.items()))
+
+
+def _pynvml() -> bytes:
+    """nvidia-ml-py is this one pure file; it is taken as installed, licence text included."""
+    spec = importlib.util.find_spec("pynvml")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError("nvidia-ml-py is not installed: python -m pip install nvidia-ml-py")
+    return Path(spec.origin).read_bytes()
+
+
+def _zip(contents: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in contents.items():
+            archive.writestr(zipfile.ZipInfo(name, _DATE), data, compress_type=zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
