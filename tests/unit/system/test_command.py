@@ -1,0 +1,105 @@
+"""The one door to other programs: what comes back, time-outs, streaming, terminals, and what outlives us."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from seatrial.errors import CommandError, CommandTimeoutError, EngineUnavailableError
+from seatrial.system import command
+
+
+def python(program):
+    return [sys.executable, "-c", program]
+
+
+def test_streams_and_exit_code_come_back_apart():
+    ended = command.run(python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"), timeout_s=30)
+    assert (ended.exit_code, ended.stdout, ended.stderr) == (3, "out\n", "err\n")
+
+
+def test_check_raises_with_argv_exit_code_and_stderr():
+    with pytest.raises(CommandError, match="the reason") as caught:
+        command.check(python("import sys; sys.exit('first\\nthe reason')"), timeout_s=30)
+    assert caught.value.exit_code_of_command == 1
+    assert caught.value.stderr == "first\nthe reason\n"
+    assert caught.value.argv[0] == sys.executable
+
+
+def test_a_program_that_is_not_there_is_named():
+    with pytest.raises(EngineUnavailableError, match="no-such-program cannot be run"):
+        command.run(["no-such-program"], timeout_s=30)
+
+
+def test_a_working_directory_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(EngineUnavailableError, match=r"Cannot enter .*gone"):
+        command.run([sys.executable, "-V"], timeout_s=30, cwd=tmp_path / "gone")
+
+
+def test_a_command_that_hangs_is_killed_in_its_time():
+    began = time.monotonic()
+    with pytest.raises(CommandTimeoutError, match=r"within 0\.2 s"):
+        command.run(python("import time; time.sleep(60)"), timeout_s=0.2)
+    assert time.monotonic() - began < 10
+
+
+def test_standard_input_is_closed_unless_given():
+    reading = python("import sys; print(repr(sys.stdin.read()))")
+    assert command.run(reading, timeout_s=30).stdout == "''\n"
+    assert command.run(reading, timeout_s=30, input="asked").stdout == "'asked'\n"
+
+
+def test_bytes_that_are_no_text_do_not_break_the_reader():
+    assert "�" in command.run(python(r"import os; os.write(1, b'\xff')"), timeout_s=30).stdout
+
+
+def test_stream_hands_over_lines_as_they_come():
+    seen = []
+    program = "import time\nprint('a', flush=True)\ntime.sleep(1)\nprint('b')"
+    ended = command.stream(python(program), lambda line: seen.append((line, time.monotonic())))
+    assert [line for line, _ in seen] == ["a", "b"]
+    assert seen[1][1] - seen[0][1] > 0.5
+    assert (ended.exit_code, ended.stdout) == (0, "a\nb")
+
+
+def test_stream_ends_the_command_when_the_reader_fails(tmp_path):
+    def fail(line):
+        raise RuntimeError(line)
+
+    program = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
+    began = time.monotonic()
+    with pytest.raises(RuntimeError) as caught:
+        command.stream(python(program), fail)
+    assert time.monotonic() - began < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(str(caught.value)), 0)
+
+
+def test_interactive_keeps_a_copy_of_stderr(capfdbinary):
+    ended = command.call_interactive(python("import sys; print('why', file=sys.stderr); sys.exit(5)"), keep_stderr=True)
+    assert (ended.exit_code, ended.stderr) == (5, "why\n")
+
+
+def test_interactive_leaves_ctrl_c_to_the_command():
+    program = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(1)\nraise SystemExit(4)"
+    threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
+    assert command.call_interactive(python(program)).exit_code == 4
+
+
+def test_a_detached_process_has_a_session_of_its_own(tmp_path):
+    output = tmp_path / "out"
+    pid = command.spawn_detached(python("import os; print(os.getsid(0) == os.getpid())"), output=output)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
+    assert output.read_text() == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "last"),
+    [("a\nb\n\n", "", "b"), ("a", "x\n y \n", "y"), ("", "", "exit code 2 and no message")],
+)
+def test_last_line_says_something(stdout, stderr, last):
+    assert command.Completed(("x",), 2, stdout, stderr).last_line() == last
