@@ -1,29 +1,29 @@
 """The GPU contract: the GPUs that CUDA sees are those of the plan, and each runs a kernel. Else nothing starts."""
 
 import json
+import os
 import pkgutil
 import subprocess
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from seatrial.agent import failures, launcher
+import seatrial
+from seatrial.agent import launcher
+from seatrial.agent.context import explain
 from seatrial.agent.journal import Journal
 from seatrial.agent.plan import Plan
 from seatrial.findings.finding import Finding
-from seatrial.probe import nvml
+from seatrial.probe import cuda, nvml
 
 #: The first cuInit on a machine with 8 GPUs takes seconds, the first import of torch from a cold disk minutes.
 _DRIVER_CHECK_TIMEOUT_S = 120.0
 _TORCH_CHECK_TIMEOUT_S = 300.0
 
-#: sys.path is passed on: inside the archive its first entry is the archive itself.
-_DRIVER_CHECK = "import sys; sys.path[:0] = [%r]; from seatrial.probe import cuda; cuda.main()"
-
 
 class Outcome(NamedTuple):
-    """``findings`` is empty when the contract holds. ``extra`` are GPUs that CUDA sees beyond the plan."""
+    """``finding`` is None when the contract holds. ``extra`` are GPUs that CUDA sees beyond the plan."""
 
-    findings: List[Finding]
+    finding: Optional[Finding]
     extra: List[str]
     torch: Optional[Dict[str, Any]] = None
 
@@ -33,73 +33,82 @@ class CheckError(Exception):
 
 
 def check(plan: Plan, env: Dict[str, str], journal: Journal) -> Outcome:
-    """See and try the GPUs in children that run with the target's environment, and write down what they found."""
-    try:
-        seen = _child([sys.executable, "-c", _DRIVER_CHECK % sys.path[0]], env, plan, _DRIVER_CHECK_TIMEOUT_S)
-    except CheckError as error:
-        seen = {"visible": [], "kernels": [], "cuda_driver": None, "error": str(error)}
+    """See and try the GPUs in children that run with the target's environment; write down what they found.
+
+    A broken contract has one finding, about the first GPU that failed: the others mostly fail of the same.
+    """
+    seen = _see(plan, env)
     inventory = nvml.inventory()
-    wanted = {_bare(gpu.uuid): gpu.uuid for gpu in plan.gpus}
-    for gpu in seen["visible"] + seen["kernels"]:
-        gpu["uuid"] = wanted.get(_bare(gpu["uuid"]), gpu["uuid"])  # CUDA does not say whether it is GPU- or MIG-
+    expected = [gpu.uuid for gpu in plan.gpus]
     visible = [gpu["uuid"] for gpu in seen["visible"]]
-    missing = [gpu for gpu in plan.gpus if gpu.uuid not in visible]
+    complete = set(expected) <= set(visible)
     journal.write(
         "gpu.check",
-        expected=[gpu.uuid for gpu in plan.gpus],
+        expected=expected,
         visible=seen["visible"],
         driver=inventory.driver_version,
         cuda_driver=seen["cuda_driver"] or inventory.cuda_driver_version,
-        ok=not missing,
+        ok=complete,
         error=seen["error"] or inventory.error,
     )
-    if missing:
-        return Outcome([failures.missing(plan, seen, inventory, env)], [])
-    findings = []
-    if plan.check != "none":
-        findings = _kernels(seen["kernels"], list(wanted.values()), journal)
-    extra = [uuid for uuid in visible if uuid not in wanted.values()]
-    if plan.check != "torch" or findings:
-        return Outcome(findings, extra)
-    return _torch(plan, env, visible, extra, journal)
+    extra = [uuid for uuid in visible if uuid not in expected]
+    if not complete:
+        return Outcome(explain(plan, env, seen, inventory), extra)
+    kernels = [kernel for kernel in seen["kernels"] if kernel["uuid"] in expected] if plan.check != "none" else []
+    failed = _write_kernels(kernels, journal)
+    torch = None
+    if plan.check == "torch" and failed is None:
+        kernels = _try_torch(plan, env, visible)
+        failed = _write_kernels(kernels, journal)
+        torch = kernels[0]["torch"]
+    return Outcome(explain(plan, env, seen, inventory, failed) if failed else None, extra, torch)
 
 
-def _kernels(kernels: List[Dict[str, Any]], wanted: List[str], journal: Journal) -> List[Finding]:
-    """Write the kernels of the wanted GPUs; a finding for each that failed."""
-    findings = []
+def _write_kernels(kernels: List[Dict[str, Any]], journal: Journal) -> Optional[Dict[str, Any]]:
+    """The first that failed, or None."""
     for kernel in kernels:
-        if kernel["uuid"] not in wanted:
-            continue
         journal.write("gpu.kernel", **kernel)
-        if not kernel["ok"]:
-            findings.append(failures.kernel_failed(kernel))
-    return findings
+    return next((kernel for kernel in kernels if not kernel["ok"]), None)
 
 
-def _torch(plan: Plan, env: Dict[str, str], visible: List[str], extra: List[str], journal: Journal) -> Outcome:
-    """A matrix product by the target's own torch on each GPU."""
-    python = launcher.interpreter(plan)
+def _see(plan: Plan, env: Dict[str, str]) -> Dict[str, Any]:
+    """probe.cuda.check in a child, with the plan's spelling of UUIDs: CUDA gives 16 bytes for GPU- and MIG- alike."""
+    # The archive, or the folder of the package. -I: modules of the user's folder must not stand in for Python's own.
+    root = os.path.dirname(os.path.dirname(os.path.abspath(seatrial.__file__)))
+    program = "import sys; sys.path.insert(0, %r); from seatrial.probe import cuda; cuda.main()" % root
     try:
-        tried = _child([python, "-c", _torch_program()], env, plan, _TORCH_CHECK_TIMEOUT_S)
+        seen: Dict[str, Any] = _child([sys.executable, "-I", "-c", program], env, plan, _DRIVER_CHECK_TIMEOUT_S)
+    except CheckError as error:
+        return dict(cuda.nothing_seen(), libcuda=cuda.LIBRARY, error=str(error))
+    spelling = {_bare(gpu.uuid): gpu.uuid for gpu in plan.gpus}
+    for entry in seen["visible"] + seen["kernels"]:
+        entry["uuid"] = spelling.get(_bare(entry["uuid"]), entry["uuid"])
+    return seen
+
+
+def _try_torch(plan: Plan, env: Dict[str, str], visible: List[str]) -> List[Dict[str, Any]]:
+    """A matrix product by the target's own torch on each GPU of the plan; keys of ``gpu.kernel``."""
+    try:
+        tried = _child([launcher.interpreter(plan), "-c", _torch_program()], env, plan, _TORCH_CHECK_TIMEOUT_S)
     except CheckError as error:
         tried = {"torch": None, "kernels": [], "error": str(error)}
     results = {visible[kernel["index"]]: kernel for kernel in tried["kernels"]}
-    findings: List[Finding] = []
-    for uuid in (gpu.uuid for gpu in plan.gpus):
-        result = results.get(uuid, {"ok": False, "ms": None, "error": tried["error"] or "torch does not see this GPU"})
-        kernel = {"uuid": uuid, "kind": "torch", "torch": tried["torch"]}
-        kernel.update({key: result[key] for key in ("ok", "ms", "error")})
-        journal.write("gpu.kernel", **kernel)
-        if not kernel["ok"]:
-            findings.append(failures.torch_failed(kernel, python))
-    return Outcome(findings[:1], extra, tried["torch"])
+    unseen = {"ok": False, "ms": None, "error": tried["error"] or "torch does not see this GPU"}
+    kernels = []
+    for gpu in plan.gpus:
+        result = results.get(gpu.uuid, unseen)
+        kernel = {"uuid": gpu.uuid, "kind": "torch", "torch": tried["torch"]}
+        kernel.update((key, result[key]) for key in ("ok", "ms", "error"))
+        kernels.append(kernel)
+    return kernels
 
 
 def _torch_program() -> str:
     data = pkgutil.get_data("seatrial.agent", "torch_check.py")
     if data is None:
         raise CheckError("the archive lacks torch_check.py")
-    return data.decode()
+    # -c puts the working directory first, where a json.py of the user may lie. (-I would lose PYTHONPATH, and torch.)
+    return "import sys\nsys.path[:] = [folder for folder in sys.path if folder]\n" + data.decode()
 
 
 def _child(argv: List[str], env: Dict[str, str], plan: Plan, timeout_s: float) -> Any:
@@ -126,5 +135,5 @@ def _child(argv: List[str], env: Dict[str, str], plan: Plan, timeout_s: float) -
 
 
 def _bare(uuid: str) -> str:
-    """The UUID without GPU- or MIG-: CUDA reports the same 16 bytes for either."""
+    """The UUID without GPU- or MIG-."""
     return uuid.split("-", 1)[-1].lower()

@@ -9,6 +9,7 @@ from typing import Dict, List, Optional
 
 from seatrial.agent.journal import Journal
 from seatrial.agent.plan import Gpu, Plan
+from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.probe import proc
 from seatrial.probe.sampler import Sampler
@@ -93,12 +94,7 @@ class Observer(threading.Thread):
     def _tell_lost(self) -> None:
         for uuid in sorted(self._sampler.lost.difference(self._told_lost)):
             self._told_lost.append(uuid)
-            finding = Finding(
-                "gpu-lost",
-                "error",
-                "GPU %s was lost during the run." % uuid,
-                "It fell off the PCIe bus: overheating, power, or a hardware fault (Xid 79).",
-                "sudo dmesg | grep -i xid",
-                ["NVML: GPU is lost"],
-            )
+            known = by_id("gpu-lost")
+            evidence = ["NVML says that %s is lost" % uuid]
+            finding = Finding(known.id, known.severity, known.title, known.cause, known.fix, evidence)
             self._journal.write("finding", **finding.to_dict())

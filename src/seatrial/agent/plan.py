@@ -1,7 +1,7 @@
 """The agent's part of plan.json, read with the standard library; ``seatrial.job.plan.AgentPlan`` documents the keys."""
 
 import json
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 
 class Gpu(NamedTuple):
@@ -10,10 +10,11 @@ class Gpu(NamedTuple):
     uuid: str
     name: str
     minor: Optional[int] = None
+    compute_capability: Optional[str] = None
 
 
 class Plan(NamedTuple):
-    """See AgentPlan, key by key."""
+    """See AgentPlan, key by key; ``injection`` is the plan's, for the words of a finding."""
 
     run_id: str
     argv: List[str]
@@ -34,11 +35,17 @@ class Plan(NamedTuple):
     timeout_s: Optional[float] = None
     interactive: bool = False
     host_sampled: bool = False
+    injection: Optional[str] = None
 
 
 def read(path: str) -> Plan:
-    """The key ``agent`` of a plan.json. Raises OSError or ValueError."""
+    """The agent's plan of a plan.json. Raises OSError, or ValueError, KeyError or TypeError for what is none."""
     with open(path, encoding="utf-8") as file:
-        keys: Dict[str, Any] = json.load(file)["agent"]
-    keys["gpus"] = [Gpu(gpu["uuid"], gpu["name"], gpu.get("minor")) for gpu in keys.get("gpus", [])]
-    return Plan(**{key: value for key, value in keys.items() if key in Plan._fields})
+        whole = json.load(file)
+    keys: Dict[str, Any] = dict(whole["agent"], injection=whole.get("injection"))
+    keys["gpus"] = [Gpu(**_known(gpu, Gpu._fields)) for gpu in keys.get("gpus", [])]
+    return Plan(**_known(keys, Plan._fields))
+
+
+def _known(keys: Dict[str, Any], fields: Iterable[str]) -> Dict[str, Any]:
+    return {field: keys[field] for field in fields if field in keys}

@@ -62,14 +62,13 @@ def _write_started(journal: Journal, cgroup: Cgroup) -> None:
 def _check(plan: Plan, env: Dict[str, str], journal: Journal) -> Optional[contract.Outcome]:
     """The contract's outcome, or None when it is broken: then all is written down and nothing may start."""
     if plan.gpu_mode != "required":
-        return contract.Outcome([], [])
+        return contract.Outcome(None, [])
     if nvml.present():
         light_import.import_compiled_by_child("pynvml")
     outcome = contract.check(plan, env, journal)
-    if outcome.findings:
-        for finding in outcome.findings:
-            journal.write("finding", **finding.to_dict())
-            say("%s %s Run: %s" % (finding.message, finding.cause, finding.fix))
+    if outcome.finding is not None:
+        journal.write("finding", **outcome.finding.to_dict())
+        say("%s. %s Run: %s" % (outcome.finding.message, outcome.finding.cause, outcome.finding.fix))
         journal.write(
             "target.exited",
             exit_code=None,

@@ -10,6 +10,8 @@ import time
 import uuid
 from typing import Any, Dict, List, Optional
 
+LIBRARY = "libcuda.so.1"
+
 #: Threads of the one block that is launched; each writes one 32-bit word.
 _THREADS = 256
 
@@ -41,18 +43,21 @@ _CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76  # cuda.h
 
 
 class CudaError(Exception):
-    """A driver call failed; the text names the call, CUDA's own name of the error, and its number."""
+    """A driver call failed; the text names the call, CUDA's own name of the error, and its number (``status``)."""
+
+    def __init__(self, message: str, status: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Driver:
-    """libcuda.so.1, initialised. Raises CudaError when it cannot be loaded or cuInit fails."""
+    """libcuda.so.1, not yet initialised. Raises CudaError when it cannot be loaded."""
 
     def __init__(self) -> None:
         try:
-            self._library = ctypes.CDLL("libcuda.so.1")
+            self._library = ctypes.CDLL(LIBRARY)
         except OSError as error:
             raise CudaError("libcuda.so.1 cannot be loaded: %s" % error) from None
-        self.call("cuInit", 0)
 
     def call(self, function: str, *arguments: Any) -> None:
         """Call by name. Raises CudaError unless it returns CUDA_SUCCESS."""
@@ -61,7 +66,7 @@ class Driver:
             return
         name = ctypes.c_char_p()
         self._library.cuGetErrorName(status, ctypes.byref(name))
-        raise CudaError("%s: %s (%d)" % (function, (name.value or b"unknown error").decode(), status))
+        raise CudaError("%s: %s (%d)" % (function, (name.value or b"unknown error").decode(), status), status)
 
     def number(self, function: str, *arguments: Any) -> int:
         """Call a function whose first parameter is an int that it fills in."""
@@ -74,12 +79,16 @@ def check() -> Dict[str, Any]:
     """See and try every device.
 
     Returns:
-        ``{"visible": [...], "kernels": [...], "cuda_driver": "13.0" or None, "error": sentence or None}``; visible as
-        in the event ``gpu.check``, kernels as in ``gpu.kernel``. Never raises for a CUDA that is not there.
+        ``visible`` as in the event ``gpu.check``, ``kernels`` as in ``gpu.kernel``, ``cuda_driver`` ("13.0"),
+        ``libcuda`` (name of the library), ``cu_init`` (its result), ``error`` (a sentence); each of the last four
+        None where there is none. Never raises for a CUDA that is not there.
     """
-    result: Dict[str, Any] = {"visible": [], "kernels": [], "cuda_driver": None, "error": None}
+    result = nothing_seen()
     try:
         driver = Driver()
+        result["libcuda"] = LIBRARY
+        driver.call("cuInit", 0)
+        result["cu_init"] = 0
         version = driver.number("cuDriverGetVersion")
         result["cuda_driver"] = "%d.%d" % (version // 1000, version % 1000 // 10)
         for index in range(driver.number("cuDeviceGetCount")):
@@ -88,7 +97,14 @@ def check() -> Dict[str, Any]:
             result["kernels"].append(_try_kernel(driver, device, result["visible"][-1]["uuid"]))
     except CudaError as error:
         result["error"] = str(error)
+        if result["cu_init"] is None:
+            result["cu_init"] = error.status
     return result
+
+
+def nothing_seen() -> Dict[str, Any]:
+    """check()'s result before it has looked, and when it could not."""
+    return {"visible": [], "kernels": [], "cuda_driver": None, "libcuda": None, "cu_init": None, "error": None}
 
 
 def _describe(driver: Driver, device: int, index: int) -> Dict[str, Any]:
