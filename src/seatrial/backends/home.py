@@ -7,9 +7,11 @@ lies over it and is shared by all runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from seatrial.backends.user_mounts import inside
 from seatrial.errors import DiskError
 from seatrial.job.plan import CONTAINER_HOME, CONTAINER_MODELS, ContainerPlan, Mount
 from seatrial.system.files import write_atomically
@@ -49,7 +51,7 @@ def home_mounts(run_folder: Path, cache_folder: Path, *, named_user: bool) -> li
     """
     mounts = [
         Mount(source=run_folder / "home", target=CONTAINER_HOME),
-        Mount(source=cache_folder, target=CACHE),
+        Mount(source=cache_folder / "home", target=CACHE),  # beside it lies the agent, which no target may change
     ]
     if named_user:
         mounts += [
@@ -61,37 +63,60 @@ def home_mounts(run_folder: Path, cache_folder: Path, *, named_user: bool) -> li
 
 @dataclass(frozen=True)
 class HostFiles:
-    """What must be on the host before a container starts; an engine would create it as root, or refuse."""
+    """What must be on the host before a container starts; an engine would create it as root, or refuse.
+
+    Attributes:
+        folders: to make.
+        mount_points: host path that shows through a mount → what is mounted over it there; of the same kind.
+        texts: file → its text.
+    """
 
     folders: tuple[Path, ...]
+    mount_points: dict[Path, Path]
     texts: dict[Path, str]
 
     def write(self) -> None:
         """Make what is not there yet. Raises DiskError."""
         for folder in self.folders:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise DiskError(
-                    f"Cannot make the folder {folder}: {error.strerror}", run=f"ls -ld {folder.parent}"
-                ) from error
+            _make(folder, folder=True)
+        for point, source in self.mount_points.items():
+            _make(point, folder=source.is_dir())
         for path, text in self.texts.items():
             write_atomically(path, text.encode())
 
 
+def _make(path: Path, *, folder: bool) -> None:
+    try:
+        (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
+        if not folder:
+            path.touch()
+    except OSError as error:
+        raise DiskError(f"Cannot make {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error
+
+
 def host_files(container: ContainerPlan) -> HostFiles:
-    """The host's side of a container's home, read from its plan. Pure; ``write`` acts."""
+    """The host's side of a container's mounts, read from its plan. Pure; ``write`` acts."""
     sources = {mount.target: mount.source for mount in container.mounts}
-    folders = [sources[target] for target in (CONTAINER_HOME, CACHE, CONTAINER_MODELS) if target in sources]
-    if CONTAINER_HOME in sources:
-        folders.append(sources[CONTAINER_HOME] / ".cache")  # the mount point, else the engine makes it as root
+    folders = tuple(sources[target] for target in (CONTAINER_HOME, CACHE, CONTAINER_MODELS) if target in sources)
     texts = {}
     if PASSWD in sources and container.user:
         uid, gid = container.user.split(":")
         name = container.env["USER"]
         texts[sources[PASSWD]] = _passwd(name, uid, gid)
         texts[sources[GROUP]] = _group(name, gid)
-    return HostFiles(tuple(folders), texts)
+    return HostFiles(folders, _mount_points(container.mounts), texts)
+
+
+def _mount_points(mounts: Sequence[Mount]) -> dict[Path, Path]:
+    """For each mount inside another, e.g. HOME/.cache inside HOME: the path on the host that it covers."""
+    points = {}
+    for mount in mounts:
+        around = [other for other in mounts if other is not mount and inside(mount.target, other.target)]
+        if around:
+            nearest = max(around, key=lambda other: len(other.target))
+            if not nearest.read_only:
+                points[nearest.source / PurePosixPath(mount.target).relative_to(nearest.target)] = mount.source
+    return points
 
 
 def _passwd(name: str, uid: str, gid: str) -> str:

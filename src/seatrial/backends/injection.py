@@ -76,9 +76,11 @@ def choose(
     capabilities = capabilities or DEFAULT_CAPABILITIES
     # CUDA's default order is fastest first; with this it is NVML's, which the contract is written in.
     env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    if facts.name == "docker":
+    if driver.wsl:  # one node stands for all GPUs, and CUDA is what chooses among them
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
+    if facts.name == "docker" and not (facts.desktop and not driver.wsl):
         toolkit_env = {**env, "NVIDIA_DRIVER_CAPABILITIES": ",".join(capabilities)}
-        if facts.nvidia_hook:
+        if facts.nvidia_hook or facts.desktop:
             return _gpus_flag(facts, gpus, driver, toolkit_env)
         if "nvidia" in facts.runtimes:
             return _nvidia_runtime(facts, gpus, driver, toolkit_env)
@@ -103,10 +105,13 @@ def _none() -> InjectionPlan:
 def _gpus_flag(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: dict[str, str]) -> InjectionPlan:
     return InjectionPlan(
         "nvidia-runtime",
-        "Docker has the NVIDIA Container Toolkit's hook; GPUs by UUID, since indices can change at a reboot",
+        "Docker Desktop's own GPU support"
+        if facts.desktop
+        else "Docker has the NVIDIA Container Toolkit's hook; GPUs by UUID, since indices can change at a reboot",
         devices=_nodes_for_systemd(facts, gpus, driver),
-        gpus_flag=f'"device={",".join(gpu.uuid for gpu in gpus)}"',
+        gpus_flag="all" if driver.wsl else f'"device={",".join(gpu.uuid for gpu in gpus)}"',
         env=env,
+        groups=_node_groups(facts, gpus, driver),
     )
 
 
@@ -116,7 +121,8 @@ def _nvidia_runtime(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles
         "Docker has the runtime nvidia but no hook for --gpus: GPUs through NVIDIA_VISIBLE_DEVICES",
         devices=_nodes_for_systemd(facts, gpus, driver),
         runtime="nvidia",
-        env={**env, "NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)},
+        env={**env, "NVIDIA_VISIBLE_DEVICES": "all" if driver.wsl else ",".join(gpu.uuid for gpu in gpus)},
+        groups=_node_groups(facts, gpus, driver),
     )
 
 
@@ -152,19 +158,17 @@ def _cdi_names(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> 
 def _cdi(
     facts: EngineFacts, gpus: Sequence[Gpu], names: tuple[str, ...], driver: DriverFiles, env: dict[str, str]
 ) -> InjectionPlan:
-    if names == (f"{CDI_KIND}=all",):
-        env = {**env, "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
     why = "Podman ignores --gpus" if facts.name == "podman" else "Docker has no NVIDIA hook or runtime"
     return InjectionPlan(
         "cdi",
         f"{why}; its CDI specs list the GPUs",
         devices=names,
         env=env,
-        groups=_cdi_groups(facts, gpus, driver),
+        groups=_node_groups(facts, gpus, driver),
     )
 
 
-def _cdi_groups(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...]:
+def _node_groups(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...]:
     nodes = _nodes(gpus, driver)
     return _groups(facts, nodes) if nodes else ()
 
@@ -183,7 +187,6 @@ def _device_nodes(
     if driver.wsl:
         mounts = [Mount(source=Path(WSL_MOUNT), target=WSL_MOUNT, read_only=True)]
         folder = f"{WSL_MOUNT}/lib"
-        env = {**env, "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
     elif driver.folder:
         mounts = [Mount(source=Path(driver.folder), target=driver.folder, read_only=True)]
         folder = driver.folder
@@ -245,6 +248,12 @@ def _refuse_impossible(
     podman = facts.name == "podman"
     engine = "Podman" if podman else "Docker"
     need = "a CDI spec" if podman else "the NVIDIA Container Toolkit or a CDI spec"
+    if facts.desktop and not driver.wsl:
+        raise GpuContractError(
+            "Docker Desktop runs containers in a virtual machine that has no GPU",
+            cause="the current Docker context is Docker Desktop's, not that of an engine on this host",
+            run="docker context use default",
+        )
     if any(gpu.mig for gpu in gpus):
         raise GpuContractError(
             f"A MIG slice gets into a container only through {need}, and {engine} has none for it",
@@ -260,14 +269,15 @@ def _refuse_impossible(
             + ("; ".join(absent) if absent else "the GPU's node under /dev"),
             run="seatrial doctor",
         )
-    # Rootless Podman can keep the caller's groups; rootless Docker passes none on.
-    closed = [node.path for node in nodes if not (node.accessible if podman else node.world)]
+    # crun can keep the caller's groups in a rootless container, runc cannot, and Docker does not ask it to.
+    keeps_groups = podman and "crun" in facts.runtimes
+    closed = [node.path for node in nodes if not (node.accessible if keeps_groups else node.world)]
     if facts.rootless and closed:
         raise GpuContractError(
             f"Rootless {engine} cannot open {', '.join(closed)}",
             cause="this user may not read and write the nodes"
-            if podman
-            else "only a group may open the nodes, and rootless Docker passes no supplementary group on",
+            if keeps_groups
+            else "not everybody may open the nodes, and no supplementary group of this user reaches the container",
             run=f"sudo chmod a+rw {' '.join(closed)}",
         )
 

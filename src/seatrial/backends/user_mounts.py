@@ -46,8 +46,8 @@ def place(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount, ...]:
     placed = {mount.target: mount for mount in ours}
     targets: set[str] = set()
     for mount in mounts:
-        hidden = [target for target in placed if _inside(target, mount.target) and target != mount.target]
-        reserved = [folder for folder in RESERVED if _inside(mount.target, folder)]
+        hidden = [target for target in placed if inside(target, mount.target) and target != mount.target]
+        reserved = [folder for folder in RESERVED if inside(mount.target, folder)]
         if (reserved and mount.target not in ALLOWED_IN_RESERVED) or hidden:
             what = f"hide {', '.join(hidden)}" if hidden else f"lie in {reserved[0]}, which is not the user's"
             raise UsageError(
@@ -61,5 +61,6 @@ def place(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount, ...]:
     return tuple(sorted(placed.values(), key=lambda mount: len(PurePosixPath(mount.target).parts)))
 
 
-def _inside(path: str, folder: str) -> bool:
+def inside(path: str, folder: str) -> bool:
+    """Whether a path in the container is the folder or below it."""
     return PurePosixPath(path).is_relative_to(folder)

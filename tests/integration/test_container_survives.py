@@ -1,0 +1,145 @@
+"""What scripts take for granted, inside the container that is planned, on the real engines. No agent, no GPU."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from seatrial.backends.container import plan_container
+from seatrial.backends.env_file import proxy_env
+from seatrial.backends.home import host_files
+from seatrial.backends.injection import choose
+from seatrial.backends.run_options import run_options
+from seatrial.job.model import Job, Target
+from seatrial.job.plan import ImagePlan
+from seatrial.probe.driver_files import DriverFiles
+
+from ..unit.backends.planning_facts import docker, podman
+
+IMAGE = "python:3.11-slim-bookworm"
+
+SCRIPT = """\
+import getpass, grp, json, os, pathlib, pwd, socket, subprocess, tempfile
+
+home = pathlib.Path.home()
+(home / ".cache" / "huggingface").mkdir(exist_ok=True)
+(home / ".cache" / "huggingface" / "hub").touch()
+(home / ".local").mkdir()
+pathlib.Path("model.pth").write_text("saved beside the script")
+program = pathlib.Path(tempfile.mkdtemp()) / "program"
+program.write_text("#!/bin/sh\\necho ran")
+program.chmod(0o755)
+try:
+    pathlib.Path("/usr/local/x").touch()
+    root = "writable"
+except OSError as error:
+    root = error.strerror
+print(json.dumps({
+    "user": getpass.getuser(),
+    "passwd": pwd.getpwuid(os.getuid()).pw_uid == os.getuid(),
+    "group": bool(grp.getgrgid(os.getgid()).gr_name),
+    "expanded": os.path.expanduser("~"),
+    "address": bool(socket.gethostbyname(socket.gethostname())),
+    "program": subprocess.run([program], capture_output=True, text=True).stdout,
+    "root": root,
+    "shm_bytes": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
+    "capabilities": [line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")][0],
+    "cuda": os.environ["CUDA_VISIBLE_DEVICES"],
+}))
+"""
+
+
+def engine_or_skip(name: str, image: str) -> None:
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed")
+    if subprocess.run([name, "image", "inspect", image], capture_output=True).returncode != 0:
+        pytest.skip(f"{name} does not answer, or has no image {image}")
+
+
+def run_script(engine_name: str, folder: Path, uid: int, **keys: object) -> dict[str, object]:
+    """The script's report from a container planned for this uid, who owns the folder."""
+    project, run_folder = folder / "project", folder / "run"
+    project.mkdir()
+    run_folder.mkdir()
+    (project / "train.py").write_text(SCRIPT)
+    agent = folder / "agent.pyz"
+    agent.touch()
+    facts = docker() if engine_name == "docker" else podman(rootless=False)
+    parts = plan_container(
+        Job.model_validate({"project": project, "target": Target(kind="script", value="train.py"), **keys}),
+        run_id=f"test-{folder.name[-20:]}-{os.getpid()}",
+        run_folder=run_folder,
+        image=ImagePlan(tag=IMAGE, build=False),
+        engine=facts,
+        injection=choose(facts, (), DriverFiles(version=None)),
+        agent_archive=agent,
+        secrets_folder=None,
+        resume_from=None,
+        uid=uid,
+        gid=uid,
+        user_name="ada",
+        cache_folder=folder / "cache",
+        environ=proxy_env({}),
+        gpu_count=0,
+        command=("python3", "train.py"),
+    )
+    host_files(parts.container).write()
+    if os.geteuid() == 0:
+        for path in [folder, *folder.rglob("*")]:
+            os.chown(path, uid, uid)
+    argv = run_options(parts.container, IMAGE).plus(remove=True).argv([engine_name])
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    for saved in ("project/model.pth", "cache/home/huggingface/hub", "run/home/.local"):
+        assert (folder / saved).stat().st_uid == uid
+    assert isinstance(report, dict)
+    return report
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("uid", [1234, 0])
+def test_docker(tmp_path: Path, uid: int) -> None:
+    engine_or_skip("docker", IMAGE)
+    if os.geteuid() != 0:
+        if uid == 0:
+            pytest.skip("only root's container runs as root")
+        uid = os.getuid()
+    report = run_script("docker", tmp_path, uid)
+    assert report == {
+        "user": "ada",
+        "passwd": True,
+        "group": True,
+        "expanded": "/home/seatrial",
+        "address": True,
+        "program": "ran\n",
+        "root": "Read-only file system",
+        "shm_bytes": 2 * 2**30,
+        # CHOWN, DAC_OVERRIDE and FOWNER are bits 0, 1 and 3
+        "capabilities": "000000000000000b" if uid == 0 else "0000000000000000",
+        "cuda": "",
+    }
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(("network", "writable"), [("host", False), ("none", True)])
+def test_docker_on_other_networks(tmp_path: Path, network: str, writable: bool) -> None:
+    engine_or_skip("docker", IMAGE)
+    uid = os.getuid()
+    report = run_script("docker", tmp_path, uid, network=network, writable=writable)
+    assert report["address"] is True
+    assert (report["root"] == "Read-only file system") is not writable
+
+
+@pytest.mark.podman
+def test_podman_as_root(tmp_path: Path) -> None:
+    """Podman writes the passwd entry itself; its user need not be known to the image."""
+    if os.geteuid() != 0:
+        pytest.skip("rootful Podman is root's")
+    engine_or_skip("podman", IMAGE)
+    report = run_script("podman", tmp_path, 1234, network="host", ulimits=("nofile=1024:1024", "nproc=1024:1024"))
+    assert (report["user"], report["passwd"], report["root"]) == ("ada", True, "Read-only file system")
+    assert report["shm_bytes"] == 2 * 2**30

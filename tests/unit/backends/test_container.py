@@ -1,0 +1,334 @@
+"""The container plan: golden plans for each kind of engine, and the rules one by one."""
+
+import json
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from seatrial.backends.container import gpu_memory_enforceable
+from seatrial.backends.home import HostFiles, host_files
+from seatrial.errors import DiskError, EngineError, UsageError
+from seatrial.job.model import DataMount
+from seatrial.job.plan import ContainerPlan, ImagePlan
+from seatrial.probe import driver_files
+
+from ..probe import driver_trees as trees
+from .planning_facts import CDI_BY_UUID, H200S, NO_DRIVER, container, docker, podman
+
+GIB = 2**30
+
+
+def golden(plan: ContainerPlan) -> str:
+    return json.dumps(plan.model_dump(mode="json", exclude_defaults=True), indent=1)
+
+
+def mounts(plan: ContainerPlan) -> dict[str, str]:
+    return {mount.target: f"{mount.source}{':ro' if mount.read_only else ''}" for mount in plan.mounts}
+
+
+def test_golden_docker_cpu(snapshot: SnapshotAssertion) -> None:
+    data, models = Path("/data/mnist"), Path("/home/ada/mnist/models")
+    parts = container(
+        docker(),
+        name="first try",
+        data=DataMount(source=data, read_only=True),
+        models=DataMount(source=models, read_only=False),
+        secrets=("HF_TOKEN",),
+        secrets_folder=Path("/run/user/1000/seatrial/20261120-231501-k3f9"),
+        resume_from=Path("/home/ada/mnist/.seatrial/runs/20261119-101112-bcdf/checkpoints"),
+    )
+    assert golden(parts.container) == snapshot
+    assert [f"{choice.what}: {choice.value} | {choice.reason}" for choice in parts.choices] == snapshot
+    assert parts.companion is None
+
+
+def test_golden_docker_nvidia_runtime(snapshot: SnapshotAssertion) -> None:
+    assert golden(container(docker(nvidia_hook=True), H200S).container) == snapshot
+
+
+def test_golden_docker_cdi(snapshot: SnapshotAssertion) -> None:
+    assert golden(container(docker(cdi_devices=CDI_BY_UUID), H200S[:1]).container) == snapshot
+
+
+def test_golden_docker_device_nodes(snapshot: SnapshotAssertion, tmp_path: Path) -> None:
+    """The layout of the H200 host that was measured: the driver in a folder of its own."""
+    driver = driver_files.find(str(trees.one_folder(tmp_path)), {})
+    image = ImagePlan(tag="cuda", build=False, env={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64:/usr/local/cuda/lib64"})
+    assert golden(container(docker(), H200S[:1], driver, image=image).container) == snapshot
+
+
+def test_golden_podman_rootless_cdi(snapshot: SnapshotAssertion) -> None:
+    assert golden(container(podman(cdi_devices=CDI_BY_UUID, selinux=True), H200S).container) == snapshot
+
+
+def test_golden_docker_rootless(snapshot: SnapshotAssertion) -> None:
+    assert golden(container(docker(rootless=True), writable=True).container) == snapshot
+
+
+def test_golden_companion(snapshot: SnapshotAssertion, tmp_path: Path) -> None:
+    driver = driver_files.find(str(trees.one_folder(tmp_path)), {})
+    image = ImagePlan(tag="busybox", build=False, python=None)
+    parts = container(docker(), H200S[:1], driver, image=image, publish=("8080:80",), env={"A": "1"})
+    assert parts.companion is not None
+    assert golden(parts.companion) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("engine", "uid", "user", "userns", "passwd", "capabilities"),
+    [
+        (docker(), 1000, "1000:1000", None, True, False),
+        (docker(), 0, "0:0", None, False, True),
+        (docker(rootless=True), 1000, "0:0", None, False, True),
+        (podman(), 1000, "1000:1000", "keep-id", False, False),
+        (podman(rootless=False), 0, "0:0", None, False, True),
+    ],
+)
+def test_outputs_belong_to_the_caller(engine, uid, user, userns, passwd, capabilities) -> None:  # type: ignore[no-untyped-def]
+    plan = container(engine, uid=uid).container
+    assert (plan.user, plan.userns) == (user, userns)
+    assert ("/etc/passwd" in mounts(plan)) is passwd
+    assert ("DAC_OVERRIDE" in plan.capabilities) is capabilities
+
+
+@pytest.mark.parametrize(
+    ("gpus", "keys", "shm_bytes"),
+    [
+        ((), {}, 2 * GIB),
+        (H200S, {}, 4 * GIB),
+        (H200S, {"memory_bytes": 6 * GIB}, 3 * GIB),
+        (H200S, {"memory_bytes": 64 * GIB}, 4 * GIB),
+        (H200S, {"shm_bytes": GIB, "memory_bytes": 6 * GIB}, GIB),
+    ],
+)
+def test_shared_memory(gpus, keys, shm_bytes) -> None:  # type: ignore[no-untyped-def]
+    assert container(docker(nvidia_hook=True), gpus, **keys).container.shm_bytes == shm_bytes
+
+
+def test_env_precedence_and_secrets(tmp_path: Path) -> None:
+    file = tmp_path / "train.env"
+    file.write_text(
+        "# comment\n\nA=file\nB=file\nHF_TOKEN=leaked\nHF_HOME=/models/hf\nFROM_HOST\nNOT_ON_HOST\nQ='x y'\n"
+    )
+    parts = container(
+        docker(),
+        env_files=(file,),
+        env={"B": "flag"},
+        secrets=("HF_TOKEN",),
+        environ={"FROM_HOST": "h", "HF_TOKEN": "t"},
+    )
+    env = parts.container.env
+    assert (env["A"], env["B"], env["HF_HOME"], env["FROM_HOST"], env["Q"]) == (
+        "file",
+        "flag",
+        "/models/hf",
+        "h",
+        "'x y'",
+    )
+    assert "HF_TOKEN" not in env
+    assert "NOT_ON_HOST" not in env
+    assert "leaked" not in parts.container.model_dump_json()
+    assert any("HF_TOKEN is a secret" in warning for warning in parts.warnings)
+
+
+@pytest.mark.parametrize("line", ["export A=1", "A =1", "=1"])
+def test_an_env_file_line_that_is_none(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "bad.env"
+    file.write_text(f"OK=1\n{line}\n")
+    with pytest.raises(UsageError, match=r"bad\.env:2: expected NAME=value"):
+        container(docker(), env_files=(file,))
+
+
+def test_an_env_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        container(docker(), env_files=(tmp_path / "absent.env",))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        container(docker(), env_files=(tmp_path / "binary",))
+
+
+def test_proxies_in_both_cases() -> None:
+    environ = {"HTTPS_PROXY": "http://proxy:3128", "no_proxy": "localhost", "http_proxy": "http://127.0.0.1:3128"}
+    parts = container(docker(), environ=environ)
+    assert parts.container.env["https_proxy"] == parts.container.env["HTTPS_PROXY"] == "http://proxy:3128"
+    assert parts.container.env["NO_PROXY"] == "localhost"
+    assert [warning for warning in parts.warnings if "loopback" in warning]
+    assert not container(docker(), environ=environ, network="host").warnings
+
+
+def test_the_drivers_folder_comes_last_whatever_the_user_sets(tmp_path: Path) -> None:
+    driver = driver_files.find(str(trees.one_folder(tmp_path)), {})
+    plan = container(docker(), H200S[:1], driver, env={"LD_LIBRARY_PATH": "/opt/lib"}).container
+    assert plan.env["LD_LIBRARY_PATH"] == "/opt/lib:/usr/local/nvidia/lib64"
+
+
+def test_overriding_what_the_gpus_hang_on_is_warned_of() -> None:
+    parts = container(docker(nvidia_hook=True), H200S, env={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+    assert parts.container.env["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+    assert any("CUDA_DEVICE_ORDER" in warning for warning in parts.warnings)
+
+
+@pytest.mark.parametrize(
+    ("engine", "keys", "hostname"),
+    [
+        (docker(), {}, "20261120-231501-k3f9"),
+        (docker(), {"name": "my run/№1"}, "my-run-1"),
+        (docker(), {"network": "training"}, "20261120-231501-k3f9"),
+        (docker(), {"network": "host"}, None),
+        (docker(), {"network": "none"}, "localhost"),
+        (docker(), {"network": "container:db"}, None),
+        (podman(), {}, None),
+    ],
+)
+def test_the_hostname_resolves(engine, keys, hostname) -> None:  # type: ignore[no-untyped-def]
+    assert container(engine, **keys).container.hostname == hostname
+
+
+def test_user_mounts(tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "tmp").mkdir()
+    plan = container(
+        docker(),
+        project=tmp_path,
+        mounts=("weights:/weights:ro", f"{tmp_path}/tmp:/tmp", f"{tmp_path}:/home/seatrial/.cache/huggingface"),
+    ).container
+    assert mounts(plan)["/weights"] == f"{tmp_path}/weights:ro"
+    assert mounts(plan)["/tmp"] == f"{tmp_path}/tmp"
+    assert plan.tmpfs == ()
+    targets = list(mounts(plan))
+    assert targets.index("/home/seatrial") < targets.index("/home/seatrial/.cache")
+    assert targets.index("/home/seatrial/.cache") < targets.index("/home/seatrial/.cache/huggingface")
+
+
+def test_a_user_mount_takes_the_place_of_ours(tmp_path: Path) -> None:
+    data = DataMount(source=Path("/data/mnist"), read_only=True)
+    plan = container(docker(), data=data, mounts=(f"{tmp_path}:/data",)).container
+    assert mounts(plan)["/data"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mount", "message"),
+    [
+        ("{here}", "is no SOURCE:TARGET"),
+        ("{here}:/a:/b", "is no SOURCE:TARGET"),
+        ("{here}:/a:rx", "is no SOURCE:TARGET"),
+        (":/a", "is no SOURCE:TARGET"),
+        ("{here}:relative", "must be an absolute path"),
+        ("{here}:/a/../seatrial", "must be an absolute path"),
+        ("{here}/absent:/a", "there is no"),
+        ("{here}:/seatrial/run", "not the user's"),
+        ("{here}:/proc/x", "not the user's"),
+        ("{here}:/dev", "not the user's"),
+        ("{here}:/", "would hide"),
+        ("{here}:/home", "would hide /home/seatrial"),
+        ("{here}:/etc", "would hide /etc/passwd"),
+    ],
+)
+def test_mounts_that_cannot_be_meant(tmp_path: Path, mount: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        container(docker(), mounts=(mount.format(here=tmp_path),))
+
+
+def test_two_mounts_on_one_target(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="two mounts have the target /a"):
+        container(docker(), mounts=(f"{tmp_path}:/a", f"{tmp_path}:/a/"))
+
+
+@pytest.mark.parametrize("device", ["/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "nvidia.com/gpu=0"])
+def test_gpus_come_through_the_request_alone(device: str) -> None:
+    with pytest.raises(UsageError, match="is a GPU"):
+        container(docker(), devices=(device,))
+    assert container(docker(), devices=("/dev/fuse",)).container.devices == ("/dev/fuse",)
+
+
+@pytest.mark.parametrize(
+    ("keys", "facts"), [({"cpus": 2.0}, {"cpu_limits": False}), ({"memory_bytes": GIB}, {"memory_limits": False})]
+)
+def test_limits_that_cannot_be_kept_are_refused(keys, facts) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(EngineError, match="cannot enforce"):
+        container(podman(**facts), **keys)
+    container(podman(**facts))
+    container(podman(), **keys)
+
+
+def test_flags_people_know() -> None:
+    plan = container(
+        docker(),
+        workdir="/workspace/src",
+        publish=("8080:80",),
+        ulimits=("memlock=-1",),
+        cpus=1.5,
+        memory_bytes=GIB,
+        grace_s=12.5,
+        name="w1",
+    ).container
+    assert (plan.workdir, plan.publish, plan.ulimits) == ("/workspace/src", ("8080:80",), ("memlock=-1",))
+    assert (plan.cpus, plan.memory_bytes) == (1.5, GIB)
+    assert plan.stop_timeout_s == 23
+    assert plan.labels == {"seatrial.run": "20261120-231501-k3f9", "seatrial.name": "w1"}
+
+
+def test_a_relative_workdir_is_refused() -> None:
+    with pytest.raises(UsageError, match="absolute path") as caught:
+        container(docker(), workdir="src")
+    assert "/workspace/src" in (caught.value.run or "")
+
+
+def test_warnings() -> None:
+    parts = container(docker(), network="host", publish=("80:80",), shm_bytes=2 * GIB, memory_bytes=GIB)
+    assert len(parts.warnings) == 2
+
+
+def test_gpu_memory_is_refused_where_nothing_keeps_it() -> None:
+    assert [gpu_memory_enforceable(framework) for framework in ("torch", "tensorflow", "jax", None)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_host_files_are_read_from_the_plan(tmp_path: Path) -> None:
+    plan = container(docker(), (), NO_DRIVER, models=DataMount(source=tmp_path / "models", read_only=False)).container
+    moved = [
+        mount.model_copy(update={"source": tmp_path / mount.source.name})
+        if str(mount.source).startswith("/home/ada")
+        else mount
+        for mount in plan.mounts
+    ]
+    files = host_files(plan.model_copy(update={"mounts": tuple(moved)}))
+    files.write()
+    files.write()  # a second run of the same project finds its folders there
+    assert (tmp_path / "models").is_dir()
+    assert (tmp_path / "passwd").read_text().splitlines()[1] == "ada:x:1000:1000::/home/seatrial:/bin/sh"
+    assert "ada:x:1000:" in (tmp_path / "group").read_text()
+
+
+def test_mount_points_inside_mounts_are_made_by_the_caller(tmp_path: Path) -> None:
+    """Docker would make them, owned by root: in the user's project, or in the cache of all later runs."""
+    project, weights, token = tmp_path / "project", tmp_path / "weights", tmp_path / "token"
+    project.mkdir()
+    weights.mkdir()
+    token.write_text("t")
+    targets = (f"{weights}:/workspace/a/weights", f"{token}:/workspace/a/token:ro", f"{weights}:/elsewhere")
+    plan = container(docker(), project=project, mounts=targets).container
+    files = host_files(plan)
+    assert files.mount_points[Path("/home/ada/mnist/.seatrial/runs/20261120-231501-k3f9/home/.cache")] == Path(
+        "/home/ada/.cache/seatrial/home"
+    )
+    HostFiles(
+        (), {point: source for point, source in files.mount_points.items() if tmp_path in point.parents}, {}
+    ).write()
+    assert (project / "a" / "weights").is_dir()
+    assert (project / "a" / "token").read_bytes() == b""
+    assert not (project / "elsewhere").exists()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match="Not a directory"):
+        HostFiles((tmp_path / "file" / "models",), {}, {}).write()
+
+
+def test_as_root_the_images_own_passwd_stays() -> None:
+    assert host_files(container(docker(rootless=True)).container).texts == {}
