@@ -113,7 +113,7 @@ def find(root: str = "/", environ: Optional[Mapping[str, str]] = None) -> Driver
     environ = os.environ if environ is None else environ
     wsl = host.exists("/dev/dxg")
     version = _version(host)
-    missing = []  # type: List[str]
+    missing: List[str] = []
     if version is None and not wsl:
         missing.append("/proc/driver/nvidia/version: the NVIDIA kernel module is not loaded")
     control, gpus, mig_caps = _nodes(host, wsl, missing)
@@ -232,7 +232,7 @@ def _libraries(host: _Host, folders: List[str], version: Optional[str], missing:
     found = []
     for capability, stems in LIBRARIES.items():
         for stem in stems:
-            others = []  # type: List[str]
+            others: List[str] = []
             library = next(_candidates(host, listings, stem, capability, version, others), None)
             if library:
                 found.append(library)
@@ -252,7 +252,7 @@ def _candidates(
 ) -> Iterator[Library]:
     """The library in each folder that has the loaded driver's version of it; files of others are noted."""
     for folder, listing in listings.items():
-        paths = {}  # type: Dict[str, List[str]]
+        paths: Dict[str, List[str]] = {}
         for name in listing:
             if name == stem + ".so" or name.startswith(stem + ".so."):
                 real = host.resolve(folder + "/" + name)

@@ -26,7 +26,7 @@ def parse(data: bytes, machine: Optional[str] = None) -> Dict[str, str]:
     if start < 0:
         raise ValueError("no glibc-ld.so.cache1.1 header")
     wanted = FLAG_ELF_LIBC6 | FLAG_ABI.get(machine or platform.machine(), 0)
-    libraries = {}  # type: Dict[str, str]
+    libraries: Dict[str, str] = {}
     try:
         count = HEADER.unpack_from(data, start)[1]
         for i in range(count):
