@@ -19,7 +19,8 @@ from seatrial.probe import proc
 from seatrial.system import agent_archive, command
 
 POLL_S = 0.05
-#: Rounds of SIGKILL: a process may fork while the first round goes on; what it forked is in its session.
+#: Rounds of SIGKILL: a process may fork while the first goes on (what it forked is in its session), and a killed
+#: one may take a while to end.
 KILL_ROUNDS = 100
 
 
@@ -94,8 +95,10 @@ class Local:
             time.sleep(POLL_S)
 
     def kill(self, handle: Handle) -> None:
+        sessions: set[int] = set()
         for _ in range(KILL_ROUNDS):
-            family = _family(handle)
+            sessions |= _sessions(handle)
+            family = [one for one in proc.everyone().values() if one.session in sessions and one.state != "Z"]
             if not family:
                 return
             for process in family:
@@ -104,10 +107,11 @@ class Local:
                 except ProcessLookupError:
                     pass
             time.sleep(POLL_S)
+        stuck = ",".join(str(process.pid) for process in family)
         raise EngineError(
-            f"Processes of this run do not end: {', '.join(str(process.pid) for process in family)}",
+            f"Processes of this run do not end: {stuck}",
             cause="they wait in the kernel, often for a driver or a network file system",
-            run=f"ps -o pid,stat,wchan:32,cmd -p {','.join(str(process.pid) for process in family)}",
+            run=f"ps -o pid,stat,wchan:32,cmd -p {stuck}",
         )
 
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
@@ -150,12 +154,10 @@ def _is_running(handle: Handle) -> bool:
     return False
 
 
-def _family(handle: Handle) -> list[proc.Process]:
-    """The agent, all below it, and all in a session of theirs, who may have been adopted by init since."""
+def _sessions(handle: Handle) -> set[int]:
+    """The agent's session and those of all below it; what is in them is the run's, even if init has adopted it."""
     leader = int(handle.id)
-    everyone = proc.everyone()
-    agent = everyone.get(leader)
+    agent = proc.read(leader)
     if agent is not None and str(agent.started_ticks) != handle.started:
-        return []  # another process has this ID now, so no session of ours is left either
-    sessions = {leader} | {process.session for process in proc.descendants(leader)}
-    return [process for process in everyone.values() if process.session in sessions and process.state != "Z"]
+        return set()  # another process has this ID now, which it could not get while our session lived
+    return {leader} | {process.session for process in proc.descendants(leader)}

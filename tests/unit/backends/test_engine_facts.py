@@ -1,0 +1,169 @@
+"""``docker info``, ``podman info`` and ``inspect`` → facts and states, from recordings and, for later versions, from
+what their API documentation names."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seatrial.backends.base import State
+from seatrial.backends.container_engine import container_state, image_facts
+from seatrial.backends.docker import Docker, docker_facts
+from seatrial.backends.podman import Podman, podman_facts
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+CLIENT = Path("/usr/bin/docker")
+
+
+def recorded(name):
+    return json.loads((RECORDED / f"{name}.json").read_text())
+
+
+@pytest.fixture
+def engine_that(tmp_path):
+    """Makes a stand-in for an engine's program with the given shell script."""
+
+    def make(script):
+        program = tmp_path / "engine"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return [str(program)]
+
+    return make
+
+
+def test_docker_20_10():
+    facts = docker_facts(recorded("docker-info-20.10.24"), hook=False, client=CLIENT)
+    assert facts.available
+    assert facts.reason == "Docker 20.10.24+dfsg1 answers"
+    assert facts.runtimes == ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux", "runc")
+    assert (facts.cdi_spec_dirs, facts.cdi_devices, facts.nvidia_hook) == ((), (), False)
+    assert (facts.rootless, facts.selinux, facts.cpu_limits, facts.memory_limits) == (False, False, True, True)
+    assert facts.cgroup_driver == "cgroupfs"
+
+
+def docker_info(**changes):
+    return {**recorded("docker-info-20.10.24"), **changes}
+
+
+def test_docker_says_which_cdi_devices_it_has_found():
+    info = docker_info(
+        ServerVersion="29.2.0",
+        CDISpecDirs=["/etc/cdi", "/var/run/cdi"],
+        DiscoveredDevices=[{"Source": "cdi", "ID": "nvidia.com/gpu=0"}, {"Source": "cdi", "ID": "nvidia.com/gpu=all"}],
+    )
+    facts = docker_facts(info, hook=True, client=CLIENT)
+    assert facts.cdi_devices == ("nvidia.com/gpu=0", "nvidia.com/gpu=all")
+    assert facts.nvidia_hook
+
+
+def test_an_older_docker_with_cdi_is_known_by_its_folders(tmp_path):
+    spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {}}]}
+    (tmp_path / "nvidia.json").write_text(json.dumps(spec))
+    facts = docker_facts(docker_info(CDISpecDirs=[str(tmp_path)]), hook=False, client=CLIENT)
+    assert facts.cdi_devices == ("nvidia.com/gpu=0",)
+
+
+def test_docker_rootless_without_limits_and_with_selinux():
+    info = docker_info(
+        SecurityOptions=["name=seccomp,profile=builtin", "name=selinux", "name=rootless", "name=cgroupns"],
+        CpuCfsQuota=False,
+        MemoryLimit=False,
+    )
+    facts = docker_facts(info, hook=False, client=CLIENT)
+    assert (facts.rootless, facts.selinux, facts.cpu_limits, facts.memory_limits) == (True, True, False, False)
+    assert "(rootless)" in facts.reason
+
+
+def test_docker_desktop_has_no_use_for_the_hosts_hook():
+    facts = docker_facts(docker_info(OperatingSystem="Docker Desktop"), hook=True, client=CLIENT)
+    assert facts.desktop
+    assert not facts.nvidia_hook
+    assert "Desktop" in facts.reason
+
+
+def test_docker_from_the_snap():
+    assert docker_facts(docker_info(DockerRootDir="/var/snap/docker/common"), hook=False, client=CLIENT).snap
+
+
+@pytest.mark.parametrize(("name", "rootless"), [("podman-info-4.3.1", False), ("podman-info-4.3.1-rootless", True)])
+def test_podman(name, rootless, tmp_path):
+    facts = podman_facts(recorded(name), (tmp_path,))
+    assert facts.available
+    assert facts.rootless is rootless
+    assert facts.version == "4.3.1"
+    assert facts.runtimes == ("runc",)
+    assert facts.cdi_spec_dirs == (str(tmp_path),)
+    assert facts.memory_limits is not rootless  # no cgroup controllers are delegated on cgroup v1
+    assert ("(rootless)" in facts.reason) is rootless
+
+
+@pytest.mark.parametrize("engine", [Docker, Podman])
+def test_an_engine_that_is_not_installed(engine):
+    facts = engine(["no-such-engine"]).facts()
+    assert not facts.available
+    assert facts.reason == "no-such-engine is not installed"
+    assert facts.fix
+
+
+@pytest.mark.parametrize(
+    ("key", "reason", "fix"),
+    [
+        ("docker-no-daemon", "The Docker daemon does not answer: it is not running", "sudo systemctl start docker"),
+        ("docker-permission", "You may not use the Docker daemon's socket", "sudo usermod -aG docker"),
+    ],
+)
+def test_a_docker_that_does_not_answer_says_why(engine_that, tmp_path, key, reason, fix):
+    (tmp_path / "stderr").write_text(recorded("engine-errors")[key]["stderr"])
+    facts = Docker(engine_that(f"echo '{{}}'; cat {tmp_path}/stderr >&2; exit 1")).facts()
+    assert not facts.available
+    assert reason in facts.reason
+    assert fix in facts.fix
+
+
+def test_a_client_that_succeeds_without_a_daemon_is_not_believed(engine_that):
+    facts = Docker(engine_that('echo \'{"ServerErrors": ["the daemon is on strike"]}\'')).facts()
+    assert not facts.available
+    assert "on strike" in facts.reason
+
+
+def test_an_engine_that_hangs_is_given_up(engine_that, monkeypatch):
+    monkeypatch.setattr("seatrial.backends.docker.INFO_TIMEOUT_S", 0.2)
+    facts = Docker(engine_that("exec sleep 60")).facts()
+    assert not facts.available
+    assert "did not answer within 0.2 s" in facts.reason
+    assert facts.fix == "sudo systemctl restart docker"
+
+
+def inspected(**state):
+    return {"Image": "abc", "State": {"Status": "exited", "ExitCode": 0, "OOMKilled": False, "Error": "", **state}}
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({}, State("exited", 0, image_id="sha256:abc")),
+        ({"ExitCode": 137, "OOMKilled": True}, State("exited", 137, oom_killed=True, image_id="sha256:abc")),
+        ({"Status": "running"}, State("running", image_id="sha256:abc")),
+        ({"Status": "paused"}, State("running", image_id="sha256:abc")),
+        ({"Status": "created"}, State("created", image_id="sha256:abc")),
+        ({"Status": "initialized"}, State("created", image_id="sha256:abc")),
+        ({"Status": "dead", "ExitCode": 1, "Error": "why"}, State("exited", 1, error="why", image_id="sha256:abc")),
+    ],
+)
+def test_container_state(state, expected):
+    assert container_state(inspected(**state)) == expected
+
+
+def test_image_facts():
+    facts = image_facts(
+        {
+            "Id": "abc",
+            "Size": 5,
+            "RepoDigests": ["localhost/x@sha256:1", "docker.io/library/x@sha256:2"],
+            "Config": {"Env": ["PATH=/bin", "A=b=c"], "Entrypoint": ["/run"], "Cmd": None, "User": "me"},
+        }
+    )
+    assert (facts.id, facts.digest, facts.size_bytes) == ("sha256:abc", "sha256:2", 5)
+    assert facts.env == {"PATH": "/bin", "A": "b=c"}
+    assert (facts.entrypoint, facts.cmd, facts.user, facts.workdir) == (("/run",), (), "me", "")
