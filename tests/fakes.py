@@ -6,7 +6,9 @@ Import as ``from fakes import FakeBackend``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 from seatrial.backends.base import Backend, EngineFacts, Handle, ImageFacts, State
 from seatrial.errors import EngineUnavailableError, GpuContractError, ImageError, SeatrialError
@@ -164,3 +166,192 @@ def failing_backends() -> dict[str, Backend]:
         "forgetful": ForgetfulBackend(),
         "offline": OfflineBackend(),
     }
+
+
+# NVML: a module object to hand to seatrial.probe in place of pynvml.
+
+
+class FakeNvmlError(Exception):
+    """pynvml.NVMLError: ``value`` is NVML's number."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
+        self.value = value
+
+    def __str__(self) -> str:
+        return {3: "Not Supported", 15: "GPU is lost", 18: "Driver/library version mismatch"}.get(self.value, "Unknown")
+
+
+@dataclass
+class FakeGpu:
+    """A GPU as NVML knows it; the handle is the object itself. ``missing`` names functions it does not support."""
+
+    uuid: str = "GPU-de421f49-0f0c-0000-0000-000000000000"
+    name: str = "NVIDIA H200"
+    minor: int = 0
+    memory_used_bytes: int = 1_000_000_000
+    memory_bytes: int = 150_754_820_096
+    utilization_pct: int = 90
+    power_mw: int = 350_500
+    energy_mj: int = 5_000_000
+    throttle_bits: int = 0x1 | 0x4
+    processes: list[tuple[int, int | None]] = field(default_factory=list)
+    gpm: dict[int, float] = field(default_factory=lambda: {2: 75.25, 3: 40.0, 5: 31.5, 10: 12.0})
+    slices: list[FakeGpu] = field(default_factory=list)
+    parent: FakeGpu | None = None
+    missing: frozenset[str] = frozenset()
+    lost: bool = False
+
+
+class FakeNvml:
+    """Works, unless told otherwise.
+
+    Args:
+        gpus: None in the list is a GPU that NVML counts but cannot open (its device node is withheld).
+        init_error: what nvmlInit fails with: 9 driver not loaded, 18 driver/library mismatch.
+    """
+
+    NVMLError = FakeNvmlError
+    NVML_ERROR_GPU_IS_LOST = 15
+    NVML_GPM_METRICS_GET_VERSION = 1
+
+    def __init__(self, gpus: list[FakeGpu | None] | None = None, init_error: int | None = None) -> None:
+        self.gpus = [FakeGpu()] if gpus is None else gpus
+        self.init_error = init_error
+        self.energy_reads = 0
+        self.gpm_samples_alive = 0
+
+    def nvmlInit(self) -> None:
+        if self.init_error is not None:
+            raise FakeNvmlError(self.init_error)
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.159.04"
+
+    def nvmlSystemGetCudaDriverVersion(self) -> int:
+        return 13000
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        gpu = self.gpus[index]
+        if gpu is None:
+            raise FakeNvmlError(2)
+        return gpu
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
+        for gpu in filter(None, self.gpus):
+            for candidate in (gpu, *gpu.slices):
+                if candidate.uuid == uuid:
+                    return candidate
+        raise FakeNvmlError(6)
+
+    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:
+        return self._ask(gpu, "nvmlDeviceGetUUID").uuid
+
+    def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:
+        return self._ask(gpu, "nvmlDeviceGetName").name
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> SimpleNamespace:
+        self._ask(gpu, "nvmlDeviceGetMemoryInfo")
+        return SimpleNamespace(total=gpu.memory_bytes, used=gpu.memory_used_bytes)
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> SimpleNamespace:
+        self._ask(gpu, "nvmlDeviceGetUtilizationRates")
+        if gpu.slices or gpu.parent:  # as NVML: not with MIG on
+            raise FakeNvmlError(3)
+        return SimpleNamespace(gpu=gpu.utilization_pct)
+
+    def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> list[int]:
+        return [1, 1] if self._ask(gpu, "nvmlDeviceGetMigMode").slices else [0, 0]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, gpu: FakeGpu) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: FakeGpu, index: int) -> FakeGpu:
+        if index >= len(gpu.slices):
+            raise FakeNvmlError(6)
+        return gpu.slices[index]
+
+    def nvmlDeviceIsMigDeviceHandle(self, gpu: FakeGpu) -> bool:
+        return gpu.parent is not None
+
+    def nvmlDeviceGetGpuInstanceId(self, gpu: FakeGpu) -> int:
+        assert gpu.parent is not None
+        return gpu.parent.slices.index(gpu) + 1
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, gpu: FakeGpu) -> FakeGpu:
+        assert gpu.parent is not None
+        return gpu.parent
+
+    def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu) -> tuple[int, int]:
+        self._ask(gpu, "nvmlDeviceGetCudaComputeCapability")
+        return 9, 0
+
+    def nvmlDeviceGetMinorNumber(self, gpu: FakeGpu) -> int:
+        return self._ask(gpu, "nvmlDeviceGetMinorNumber").minor
+
+    def nvmlDeviceGetComputeMode(self, gpu: FakeGpu) -> int:
+        self._ask(gpu, "nvmlDeviceGetComputeMode")
+        return 0
+
+    def nvmlDeviceGetPciInfo(self, gpu: FakeGpu) -> SimpleNamespace:
+        return SimpleNamespace(busId=f"00000000:1{self._ask(gpu, 'nvmlDeviceGetPciInfo').minor}:00.0")
+
+    def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu) -> int:
+        return self._ask(gpu, "nvmlDeviceGetPowerUsage").power_mw
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu) -> int:
+        self.energy_reads += 1
+        return self._ask(gpu, "nvmlDeviceGetTotalEnergyConsumption").energy_mj
+
+    def nvmlDeviceGetTemperature(self, gpu: FakeGpu, sensor: int) -> int:
+        self._ask(gpu, "nvmlDeviceGetTemperature")
+        return 40 + sensor
+
+    def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, clock: int) -> int:
+        self._ask(gpu, "nvmlDeviceGetClockInfo")
+        return {0: 300, 1: 1980, 2: 3201}[clock]
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: FakeGpu) -> int:
+        return self._ask(gpu, "nvmlDeviceGetCurrentClocksEventReasons").throttle_bits
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: FakeGpu) -> int:
+        return self._ask(gpu, "nvmlDeviceGetCurrentClocksThrottleReasons").throttle_bits
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[SimpleNamespace]:
+        self._ask(gpu, "nvmlDeviceGetComputeRunningProcesses")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=memory_bytes) for pid, memory_bytes in gpu.processes]
+
+    def nvmlGpmQueryDeviceSupport(self, gpu: FakeGpu) -> SimpleNamespace:
+        self._ask(gpu, "nvmlGpmQueryDeviceSupport")
+        return SimpleNamespace(isSupportedDevice=bool(gpu.gpm or any(part.gpm for part in gpu.slices)))
+
+    def nvmlGpmSampleAlloc(self) -> SimpleNamespace:
+        self.gpm_samples_alive += 1
+        return SimpleNamespace(values={})
+
+    def nvmlGpmSampleFree(self, sample: SimpleNamespace) -> None:
+        self.gpm_samples_alive -= 1
+
+    def nvmlGpmSampleGet(self, gpu: FakeGpu, sample: SimpleNamespace) -> None:
+        sample.values = dict(self._ask(gpu, "nvmlGpmSampleGet").gpm)
+
+    def nvmlGpmMigSampleGet(self, gpu: FakeGpu, instance: int, sample: SimpleNamespace) -> None:
+        sample.values = dict(self._ask(gpu, "nvmlGpmMigSampleGet").slices[instance - 1].gpm)
+
+    def c_nvmlGpmMetricsGet_t(self) -> SimpleNamespace:
+        return SimpleNamespace(metrics=[SimpleNamespace(metricId=0, value=0.0, nvmlReturn=3) for _ in range(8)])
+
+    def nvmlGpmMetricsGet(self, request: SimpleNamespace) -> None:
+        for metric in request.metrics[: request.numMetrics]:
+            if metric.metricId in request.sample2.values:
+                metric.value, metric.nvmlReturn = request.sample2.values[metric.metricId], 0
+
+    def _ask(self, gpu: FakeGpu, function: str) -> FakeGpu:
+        if gpu.lost:
+            raise FakeNvmlError(15)
+        if function in gpu.missing:
+            raise FakeNvmlError(3)
+        return gpu
