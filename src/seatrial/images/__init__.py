@@ -1,0 +1,1 @@
+"""Job → Dockerfile text (pure) → built image."""

@@ -1,0 +1,201 @@
+"""requirements.txt, read as pip reads it, checked here so that a mistake names its file and line before any build.
+
+Format: https://pip.pypa.io/en/stable/reference/requirements-file-format/
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from seatrial.errors import ConfigError
+
+_COMMENT = re.compile(r"(^|\s+)#.*$")
+_VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
+_URL = re.compile(r"^(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://")
+_LOGIN_IN_URL = re.compile(r"https?://[^/\s@]+@")
+_OWN_OPTION = re.compile(r"\s+--?[a-z]")
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2")
+
+#: Options of a line of their own that are passed on as they stand.
+_PASSED_ON = {
+    "-i", "--index-url", "--extra-index-url", "--trusted-host", "--no-index", "--pre", "--prefer-binary",
+    "--no-binary", "--only-binary", "--require-hashes", "--use-feature",
+}  # fmt: skip
+_INDEX_OPTIONS = ("-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links")
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What pip is asked for, as text.
+
+    Attributes:
+        lines: one requirement each, its own options included; comments gone.
+        constraints: lines of the constraints files named.
+        options: lines that set an option for all of pip, e.g. ``--pre``.
+    """
+
+    lines: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    def __add__(self, other: Requirements) -> Requirements:
+        return Requirements(
+            self.lines + other.lines, self.constraints + other.constraints, self.options + other.options
+        )
+
+    def replaced(self, place: int, line: str) -> Requirements:
+        """The same with another requirement at ``lines[place]``."""
+        return replace(self, lines=(*self.lines[:place], line, *self.lines[place + 1 :]))
+
+    @property
+    def names_an_index(self) -> bool:
+        """They say themselves where packages come from."""
+        return any(option.split()[0].split("=")[0] in _INDEX_OPTIONS for option in self.options)
+
+    @property
+    def needs_git(self) -> bool:
+        return any("git+" in line for line in self.lines)
+
+
+@dataclass
+class _Reader:
+    """Collects the lines of one file and of those it includes; ``place`` is the ``file:line`` being read."""
+
+    root: Path
+    lines: list[str] = field(default_factory=list)
+    constraints: list[str] = field(default_factory=list)
+    options: list[str] = field(default_factory=list)
+    seen: set[Path] = field(default_factory=set)
+
+    def read(self, path: Path, into: list[str]) -> None:
+        if path.resolve() in self.seen:
+            return
+        self.seen.add(path.resolve())
+        for number, line in _logical_lines(path):
+            place = f"{_shown(path, self.root)}:{number}"
+            _refuse_what_the_build_cannot_know(line, place)
+            if line.startswith("-"):
+                self._option(line, place, path, into)
+            else:
+                into.append(checked_requirement(line, place))
+
+    def _option(self, line: str, place: str, path: Path, into: list[str]) -> None:
+        name, _, value = line.replace("=", " ", 1).partition(" ") if line.startswith("--") else line.partition(" ")
+        value = value.strip()
+        if name in ("-r", "--requirement", "-c", "--constraint"):
+            included = path.parent / value
+            if not included.is_file():
+                raise ConfigError(f"{place}: {value} is not there", run=f"ls {included.parent}")
+            self.read(included, into if name in ("-r", "--requirement") else self.constraints)
+        elif name in ("-e", "--editable"):
+            raise _not_in_the_image(place, line)
+        elif name in ("-f", "--find-links") and not _URL.match(value):
+            raise ConfigError(
+                f"{place}: the folder {value} is not in the build",
+                run='name it in seatrial.toml: [image] find_links = "…"',
+            )
+        elif name in _PASSED_ON or name in ("-f", "--find-links"):
+            self.options.append(line)
+        else:
+            raise ConfigError(f"{place}: {name} is not an option of a requirements file that seatrial knows")
+
+
+def read_requirements(path: Path, root: Path) -> Requirements:
+    """The file and what it includes. Places in errors are relative to ``root``.
+
+    Raises ConfigError naming ``file:line``.
+    """
+    reader = _Reader(root)
+    reader.read(path, reader.lines)
+    return Requirements(tuple(reader.lines), tuple(reader.constraints), tuple(reader.options))
+
+
+def checked_requirement(text: str, place: str) -> str:
+    """``text`` if it is a requirement that the build can meet. Raises ConfigError that begins with ``place``."""
+    requirement = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
+    if _URL.match(requirement):
+        return text
+    if requirement.startswith((".", "/", "~")) or (requirement.endswith(_ARCHIVES) and "@" not in requirement):
+        raise _not_in_the_image(place, text)
+    try:
+        Requirement(requirement)
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0].rstrip(".:")
+        hint = "one = where == is meant" if re.search(r"\w\s*=\s*[\w.]", requirement) else None
+        raise ConfigError(
+            f"{place}: {requirement!r} is not a requirement: {reason}",
+            cause=hint,
+            run="write it like name>=1.2 (https://packaging.python.org/specifications/dependency-specifiers/)",
+        ) from error
+    return text
+
+
+def parsed(line: str) -> Requirement | None:
+    """The requirement on a checked line, or None for a bare URL."""
+    text = _OWN_OPTION.split(line, maxsplit=1)[0].strip()
+    return None if _URL.match(text) else Requirement(text)
+
+
+def canonical_name(line: str) -> str | None:
+    """Normalised package name of a checked line, or None for a bare URL, which only the build can tell."""
+    requirement = parsed(line)
+    return canonicalize_name(requirement.name) if requirement else None
+
+
+def _logical_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(number of the first line, text) without comments and blanks, continued lines joined."""
+    begun, start = "", 0
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        start = start if begun else number
+        if line.endswith("\\") and not line.lstrip().startswith("#"):
+            begun += line[:-1] + " "
+            continue
+        text = " ".join(_COMMENT.sub("", begun + line).split())
+        begun = ""
+        if text:
+            yield start, text
+    if begun.strip():
+        yield start, " ".join(begun.split())
+
+
+def _text(path: Path) -> str:
+    """The file as text. Windows shells redirect ``pip freeze`` as UTF-16, and pip reads that too."""
+    data = path.read_bytes()
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path.name} is not UTF-8 text", run=f"file {shlex.quote(str(path))}") from error
+
+
+def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:
+    if variable := _VARIABLE.search(line):
+        raise ConfigError(
+            f"{place}: {variable.group()} is not set inside the build",
+            run='put the index into seatrial.toml: [image] index_url = "…" (a build secret)',
+        )
+    if _LOGIN_IN_URL.search(line):
+        raise ConfigError(
+            f"{place}: a password in a requirements file would stay in the build cache",
+            run='put the index into seatrial.toml: [image] index_url = "…" (a build secret)',
+        )
+
+
+def _not_in_the_image(place: str, line: str) -> ConfigError:
+    return ConfigError(
+        f"{place}: {line!r} installs from a folder that is not in the image",
+        cause="the project is mounted at /workspace when it runs, not copied into the image",
+        run="leave the line out, and add PYTHONPATH=/workspace/src to [env] for a src layout",
+    )
+
+
+def _shown(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
