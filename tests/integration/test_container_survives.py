@@ -4,22 +4,28 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from seatrial.backends.cdi import DEFAULT_SPEC_DIRS, read_specs
 from seatrial.backends.container import plan_container
 from seatrial.backends.env_file import proxy_env
 from seatrial.backends.home import host_files
-from seatrial.backends.injection import choose
+from seatrial.backends.injection import InjectionPlan, choose
 from seatrial.backends.run_options import run_options
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import ImagePlan
-from seatrial.probe.driver_files import DriverFiles
+from seatrial.job.plan import Gpu, ImagePlan
+from seatrial.probe.driver_files import DriverFiles, find
 
 from ..unit.backends.planning_facts import docker, podman
+from ..unit.probe import driver_trees as trees
 
 IMAGE = "python:3.11-slim-bookworm"
+
+#: What Podman can run with in a virtual machine whose own limits are low.
+PODMAN_KEYS = {"network": "host", "ulimits": ("nofile=1024:1024", "nproc=1024:1024")}
 
 SCRIPT = """\
 import getpass, grp, json, os, pathlib, pwd, socket, subprocess, tempfile
@@ -59,12 +65,20 @@ def engine_or_skip(name: str, image: str) -> None:
         pytest.skip(f"{name} does not answer, or has no image {image}")
 
 
-def run_script(engine_name: str, folder: Path, uid: int, **keys: object) -> dict[str, object]:
+def run_script(
+    engine_name: str,
+    folder: Path,
+    uid: int,
+    *,
+    script: str = SCRIPT,
+    injection: InjectionPlan | None = None,
+    **keys: object,
+) -> dict[str, object]:
     """The script's report from a container planned for this uid, who owns the folder."""
     project, run_folder = folder / "project", folder / "run"
     project.mkdir()
     run_folder.mkdir()
-    (project / "train.py").write_text(SCRIPT)
+    (project / "train.py").write_text(script)
     agent = folder / "agent.pyz"
     agent.touch()
     facts = docker() if engine_name == "docker" else podman(rootless=False)
@@ -74,7 +88,7 @@ def run_script(engine_name: str, folder: Path, uid: int, **keys: object) -> dict
         run_folder=run_folder,
         image=ImagePlan(tag=IMAGE, build=False),
         engine=facts,
-        injection=choose(facts, (), DriverFiles(version=None)),
+        injection=injection or choose(facts, (), DriverFiles(version=None)),
         agent_archive=agent,
         secrets_folder=None,
         resume_from=None,
@@ -94,10 +108,13 @@ def run_script(engine_name: str, folder: Path, uid: int, **keys: object) -> dict
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    for saved in ("project/model.pth", "cache/home/huggingface/hub", "run/home/.local"):
-        assert (folder / saved).stat().st_uid == uid
     assert isinstance(report, dict)
     return report
+
+
+def assert_owned(folder: Path, uid: int) -> None:
+    for saved in ("project/model.pth", "cache/home/huggingface/hub", "run/home/.local"):
+        assert (folder / saved).stat().st_uid == uid
 
 
 @pytest.mark.docker
@@ -109,6 +126,7 @@ def test_docker(tmp_path: Path, uid: int) -> None:
             pytest.skip("only root's container runs as root")
         uid = os.getuid()
     report = run_script("docker", tmp_path, uid)
+    assert_owned(tmp_path, uid)
     assert report == {
         "user": "ada",
         "passwd": True,
@@ -140,6 +158,61 @@ def test_podman_as_root(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("rootful Podman is root's")
     engine_or_skip("podman", IMAGE)
-    report = run_script("podman", tmp_path, 1234, network="host", ulimits=("nofile=1024:1024", "nproc=1024:1024"))
+    report = run_script("podman", tmp_path, 1234, **PODMAN_KEYS)
+    assert_owned(tmp_path, 1234)
     assert (report["user"], report["passwd"], report["root"]) == ("ada", True, "Read-only file system")
     assert report["shm_bytes"] == 2 * 2**30
+
+
+@pytest.mark.podman
+def test_podman_resolves_a_made_up_cdi_device(tmp_path: Path) -> None:
+    """A spec of a kind of our own: it cannot be taken for a GPU by whoever else uses this machine meanwhile."""
+    if os.geteuid() != 0:
+        pytest.skip("only root writes CDI specs where Podman reads them")
+    engine_or_skip("podman", IMAGE)
+    library = tmp_path / "libcuda.so.1"
+    library.write_text("driver")
+    edits = {
+        "env": ["MADE_UP=1"],
+        "deviceNodes": [{"path": "/dev/nvidia7", "hostPath": "/dev/null"}],
+        "mounts": [{"hostPath": str(library), "containerPath": "/opt/driver/libcuda.so.1", "options": ["ro", "bind"]}],
+    }
+    device = {"name": f"made-up-{os.getpid()}", "containerEdits": edits}
+    spec = DEFAULT_SPEC_DIRS[1] / f"seatrial-test-{os.getpid()}.json"
+    spec.parent.mkdir(parents=True, exist_ok=True)
+    spec.write_text(json.dumps({"cdiVersion": "0.5.0", "kind": "seatrial.test/gpu", "devices": [device]}))
+    try:
+        facts = podman(rootless=False, cdi_devices=read_specs(DEFAULT_SPEC_DIRS).names)
+        name = f"seatrial.test/gpu={device['name']}"
+        gpu = Gpu(index=0, uuid="GPU-made-up", name="none", memory_bytes=1, cdi_name=name)
+        injection = choose(facts, (gpu,), DriverFiles(version=None))
+        assert (injection.strategy, injection.devices) == ("cdi", (name,))
+        script = (
+            "import json, os; print(json.dumps({'env': os.environ['MADE_UP'], 'node': os.stat('/dev/nvidia7').st_rdev,"
+            " 'library': open('/opt/driver/libcuda.so.1').read()}))"
+        )
+        report = run_script("podman", tmp_path, 1234, script=script, injection=injection, **PODMAN_KEYS)
+    finally:
+        spec.unlink()
+    assert report == {"env": "1", "node": Path("/dev/null").stat().st_rdev, "library": "driver"}
+
+
+@pytest.mark.docker
+def test_libraries_mounted_by_hand_are_found_by_the_linker(tmp_path: Path) -> None:
+    """No ldconfig, read-only root: a library of the image, mounted as the driver's, loads by the driver's soname."""
+    engine_or_skip("docker", IMAGE)
+    tree = tmp_path / "host"
+    trees.ubuntu(tree)
+    cat = ["docker", "run", "--rm", IMAGE, "sh", "-c", "cat /lib/*/libz.so.1"]
+    folder = tree / "usr/lib/x86_64-linux-gnu"
+    (folder / f"libcuda.so.{trees.VERSION}").write_bytes(subprocess.run(cat, capture_output=True, check=True).stdout)
+    injection = choose(
+        docker(), (Gpu(index=0, minor=0, uuid="GPU-0", name="none", memory_bytes=1),), find(str(tree), {})
+    )
+    here = replace(
+        injection,
+        devices=("/dev/null:/dev/nvidia0",),
+        mounts=tuple(m.model_copy(update={"source": tree / m.source.relative_to("/")}) for m in injection.mounts),
+    )
+    script = "import ctypes; print(ctypes.CDLL('libcuda.so.1').zlibCompileFlags() != 0 and '{\"loaded\": true}')"
+    assert run_script("docker", tmp_path, os.getuid(), script=script, injection=here) == {"loaded": True}
