@@ -267,7 +267,7 @@ def _refuse_impossible(
             f"{engine} has no way to give the container GPU {asked}",
             cause=f"it needs {need}, or all of the driver's files on this host; missing: "
             + ("; ".join(absent) if absent else "the GPU's node under /dev"),
-            run="seatrial doctor",
+            run=_first_fix(absent),
         )
     # crun can keep the caller's groups in a rootless container, runc cannot, and Docker does not ask it to.
     keeps_groups = podman and "crun" in facts.runtimes
@@ -280,6 +280,15 @@ def _refuse_impossible(
             else "not everybody may open the nodes, and no supplementary group of this user reaches the container",
             run=f"sudo chmod a+rw {' '.join(closed)}",
         )
+
+
+def _first_fix(absent: Sequence[str]) -> str:
+    """The command for the lowest layer that is missing: module, then nodes, then libraries."""
+    if any(line.startswith("/proc/") for line in absent):
+        return "sudo modprobe nvidia"
+    if not absent or any(line.startswith("/dev/") for line in absent):
+        return "sudo nvidia-modprobe -u -c 0; ls -l /dev/nvidia*"
+    return "ldconfig -p | grep -E 'libcuda|libnvidia-ml'"
 
 
 def _groups(facts: EngineFacts, nodes: Sequence[DeviceNode]) -> tuple[str, ...]:

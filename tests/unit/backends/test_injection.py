@@ -156,6 +156,17 @@ def test_no_way_in_says_what_is_missing(tmp_path: Path) -> None:
         choose(docker(), H200S[:1], driver_files.find(str(tree), {}))
     assert "/dev/nvidia-uvm" in (caught.value.cause or "")
     assert caught.value.exit_code == 3
+    assert (caught.value.run or "").startswith("sudo nvidia-modprobe")
+
+
+def test_the_lowest_missing_layer_is_mended_first(tmp_path: Path) -> None:
+    with pytest.raises(GpuContractError) as module:
+        choose(docker(), H200S[:1], driver_files.find(str(tmp_path), {}))
+    assert module.value.run == "sudo modprobe nvidia"
+    trees.kernel(tmp_path)
+    with pytest.raises(GpuContractError) as libraries:
+        choose(docker(), H200S[:1], driver_files.find(str(tmp_path), {}))
+    assert "libcuda" in (libraries.value.run or "")
 
 
 def test_a_gpu_whose_node_is_not_there(tmp_path: Path) -> None:
