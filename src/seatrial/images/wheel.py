@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import seatrial
+from seatrial.system.files import make_folder, write_atomically
 
 WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
 
@@ -47,6 +48,16 @@ def wheel_bytes() -> bytes:
             entry.external_attr = 0o644 << 16
             wheel.writestr(entry, data)
     return buffer.getvalue()
+
+
+def write_wheel(folder: Path) -> Path:
+    """The wheel as a file of this folder, named by its content; for ready images, which get it mounted."""
+    data = wheel_bytes()
+    path = folder / f"recipes-{hashlib.sha256(data).hexdigest()[:12]}.whl"
+    if not path.exists():
+        make_folder(folder)
+        write_atomically(path, data)
+    return path
 
 
 def _sources() -> list[Path]:

@@ -45,6 +45,7 @@ class ImageOptions(Strict):
     Attributes:
         base: image the build starts from.
         ready: a finished image to run as it is (``--image``); nothing is built then.
+        python: interpreter inside a ready image, where it is not one of the usual places; Python >= 3.8.
         ca_bundle: PEM file of extra certificate authorities, trusted in the build only.
         index_url: package index for pip, passed as a build secret (it may hold a password).
         find_links: folder or URL of wheels for pip.
@@ -55,6 +56,7 @@ class ImageOptions(Strict):
 
     base: str = "python:3.11-slim-bookworm"
     ready: str | None = None
+    python: str | None = None
     ca_bundle: Path | None = None
     index_url: str | None = None
     find_links: str | None = None

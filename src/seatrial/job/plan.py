@@ -22,6 +22,7 @@ CONTAINER_MODELS = "/models"
 CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
+CONTAINER_RECIPES = "/seatrial/recipes.whl"
 CONTAINER_SECRETS = "/seatrial/secrets"
 CONTAINER_RESUME = "/seatrial/resume"
 

@@ -15,7 +15,7 @@ from seatrial.job.script import find_module
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 #: Folders that hold no script of the user's.
-_SKIPPED = {"node_modules", "site-packages", "__pycache__", "venv", "env", "build", "dist"}
+_SKIPPED = {"node_modules", "site-packages", "venv", "env", "build", "dist"}
 _MAX_LOOKED_AT = 2000
 
 
@@ -36,12 +36,12 @@ def resolve_target(
         return _module_target(module, words, project)
     if words and (project / words[0]).is_file():
         return Target(kind="script", value=_script(words[0], project), args=tuple(words[1:]))
-    if words and words[0] in recipes and image is None:
+    if words and words[0] in recipes:
         return Target(kind="recipe", value=words[0], args=tuple(words[1:]))
     if image is not None and not (words and words[0].endswith(".py") and _is_path_like(words[0], project)):
         return Target(kind="image", value="", args=tuple(words))
     if not words:
-        scripts = sorted(_scripts(project))[:5]
+        scripts = sorted(_scripts(project), key=lambda path: (path.count("/"), "train" not in path, path))[:5]
         there = f"; here are {', '.join(scripts)}" if scripts else f"; recipes: {', '.join(sorted(recipes))}"
         raise TargetError(
             f"nothing to run: name a script, a recipe or -m module{there}", run=_run_example(scripts, recipes)
@@ -127,7 +127,7 @@ def _scripts(folder: Path) -> Iterator[str]:
             looked_at += 1
             if looked_at > _MAX_LOOKED_AT:
                 return
-            if entry.name.startswith(".") or entry.name in _SKIPPED:
+            if entry.name.startswith((".", "__")) or entry.name in _SKIPPED:
                 continue
             if entry.suffix == ".py" and entry.is_file():
                 yield str(entry.relative_to(folder))

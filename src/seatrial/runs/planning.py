@@ -14,10 +14,12 @@ from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.env_file import read_env_file
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.plan import plan_image
+from seatrial.images.wheel import write_wheel
 from seatrial.job.gpus import GpuRequest, Selection, select
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import (
     CONTAINER_AGENT,
+    CONTAINER_RECIPES,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
     AgentPlan,
@@ -26,6 +28,7 @@ from seatrial.job.plan import (
     Gpu,
     ImagePlan,
     Injection,
+    Mount,
     Plan,
 )
 from seatrial.job.script import ScriptFacts
@@ -174,13 +177,17 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
         gpu_count=len(gpus),
         command=(image.python, CONTAINER_AGENT, f"{CONTAINER_RUN}/plan.json") if image.python else argv,
     )
+    made_container, recipe_env = made.container, {}
+    if job.target.kind == "recipe" and not image.build:
+        made_container, recipe_env = _with_recipes(made.container, image, site)
     return _Parts(
         places=places,
         argv=tuple(argv),
         script_index=script_index,
         injection=way_in.strategy,
+        env=recipe_env,
         image=image,
-        container=made.container,
+        container=made_container,
         companion=made.companion,
         choices=(
             *image_choices,
@@ -189,6 +196,14 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
         ),
         warnings=(*way_in.warnings, *made.warnings),
     )
+
+
+def _with_recipes(container: ContainerPlan, image: ImagePlan, site: Site) -> tuple[ContainerPlan, dict[str, str]]:
+    """A ready image has no recipes inside: they are mounted as our own wheel, which Python imports as it is."""
+    wheel = Mount(source=write_wheel(site.host.cache_folder / "recipes"), target=CONTAINER_RECIPES, read_only=True)
+    own = container.env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
+    path = ":".join(filter(None, [CONTAINER_RECIPES, own]))
+    return container.model_copy(update={"mounts": (*container.mounts, wheel)}), {"PYTHONPATH": path}
 
 
 def _image(job: Job, site: Site, script: ScriptFacts, *, cpu_only: bool) -> tuple[ImagePlan, tuple[Choice, ...]]:
@@ -204,7 +219,7 @@ def _image(job: Job, site: Site, script: ScriptFacts, *, cpu_only: bool) -> tupl
         return image.model_copy(update={"python": "python3"}), (*choices, unknown)
     facts = facts or site.backend.pull(image.tag)
     inside = {
-        "python": site.backend.find_python(image.tag),
+        "python": job.image.python or site.backend.find_python(image.tag),
         "entrypoint": facts.entrypoint,
         "cmd": facts.cmd,
         "env": facts.env,
