@@ -29,7 +29,7 @@ class Known(NamedTuple):
     severity: str = "error"
 
     def shows_in(self, line: str) -> bool:
-        """Whether one of the symptoms stands in the line. Plain searches: ten times faster here than a regex."""
+        """Whether one of the symptoms stands in the line."""
         return any(_contains(line, symptom) for symptom in self.symptoms)
 
 

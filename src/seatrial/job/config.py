@@ -51,24 +51,23 @@ _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
 
-def _reads(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """A validator from one of our parsers: text only, its UsageError as pydantic's ValueError."""
+def _reads(parse: Callable[[str], Any], what: str) -> Callable[[Any], Any]:
+    """A validator from one of our parsers; its UsageError becomes pydantic's ValueError. Numbers are read as text."""
 
     def read(value: Any) -> Any:
-        if not isinstance(value, str):
-            raise ValueError(f"expected text, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(f"expected {what}, got {value!r}")
         try:
-            return parse(value)
+            return parse(str(value))
         except UsageError as error:
             raise ValueError(error.message) from None
 
     return read
 
 
-def _duration(value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = f"{value:f}"
-    return float(_reads(units.parse_seconds)(value))
+_size = _reads(units.parse_bytes, 'a size such as "8GB"')
+_duration = _reads(units.parse_seconds, 'a duration such as "10m"')
+_gpus = _reads(lambda text: str(GpuRequest.parse(text)), 'a GPU request such as 2 or "device=0,2"')
 
 
 def _number(value: Any) -> float:
@@ -100,12 +99,6 @@ def _or_false(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is False else read(value)
 
 
-def _gpus(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    return str(_reads(GpuRequest.parse)(value))
-
-
 def _matching(pattern: str, what: str) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
@@ -126,11 +119,15 @@ def _path(value: Any, info: ValidationInfo) -> Path:
     return Path(info.context["base"] / path)
 
 
-def _data(value: Any, info: ValidationInfo) -> DataMount:
-    """``DIR``, ``DIR:ro`` or ``DIR:rw``. Read-only unless it says otherwise."""
-    if isinstance(value, str) and value.endswith((":ro", ":rw")):
-        return DataMount(source=_path(value[:-3], info), read_only=value.endswith(":ro"))
-    return DataMount(source=_path(value, info), read_only=True)
+def _folder(*, read_only: bool) -> Callable[[Any, ValidationInfo], DataMount]:
+    """A validator of ``DIR``, ``DIR:ro`` and ``DIR:rw``; ``read_only`` is what the first means."""
+
+    def read(value: Any, info: ValidationInfo) -> DataMount:
+        if isinstance(value, str) and value.endswith((":ro", ":rw")):
+            return DataMount(source=_path(value[:-3], info), read_only=value.endswith(":ro"))
+        return DataMount(source=_path(value, info), read_only=read_only)
+
+    return read
 
 
 def _mount(value: Any, info: ValidationInfo) -> str:
@@ -167,7 +164,7 @@ def _text(*examples: str) -> dict[str, Any]:
     return {**_TEXT, "examples": list(examples)}
 
 
-Size = Annotated[int, BeforeValidator(_reads(units.parse_bytes)), Schema(_text("512m", "8GB", "2GiB"))]
+Size = Annotated[int, BeforeValidator(_size), Schema(_text("512m", "8GB", "2GiB"))]
 Duration = Annotated[
     float,
     BeforeValidator(_duration),
@@ -180,7 +177,8 @@ Gpus = Annotated[
     Schema({"anyOf": [_text("auto", "none", "all", "device=0,2"), {"type": "integer", "minimum": 1}]}),
 ]
 PathLike = Annotated[Path, BeforeValidator(_path), Schema(_TEXT)]
-Data = Annotated[DataMount, BeforeValidator(_data), Schema(_text("./data", "./data:rw"))]
+Data = Annotated[DataMount, BeforeValidator(_folder(read_only=True)), Schema(_text("./data", "./data:rw"))]
+Models = Annotated[DataMount, BeforeValidator(_folder(read_only=False)), Schema(_text("./models"))]
 Mount = Annotated[str, BeforeValidator(_mount), Schema(_text("./cache:/cache:rw"))]
 FolderOrUrl = Annotated[str, BeforeValidator(_folder_or_url), Schema(_TEXT)]
 Name = Annotated[
@@ -217,6 +215,7 @@ class ImageTable(_Table):
 
     base: str = Field(default="python:3.11-slim-bookworm", description="Image that the build starts from.")
     ready: str | None = Field(default=None, description="A finished image to run as it is; nothing is built then.")
+    python: str | None = Field(default=None, description="Interpreter in a ready image, if not in a usual place.")
     ca_bundle: PathLike | None = Field(default=None, description="PEM file of certificate authorities for the build.")
     index_url: str | None = Field(default=None, description="Package index for pip; kept out of the image.")
     find_links: FolderOrUrl | None = Field(default=None, description="Folder or URL of wheels for pip.")
@@ -242,7 +241,7 @@ class CriteriaTable(_Table):
         Schema({"anyOf": [_text("10m"), {"type": "number"}, _OR_FALSE]}),
     ] = Field(default=None, description="Longest run; false: not judged.")
     max_image_size: Annotated[
-        int | None, BeforeValidator(_or_false(_reads(units.parse_bytes))), Schema({"anyOf": [_text("4GB"), _OR_FALSE]})
+        int | None, BeforeValidator(_or_false(_size)), Schema({"anyOf": [_text("4GB"), _OR_FALSE]})
     ] = Field(default=4_000_000_000, description="Largest image; false: not judged.")
     model: Globs = Field(default=[], description="Globs, one of which must match a new file that is not empty.")
 
@@ -260,7 +259,7 @@ class ConfigFile(_Table):
         default="auto", description="One process per GPU, or one for all; auto reads the script."
     )
     data: Data | None = Field(default=None, description="Folder mounted read-only at /data; DIR:rw opens it.")
-    models: PathLike | None = Field(default=None, description="Folder mounted at /models.")
+    models: Models | None = Field(default=None, description="Folder mounted at /models.")
     mounts: list[Mount] = Field(default=[], description="Further mounts, SOURCE:TARGET[:ro|rw].")
     env: Variables = Field(default={}, description="Variables for the target.")
     env_files: list[PathLike] = Field(default=[], description="Files of NAME=value lines; env wins over them.")

@@ -280,7 +280,9 @@ def _find(device: str, gpus: Sequence[Gpu]) -> Gpu:
     else:
         found = [gpu for gpu in selectable if gpu.uuid.lower().startswith(device.lower())]
     if not found:
-        raise GpuRequestError(f"there is no GPU {device} here; there is {_listing(selectable)}", run="nvidia-smi -L")
+        named = device if "-" in device else f"GPU {device}"
+        there = ", ".join(gpu.uuid for gpu in selectable) if "-" in device else _listing(selectable)
+        raise GpuRequestError(f"there is no {named} here; there is {there}", run="nvidia-smi -L")
     if len(found) > 1:
         uuids = ", ".join(gpu.uuid for gpu in found)
         raise GpuRequestError(f"{device} begins more than one UUID: {uuids}", run="nvidia-smi -L")

@@ -30,6 +30,15 @@ else:
 
 _TABLES: dict[str, type[BaseModel]] = {"": ConfigFile, "image": ImageTable, "criteria": CriteriaTable}
 
+#: pydantic's type of an error → the words of TOML for it.
+_EXPECTED = {
+    "bool_type": "expected true or false",
+    "dict_type": "expected a table",
+    "list_type": "expected a list",
+    "model_type": "expected a table",
+    "string_type": "expected text",
+}
+
 #: Keys of the file whose flag is spelled otherwise.
 _FLAGS = {
     "image.ready": "image",
@@ -99,7 +108,7 @@ class _Source:
 
     def _message(self, detail: ErrorDetails) -> str:
         """``seatrial.toml: criteria.mean_utilization: expected …, got …``."""
-        location = [str(part) for part in detail["loc"] if part != "[key]"]
+        location = [str(part) for part in detail["loc"] if part != "[key]" and not isinstance(part, int)]
         key, table = ".".join(location), ".".join(location[:-1])
         known = list(_TABLES[table].model_fields) if table in _TABLES else []
         near = [] if location[-1] in known else difflib.get_close_matches(location[-1], known, n=1)
@@ -107,10 +116,9 @@ class _Source:
         if detail["type"] == "extra_forbidden":
             return f"{self._key(key)}: unknown key{hint or '; known here: ' + ', '.join(known)}"
         problem = detail["msg"].removeprefix("Value error, ")
-        if detail["type"] == "model_type":
-            problem = "expected a table"
         if detail["type"] != "value_error":
-            problem = f"{problem.replace('Input should be', 'expected')}, got {detail['input']!r}"
+            expected = _EXPECTED.get(detail["type"]) or problem.replace("Input should be", "expected")
+            problem = f"{expected}, got {detail['input']!r}"
         return f"{self._key(key)}: {problem}{hint}"
 
 
@@ -191,7 +199,9 @@ def _target(
     named = from_flags if {"target", "module"} & set(from_flags) else from_file
     args = from_flags.get("args") or named.get("args", [])
     if "target" in named and "module" in named and named is from_file:
-        raise ConfigError("target and module are both set: keep one of them", run="seatrial run --help")
+        raise ConfigError(
+            "the project's file sets both target and module: keep one of them", run="seatrial plan train.py"
+        )
     words = [named["target"]] if "target" in named else []
     if words and named is from_flags and cwd != project and (cwd / words[0]).is_file():
         words = [str(cwd / words[0])]
@@ -202,7 +212,7 @@ def _check_paths(config: Mapping[str, Any]) -> None:
     """What is mounted or read must be there: an engine would create a missing folder, owned by root."""
     if "data" in config:
         _check_data(config["data"]["source"])
-    models = config.get("models")
+    models = config["models"]["source"] if "models" in config else None
     if models is not None and models.exists() and not models.is_dir():
         raise DataError(f"models folder {models} is a file", run=f"ls -l {shlex.quote(str(models))}")
     sources = [Path(mount.split(":")[0]) for mount in config.get("mounts", [])]
@@ -218,7 +228,8 @@ def _check_data(folder: Path) -> None:
         beside = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
         near = difflib.get_close_matches(folder.name, beside, n=1)
         hint = f"; did you mean {folder.parent / near[0]}?" if near else ""
-        raise DataError(f"data folder {folder} does not exist{hint}", run=f"ls {shlex.quote(str(folder.parent))}")
+        there = next(parent for parent in folder.parents if parent.is_dir())
+        raise DataError(f"data folder {folder} does not exist{hint}", run=f"ls {shlex.quote(str(there))}")
     if not folder.is_dir():
         raise DataError(
             f"data folder {folder} is a file", run=f"seatrial run --data {shlex.quote(str(folder.parent))} …"

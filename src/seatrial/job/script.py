@@ -147,7 +147,7 @@ class _Reader:
             if path.stat().st_size > _MAX_FILE_BYTES:
                 return None
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SyntaxWarning)  # e.g. invalid escapes: the script's own affair
+                warnings.simplefilter("ignore")  # e.g. of invalid escapes: the script's own affair
                 return ast.parse(path.read_bytes(), filename=shown)
         except SyntaxError as error:
             problem = f"{shown}:{error.lineno or 1}: {error.msg}"

@@ -1,0 +1,55 @@
+"""Writes the reference pages that come from code: `python docs/reference/generate.py`. A test keeps them current."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from seatrial.findings.catalogue import CATALOGUE, LAYERS
+from seatrial.findings.known import Known
+from seatrial.job.config import json_schema
+
+HERE = Path(__file__).parent
+
+
+def schema_text() -> str:
+    """seatrial.schema.json."""
+    return json.dumps(json_schema(), indent=2) + "\n"
+
+
+def findings_text() -> str:
+    """findings.md: the catalogue of known failures, layer by layer."""
+    return "\n".join(_findings_lines()) + "\n"
+
+
+def _findings_lines() -> Iterator[str]:
+    yield "# Findings"
+    yield ""
+    yield f"The {len(CATALOGUE)} failures that seatrial knows, from the host to the framework. Receipts and the agent"
+    yield "name them by ID. In symptoms, … stands for any text. Generated from `src/seatrial/findings/`."
+    for layer, entries in LAYERS.items():
+        yield ""
+        yield f"## {layer.capitalize()}"
+        for entry in entries:
+            yield from _entry_lines(entry)
+
+
+def _entry_lines(entry: Known) -> Iterator[str]:
+    yield ""
+    yield f"### `{entry.id}`"
+    yield ""
+    yield f"{entry.title} ({entry.severity})."
+    yield ""
+    if entry.symptoms:
+        yield "- Printed: " + " · ".join(f"`{symptom}`" for symptom in entry.symptoms)
+    yield f"- Cause: {entry.cause}."
+    yield f"- Fix: `{entry.fix}`"
+    yield "- Source: " + ", ".join(entry.sources)
+
+
+PAGES = {"seatrial.schema.json": schema_text, "findings.md": findings_text}
+
+if __name__ == "__main__":
+    for name, text in PAGES.items():
+        (HERE / name).write_text(text(), encoding="utf-8")

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
+
+from seatrial.errors import GpuContractError, GpuRequestError, SeatrialError
+from seatrial.job.gpus import CAPABILITIES, GpuRequest, select
+from seatrial.job.plan import Gpu
+
+
+def gpu(index: int, mig: str | None = None) -> Gpu:
+    uuid = f"MIG-{index}a{mig[-1]}" if mig else f"GPU-{index}b4e21ff-0000-0000-0000-000000000000"
+    return Gpu(index=index, uuid=uuid, name="MIG 1g.10gb" if mig else "NVIDIA H200", memory_bytes=10**10, mig=mig)
+
+
+FOUR = [gpu(index) for index in range(4)]
+#: GPU 0 is in MIG mode with two slices, GPU 1 is whole.
+MIXED = [gpu(0), gpu(0, "0:0"), gpu(0, "0:1"), gpu(1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("auto", "auto"),
+        ("none", "none"),
+        ("ALL", "all"),
+        ("2", "2"),
+        ("count=2", "2"),
+        ("0,2", "device=0,2"),
+        ("device=0", "device=0"),
+        ('"device=0, 2"', "device=0,2"),
+        ("GPU-DE421F49", "GPU-de421f49"),
+        ("device=MIG-GPU-5c89852c-d268/1/0", "device=MIG-GPU-5c89852c-d268/1/0"),
+        ("0:1", "device=0:1"),
+        ("all,capabilities=compute,utility", "all,capabilities=compute,utility"),
+        ('all,"capabilities=compute,utility"', "all,capabilities=compute,utility"),
+        ("driver=nvidia,count=2,capabilities=gpu", "2"),
+        ("capabilities=compute,device=1", "device=1,capabilities=compute"),
+    ],
+)
+def test_requests(text: str, canonical: str) -> None:
+    request = GpuRequest.parse(text)
+    assert str(request) in (canonical, f"device={canonical}")
+    assert GpuRequest.parse(str(request)) == request
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0", "", "-1", "0,", "two", "0,0", "0,x", "device=all", "all,utility", "1.5", "count=0", "count=1,2", "driver=amd",
+     "all,capabilities=fast", "all,capabilities=utility", "none,capabilities=compute", "GPU-", "GPU-xyz", "0:", "99999",
+     "capabilities=compute", "all,options=x"],
+)  # fmt: skip
+def test_refused_requests(text: str, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(GpuRequestError) as caught:
+        GpuRequest.parse(text)
+    assert told(caught.value) == snapshot
+
+
+indices = st.integers(0, 9999).map(str)
+devices = st.one_of(
+    indices,
+    st.tuples(indices, indices).map(":".join),
+    st.text("0123456789abcdef", min_size=1, max_size=32).map("GPU-{}".format),
+    st.text("0123456789abcdef", min_size=1, max_size=32).map("MIG-{}".format),
+)
+names = st.lists(st.sampled_from(CAPABILITIES), max_size=3, unique=True).map(lambda some: ("compute", *some))
+requests = st.one_of(
+    st.sampled_from([GpuRequest("auto"), GpuRequest("none"), GpuRequest("all")]),
+    st.builds(GpuRequest, st.just("count"), count=st.integers(1, 9999)),
+    st.builds(
+        GpuRequest,
+        st.just("devices"),
+        devices=st.lists(devices, min_size=1, max_size=8, unique=True).map(tuple),
+        capabilities=st.one_of(st.just(()), names.map(lambda some: tuple(dict.fromkeys(some)))),
+    ),
+)
+
+
+@given(requests)
+def test_the_canonical_form_parses_back(request_: GpuRequest) -> None:
+    assert GpuRequest.parse(str(request_)) == request_
+
+
+@given(st.one_of(st.text(), st.text("0123456789,:=\"'-acdegilmnopuvGPUMI")))
+def test_any_text_is_a_request_or_refused(text: str) -> None:
+    try:
+        request = GpuRequest.parse(text)
+    except GpuRequestError:
+        return
+    assert GpuRequest.parse(str(request)) == request
+
+
+@pytest.mark.parametrize(
+    ("text", "leased", "load", "chosen"),
+    [
+        ("none", {}, {}, []),
+        ("all", {}, {}, [0, 1, 2, 3]),
+        ("3,1", {}, {}, [1, 3]),  # PCI order
+        ("GPU-2b", {}, {}, [2]),
+        ("1", {}, {}, [0]),
+        ("1", {0: "run-a"}, {}, [1]),
+        ("2", {}, {0: 0.9, 1: 0.5, 2: 0.1, 3: 0.2}, [2, 3]),
+        ("device=0", {0: "run-a"}, {}, [0]),  # named: shared
+        ("auto", {}, {0: 0.3}, [1]),
+        ("auto", {0: "run-a", 1: "run-b", 2: "run-c"}, {3: 1.0}, [3]),
+    ],
+)
+def test_selection(text: str, leased: dict[int, str], load: dict[int, float], chosen: list[int]) -> None:
+    selection = choose(text, FOUR, leased, load)
+    assert [gpu.index for gpu in selection.gpus] == chosen
+    assert selection.choices[0].reason
+
+
+def choose(text: str, available: list[Gpu], leased: dict[int, str] | None = None, load: dict[int, float] | None = None):
+    return select(
+        GpuRequest.parse(text),
+        available,
+        leased={FOUR[index].uuid: run for index, run in (leased or {}).items()},
+        load={FOUR[index].uuid: busy for index, busy in (load or {}).items()},
+    )
+
+
+def test_sharing_is_said() -> None:
+    choices = choose("all", FOUR, {2: "run-a"}).choices
+    assert [(choice.value, choice.reason) for choice in choices[1:]] == [("2 (NVIDIA H200)", "run run-a holds it too")]
+
+
+def test_two_requests_in_turn_get_different_gpus() -> None:
+    first = choose("1", FOUR).gpus[0]
+    second = choose("1", FOUR, {first.index: "run-a"}).gpus[0]
+    assert first != second
+
+
+def test_auto_without_a_gpu_is_the_cpu_and_says_so() -> None:
+    selection = choose("auto", [])
+    assert selection.gpus == ()
+    assert "no NVIDIA GPU" in selection.choices[0].reason
+
+
+def test_auto_takes_every_idle_gpu_for_a_script_that_uses_several() -> None:
+    selection = select(
+        GpuRequest.parse("auto"),
+        FOUR,
+        leased={FOUR[0].uuid: "run-a"},
+        load={FOUR[1].uuid: 0.5},
+        multi_gpu_evidence="train.py:31 init_process_group",
+    )
+    assert [gpu.index for gpu in selection.gpus] == [2, 3]
+    assert "train.py:31 init_process_group" in selection.choices[0].reason
+
+
+def test_a_slice_by_its_name_and_its_uuid() -> None:
+    assert [gpu.mig for gpu in choose("0:1", MIXED).gpus] == ["0:1"]
+    assert [gpu.mig for gpu in choose("MIG-0a0", MIXED).gpus] == ["0:0"]
+
+
+def test_all_takes_the_slice_and_not_its_parent() -> None:
+    assert [gpu.mig for gpu in choose("all", [gpu(0), gpu(0, "0:0")]).gpus] == ["0:0"]
+
+
+def test_a_count_takes_whole_gpus_and_slices_only_where_there_are_no_others() -> None:
+    assert [gpu.index for gpu in choose("1", MIXED).gpus] == [1]
+    assert [gpu.mig for gpu in choose("1", MIXED[:3]).gpus] == ["0:0"]
+
+
+REFUSED = {
+    "no such index": ("5", FOUR, {}),
+    "no such device": ("device=7", FOUR, {}),
+    "no such uuid": ("GPU-ffff", FOUR, {}),
+    "no such slice": ("3:0", MIXED, {}),
+    "ambiguous uuid": ("GPU-0", [gpu(0), gpu(0).model_copy(update={"index": 1, "uuid": "GPU-0b5"})], {}),
+    "same gpu twice": ("0,GPU-0b4", FOUR, {}),
+    "parent of slices": ("device=0", MIXED, {}),
+    "slice beside a gpu": ("all", MIXED, {}),
+    "held": ("2", FOUR, {0: "run-a", 1: "run-b", 3: "run-c"}),
+    "auto held": ("auto", FOUR[:1], {0: "run-a"}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_selections(name: str, snapshot: SnapshotAssertion) -> None:
+    text, available, leased = REFUSED[name]
+    with pytest.raises(GpuRequestError) as caught:
+        choose(text, available, leased)
+    assert told(caught.value) == snapshot
+
+
+@pytest.mark.parametrize("text", ["1", "all", "device=0", "GPU-abc"])
+def test_gpus_asked_for_on_a_machine_without_any_break_the_contract(text: str, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(GpuContractError) as caught:
+        choose(text, [])
+    assert caught.value.exit_code == 3
+    assert told(caught.value) == snapshot
+
+
+@given(requests, st.sets(st.integers(0, 3)), st.dictionaries(st.integers(0, 3), st.floats(0, 1)))
+def test_a_selection_is_unique_ordered_and_free_for_counts(
+    request_: GpuRequest, held: set[int], load: dict[int, float]
+) -> None:
+    try:
+        selection = choose(str(request_), FOUR, dict.fromkeys(held, "run-a"), load)
+    except SeatrialError:
+        return
+    chosen = [gpu.index for gpu in selection.gpus]
+    assert chosen == sorted(set(chosen))
+    if request_.kind == "count":
+        assert len(chosen) == request_.count
+        assert not held & set(chosen)
+
+
+def told(error: SeatrialError) -> dict[str, str | None]:
+    return {"message": error.message, "cause": error.cause, "run": error.run}

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
+
+from seatrial.errors import ConfigError, DataError, UsageError
+from seatrial.job.config import ConfigFile, json_schema
+from seatrial.job.loading import load_job
+from seatrial.job.model import Criteria, DataMount, Job, Target
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "images.bin").write_bytes(b"x")
+    (folder / "empty").mkdir()
+    (folder / "train.py").touch()
+    (folder / "other.py").touch()
+    return folder
+
+
+def load(project: Path, toml: str = "", **flags: Any) -> Job:
+    (project / "seatrial.toml").write_text(toml)
+    if not {"target", "module"} & set(flags) and "target" not in toml and "module" not in toml:
+        flags["target"] = "train.py"
+    return load_job(project, flags, recipes=("mnist",), cwd=project)
+
+
+def test_the_example_of_the_documentation(project: Path) -> None:
+    from seatrial.job import config
+
+    example = "\n".join(line[4:] for line in (config.__doc__ or "").splitlines() if line.startswith("    "))
+    job = load(project, example)
+    assert job.target == Target(kind="script", value="train.py", args=("--epochs", "5"))
+    assert job.gpus == "2"
+    assert job.data == DataMount(source=project / "data", read_only=True)
+    assert job.models == DataMount(source=project / "models", read_only=False)
+    assert (job.memory_bytes, job.shm_bytes, job.timeout_s) == (16_000_000_000, 4 * 2**30, 7200)
+    assert job.env == {"OMP_NUM_THREADS": "4"}
+    assert job.image.system_packages == ("gcc",)
+    assert job.criteria == Criteria(
+        mean_utilization_pct=70,
+        finished_within_s=600,
+        max_image_bytes=4_000_000_000,
+        model=("models/*.pth",),
+        metrics={"test_accuracy": ">= 0.985"},
+    )
+
+
+def test_without_a_file_the_defaults_hold(project: Path) -> None:
+    job = load_job(project, {"target": "train.py"})
+    assert job == Job(project=project, target=Target(kind="script", value="train.py"))
+
+
+def test_pyproject(project: Path) -> None:
+    (project / "pyproject.toml").write_text('[tool.seatrial]\ntarget = "train.py"\ngpus = "all"')
+    assert load_job(project, {}).gpus == "all"
+
+
+def test_flags_win_lists_add_up_tables_merge(project: Path) -> None:
+    toml = """
+        gpus = 2
+        publish = ["80:80"]
+        writable = true
+        [env]
+        A = "file"
+        B = 2
+        [criteria]
+        accuracy = ">= 0.9"
+        mean_utilization = false
+    """
+    job = load(
+        project,
+        toml,
+        gpus="device=0,2",
+        publish=("81:81",),
+        writable=None,
+        env=("A=flag", "C=a=b"),
+        criteria={"finished_within": "5m"},
+    )
+    assert (job.gpus, job.publish, job.writable) == ("device=0,2", ("80:80", "81:81"), True)
+    assert job.env == {"A": "flag", "B": "2", "C": "a=b"}
+    assert job.criteria == Criteria(mean_utilization_pct=None, finished_within_s=300, metrics={"accuracy": ">= 0.9"})
+
+
+def test_env_without_a_value_takes_ours(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEED", "7")
+    monkeypatch.delenv("UNSET", raising=False)
+    assert load(project, env=["SEED", "UNSET"]).env == {"SEED": "7"}
+
+
+def test_a_target_on_the_command_line_brings_its_own_arguments(project: Path) -> None:
+    toml = 'target = "train.py"\nargs = ["--epochs", "5"]'
+    assert load(project, toml).target.args == ("--epochs", "5")
+    assert load(project, toml, args=("--epochs", "1")).target.args == ("--epochs", "1")
+    assert load(project, toml, target="other.py").target == Target(kind="script", value="other.py")
+
+
+def test_paths_of_the_file_and_of_flags_count_from_their_own_folders(project: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    (here / "data").mkdir(parents=True)
+    (here / "data" / "x").touch()
+    (project / "seatrial.toml").write_text('target = "train.py"\ndata = "data:rw"\nmounts = ["data:/extra:ro"]')
+    assert load_job(project, {}, cwd=here).data == DataMount(source=project / "data", read_only=False)
+    job = load_job(project, {"data": "data", "mounts": ["data:/more"]}, cwd=here)
+    assert job.data == DataMount(source=here / "data", read_only=True)
+    assert job.mounts == (f"{project}/data:/extra:ro", f"{here}/data:/more")
+
+
+def test_a_script_named_from_another_folder(project: Path) -> None:
+    assert load_job(project, {"target": "images.py"}, cwd=inner(project)).target.value == "data/images.py"
+
+
+def inner(project: Path) -> Path:
+    (project / "data" / "images.py").touch()
+    return project / "data"
+
+
+def test_find_links_may_be_a_url(project: Path) -> None:
+    toml = '[image]\nfind_links = "{}"'
+    assert load(project, toml.format("https://example.org/wheels")).image.find_links == "https://example.org/wheels"
+    assert load(project, toml.format("wheels")).image.find_links == str(project / "wheels")
+
+
+BAD_FILES = {
+    "unknown key": "gpsu = 2",
+    "unknown key without a near one": "zzz = 2",
+    "unknown key in a table": "[image]\nbasis = 'x'",
+    "misspelled criterion": "[criteria]\nmean_utilisation = 70",
+    "condition without an operator": "[criteria]\naccuracy = '0.9'",
+    "percentage": "[criteria]\nmean_utilization = 170",
+    "true is no percentage": "[criteria]\nmean_utilization = true",
+    "wrong type": "name = 3",
+    "wrong type in a list": "publish = [80]",
+    "table expected": "image = 'x'",
+    "list expected": "secrets = 'HF_TOKEN'",
+    "secret with a value": "secrets = ['HF_TOKEN=abc']",
+    "zero gpus": "gpus = 0",
+    "gpus as truth": "gpus = true",
+    "size without a unit": "memory = '8'",
+    "size as a number": "memory = 8",
+    "duration": "timeout = 'soon'",
+    "backend": "on = 'dokcer'",
+    "truth as text": "strict = 'yes'",
+    "truth in env": "[env]\nDEBUG = true",
+    "variable name": "[env]\n'A B' = 'x'",
+    "mount": "mounts = ['data']",
+    "mount to a relative place": "mounts = ['data:extra']",
+    "name": "name = 'a b'",
+    "path with a null byte": 'models = "a\\u0000b"',
+    "two errors": "gpsu = 2\nstrict = 1",
+    "target and module": "target = 'train.py'\nmodule = 'x'",
+    "no toml": "gpus = \n",
+    "data of another type": "data = 3",
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files(project: Path, name: str, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(project, BAD_FILES[name])
+    assert told(caught.value, project) == snapshot
+
+
+BAD_FLAGS: dict[str, dict[str, Any]] = {
+    "size": {"shm_size": "8"},
+    "zero gpus": {"gpus": "0"},
+    "number": {"cpus": "many"},
+    "list": {"mounts": ("a",)},
+    "ready image": {"image": {"ready": 3}},
+    "missing mount source": {"mounts": ("nowhere:/x",)},
+    "missing env file": {"env_files": ("nowhere.env",)},
+    "missing data": {"data": "dat"},
+    "missing data, nothing near": {"data": "zzzzz/qqqq"},
+    "empty data": {"data": "empty"},
+    "data is a file": {"data": "train.py"},
+    "models is a file": {"models": "train.py"},
+    "missing script": {"target": "trian.py"},
+}
+
+
+@pytest.mark.parametrize("name", BAD_FLAGS)
+def test_bad_flags(project: Path, name: str, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(project, **BAD_FLAGS[name])
+    assert told(caught.value, project) == snapshot
+
+
+def told(error: UsageError, project: Path) -> dict[str, str | None]:
+    texts = {"type": type(error).__name__, "message": error.message, "cause": error.cause, "run": error.run}
+    return {key: text and text.replace(str(project), "PROJECT") for key, text in texts.items()}
+
+
+def test_a_project_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no project folder"):
+        load_job(tmp_path / "nowhere", {})
+
+
+def test_two_files_are_one_too_many(project: Path) -> None:
+    (project / "pyproject.toml").write_text("[tool.seatrial]\ngpus = 1")
+    with pytest.raises(ConfigError, match="keep one of them"):
+        load(project, "gpus = 1")
+
+
+def test_keys_of_pyproject_are_named_in_full(project: Path) -> None:
+    (project / "pyproject.toml").write_text("[tool.seatrial.image]\nbas = 'x'")
+    with pytest.raises(
+        ConfigError, match=r"^pyproject.toml: tool.seatrial.image.bas: unknown key; did you mean base\?"
+    ):
+        load_job(project, {"target": "train.py"})
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a = " + b"[" * 5000, b"tool = 3", b"[tool]\nseatrial = 3"])
+def test_files_that_are_no_configuration(project: Path, content: bytes) -> None:
+    (project / "pyproject.toml").write_bytes(content)
+    try:
+        load_job(project, {"target": "train.py"})
+    except ConfigError as error:
+        assert "pyproject.toml" in error.message
+    else:
+        assert content == b"tool = 3"
+
+
+def test_an_unreadable_data_folder_is_a_data_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(DataError, match="Permission denied"):
+        load(project, data="data")
+
+
+keys = st.sampled_from([*ConfigFile.model_fields, "gpsu"])
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(string.printable, max_size=8), st.text(max_size=4)
+)
+values = st.one_of(scalars, st.lists(scalars, max_size=3), st.dictionaries(st.text(max_size=6), scalars, max_size=3))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(keys, values, max_size=4))
+def test_any_flags_are_a_job_or_a_usage_error(project: Path, flags: dict[str, Any]) -> None:
+    try:
+        job = load_job(project, flags, cwd=project)
+    except UsageError as error:
+        assert error.message
+    else:
+        assert Job.model_validate_json(job.model_dump_json()) == job
+
+
+def test_the_schema_names_every_key_and_is_json() -> None:
+    schema = json.loads(json.dumps(json_schema()))
+    assert set(schema["properties"]) == set(ConfigFile.model_fields)
+    assert all({"description", "$ref"} & set(entry) for entry in schema["properties"].values())

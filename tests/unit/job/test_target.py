@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from seatrial.errors import TargetError
+from seatrial.job.model import Target
+from seatrial.job.target import resolve_target
+
+RECIPES = ("digits", "mnist")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    for name in (
+        "train.py",
+        "src/pkg/net.py",
+        "src/pkg/__init__.py",
+        "tools/eval.py",
+        "run.sh",
+        "lab.ipynb",
+        ".venv/x.py",
+    ):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (folder / "mnist").mkdir()
+    (tmp_path / "elsewhere.py").touch()
+    (folder / "link.py").symlink_to(tmp_path / "elsewhere.py")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "image", "target"),
+    [
+        (["train.py", "--epochs", "5"], None, None, Target(kind="script", value="train.py", args=("--epochs", "5"))),
+        (["./tools/../tools/eval.py"], None, None, Target(kind="script", value="tools/eval.py")),
+        (["mnist"], None, None, Target(kind="recipe", value="mnist")),  # though a folder is called so
+        (["--lr", "1"], "pkg.net", None, Target(kind="module", value="pkg.net", args=("--lr", "1"))),
+        ([], "torch.distributed.run", None, Target(kind="module", value="torch.distributed.run")),
+        ([], None, "trainer:1", Target(kind="image", value="")),
+        (["bash", "-c", "ls"], None, "trainer:1", Target(kind="image", value="", args=("bash", "-c", "ls"))),
+        (["train.py"], None, "trainer:1", Target(kind="script", value="train.py")),
+        (["/opt/app/train.py"], None, "trainer:1", Target(kind="image", value="", args=("/opt/app/train.py",))),
+    ],
+)
+def test_targets(project: Path, words: list[str], module: str | None, image: str | None, target: Target) -> None:
+    assert resolve_target(words, module, image, project, RECIPES) == target
+
+
+def test_an_absolute_path_inside_the_project(project: Path) -> None:
+    assert resolve_target([str(project / "train.py")], None, None, project, RECIPES).value == "train.py"
+
+
+def test_a_file_named_like_a_recipe_is_the_users(project: Path) -> None:
+    (project / "digits").touch()
+    assert resolve_target(["digits"], None, None, project, RECIPES).kind == "script"
+
+
+REFUSED = {
+    "nothing": ([], None, None),
+    "misspelled script": (["trian.py"], None, None),
+    "misspelled recipe": (["mnits"], None, None),
+    "elsewhere in the project": (["eval.py"], None, None),
+    "without its suffix": (["train"], None, None),
+    "nothing like it": (["zzzzzz.py"], None, None),
+    "folder": (["tools"], None, None),
+    "folder without scripts": (["mnist/"], None, None),
+    "notebook": (["lab.ipynb"], None, None),
+    "shell script": (["run.sh"], None, None),
+    "outside": (["../elsewhere.py"], None, None),
+    "link to outside": (["link.py"], None, None),
+    "module of the project": ([], "pkg.nett", None),
+    "no module name": ([], "src/train.py", None),
+    "script missing beside an image": (["trian.py"], None, "trainer:1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_targets(project: Path, name: str, snapshot: SnapshotAssertion) -> None:
+    words, module, image = REFUSED[name]
+    with pytest.raises(TargetError) as caught:
+        resolve_target(words, module, image, project, RECIPES)
+    text = f"{caught.value.message} | {caught.value.cause} | {caught.value.run}"
+    assert text.replace(str(project), "PROJECT").replace(str(project.parent), "PARENT") == snapshot
