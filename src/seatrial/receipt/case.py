@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends.base import ImageFacts, State
+from seatrial.findings.finding import Finding
 from seatrial.job.plan import CONTAINER_MODELS, Gpu, Plan
 from seatrial.receipt.evidence import Evidence
 from seatrial.receipt.model import Measurements
@@ -18,6 +19,7 @@ class Case:
     """Attributes:
 
     state: what the engine says of the run, None when it was not asked or does not answer.
+    engine_findings: known failures in the engine's error.
     image: what the engine says of the image, None when it was not asked, or on the local backend.
     """
 
@@ -26,6 +28,7 @@ class Case:
     output: Output
     measurements: Measurements
     state: State | None
+    engine_findings: tuple[Finding, ...]
     run_dir: Path
     image: ImageFacts | None
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from seatrial.job.units import format_seconds
 from seatrial.receipt.fields import number
 
 #: A longer gap between two lines of the agent is a sleeping machine or a clock that was set, not run time: the
 #: agent writes a sample every second, or every minute at the slowest.
 MAX_GAP_S = 600.0
+
+#: Threads and processes take the time before they write: lines this much out of order are no jump of the clock.
+MAX_DISORDER_S = 2.0
 
 
 def straighten(events: Sequence[dict[str, Any]]) -> tuple[list[float], list[str]]:
@@ -26,22 +30,21 @@ def straighten(events: Sequence[dict[str, Any]]) -> tuple[list[float], list[str]
     jumps: list[str] = []
     now_s, reference = 0.0, None
     for event in events:
-        t = number(event.get("t"))
-        from_target = event.get("source", "target") == "target"
-        if t is None or (reference is None and from_target):
+        t, source = number(event.get("t")), event.get("source", "target")
+        if t is None or (reference is None and source == "target"):
             elapsed.append(now_s)
             continue
         step_s = t - reference if reference is not None else 0.0
-        if not 0 <= step_s <= MAX_GAP_S:
-            if event.get("source") == "agent":
-                jumps.append(_jump(step_s))
-            step_s = 0.0
-        elapsed.append(now_s + step_s)
-        if not from_target:
-            now_s, reference = now_s + step_s, t
+        jumped = not -MAX_DISORDER_S <= step_s <= MAX_GAP_S
+        if jumped and source == "agent":
+            jumps.append(_jump(step_s))
+        at_s = now_s if jumped else now_s + max(0.0, step_s)
+        elapsed.append(at_s)
+        if source != "target" and (jumped or step_s >= 0 or reference is None):
+            now_s, reference = at_s, t
     return elapsed, jumps
 
 
 def _jump(step_s: float) -> str:
     direction = "back" if step_s < 0 else "forward"
-    return f"The clock jumped {direction} by {abs(step_s):.3g} s during the run; that time is left out"
+    return f"The clock jumped {direction} by {format_seconds(abs(step_s))} during the run; that time is left out"

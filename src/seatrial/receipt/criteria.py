@@ -21,6 +21,22 @@ from seatrial.receipt.words import count, figure, percent, short_uuid
 #: Fewer samples than this in the training window say nothing of a mean.
 MIN_SAMPLES = 3
 
+#: Known failures that have nothing to do with the GPU: shown as findings, not held against the CUDA criterion.
+NOT_OF_CUDA = {
+    "address-in-use",
+    "disk-full",
+    "gated-download",
+    "host-out-of-memory",
+    "loss-not-finite",
+    "no-c-compiler",
+    "no-network",
+    "python-module-missing",
+    "read-only-root",
+    "shared-memory-too-small",
+    "too-many-open-files",
+    "user-unknown",
+}
+
 #: Condition of a metric: an operator and a number, ``">= 0.985"``.
 _CONDITION = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -37,7 +53,7 @@ def judge_criteria(case: Case, cause: ExitCause) -> tuple[Criterion, ...]:
     """Every built-in criterion in the order of CRITERIA, then the user's metrics."""
     judged = [_criterion(id, title, judge(case, cause)) for id, title, judge in CRITERIA]
     for name, condition in case.plan.job.criteria.metrics.items():
-        judged.append(_criterion(f"metric-{name}", f"{name} {condition}", _metric(case, name, condition)))
+        judged.append(_criterion(f"metric-{name}", f"Metric {name}", _metric(case, name, condition)))
     return tuple(judged)
 
 
@@ -57,24 +73,20 @@ def _no_gpu(case: Case) -> Judgement | None:
 def _gpus_visible(case: Case, cause: ExitCause) -> Judgement:
     if no_gpu := _no_gpu(case):
         return no_gpu
-    check = case.evidence.last("gpu.check")
+    check, asked = case.evidence.last("gpu.check"), count(len(case.expected), "GPU")
     if check is None:
-        return Judgement("fail", "the check inside never reported", count(len(case.expected), "GPU"), None)
+        return Judgement("fail", "the check inside never reported", asked)
     visible = {text(entry["uuid"]) for entry in case.evidence.visible}
     missing = [gpu for gpu in case.expected if gpu.uuid not in visible]
     measured = f"{len(case.expected) - len(missing)} of {len(case.expected)} visible"
     if missing:
         names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in missing)
         error = check.text("error")
-        return Judgement("fail", f"CUDA does not see {names}" + (f": {error}" if error else ""), _asked(case), measured)
+        return Judgement("fail", f"CUDA does not see {names}" + (f": {error}" if error else ""), asked, measured)
     if check.keys.get("ok") is not True:
-        return Judgement("fail", check.text("error") or "the check inside failed", _asked(case), measured)
+        return Judgement("fail", check.text("error") or "the check inside failed", asked, measured)
     names = ", ".join(f"{gpu.name} {short_uuid(gpu.uuid)}" for gpu in case.expected)
-    return Judgement("pass", f"CUDA sees {names}", _asked(case), measured)
-
-
-def _asked(case: Case) -> str:
-    return ", ".join(gpu.uuid for gpu in case.expected)
+    return Judgement("pass", f"CUDA sees {names}", asked, measured)
 
 
 def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
@@ -113,6 +125,8 @@ def _kept_busy(case: Case, cause: ExitCause) -> Judgement:
     threshold = case.plan.job.criteria.mean_utilization_pct
     if threshold is None:
         return Judgement("not judged", "switched off in [criteria]")
+    if case.evidence.target_started is None:
+        return Judgement("not judged", "the target was not started")
     uses = [(gpu, use) for gpu, use in zip(case.expected, case.measurements.gpus, strict=True)]
     fewest = min((use.samples for _, use in uses), default=0)
     if fewest < MIN_SAMPLES:
@@ -141,7 +155,7 @@ def _in_time(case: Case, cause: ExitCause) -> Judgement:
     if wall_s is None:
         return Judgement("fail", "the target never ran", expected, None)
     measured = format_seconds(wall_s)
-    if cause.id != "finished":
+    if cause.id not in ("finished", "gpu-not-used"):
         return Judgement("fail", f"it did not finish: it ended after {measured}", expected, measured)
     return Judgement(("pass" if wall_s <= limit else "fail"), f"finished in {measured}", expected, measured)
 
@@ -155,11 +169,11 @@ def _clean_output(case: Case, cause: ExitCause) -> Judgement:
         return no_gpu
     if case.evidence.target_started is None:
         return Judgement("not judged", "the target was not started")
-    trouble = [f for f in case.output.findings if f.severity in ("error", "warning")]
+    trouble = [f for f in case.output.findings if f.severity != "info" and f.id not in NOT_OF_CUDA]
     if trouble:
         shown = f" ({trouble[0].evidence[0]})" if trouble[0].evidence else ""
-        return Judgement("fail", f"{', '.join(f.id for f in trouble)}{shown}", "none", count(len(trouble), "kind"))
-    return Judgement("pass", "none of the known failures is in stdout or stderr")
+        return Judgement("fail", f"{', '.join(f.id for f in trouble)}{shown}")
+    return Judgement("pass", "no known CUDA failure is in stdout or stderr")
 
 
 def _image_size(case: Case, cause: ExitCause) -> Judgement:

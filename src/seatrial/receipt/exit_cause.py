@@ -12,10 +12,14 @@ from collections.abc import Callable
 from seatrial.findings.finding import Finding
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.case import Case
+from seatrial.receipt.contract import unused_gpus
 from seatrial.receipt.evidence import Moment
 from seatrial.receipt.fields import clean
 from seatrial.receipt.model import ExitCause
-from seatrial.receipt.words import count
+from seatrial.receipt.words import count, signal_name
+
+#: What an engine can say that is no failure to hand over a GPU.
+NOT_OF_GPU = {"disk-full", "engine-down", "engine-permission", "no-network", "too-many-open-files", "user-unknown"}
 
 
 def exit_cause(case: Case) -> ExitCause:
@@ -35,11 +39,14 @@ def exit_cause(case: Case) -> ExitCause:
 
 def _gpu_contract(case: Case) -> str | None:
     exited, finished = case.evidence.exited, case.evidence.last("agent.finished")
+    never_started = case.evidence.target_started is None
     by_agent = exited is not None and exited.keys.get("cause") == "gpu-contract"
-    refused = case.evidence.target_started is None and finished is not None and finished.number("exit_code") == 3
-    if not (by_agent or refused):
+    refused = never_started and finished is not None and finished.number("exit_code") == 3
+    by_engine = case.gpus_required and never_started and any(f.id not in NOT_OF_GPU for f in case.engine_findings)
+    if not (by_agent or refused or by_engine):
         return None
-    reason = next((f.message for f in case.evidence.findings if f.severity == "error"), "a GPU check failed")
+    found = [f.message for f in (*case.evidence.findings, *case.engine_findings) if f.severity == "error"]
+    reason = found[0] if found else "a GPU check failed"
     return f"The GPU contract was broken, so the target was not started: {reason}"
 
 
@@ -77,15 +84,15 @@ def _timeout(case: Case) -> str | None:
 
 
 def _gpu_lost(case: Case) -> str | None:
-    return _told_by(case, "gpu-lost", "A GPU was lost during the run")
+    return _told_by(case, ("gpu-lost", "device-access-lost"), "A GPU was lost during the run")
 
 
 def _cuda_oom(case: Case) -> str | None:
-    return _told_by(case, "cuda-out-of-memory", "Out of GPU memory")
+    return _told_by(case, ("cuda-out-of-memory",), "Out of GPU memory")
 
 
 def _shared_memory(case: Case) -> str | None:
-    return _told_by(case, "shared-memory-too-small", "Shared memory (/dev/shm) was exhausted")
+    return _told_by(case, ("shared-memory-too-small", "nccl-shared-memory"), "Shared memory (/dev/shm) was exhausted")
 
 
 def _stopped(case: Case) -> str | None:
@@ -93,7 +100,7 @@ def _stopped(case: Case) -> str | None:
     stops = [moment for moment in signals if moment.number("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     if not stops or case.evidence.exited is None:
         return None
-    name = _signal_name(stops[0].number("signal"))
+    name = signal_name(stops[0].number("signal") or 0)
     clean_end = "; the target ended cleanly" if _exit_code(case) == 0 else ""
     after = format_seconds(_run_s(case, stops[0]))
     return f"Stopped from outside by {name} after {after} (Ctrl-C, seatrial runs stop, or the engine){clean_end}"
@@ -103,7 +110,7 @@ def _signal(case: Case) -> str | None:
     number = case.evidence.exited.number("signal") if case.evidence.exited else None
     if not number:
         return None
-    name = _signal_name(number)
+    name = signal_name(number)
     hints = {
         "SIGKILL": "something outside killed it: kill -9, or the host's OOM killer",
         "SIGSEGV": "a crash in native code: an extension or library, not Python itself",
@@ -117,8 +124,19 @@ def _script_error(case: Case) -> str | None:
     code = _exit_code(case)
     if not code:
         return None
+    if case.evidence.target_started is None:  # the agent notes why it could not run it
+        note = case.evidence.last("note")
+        return f"The target could not be run: {(note and note.text('message')) or f'exit code {code}'}"
     said = case.output.exception or case.output.last_line
-    return f"The target failed with exit code {code}" + (f": {said}" if said else " and printed no reason")
+    return f"The target exited with {code}" + (f": {said}" if said else " and printed no reason")
+
+
+def _gpu_not_used(case: Case) -> str | None:
+    unused = unused_gpus(case)
+    if not unused:
+        return None
+    which = "the GPU" if len(case.expected) == 1 else f"{len(unused)} of {len(case.expected)} GPUs"
+    return f"The target finished, but never used {which} that it was given"
 
 
 def _finished(case: Case) -> str | None:
@@ -145,6 +163,7 @@ CAUSES: tuple[tuple[str, Callable[[Case], str | None]], ...] = (
     ("host-oom", _host_oom),
     ("timeout", _timeout),
     ("stopped", _stopped),
+    ("gpu-not-used", _gpu_not_used),
     ("finished", _finished),
     ("gpu-lost", _gpu_lost),
     ("cuda-oom", _cuda_oom),
@@ -155,11 +174,11 @@ CAUSES: tuple[tuple[str, Callable[[Case], str | None]], ...] = (
 )
 
 
-def _told_by(case: Case, id: str, words: str) -> str | None:
+def _told_by(case: Case, ids: tuple[str, ...], words: str) -> str | None:
     """``words`` and the line that shows it, when a target that ended badly printed, or the agent found, that."""
     if case.evidence.exited is None:
         return None
-    found = next((f for f in (*case.evidence.findings, *case.output.findings) if f.id == id), None)
+    found = next((f for f in (*case.evidence.findings, *case.output.findings) if f.id in ids), None)
     return None if found is None else f"{words}: {_line(found)}"
 
 
@@ -175,10 +194,3 @@ def _exit_code(case: Case) -> int | None:
 def _run_s(case: Case, moment: Moment) -> float:
     started = case.evidence.target_started
     return max(0.0, moment.at_s - started.at_s) if started else moment.at_s
-
-
-def _signal_name(number: float | None) -> str:
-    try:
-        return signal.Signals(int(number or 0)).name
-    except ValueError:
-        return f"signal {int(number or 0)}"

@@ -5,16 +5,16 @@ Everything a run printed or named is escaped; docs/decisions/0004-receipt-plots.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from html import escape
 from importlib import resources
 
 from seatrial.job.units import format_seconds
-from seatrial.receipt.model import Criterion, FindingRecord, Plot, Receipt
+from seatrial.receipt.model import Criterion, FindingRecord, Receipt
 from seatrial.receipt.rows import Row, header_rows, headline, measured_rows, metric_rows
 from seatrial.receipt.svg import draw, legend
-from seatrial.receipt.words import energy, figure, percent
+from seatrial.receipt.words import energy_short, figure, percent
 
 _VERDICTS = {"pass": ("pass", "✓ pass"), "fail": ("fail", "✗ fail"), "not judged": ("none", "not judged")}
 
@@ -31,7 +31,7 @@ def render(receipt: Receipt) -> str:
         _header(receipt),
         _section("Criteria", map(_criterion, receipt.criteria)),
         _section("Findings", map(_finding, receipt.findings)),
-        _section("Plots", ['<div class="plots">', *map(_plot, receipt.plots), "</div>"] if receipt.plots else []),
+        _section("Plots", ['<div class="plots">', *_plots(receipt), "</div>"] if receipt.plots else []),
         _section("Measured", _facts(measured_rows(receipt))),
         _section("Reported by the script", _facts(metrics)),
         _section("What ran", _facts(header_rows(receipt))),
@@ -55,7 +55,7 @@ def _header(receipt: Receipt) -> str:
     return (
         f'<header><div class="brand"><span>seatrial receipt</span><span>{escape(receipt.header.run_id)} · {when}</span>'
         f'</div><h1>{escape(headline(receipt))}</h1><p class="cause"><span class="badge {kind}">{words}</span> '
-        f"{escape(receipt.exit_cause.words)} (exit code {receipt.exit_code})</p>{notices}"
+        f"{escape(receipt.exit_cause.words)} (seatrial exits with {receipt.exit_code})</p>{notices}"
         + (f'<div class="tiles">{tiles}</div>' if tiles else "")
         + "</header>"
     )
@@ -72,7 +72,7 @@ def _tiles(receipt: Receipt) -> list[Row]:
         ("SM activity", use.sm_activity_mean_pct if use else None, percent),
         ("images/s", measured.images_per_s, lambda value: figure(round(value))),
         (accuracy.name.replace("_", " ") if accuracy else "", accuracy.last if accuracy else None, figure),
-        ("energy", measured.energy_j, energy),
+        ("energy", measured.energy_j, energy_short),
     ]
     return [Row(label, words(value)) for label, value, words in tiles if value is not None]
 
@@ -106,9 +106,14 @@ def _finding(finding: FindingRecord) -> str:
     )
 
 
-def _plot(plot: Plot) -> str:
-    unit = f" ({escape(plot.unit)})" if plot.unit else ""
-    return f"<figure><h3>{escape(plot.title)}{unit}</h3><ul>{legend(plot)}</ul>{draw(plot)}</figure>"
+def _plots(receipt: Receipt) -> Iterator[str]:
+    start_s, seconds = receipt.measurements.window_start_s, receipt.measurements.window_s
+    window = None if start_s is None or seconds is None else (start_s, start_s + seconds)
+    for plot in receipt.plots:
+        unit = f" ({escape(plot.unit)})" if plot.unit else ""
+        yield f"<figure><h3>{escape(plot.title)}{unit}</h3><ul>{legend(plot)}</ul>{draw(plot, window)}</figure>"
+    if window and any(plot.x == "seconds" for plot in receipt.plots):
+        yield '<p class="none">Shaded: the training window, over which utilisation is judged.</p>'
 
 
 def _timeline(receipt: Receipt) -> list[str]:

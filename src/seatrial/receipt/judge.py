@@ -3,7 +3,7 @@
 Exit code of the command line, by the first rule that holds:
 
     3  the GPU contract was broken: before the start (exit cause ``gpu-contract``), or because a GPU that was asked
-       for was never used by a target that finished (finding ``gpu-not-used``)
+       for was never used by a target that finished (``gpu-not-used``)
     5  the run never started, or the agent was lost, so that nobody can say how the target ended
     1  the target failed, was killed, ran out of time or memory
     4  a criterion failed and the job is strict
@@ -19,6 +19,7 @@ from typing import Any
 from seatrial.backends.base import ImageFacts, State
 from seatrial.errors import EXIT_CRITERIA, EXIT_DONE, EXIT_ENGINE, EXIT_GPU_CONTRACT, EXIT_TARGET_FAILED
 from seatrial.findings.finding import Finding
+from seatrial.findings.match import match_text
 from seatrial.job.plan import Plan
 from seatrial.receipt.case import Case
 from seatrial.receipt.contract import not_used_finding, unused_gpus
@@ -32,6 +33,15 @@ from seatrial.receipt.output import read_output
 from seatrial.receipt.plots import make_plots
 from seatrial.receipt.timeline import make_timeline
 from seatrial.receipt.words import count
+
+#: Frameworks say these where there is no GPU, and go on.
+EXPECTED_WITHOUT_GPU = {
+    "jax-no-gpu",
+    "libcuda-missing",
+    "no-cuda-device",
+    "pin-memory-without-gpu",
+    "tensorflow-no-gpu",
+}
 
 
 def judge(
@@ -54,31 +64,50 @@ def judge(
     """
     evidence = gather(events, skipped_lines)
     expected = [gpu.uuid for gpu in plan.agent.gpus] if plan.agent.gpu_mode == "required" else []
-    case = Case(plan, evidence, read_output(run_dir), measure(evidence, expected), state, run_dir, image)
-    cause, unused = exit_cause(case), unused_gpus(case)
+    case = Case(
+        plan=plan,
+        evidence=evidence,
+        output=read_output(run_dir),
+        measurements=measure(evidence, expected),
+        state=state,
+        engine_findings=tuple(match_text(state.error)) if state and state.error else (),
+        run_dir=run_dir,
+        image=image,
+    )
+    cause = exit_cause(case)
     criteria = judge_criteria(case, cause)
-    findings = [*evidence.findings, *case.output.findings]
-    if unused:
-        findings.insert(0, not_used_finding(case, unused))
     return Receipt(
         header=make_header(case, now),
         exit_cause=cause,
-        exit_code=_exit_code(cause, criteria, bool(unused), plan.job.strict),
+        exit_code=_exit_code(cause, criteria, plan.job.strict),
         warnings=_warnings(case),
         criteria=criteria,
-        findings=tuple(_record(finding) for finding in findings),
+        findings=tuple(_record(finding) for finding in _findings(case, cause)),
         measurements=case.measurements,
         timeline=make_timeline(evidence),
         plots=make_plots(case),
     )
 
 
-def _exit_code(cause: ExitCause, criteria: Sequence[Criterion], gpu_unused: bool, strict: bool) -> int:
-    if cause.id == "gpu-contract" or gpu_unused:
+def _findings(case: Case, cause: ExitCause) -> list[Finding]:
+    """What broke the contract, what the agent found, what the output shows; one of each ID.
+
+    A CPU run that finished is not told that it had no GPU.
+    """
+    unused = unused_gpus(case)
+    found = [not_used_finding(case, unused)] if unused else []
+    found += [*case.evidence.findings, *case.engine_findings, *case.output.findings]
+    if cause.id == "finished" and not case.gpus_required:
+        found = [finding for finding in found if finding.id not in EXPECTED_WITHOUT_GPU]
+    return list({finding.id: finding for finding in reversed(found)}.values())[::-1]
+
+
+def _exit_code(cause: ExitCause, criteria: Sequence[Criterion], strict: bool) -> int:
+    if cause.id in ("gpu-contract", "gpu-not-used"):
         return EXIT_GPU_CONTRACT
     if cause.id in ("engine-error", "agent-lost", "unknown"):
         return EXIT_ENGINE
-    if cause.id != "running" and cause.target_exit_code != 0:
+    if cause.id == "timeout" or (cause.id != "running" and cause.target_exit_code != 0):
         return EXIT_TARGET_FAILED
     if strict and any(criterion.verdict == "fail" for criterion in criteria):
         return EXIT_CRITERIA

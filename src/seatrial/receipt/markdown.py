@@ -24,7 +24,7 @@ def render(receipt: Receipt) -> str:
 def _lines(receipt: Receipt) -> Iterator[str]:
     yield f"# {'✅' if receipt.passed else '❌'} {_text(headline(receipt))}"
     yield ""
-    yield f"**{_text(receipt.exit_cause.words)}** (exit code {receipt.exit_code})"
+    yield f"**{_text(receipt.exit_cause.words)}** (seatrial exits with {receipt.exit_code})"
     for warning in receipt.warnings:
         yield ""
         yield f"> ⚠️ {_text(warning)}"

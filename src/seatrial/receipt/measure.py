@@ -27,6 +27,7 @@ def measure(evidence: Evidence, uuids: Sequence[str]) -> Measurements:
     return Measurements(
         wall_s=evidence.wall_s,
         startup_s=started.at_s - launched.at_s if started and launched else None,
+        window_start_s=window.start_s if window else None,
         window_s=window.seconds if window else None,
         window_begins=window.begins if window else None,
         samples=len(samples),

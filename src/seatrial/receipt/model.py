@@ -142,7 +142,8 @@ class Measurements(Record):
     """What was measured.
 
     Attributes:
-        wall_s: of the target. startup_s: from launch to the target's start. window_s: the training window.
+        wall_s: of the target. startup_s: from launch to the target's start. window_start_s, window_s: the
+            training window (evidence.py defines it), since the first event.
         energy_j: of all GPUs. energy_from: ``counter`` (the GPU's own) or ``power`` (samples, integrated).
         memory_peak_bytes: of the container, or of the target's processes where there is none.
         images, images_per_s: of training, as the target counted them.
@@ -150,6 +151,7 @@ class Measurements(Record):
 
     wall_s: float | None = None
     startup_s: float | None = None
+    window_start_s: float | None = None
     window_s: float | None = None
     window_begins: str | None = None
     samples: int = 0

@@ -33,7 +33,7 @@ def headline(receipt: Receipt) -> str:
 def device(receipt: Receipt) -> str:
     gpus = receipt.header.gpus
     if receipt.header.device != "gpu" or not gpus:
-        return "CPU"
+        return "CPU, for want of a GPU" if receipt.header.device == "cpu-fallback" else "CPU"
     names = dict.fromkeys(gpu.name for gpu in gpus)
     return ", ".join(f"{sum(gpu.name == name for gpu in gpus)} × {name}" for name in names)
 
@@ -156,7 +156,9 @@ def _metric(metric: Metric) -> str:
 def _of(words: str, part: int | None, whole: int | None) -> str | None:
     if part is None:
         return None
-    return f"{words} {format_bytes(part)}" + (f" of {format_bytes(whole)}" if whole else "")
+    return f"{words} {format_bytes(part)}" + (
+        f", {percent(100 * part / whole)} of {format_bytes(whole)}" if whole else ""
+    )
 
 
 def _join(*parts: str | None) -> str | None:

@@ -51,8 +51,8 @@ def judge_saved_model(case: Case) -> Judgement:
         path = max(found, key=lambda file: file[2])[0]
         return Judgement("fail", f"{_shown(path, folders)} is there, but older than this run", wanted, "no new file")
     if patterns or case.models_folder:
-        where = " or ".join(str(folder) for folder in folders)
-        return Judgement("fail", f"nothing that matches was written in {clean(where)}", wanted, "no new file")
+        where = f"in {_shown(case.models_folder, folders[1:])} or " if case.models_folder else ""
+        return Judgement("fail", f"nothing of the kind was written {where}in the project", wanted, "no new file")
     return Judgement(
         "not judged", "no model file was written, and the job names no models folder (--models) or [criteria] model"
     )

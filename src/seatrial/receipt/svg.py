@@ -16,15 +16,27 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 24
 #: Line colours of the page (``.line0`` … in page.css).
 COLOURS = 8
 
+#: Points of a line that are few enough to be marked each, as an epoch's test results are.
+MAX_DOTS = 12
+
 _X_LABELS = {"seconds": "s", "step": "step", "epoch": "epoch", "line": "report"}
 
 
-def draw(plot: Plot) -> str:
-    """One ``<svg>``; percentages always span 0 to 100, other axes begin at 0 unless they would hide the curve."""
+def draw(plot: Plot, window: tuple[float, float] | None = None) -> str:
+    """One ``<svg>``.
+
+    Percentages span 0 to 100 and all that is measured over time begins at 0; a metric does unless that would hide
+    its curve.
+
+    Args:
+        window: the training window in seconds, shaded in plots over time.
+    """
     xs = [x for line in plot.lines for x, _ in line.points]
     ys = [y for line in plot.lines for _, y in line.points]
-    x_low, x_high = _spread(min(xs), max(xs))
-    y_ticks = [0.0, 25.0, 50.0, 75.0, 100.0] if plot.unit == "%" else _ticks(*_y_range(min(ys), max(ys)))
+    over_time = plot.x == "seconds"
+    x_low, x_high = _spread(0.0 if over_time else min(xs), max(xs))
+    low = min(0.0, *ys) if over_time else min(ys)
+    y_ticks = [0.0, 25.0, 50.0, 75.0, 100.0] if plot.unit == "%" else _ticks(*_y_range(low, max(ys)))
     y_low, y_high = min(y_ticks[0], *ys), max(y_ticks[-1], *ys)
 
     def at_x(x: float) -> float:
@@ -34,24 +46,26 @@ def draw(plot: Plot) -> str:
         return HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(_summary(plot))}">']
+    if over_time and window:
+        left, right = (at_x(min(max(x, x_low), x_high)) for x in window)
+        parts.append(f'<path class="window" d="M{left:.1f} {TOP}H{right:.1f}V{HEIGHT - BOTTOM}H{left:.1f}z"/>')
     for y in y_ticks:
         parts.append(f'<path class="grid" d="M{LEFT} {at_y(y):.1f}H{WIDTH - RIGHT}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{at_y(y) + 3.5:.1f}" text-anchor="end">{_label(y)}</text>')
     for x in (tick for tick in _ticks(x_low, x_high, 4) if x_low <= tick <= x_high):
         anchor = "end" if at_x(x) > WIDTH - 30 else "middle"
         parts.append(f'<text x="{at_x(x):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{_label(x)}</text>')
-    parts.append(f'<text class="axis" x="{LEFT - 6}" y="{HEIGHT - 8}" text-anchor="end">{_X_LABELS[plot.x]}</text>')
+    parts.append(f'<text x="2" y="{HEIGHT - 8}">{_X_LABELS[plot.x]}</text>')
     for index, line in enumerate(plot.lines):
         parts.append(_curve(line, index, at_x, at_y))
     return "".join([*parts, "</svg>"])
 
 
 def legend(plot: Plot) -> str:
-    """Name and last value of each line, as HTML list items in the lines' colours."""
+    """Name and value of each line, the highest over time and the last of a metric, in the lines' colours."""
     unit = f" {escape(plot.unit)}" if plot.unit else ""
     return "".join(
-        f'<li><span class="key line{index % COLOURS}"></span>{escape(line.name)} '
-        f"<b>{figure(line.points[-1][1])}{unit}</b></li>"
+        f'<li><span class="key line{index % COLOURS}"></span>{escape(line.name)} {_telling(plot, line)}{unit}</b></li>'
         for index, line in enumerate(plot.lines)
     )
 
@@ -62,7 +76,16 @@ def _curve(line: Line, index: int, at_x: Callable[[float], float], at_y: Callabl
     if len(line.points) == 1:
         x, y = line.points[0]
         return f'<circle class="{colour}" cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="2.5"/>'
-    return f'<path class="curve {colour}" d="M{"L".join(f"{at_x(x):.1f} {at_y(y):.1f}" for x, y in line.points)}"/>'
+    path = "L".join(f"{at_x(x):.1f} {at_y(y):.1f}" for x, y in line.points)
+    dots = line.points if len(line.points) <= MAX_DOTS else ()
+    marks = "".join(f'<circle class="{colour}" cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="2.2"/>' for x, y in dots)
+    return f'<path class="curve {colour}" d="M{path}"/>{marks}'
+
+
+def _telling(plot: Plot, line: Line) -> str:
+    if plot.x == "seconds":
+        return f"max <b>{max(y for _, y in line.points):.3g}"
+    return f"<b>{figure(line.points[-1][1])}"
 
 
 def _y_range(low: float, high: float) -> tuple[float, float]:

@@ -37,7 +37,7 @@ def render(receipt: Receipt, console: Console) -> None:
 def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     mark, style = _MARKS["pass" if receipt.passed else "fail"]
     yield Text(f"{mark} {headline(receipt)}", style=style)
-    yield from _wrapped(f"{receipt.exit_cause.words} (exit code {receipt.exit_code})", "    ", width)
+    yield from _wrapped(f"{receipt.exit_cause.words} (seatrial exits with {receipt.exit_code})", "    ", width)
     for warning in receipt.warnings:
         yield from _wrapped(warning, "[!] ", width, "yellow")
     yield from _section("What ran", _table(header_rows(receipt), width))
@@ -64,10 +64,12 @@ def _table(rows: Sequence[Row], width: int) -> list[Text]:
 
 def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:
     mark, style = _MARKS[criterion.verdict]
+    if criterion.verdict == "not judged":  # one line: there is nothing to look at
+        yield from _wrapped(f"{criterion.title}: not judged, {criterion.evidence}", f"{mark} ", width, style)
+        return
     yield Text(f"{mark} {criterion.title}", style=style)
-    not_judged = "not judged: " if criterion.verdict == "not judged" else ""
     asked = f"; asked for: {criterion.expected}" if criterion.verdict == "fail" and criterion.expected else ""
-    yield from _wrapped(f"{not_judged}{criterion.evidence}{asked}", "    ", width)
+    yield from _wrapped(criterion.evidence + asked, "    ", width)
 
 
 def _finding(finding: FindingRecord, width: int) -> Iterator[Text]:

@@ -8,7 +8,7 @@ from seatrial.job.units import format_bytes
 from seatrial.receipt.evidence import Evidence, Moment
 from seatrial.receipt.fields import items, mapping
 from seatrial.receipt.model import Entry
-from seatrial.receipt.words import count, short_uuid
+from seatrial.receipt.words import count, short_uuid, signal_name
 
 #: Lines kept of one type of event: a script that notes something every second must not bury the rest.
 MAX_OF_A_TYPE = 20
@@ -85,7 +85,7 @@ def _exited(moment: Moment) -> str:
     if moment.keys.get("cause") == "gpu-contract":
         return "Target not started: the GPU contract was broken"
     if signal:
-        return f"Target killed by signal {signal:g}"
+        return f"Target killed by {signal_name(signal)}"
     return "Target ended" + (f" with exit code {code:g}" if code is not None else "")
 
 

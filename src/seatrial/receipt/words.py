@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import signal
+
 
 def energy(joules: float) -> str:
     """``812 J``; from 3.6 kJ on also in watt hours."""
-    return f"{joules:.3g} J" if joules < 1000 else f"{joules / 1000:.3g} kJ{_watt_hours(joules)}"
+    return energy_short(joules) + (f" ({joules / 3600:.3g} Wh)" if joules >= 3600 else "")
 
 
-def _watt_hours(joules: float) -> str:
-    return f" ({joules / 3600:.3g} Wh)" if joules >= 3600 else ""
+def energy_short(joules: float) -> str:
+    return f"{joules:.3g} J" if joules < 1000 else f"{joules / 1000:.4g} kJ"
 
 
 def percent(value: float) -> str:
-    return f"{value:.1f} %" if value < 9.95 else f"{value:.0f} %"
+    if 0 < value < 0.05:
+        return "< 0.1 %"
+    return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
 
 
 def figure(value: float) -> str:
@@ -30,3 +34,11 @@ def short_uuid(uuid: str) -> str:
     """``GPU-de421f49``: enough to tell the GPUs of one machine apart."""
     kind, _, rest = uuid.partition("-")
     return f"{kind}-{rest[:8]}"
+
+
+def signal_name(number: float) -> str:
+    """``SIGTERM``; a number that is no signal as it is."""
+    try:
+        return signal.Signals(int(number)).name
+    except ValueError:
+        return f"signal {number:g}"
