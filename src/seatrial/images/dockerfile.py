@@ -129,10 +129,6 @@ def _builder(contents: ImageContents) -> Iterator[str]:
         yield f"COPY {files} /build/"
         yield "# pip compiles the bytecode here, once: programs start fast. Its cache is the builder's, in no layer."
         yield from _pip_install(contents)
-    if contents.own_wheel:
-        yield "# The recipes and the training library of seatrial; their requirements are above."
-        yield f"COPY {contents.own_wheel} /build/"
-        yield f"RUN {VENV_PYTHON} -m pip install --no-deps --no-index /build/{contents.own_wheel}"
 
 
 def _pip_install(contents: ImageContents) -> Iterator[str]:
@@ -161,15 +157,20 @@ def _pip_install(contents: ImageContents) -> Iterator[str]:
 
 def _final(contents: ImageContents) -> Iterator[str]:
     yield "FROM base"
-    yield f'LABEL org.opencontainers.image.title="{contents.slug}" \\'
-    yield f'      org.opencontainers.image.base.name="{contents.base}" \\'
-    yield '      seatrial.built="true"'
+    yield f"COPY --from=builder {VENV} {VENV}"
     yield "# Bytecode is there already; a run leaves no __pycache__ in the project, and its output is not held back."
     yield f"ENV PATH={VENV}/bin:$PATH VIRTUAL_ENV={VENV} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1"
-    yield f"COPY --from=builder {VENV} {VENV}"
     yield "# No USER: whoever runs it chooses, and owns the outputs. Nothing here needs root or a writable root."
     yield f"WORKDIR {CONTAINER_PROJECT}"
     yield 'CMD ["python3"]'
+    if contents.own_wheel:
+        yield "# The recipes and the training library of seatrial, above their requirements: a small layer of their own."
+        yield f"COPY {contents.own_wheel} /opt/seatrial/"
+        yield f"RUN {VENV_PYTHON} -m pip install --no-deps --no-index /opt/seatrial/{contents.own_wheel}"
+    yield "# Last, so that projects with equal packages share every layer."
+    yield f'LABEL org.opencontainers.image.title="{contents.slug}" \\'
+    yield f'      org.opencontainers.image.base.name="{contents.base}" \\'
+    yield '      seatrial.built="true"'
 
 
 def _run(contents: ImageContents, commands: list[str], mounts: Sequence[str] = ()) -> Iterator[str]:

@@ -48,11 +48,8 @@ def plan_image(
         choice = Choice(what="image", value=job.image.ready, reason="a ready image was asked for; nothing is built")
         return ImagePlan(tag=job.image.ready, build=False, python=None), (choice,)
     base = Choice(what="base image", value=job.image.base, reason=_reason_of_base(job.image))
-    found, packages = _requirements(job, imports)
-    found, cpu_index, torch = settle_torch(
-        found, imports, cpu_only=cpu_only, own_sources=bool(job.image.index_url or job.image.find_links)
-    )
-    wheels = _wheels(job.image)
+    found, cpu_index, packages = plan_packages(job, imports=imports, cpu_only=cpu_only)
+    wheels = _wheels(job)
     with_ours = job.target.kind == "recipe" or "seatrial" in imports
     contents = ImageContents(
         slug=_slug(job),
@@ -85,7 +82,18 @@ def plan_image(
         secrets={CA_SECRET: str(_ca_bundle(job))} if job.image.ca_bundle else {},
         network=job.image.build_network,
     )
-    return plan, (base, packages, *torch, *_compiler(compiles))
+    return plan, (base, *packages, *_compiler(compiles))
+
+
+def plan_packages(
+    job: Job, *, imports: frozenset[str], cpu_only: bool
+) -> tuple[Requirements, str | None, tuple[Choice, ...]]:
+    """What pip is asked for, whether for an image or for a venv: (requirements, index of CPU builds or None, why)."""
+    found, packages = _requirements(job, imports)
+    found, cpu_index, torch = settle_torch(
+        found, imports, cpu_only=cpu_only, own_sources=bool(job.image.index_url or job.image.find_links)
+    )
+    return found, cpu_index, (packages, *torch)
 
 
 def pip_conf(options: ImageOptions) -> str | None:
@@ -139,17 +147,17 @@ def _texts(found: Requirements) -> dict[str, str]:
     return texts
 
 
-def _wheels(options: ImageOptions) -> tuple[Path, ...]:
-    """Wheels of a ``find_links`` folder, by name; () when it is a URL or not given."""
-    if not options.find_links or _is_url(options.find_links):
+def _wheels(job: Job) -> tuple[Path, ...]:
+    """Wheels of a ``find_links`` folder, by name; () when it is a URL or not given. Relative to the project."""
+    if not job.image.find_links or _is_url(job.image.find_links):
         return ()
-    folder = Path(options.find_links)
+    folder = job.project / job.image.find_links
     wheels = tuple(sorted(folder.glob("*.whl"))) if folder.is_dir() else ()
     if not wheels:
         raise ConfigError(
             f"seatrial.toml: image.find_links: no wheels in {folder}", run=f"pip download -d {folder} PACKAGE"
         )
-    return tuple(path.absolute() for path in wheels)
+    return wheels
 
 
 def _ca_bundle(job: Job) -> Path:

@@ -1,0 +1,167 @@
+"""Golden Dockerfiles, and what changes a tag."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from seatrial.errors import ConfigError, TargetError
+from seatrial.images.plan import pip_conf, plan_image
+from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.plan import Choice, ImagePlan
+
+TORCH = frozenset({"torch", "argparse"})
+SCRIPT = Target(kind="script", value="train.py")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "My Project"
+    folder.mkdir()
+    (folder / "train.py").write_text("import torch\n")
+    return folder
+
+
+def planned(
+    project: Path,
+    *,
+    target: Target = SCRIPT,
+    imports: frozenset[str] = TORCH,
+    compiles: bool = False,
+    cpu_only: bool = False,
+    **image: Any,
+) -> tuple[ImagePlan, tuple[Choice, ...]]:
+    job = Job(project=project, target=target, image=ImageOptions(**image))
+    return plan_image(job, imports=imports, compiles=compiles, cpu_only=cpu_only)
+
+
+def text_of(plan: ImagePlan) -> str:
+    """All that a build sees of the plan, as one text."""
+    parts = [f"tag {plan.tag}" if not plan.own_wheel else "", str(plan.dockerfile)]
+    parts += [f"=== {name}\n{text}" for name, text in plan.context_texts.items()]
+    parts += [f"=== secrets {sorted(plan.secrets)} wheel {plan.own_wheel} network {plan.network}"]
+    return "\n".join(parts)
+
+
+def test_script_with_torch_on_a_gpu(project: Path, snapshot: SnapshotAssertion) -> None:
+    assert text_of(planned(project)[0]) == snapshot
+
+
+def test_script_with_torch_on_the_cpu(project: Path, snapshot: SnapshotAssertion) -> None:
+    assert text_of(planned(project, cpu_only=True)[0]) == snapshot
+
+
+def test_script_that_compiles(project: Path, snapshot: SnapshotAssertion) -> None:
+    assert text_of(planned(project, compiles=True, system_packages=("libgl1",))[0]) == snapshot
+
+
+def test_requirements_txt(project: Path, snapshot: SnapshotAssertion) -> None:
+    (project / "requirements.txt").write_text("-c pins.txt\ntransformers[torch]  # models\ngit+https://e.org/x.git\n")
+    (project / "pins.txt").write_text("numpy==2.0.0\n")
+    assert text_of(planned(project)[0]) == snapshot
+
+
+def test_pyproject(project: Path, snapshot: SnapshotAssertion) -> None:
+    (project / "pyproject.toml").write_text('[project]\nname = "x"\ndependencies = ["torch>=2.6", "numpy"]\n')
+    assert text_of(planned(project, target=Target(kind="module", value="x.train"))[0]) == snapshot
+
+
+def test_recipe(project: Path, snapshot: SnapshotAssertion) -> None:
+    plan, _ = planned(project, target=Target(kind="recipe", value="mnist"), imports=frozenset())
+    assert plan.tag.startswith("seatrial/mnist:")
+    assert text_of(plan) == snapshot
+
+
+def test_certificate_and_index(project: Path, snapshot: SnapshotAssertion) -> None:
+    (project / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    plan, _ = planned(
+        project,
+        compiles=True,
+        cpu_only=True,
+        ca_bundle=Path("ca.pem"),
+        index_url="https://me:hunter2@packages.example/simple",
+        build_network="host",
+    )
+    assert text_of(plan) == snapshot
+    assert "hunter2" not in plan.model_dump_json()
+    assert "packages.example" not in plan.model_dump_json()
+
+
+def test_a_folder_of_wheels_goes_into_the_build(project: Path, snapshot: SnapshotAssertion) -> None:
+    wheel = project / "wheels" / "thing-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    wheel.write_bytes(b"x")
+    plan, _ = planned(project, find_links=str(wheel.parent))
+    assert plan.context_files == {"wheels/thing-1.0-py3-none-any.whl": str(wheel)}
+    assert text_of(plan) == snapshot
+
+
+def test_a_ready_image_is_not_built(project: Path) -> None:
+    plan, choices = planned(project, ready="nvcr.io/nvidia/pytorch:26.01-py3")
+    assert (plan.tag, plan.build, plan.dockerfile) == ("nvcr.io/nvidia/pytorch:26.01-py3", False, None)
+    assert [choice.what for choice in choices] == ["image"]
+
+
+def test_the_tag_is_that_of_the_contents(project: Path) -> None:
+    tag = planned(project)[0].tag
+    assert re.fullmatch(r"seatrial/my-project:[0-9a-f]{12}", tag)
+    (project / "train.py").write_text("import torch\nprint('edited')\n")
+    assert planned(project)[0].tag == tag
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cpu_only": True},
+        {"compiles": True},
+        {"imports": TORCH | {"yaml"}},
+        {"imports": TORCH | {"seatrial"}},
+        {"base": "debian:bookworm-slim"},
+        {"requirements": ("six",)},
+        {"system_packages": ("git",)},
+        {"index_url": "https://packages.example/simple"},
+        {"find_links": "https://packages.example/wheels"},
+    ],
+)
+def test_what_goes_in_changes_the_tag(project: Path, change: dict[str, Any]) -> None:
+    assert planned(project, **change)[0].tag != planned(project)[0].tag
+
+
+def test_a_new_password_is_no_new_image(project: Path) -> None:
+    first, second = (planned(project, index_url=f"https://me:{word}@e.org/simple")[0] for word in ("one", "two"))
+    assert first.tag == second.tag
+
+
+def test_comments_are_no_new_image(project: Path) -> None:
+    (project / "requirements.txt").write_text("torch\n")
+    tag = planned(project)[0].tag
+    (project / "requirements.txt").write_text("# the framework\ntorch  # here\n")
+    assert planned(project)[0].tag == tag
+
+
+def test_pip_conf() -> None:
+    assert pip_conf(ImageOptions(find_links="/wheels")) is None
+    options = ImageOptions(index_url="https://e.org/simple", find_links="https://e.org/wheels")
+    assert pip_conf(options) == "[global]\nindex-url = https://e.org/simple\nfind-links = https://e.org/wheels\n"
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ({"requirements": ("torch=2",)}, "seatrial.toml: image.requirements: 'torch=2'"),
+        ({"ca_bundle": Path("gone.pem")}, "seatrial.toml: image.ca_bundle"),
+        ({"find_links": "/no/such/folder"}, "seatrial.toml: image.find_links: no wheels in /no/such/folder"),
+    ],
+)
+def test_bad_options_are_named(project: Path, image: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        planned(project, **image)
+
+
+def test_an_unknown_recipe_is_named(project: Path) -> None:
+    with pytest.raises(TargetError, match="No recipe is called 'minst'; there are: digits, mnist"):
+        planned(project, target=Target(kind="recipe", value="minst"))
