@@ -38,10 +38,8 @@ def ensure_venv(
         EngineError: with pip's own reason.
         DiskError: no space.
     """
-    version = command.check([str(python), "-VV"], timeout_s=30).stdout
-    content = "\n".join([str(python), version, *requirements])
-    folder = directory / hashlib.sha256(content.encode()).hexdigest()[:16]
-    interpreter = folder / "bin" / "python"
+    interpreter = venv_interpreter(directory, requirements, python)
+    folder = interpreter.parent.parent
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -54,6 +52,13 @@ def ensure_venv(
                 raise
             (folder / COMPLETE).touch()
     return interpreter
+
+
+def venv_interpreter(directory: Path, requirements: Sequence[str], python: Path) -> Path:
+    """Where ``ensure_venv`` puts, or has put, the interpreter. Makes nothing."""
+    version = command.check([str(python), "-VV"], timeout_s=30).stdout
+    content = "\n".join([str(python), version, *requirements])
+    return directory / hashlib.sha256(content.encode()).hexdigest()[:16] / "bin" / "python"
 
 
 def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Callable[[str], None]) -> None:

@@ -190,6 +190,19 @@ class ContainerPlan(Frozen):
     stop_timeout_s: int = 40
 
 
+class VenvPlan(Frozen):
+    """A managed virtual environment of the local backend, made before the start where it is not there yet.
+
+    Attributes:
+        directory: holds one folder per content. base: the interpreter it is based on.
+        requirements: lines of a requirements file.
+    """
+
+    directory: Path
+    base: Path
+    requirements: tuple[str, ...]
+
+
 class Plan(Frozen):
     """What will happen, completely.
 
@@ -198,7 +211,7 @@ class Plan(Frozen):
         image: None on the local backend.
         container: None on the local backend.
         companion: a second container for the GPU checks when ``image.python`` is None.
-        python: interpreter of the local backend.
+        python: interpreter of the local backend, which runs agent and target. venv: where it must be made first.
         injection: how the GPUs get in.
         warnings: sentences printed before the start and kept in the receipt.
     """
@@ -215,6 +228,7 @@ class Plan(Frozen):
     companion: ContainerPlan | None = None
     companion_image: str | None = None
     python: str | None = None
+    venv: VenvPlan | None = None
     agent: AgentPlan
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()

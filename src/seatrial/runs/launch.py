@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.home import host_files
+from seatrial.backends.venv import ensure_venv
 from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.events import EventLog
 from seatrial.findings.finding import Finding
@@ -114,7 +115,7 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
 
 
 def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
-    """Everything that must be there before the start: image, output folders, agent archive, secrets."""
+    """Everything that must be there before the start: image or venv, output folders, secrets."""
     plan = prepared.plan
     if plan.image is not None and plan.image.build:
         assert plan.backend != "local"
@@ -125,6 +126,8 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
             pip_conf=pip_conf(plan.job.image),
             client_call=table.client_call(plan.backend, environ),
         )
+    if plan.venv is not None:
+        ensure_venv(plan.venv.directory, plan.venv.requirements, plan.venv.base, say)
     if plan.container is not None:
         host_files(plan.container).write()
     elif plan.job.models is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,9 +29,11 @@ from seatrial.job.plan import (
     Injection,
     Mount,
     Plan,
+    VenvPlan,
 )
 from seatrial.job.script import ScriptFacts
 from seatrial.runs.facts import HostFacts, git_commit
+from seatrial.runs.local_python import choose_python
 from seatrial.runs.target_command import Places, container_places, local_places, target_argv
 
 
@@ -123,6 +124,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
         companion=parts.companion,
         companion_image=job.image.base if parts.companion else None,
         python=parts.python,
+        venv=parts.venv,
         agent=agent,
         choices=(*selection.choices, *parts.choices, launcher_choice),
         warnings=parts.warnings,
@@ -144,6 +146,7 @@ class _Parts:
     container: ContainerPlan | None = None
     companion: ContainerPlan | None = None
     python: str | None = None
+    venv: VenvPlan | None = None
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -177,7 +180,7 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
         gpu_count=len(gpus),
         command=(image.python, CONTAINER_AGENT, f"{CONTAINER_RUN}/plan.json") if image.python else argv,
     )
-    made_container, recipe_env = made.container, {}
+    made_container, recipe_env = made.container, dict[str, str]()
     if job.target.kind == "recipe" and not image.build:
         made_container, recipe_env = _with_recipes(made.container, image, site)
     return _Parts(
@@ -233,8 +236,9 @@ def _local(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> 
             "An image cannot run on the local backend", run=f"seatrial run --image {job.image.ready} --on docker"
         )
     _refuse_container_options(job)
+    python = choose_python(job, script, site.host, cpu_only=not gpus)
     places = local_places(job, site.run_folder, site.resume_from)
-    argv, script_index = target_argv(job.target, None, sys.executable, places)
+    argv, script_index = target_argv(job.target, None, str(python.interpreter), places)
     from_files = {
         name: value for path in job.env_files for name, value in read_env_file(path, site.host.environ).items()
     }
@@ -243,10 +247,11 @@ def _local(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> 
         places=places,
         argv=tuple(argv),
         script_index=script_index,
-        env={**from_files, **job.env, **visible},
+        env={**from_files, **job.env, **python.env, **visible},
         injection="host" if gpus else "none",
-        python=sys.executable,
-        choices=(Choice(what="python", value=sys.executable, reason="the interpreter that seatrial runs in"),),
+        python=str(python.interpreter),
+        venv=python.venv,
+        choices=python.choices,
     )
 
 

@@ -1,0 +1,76 @@
+"""Which Python runs a local target: the user's own where it has what the target imports, else a managed venv."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seatrial.backends.venv import venv_interpreter
+from seatrial.errors import CommandError
+from seatrial.images.plan import pip_conf, plan_packages
+from seatrial.images.wheel import write_wheel
+from seatrial.job.model import Job
+from seatrial.job.plan import Choice, VenvPlan
+from seatrial.job.script import ScriptFacts
+from seatrial.runs.facts import HostFacts
+from seatrial.system import command
+
+#: Prints which of its arguments cannot be imported; find_spec looks without importing anything.
+_MISSING = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
+
+
+@dataclass(frozen=True)
+class LocalPython:
+    """The interpreter, why this one, and what has to be made first."""
+
+    interpreter: Path
+    choices: tuple[Choice, ...]
+    venv: VenvPlan | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: bool) -> LocalPython:
+    """The active virtual environment's Python or ours, whichever first has all that the target imports.
+
+    Asks the interpreters; makes nothing.
+    """
+    missing: dict[Path, list[str]] = {}
+    for python in _candidates(host.environ):
+        missing[python] = _missing_imports(python, script.imports)
+        if not missing[python]:
+            reason = "has everything that the target imports"
+            return LocalPython(python, (Choice(what="python", value=str(python), reason=reason),))
+    base = Path(sys.executable)
+    found, cpu_index, choices = plan_packages(job, imports=frozenset(script.imports), cpu_only=cpu_only)
+    index = [f"--extra-index-url {cpu_index}"] if cpu_index and not _names_a_source(base) else []
+    own = [line.replace(" = ", " ", 1) for line in (pip_conf(job.image) or "").splitlines()[1:] if line]
+    lines = (*index, *(f"--{line}" for line in own), *found.options, *found.lines)
+    venv = VenvPlan(directory=host.cache_folder / "venvs", base=base, requirements=lines)
+    interpreter = venv_interpreter(venv.directory, lines, base)
+    lacking = "; ".join(f"{python} lacks {', '.join(names)}" for python, names in missing.items())
+    return LocalPython(
+        interpreter,
+        (Choice(what="python", value=f"a managed venv, {interpreter}", reason=lacking), *choices),
+        venv,
+        {"PYTHONPATH": str(write_wheel(host.cache_folder / "recipes"))} if job.target.kind == "recipe" else {},
+    )
+
+
+def _candidates(environ: Mapping[str, str]) -> list[Path]:
+    active = [Path(environ["VIRTUAL_ENV"]) / "bin" / "python"] if environ.get("VIRTUAL_ENV") else []
+    return [python for python in dict.fromkeys([*active, Path(sys.executable)]) if python.exists()]
+
+
+def _missing_imports(python: Path, imports: tuple[str, ...]) -> list[str]:
+    return command.check([str(python), "-c", _MISSING, *imports], timeout_s=30).stdout.split()
+
+
+def _names_a_source(python: Path) -> bool:
+    """pip's own configuration says where packages come from; then no index of ours is added."""
+    try:
+        configured = command.check([str(python), "-m", "pip", "config", "list"], timeout_s=30).stdout
+    except CommandError:  # a Python without pip: the venv brings its own
+        return False
+    return any(name in configured for name in ("index-url", "find-links", "no-index"))
