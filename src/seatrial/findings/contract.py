@@ -129,7 +129,10 @@ def _nvml(expected: List[Facts], visible: List[Facts], context: Facts) -> Option
 def _visible_devices_variable(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
     """CUDA_VISIBLE_DEVICES, when it is set and what CUDA shows is less than what was asked for."""
     value = context.get("cuda_visible_devices")
-    if value is None or context.get("cu_init") not in (None, 0, 100) or not _missing(expected, visible):
+    missing = _missing(expected, visible)
+    if value is None or context.get("cu_init") not in (None, 0, 100) or not missing:
+        return None
+    if all(uuid in value for uuid in missing):  # it names them: something else hides them
         return None
     evidence = ["CUDA_VISIBLE_DEVICES=%r" % value, _seen(visible)]
     return _finding("cuda-visible-devices", evidence)
@@ -244,8 +247,8 @@ _CHAIN: Sequence[Callable[[List[Facts], List[Facts], Facts], Optional[Finding]]]
     _uvm_node,
     _libcuda,
     _mig,
-    _cu_init,
     _nvml,
+    _cu_init,
     _visible_devices_variable,
     _other_gpus,
     _torch_build,

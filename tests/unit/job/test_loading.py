@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import ConfigError, DataError, UsageError
-from seatrial.job.config import ConfigFile, json_schema
+from seatrial.job.config import ConfigFile, ImageTable, json_schema
 from seatrial.job.loading import load_job
-from seatrial.job.model import Criteria, DataMount, Job, Target
+from seatrial.job.model import Criteria, DataMount, ImageOptions, Job, Target
 
 
 @pytest.fixture
@@ -254,6 +254,14 @@ def test_any_flags_are_a_job_or_a_usage_error(project: Path, flags: dict[str, An
         assert error.message
     else:
         assert Job.model_validate_json(job.model_dump_json()) == job
+
+
+def test_the_file_can_say_all_that_a_job_holds() -> None:
+    renamed = {"on": "backend", "memory": "memory_bytes", "shm_size": "shm_bytes", "gpu_memory": "gpu_memory_bytes"}
+    renamed |= {"timeout": "timeout_s", "grace": "grace_s"}
+    sayable = {renamed.get(key, key) for key in ConfigFile.model_fields} - {"module", "args"}
+    assert sayable == set(Job.model_fields) - {"project"}
+    assert set(ImageTable.model_fields) == set(ImageOptions.model_fields)
 
 
 def test_the_schema_names_every_key_and_is_json() -> None:

@@ -1,0 +1,103 @@
+"""Lines as programs print them → the failure they show."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seatrial.findings.catalogue import CATALOGUE
+from seatrial.findings.known import GAP
+from seatrial.findings.match import MAX_CHARACTERS, MAX_EVIDENCE, match_lines, match_text
+
+LINES = {
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has …": "cuda-out-of-memory",
+    "RuntimeError: CUDA error: out of memory": "cuda-out-of-memory",
+    "RuntimeError: CUDA error: no kernel image is available for execution on the device": "no-kernel-image",
+    "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.": (
+        "no-kernel-image"
+    ),
+    "RuntimeError: DataLoader worker (pid 41) is killed by signal: Bus error. It is possible that …": (
+        "shared-memory-too-small"
+    ),
+    "RuntimeError: DataLoader worker (pid 41) is killed by signal: Killed. ": "host-out-of-memory",
+    "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.45 GiB for an array": "host-out-of-memory",
+    "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory": (
+        "host-out-of-memory"
+    ),
+    "RuntimeError: The NVIDIA driver on your system is too old (found version 12020).": "driver-too-old",
+    "AssertionError: Torch not compiled with CUDA enabled": "torch-cpu-only",
+    "RuntimeError: No CUDA GPUs are available": "no-cuda-device",
+    "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.cpp": "nccl-error",
+    "[rank0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE": "nccl-timeout",
+    "Error while creating shared memory segment /dev/shm/nccl-Xy (size 9637888), error: No space left on device (28)": (
+        "nccl-shared-memory"
+    ),
+    "OSError: [Errno 28] No space left on device": "disk-full",
+    "OSError: [Errno 30] Read-only file system: '/opt/out'": "read-only-root",
+    "docker: Error response from daemon: could not select device driver \"\" with capabilities: [[gpu]].": (
+        "toolkit-missing"
+    ),
+    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized": (
+        "fabric-manager-not-ready"
+    ),
+    "RuntimeError: CUDA error: device-side assert triggered": "device-side-assert",
+    "RuntimeError: CUDA error: unknown thing 1234": "cuda-error",
+    "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.": "no-c-compiler",
+    "ModuleNotFoundError: No module named 'einops'": "python-module-missing",
+    "Failed to initialize NVML: Driver/library version mismatch": "driver-library-mismatch",
+    "Failed to initialize NVML: Unknown Error": "device-access-lost",
+    "2026-11-20 I tensorflow/tsl/cuda_stub.cc:31] Could not find cuda drivers on your machine, GPU will not be used.": (
+        "tensorflow-no-gpu"
+    ),
+    "KeyError: 'getpwuid(): uid not found: 1234'": "user-unknown",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_lines_as_printed(line: str) -> None:
+    assert [finding.id for finding in match_text(line)] == [LINES[line]]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Epoch 3, loss 0.21, accuracy 0.985, 12000 images/s, GPU memory 512 MB",
+        "CUDA is available: NVIDIA H200",
+        "out of memory of mine",
+        "Function add returned 3",
+        "Namespace(device='cuda', pin_memory=True)",
+    ],
+)
+def test_ordinary_lines_show_nothing(line: str) -> None:
+    assert match_text(line) == []
+
+
+@pytest.mark.parametrize("entry", [entry for entry in CATALOGUE if entry.symptoms], ids=lambda entry: entry.id)
+def test_every_symptom_is_found_and_is_its_own_entrys(entry) -> None:
+    for symptom in entry.symptoms:
+        line = "prefix " + symptom.replace(GAP, "some text") + " suffix"
+        assert [finding.id for finding in match_text(line)] == [entry.id]
+
+
+def test_evidence_is_the_line_with_its_number_and_is_bounded() -> None:
+    lines = [b"fine\n", b"  CUDA out of memory " + b"x" * 1000 + b"\n"] * 10
+    [finding] = match_lines(lines)
+    assert len(finding.evidence) == MAX_EVIDENCE
+    assert finding.evidence[0].startswith("line 2: CUDA out of memory xxx")
+    assert len(finding.evidence[0]) == len("line 2: ") + MAX_CHARACTERS
+
+
+def test_findings_come_in_order_of_appearance() -> None:
+    text = "No CUDA GPUs are available\nToo many open files\nNo CUDA GPUs are available"
+    assert [finding.id for finding in match_text(text)] == ["no-cuda-device", "too-many-open-files"]
+
+
+@given(st.lists(st.binary()))
+def test_any_bytes_can_be_read(lines: list[bytes]) -> None:
+    assert isinstance(match_lines(lines), list)
+
+
+@given(st.text())
+def test_any_text_can_be_read(text: str) -> None:
+    assert isinstance(match_text(text), list)
