@@ -20,7 +20,7 @@ _CONTAINER = "The container"
 _JUDGING = "Limits and criteria"
 
 Words = Annotated[
-    list[str] | None, typer.Argument(metavar="[TARGET]", help="Script, recipe name, or nothing with -m or --image.")
+    list[str] | None, typer.Argument(metavar="TARGET", help="Script, recipe name, or nothing with -m or --image.")
 ]
 
 

@@ -41,7 +41,7 @@ def _usage_problem(error: Exception, argv: list[str]) -> tuple[str, str | None, 
     format_message = getattr(error, "format_message", None)
     if format_message is None:
         return None
-    message: str = format_message()
+    message: str = format_message().split(" (Possible options")[0]
     if type(error).__name__ == "NoSuchOption" and argv[0] in ("run", "plan") and "--" not in argv:
         option = getattr(error, "option_name", "")
         return (

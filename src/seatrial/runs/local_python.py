@@ -10,6 +10,7 @@ from pathlib import Path
 from seatrial.backends.venv import venv_interpreter
 from seatrial.errors import CommandError
 from seatrial.images.plan import pip_conf, plan_packages
+from seatrial.images.recipes import recipe_requirements
 from seatrial.images.wheel import write_wheel
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, VenvPlan
@@ -17,8 +18,17 @@ from seatrial.job.script import ScriptFacts
 from seatrial.runs.facts import HostFacts
 from seatrial.system import command
 
-#: Prints which of its arguments cannot be imported; find_spec looks without importing anything.
-_MISSING = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
+#: Prints which of its arguments, import names or names of packages, are not there. Imports nothing of them.
+_MISSING = """
+import sys
+from importlib import metadata, util
+def there(name):
+    try:
+        return util.find_spec(name) or metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+print(*[name for name in sys.argv[1:] if not there(name)])
+"""
 
 
 @dataclass(frozen=True)
@@ -36,9 +46,10 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
 
     Asks the interpreters; makes nothing.
     """
+    needed = recipe_requirements(job.target.value) if job.target.kind == "recipe" else script.imports
     missing: dict[Path, list[str]] = {}
     for python in _candidates(host.environ):
-        missing[python] = _missing_imports(python, script.imports)
+        missing[python] = _missing(python, needed)
         if not missing[python]:
             reason = "has everything that the target imports"
             return LocalPython(python, (Choice(what="python", value=str(python), reason=reason),))
@@ -63,8 +74,8 @@ def _candidates(environ: Mapping[str, str]) -> list[Path]:
     return [python for python in dict.fromkeys([*active, Path(sys.executable)]) if python.exists()]
 
 
-def _missing_imports(python: Path, imports: tuple[str, ...]) -> list[str]:
-    return command.check([str(python), "-c", _MISSING, *imports], timeout_s=30).stdout.split()
+def _missing(python: Path, needed: tuple[str, ...]) -> list[str]:
+    return command.check([str(python), "-c", _MISSING, *needed], timeout_s=30).stdout.split()
 
 
 def _names_a_source(python: Path) -> bool:

@@ -157,9 +157,8 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
         site.engine,
         gpus,
         site.host.driver,
-        capabilities=GpuRequest.parse(job.gpus).capabilities or injection.DEFAULT_CAPABILITIES,
+        capabilities=GpuRequest.parse(job.gpus).capabilities,
     )
-    why_way_in = Choice(what="GPU injection", value=way_in.strategy, reason=way_in.reason)
     places = container_places(job, site.resume_from)
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     made = container.plan_container(
