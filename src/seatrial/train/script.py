@@ -1,36 +1,19 @@
-"""The edges of a training script: its usual options, SIGTERM, and errors as one sentence instead of a traceback."""
+"""The edges of a training script: its usual options, and errors as one sentence instead of a traceback."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
+from seatrial.train import engine, precision
 from seatrial.train.errors import TrainError
+from seatrial.train.loop import Settings
+from seatrial.train.trackers import TRACKERS
 
 RUN_DIR_VARIABLE = "SEATRIAL_RUN_DIR"
-
-
-class StopRequest:
-    """Remembers a SIGTERM, so that the loop ends at a step's end and saves. Use as a context manager."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._previous: signal._HANDLER = signal.SIG_DFL
-
-    def __enter__(self) -> StopRequest:
-        self._previous = signal.signal(signal.SIGTERM, self._remember)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        signal.signal(signal.SIGTERM, self._previous)
-
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
 
 
 def default_folder(name: str) -> Path:
@@ -78,11 +61,47 @@ def add_folder_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settle_folders(arguments: argparse.Namespace) -> None:
-    """Fill in the folders that depend on others."""
+def add_training_options(parser: argparse.ArgumentParser, *, epochs: int, batch: int, learning_rate: float) -> None:
+    """The options of the loop, the same in every recipe, with this recipe's defaults."""
+    parser.add_argument("--epochs", type=positive, default=epochs)
+    parser.add_argument("--batch", type=positive, default=batch, help="examples per rank and step")
+    parser.add_argument("--learning-rate", type=positive_float, default=learning_rate)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engine", choices=engine.NAMES, default="auto")
+    parser.add_argument("--precision", choices=precision.NAMES, default="auto")
+    parser.add_argument("--accumulation", type=positive, default=1, help="micro-batches a step is made of")
+    parser.add_argument("--memory-fraction", type=positive_float, help="use at most this share of the GPU's memory")
+    parser.add_argument("--every-steps", type=positive, help="checkpoint also after so many steps of an epoch")
+    parser.add_argument("--keep", type=positive, default=3, help="checkpoints kept besides the best")
+    parser.add_argument("--patience", type=positive, help="stop after so many epochs without a better test loss")
+    parser.add_argument(
+        "--hang", type=positive_float, default=300.0, metavar="SECONDS", help="name a rank stuck so long"
+    )
+    parser.add_argument("--track", action="append", default=[], choices=tuple(TRACKERS), help="can be given again")
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments, with the folders that depend on others filled in."""
+    arguments = parser.parse_args(argv)
     arguments.checkpoints = arguments.checkpoints or default_checkpoints(arguments.models)
     if arguments.resume == Path():
         arguments.resume = arguments.checkpoints
+    return arguments
+
+
+def settings(arguments: argparse.Namespace) -> Settings:
+    """The loop's settings out of the command line."""
+    return Settings(
+        epochs=arguments.epochs,
+        seed=arguments.seed,
+        engine=arguments.engine,
+        checkpoints=arguments.checkpoints,
+        keep=arguments.keep,
+        every_steps=arguments.every_steps,
+        resume=arguments.resume,
+        patience=arguments.patience,
+        hang_s=arguments.hang,
+    )
 
 
 def run(main: Callable[[Sequence[str]], int]) -> None:

@@ -6,10 +6,12 @@ A tracker gets one flat dictionary a time: ``step`` (global), ``epoch``, ``phase
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from seatrial.events import EVENTS_VARIABLE, EventLog
+from seatrial.train.errors import InputError
 
 Values = Mapping[str, float | int | str]
 
@@ -52,7 +54,69 @@ class Trackers:
             tracker.close()
 
 
-def open_trackers() -> Trackers:
-    """The events file, when $SEATRIAL_EVENTS names one."""
+class TensorBoardTracker:
+    """Writes scalars for TensorBoard into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder))
+
+    def log(self, values: Values) -> None:
+        for name, number in _numbers(values).items():
+            self._writer.add_scalar(f"{values['phase']}/{name}", number, int(values["step"]))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class MlflowTracker:
+    """Writes metrics into an MLflow run: to $MLFLOW_TRACKING_URI, or an SQLite file beside the models."""
+
+    def __init__(self, folder: Path) -> None:
+        import mlflow
+
+        if not os.environ.get("MLFLOW_TRACKING_URI"):
+            folder.mkdir(parents=True, exist_ok=True)
+            mlflow.set_tracking_uri(f"sqlite:///{folder.resolve() / 'mlflow.db'}")
+        self._mlflow = mlflow
+        mlflow.start_run()
+
+    def log(self, values: Values) -> None:
+        metrics = {f"{values['phase']}_{name}": number for name, number in _numbers(values).items()}
+        self._mlflow.log_metrics(metrics, step=int(values["step"]))
+
+    def close(self) -> None:
+        self._mlflow.end_run()
+
+
+#: Name on the command line → how it is opened, and the packages it needs.
+TRACKERS: dict[str, tuple[Callable[[Path], Tracker], str]] = {
+    "tensorboard": (TensorBoardTracker, "tensorboard"),
+    "mlflow": (MlflowTracker, "mlflow sqlalchemy alembic"),
+}
+
+
+def open_trackers(names: Sequence[str], folder: Path, *, first: bool = True) -> Trackers:
+    """The trackers named, and always the events file when $SEATRIAL_EVENTS names one; none but on the first rank.
+
+    Raises:
+        InputError: no tracker of that name, or its packages are not installed.
+    """
+    trackers: list[Tracker] = []
     path = os.environ.get(EVENTS_VARIABLE)
-    return Trackers([EventsTracker(path)] if path else [])
+    if first and path:
+        trackers.append(EventsTracker(path))
+    for name in names if first else ():
+        if name not in TRACKERS:
+            raise InputError(f"no tracker {name!r}: there are {', '.join(TRACKERS)}")
+        build, packages = TRACKERS[name]
+        try:
+            trackers.append(build(folder / name))
+        except ImportError as error:
+            raise InputError(f"the tracker {name} cannot start: {error}", fix=f"pip install {packages}") from error
+    return Trackers(trackers)
+
+
+def _numbers(values: Values) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if name not in ("step", "epoch", "phase")}

@@ -1,0 +1,149 @@
+"""mnist-deep: a four-convolution network with batch normalisation, dropout and augmentation; MNIST or CIFAR-10.
+
+    python -m seatrial.recipes.mnist_deep --data DIR --models DIR [--dataset cifar10]
+    torchrun --nproc-per-node 4 -m seatrial.recipes.mnist_deep --data DIR
+
+Convolutions 32-64-128-256 of 5×5, 5×5, 3×3, 3×3, each followed by batch norm, ReLU and a 2×2 max-pool. Without padding
+28×28 pixels would be gone before the third pool; so every convolution is padded to keep the size, which the pools halve:
+28→14→7→3→1 and 32→16→8→4→2, and an adaptive average pool makes 1×1 of either. Then 256→128→64→classes, dropout 0.5.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from seatrial.recipes.mnist import FILES, MIRRORS, image_sets, loss
+from seatrial.train import script
+from seatrial.train.atomic import write_file, write_text
+from seatrial.train.augment import affine
+from seatrial.train.cifar10 import read_cifar10
+from seatrial.train.distributed import Ranks, ranks
+from seatrial.train.download import fetch
+from seatrial.train.errors import EXIT_TERMINATED
+from seatrial.train.evaluate import evaluate
+from seatrial.train.idx import read_folder
+from seatrial.train.images import Normalisation, TestImages
+from seatrial.train.loop import Outcome, fit
+from seatrial.train.memory import cap, summary
+from seatrial.train.optimizers import adamw
+from seatrial.train.precision import Precision, choose_precision
+from seatrial.train.rng import seed_all
+from seatrial.train.schedules import cosine
+from seatrial.train.step import Step
+from seatrial.train.streaming import training_images
+from seatrial.train.trackers import open_trackers
+
+WIDTHS_AND_KERNELS = ((32, 5), (64, 5), (128, 3), (256, 3))
+DROPOUT, WEIGHT_DECAY = 0.5, 1e-4
+ROTATION_DEGREES, SHIFT = 10.0, 0.1
+
+
+def network(channels: int, classes: int) -> nn.Sequential:
+    """The network of the module's text, for images of at least 16 pixels."""
+    layers: list[nn.Module] = []
+    for width, kernel in WIDTHS_AND_KERNELS:
+        convolution = nn.Conv2d(channels, width, kernel, padding=kernel // 2, bias=False)
+        layers += [convolution, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2)]
+        channels = width
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    for inputs, outputs in ((256, 128), (128, 64)):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(DROPOUT)]
+    return nn.Sequential(*layers, nn.Linear(64, classes))
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="seatrial.recipes.mnist_deep", description="Train the four-conv network.")
+    script.add_folder_options(parser)
+    script.add_training_options(parser, epochs=20, batch=128, learning_rate=1e-3)
+    parser.add_argument("--dataset", choices=("mnist", "cifar10"), default="mnist")
+    parser.add_argument("--download", action="store_true", help="fetch the files of MNIST into --data first")
+    arguments = script.parse(parser, argv)
+    if arguments.download:
+        fetch(FILES, MIRRORS, arguments.data)
+    cifar = arguments.dataset == "cifar10"
+    train_set, test_set = read_cifar10(arguments.data) if cifar else image_sets(read_folder(arguments.data))
+    normalise = Normalisation.of(train_set.images_NCHW)
+    with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
+        precision = choose_precision(arguments.precision, group.device, preferred="bf16")
+        precision.apply()
+        if arguments.memory_fraction:
+            cap(arguments.memory_fraction, group.device)
+        seed_all(arguments.seed)
+        # Channels last is what cuDNN's Tensor-Core kernels read; on the CPU oneDNN has layouts of its own.
+        last = group.device.type == "cuda"
+        layout = torch.channels_last if last else torch.contiguous_format
+        channels = train_set.images_NCHW.shape[1]
+        model = network(channels, train_set.classes).to(group.device, memory_format=layout)  # type: ignore[call-overload]
+        augment = partial(affine, degrees=ROTATION_DEGREES, shift=SHIFT)
+        source = training_images(
+            train_set, normalise, arguments.batch, group, arguments.seed, augment, channels_last=last
+        )
+        step = Step(
+            model,
+            loss,
+            adamw(model, arguments.learning_rate, WEIGHT_DECAY),
+            source,
+            ranks=group,
+            precision=precision,
+            schedule=cosine(),
+            epochs=arguments.epochs,
+            accumulation=arguments.accumulation,
+        )
+        if group.first:
+            total = arguments.batch * group.world
+            print(f"mnist-deep: batch {arguments.batch} on each of {group.world} rank(s), {total} together", flush=True)
+        tests = TestImages(test_set, normalise, group, channels_last=last)
+        outcome = fit(step, lambda: evaluate(model, tests, group, precision), trackers, script.settings(arguments))
+        if outcome.terminated:
+            return EXIT_TERMINATED
+        if group.first:
+            accuracy, test_loss = outcome.metrics["accuracy"], outcome.metrics["test_loss"]
+            print(f"test accuracy {accuracy:.2%}, test loss {test_loss:.4f}", flush=True)
+            print(summary(group.device), flush=True)
+            save(model, arguments, outcome, group, precision, channels, train_set.classes)
+    return 0
+
+
+def save(
+    model: nn.Module,
+    arguments: argparse.Namespace,
+    outcome: Outcome,
+    group: Ranks,
+    precision: Precision,
+    channels: int,
+    classes: int,
+) -> None:
+    """Write trained-model.pth (a state_dict) and training_metadata.txt into the models folder."""
+    folder: Path = arguments.models
+    tensors: dict[str, Tensor] = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+    write_file(folder / "trained-model.pth", lambda file: torch.save(tensors, file))
+    facts = {
+        "dataset": arguments.dataset,
+        "model": "four convolutions 32-64-128-256",
+        "classes": classes,
+        "channels": channels,
+        "test accuracy": f"{outcome.metrics['accuracy']:.4f}",
+        "test loss": f"{outcome.metrics['test_loss']:.4f}",
+        "best test accuracy": f"{outcome.best_accuracy:.4f}",
+        "epochs": outcome.epochs,
+        "batch size per rank": arguments.batch,
+        "learning rate": arguments.learning_rate,
+        "mixed precision": precision.name if precision.name in ("bf16", "fp16") else "no",
+        "world size": group.world,
+        "device": torch.cuda.get_device_name(group.device) if group.device.type == "cuda" else "cpu",
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+    write_text(folder / "training_metadata.txt", "".join(f"{name}: {value}\n" for name, value in facts.items()))
+    print(f"saved {folder / 'trained-model.pth'}\nsaved {folder / 'training_metadata.txt'}", flush=True)
+
+
+if __name__ == "__main__":
+    script.run(main)

@@ -1,0 +1,171 @@
+"""Several ranks that train one model: start by torchrun, agreement, averaged gradients, sums over uneven shards.
+
+Gradients are averaged here rather than by DistributedDataParallel, for two reasons. After an out-of-memory error the
+ranks must agree before any gradient is reduced, or the rank that failed leaves its peers waiting in a bucket. And the
+reduction must be capturable in a CUDA graph together with the step. Buckets and overlap are alike.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from seatrial.train.errors import InputError
+
+#: Bytes of gradients reduced at once: DistributedDataParallel's default (bucket_cap_mb=25, torch 2.13).
+BUCKET_BYTES = 25 * 2**20
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together.
+
+    Attributes:
+        control: a Gloo group for the ranks' decisions, which must not wait for the GPU; None when alone.
+    """
+
+    rank: int
+    world: int
+    device: torch.device
+    control: Any = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank prints and writes files."""
+        return self.rank == 0
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank. Every rank must call it."""
+        if self.world == 1:
+            return flag
+        answer = torch.tensor(int(flag))
+        dist.all_reduce(answer, dist.ReduceOp.MAX, group=self.control)
+        return bool(answer)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Elementwise sum over the ranks, in place, on the training device."""
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, on every rank. For small objects of checkpoints."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def same_start(self, model: nn.Module) -> None:
+        """Give every rank the first one's parameters and buffers."""
+        if self.world > 1:
+            for tensor in (*model.parameters(), *model.buffers()):
+                dist.broadcast(tensor.data, 0)
+
+
+@contextmanager
+def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
+    """The ranks that torchrun started (RANK, WORLD_SIZE, LOCAL_RANK), or this process alone.
+
+    Raises:
+        InputError: more ranks than GPUs on this machine.
+    """
+    world, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+    gpus = torch.cuda.device_count()
+    if gpus and local_rank >= gpus:
+        raise InputError(f"rank {local_rank} of this machine has no GPU: there are {gpus}", fix=f"--gpus {gpus}")
+    device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
+    if world == 1:
+        yield Ranks(0, 1, device)
+        return
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group("nccl" if gpus else "gloo", timeout=timeout, device_id=device if gpus else None)
+    try:
+        yield Ranks(dist.get_rank(), world, device, dist.new_group(backend="gloo", timeout=timeout))
+    finally:
+        dist.destroy_process_group()
+
+
+class GradientReducer:
+    """Averages gradients over the ranks, in buckets; alone it only clears them.
+
+    With ``overlap`` on, each bucket is sent as soon as the backward pass has filled it (set it for the last micro-batch
+    only); otherwise ``reduce`` sends all of them.
+    """
+
+    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.overlap = False
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._buckets = [] if ranks.world == 1 else _buckets(self.parameters)
+        self._waiting: list[dist.Work] = []
+        self._missing: list[int] = []
+        self._sent = 0
+        for number, (_, members) in enumerate(self._buckets):
+            for parameter in members:
+                parameter.register_post_accumulate_grad_hook(lambda _, number=number: self._filled(number))  # type: ignore[no-untyped-call]
+
+    def clear(self) -> None:
+        """Forget the gradients. Alone they are dropped, so that the next backward pass writes instead of adding."""
+        if not self._buckets:
+            for parameter in self.parameters:
+                parameter.grad = None
+        for flat, members in self._buckets:
+            flat.zero_()
+            begin = 0
+            for parameter in members:
+                parameter.grad = flat[begin : begin + parameter.numel()].view_as(parameter)
+                begin += parameter.numel()
+        self._waiting, self._missing, self._sent = [], [len(members) for _, members in self._buckets], 0
+
+    def reduce(self) -> None:
+        """Average over the ranks: send what was not sent, wait for all."""
+        while self._sent < len(self._buckets):
+            self._send_next()
+        for work in self._waiting:
+            work.wait()
+        self._waiting = []
+
+    def _filled(self, number: int) -> None:
+        if self.overlap:
+            self._missing[number] -= 1
+            while self._sent < len(self._buckets) and self._missing[self._sent] == 0:
+                self._send_next()
+
+    def _send_next(self) -> None:
+        """Send the next bucket: in the same order on every rank, or they would mix them up."""
+        flat = self._buckets[self._sent][0].div_(self.ranks.world)
+        self._sent += 1
+        work = dist.all_reduce(flat, async_op=True)
+        assert work is not None
+        self._waiting.append(work)
+
+
+def _buckets(parameters: list[nn.Parameter]) -> list[tuple[Tensor, list[nn.Parameter]]]:
+    """Flat tensors with the parameters whose gradients live in them, in the order that backward passes fill them."""
+    groups: list[list[nn.Parameter]] = []
+    room = 0
+    for parameter in reversed(parameters):
+        size = parameter.numel() * parameter.element_size()
+        if not groups or size > room or parameter.dtype != groups[-1][0].dtype:
+            groups.append([])
+            room = BUCKET_BYTES
+        groups[-1].append(parameter)
+        room -= size
+    return [
+        (
+            torch.zeros(sum(parameter.numel() for parameter in group), dtype=group[0].dtype, device=group[0].device),
+            group,
+        )
+        for group in groups
+    ]

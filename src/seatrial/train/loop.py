@@ -1,0 +1,234 @@
+"""The training loop, on one page: epochs of steps, a test after each, checkpoints, and the ways a training ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.train import rng
+from seatrial.train.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest
+from seatrial.train.engine import choose_engine
+from seatrial.train.errors import DivergedError
+from seatrial.train.memory import peak
+from seatrial.train.step import Step
+from seatrial.train.stopping import EarlyStopping, StopRequest
+from seatrial.train.trackers import Trackers
+from seatrial.train.watchdog import Watchdog
+
+#: Steps queued between two looks at SIGTERM. The ranks agree on stopping there, 0.2 ms over Gloo on one host.
+STEPS_PER_LOOK = 64
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long to train and what to keep.
+
+    Attributes:
+        seed: of everything random; data order is a function of it and the epoch.
+        checkpoints: folder for them; None writes none. keep: how many. every_steps: also within epochs.
+        resume: folder or file to go on from.
+        log_steps: how many of an epoch's step losses the trackers get.
+        hang_s: a rank without progress for so long is named and ends the run; None: no watch.
+    """
+
+    epochs: int
+    seed: int = 0
+    engine: str = "auto"
+    checkpoints: Path | None = None
+    keep: int = 3
+    every_steps: int | None = None
+    resume: Path | None = None
+    patience: int | None = None
+    log_steps: int = 100
+    hang_s: float | None = None
+
+
+@dataclass
+class Outcome:
+    """What a training came to.
+
+    Attributes:
+        terminated: SIGTERM ended it; a checkpoint was saved.
+        loop_s: from before the first step to after the last, tests included, device synchronised.
+        train_s: the same without the tests and what else is between the epochs.
+        losses: of every step, of the epochs trained here.
+        metrics: of the last test.
+    """
+
+    terminated: bool = False
+    epochs: int = 0
+    loop_s: float = 0.0
+    train_s: float = 0.0
+    examples: int = 0
+    losses: list[float] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    best_accuracy: float = 0.0
+
+
+def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, settings: Settings) -> Outcome:
+    """Train ``step`` for the epochs of ``settings``, calling ``test`` after each.
+
+    Raises:
+        DivergedError: a loss was not finite; names the step. The checkpoints before it are intact.
+        TrainError: whatever else ended it, in one sentence.
+    """
+    ranks, source, spans = step.ranks, step.source, step.source.spans
+    note = print_first(ranks.first)
+    ranks.same_start(step.model)
+    stopping = EarlyStopping(settings.patience)
+    place = _resume_place(settings)
+    epoch, first_step = resume(step, stopping, place, note) if place else (1, 0)
+    if not place:
+        rng.seed_all(settings.seed + ranks.rank)  # dropout and augmentation differ between ranks
+    source.start(epoch, first_step)
+    engine = choose_engine(settings.engine, step, {span.shape for span in spans}, note)
+    writer = CheckpointWriter(settings.checkpoints, settings.keep) if settings.checkpoints and ranks.first else None
+    outcome = Outcome()
+
+    def save(epoch: int, done: int, *, best: bool = False) -> None:
+        if settings.checkpoints:
+            generators = ranks.gather(rng.rng_state())
+            if writer:
+                where = {"epoch": epoch, "step": done, "rng": generators}
+                stopped = {"best": stopping.best, "waited": stopping.waited}
+                writer.save((epoch - 1) * len(spans) + done, {**step.state(), **where, **stopped}, best=best)
+
+    with StopRequest() as stop, Watchdog(ranks, settings.hang_s) as watchdog:
+        began = _now(step.device)
+        while epoch <= settings.epochs and not stopping.stop:
+            source.start(epoch, first_step)
+            step.start_epoch((epoch - 1) * len(spans), first_step)
+            epoch_began, done = time.perf_counter(), first_step
+            for shape, steps in _runs([span.shape for span in source.spans[first_step:]], settings.every_steps, done):
+                engine.run(shape, steps)
+                done += steps
+                watchdog.beat((epoch - 1) * len(spans) + done)
+                outcome.terminated = ranks.any(stop.requested)
+                if outcome.terminated:
+                    break
+                if settings.every_steps and done % settings.every_steps == 0 and done < len(spans):
+                    read_losses(step, epoch, done)
+                    save(epoch, done)
+            losses = read_losses(step, epoch, done)[first_step:]
+            seconds = time.perf_counter() - epoch_began
+            outcome.losses += losses.tolist()
+            outcome.train_s += seconds
+            outcome.loop_s = time.perf_counter() - began
+            if outcome.terminated and done < len(spans):
+                save(epoch, done)
+                note(f"terminated in epoch {epoch} after step {done}: saved in {settings.checkpoints}")
+                break
+            examples = sum(span.shape.rows for span in source.spans[first_step:]) * ranks.world
+            outcome.examples += examples
+            outcome.metrics = test()
+            outcome.best_accuracy = max(outcome.best_accuracy, outcome.metrics["accuracy"])
+            outcome.epochs, outcome.loop_s = epoch, _now(step.device) - began
+            report(trackers, note, epoch, len(spans), losses, outcome.metrics, examples, seconds, settings, step.device)
+            epoch, first_step = epoch + 1, 0
+            save(epoch, 0, best=stopping.better(outcome.metrics["test_loss"]))
+            if outcome.terminated:
+                note(f"terminated after epoch {epoch - 1}: saved in {settings.checkpoints}")
+                break
+        if stopping.stop:
+            note(f"stopped early: no better test loss than {stopping.best:.4f} for {stopping.waited} epochs")
+    if writer:
+        writer.close()
+    return outcome
+
+
+def print_first(first: bool) -> Callable[[str], None]:
+    """Prints on the first rank, does nothing on the others."""
+    return (lambda text: print(text, flush=True)) if first else (lambda text: None)
+
+
+def read_losses(step: Step, epoch: int, done: int) -> Tensor:
+    """The epoch's losses so far, [steps] on the CPU, averaged over the ranks. Waits for the device.
+
+    Raises:
+        DivergedError: one is not finite; names the first.
+    """
+    shares = torch.tensor([span.shape.share for span in step.source.spans], device=step.device)
+    losses = (step.ranks.sum(step.losses * shares) / step.ranks.world).cpu()[:done]
+    broken = (~losses.isfinite()).nonzero()
+    if len(broken):
+        number = int(broken[0])
+        raise DivergedError(
+            f"the loss became {losses[number].item()} in epoch {epoch} at step {number + 1}; "
+            "the checkpoints from before it are kept",
+            fix="a lower --learning-rate, or --precision bf16 instead of fp16; then --resume",
+        )
+    return losses
+
+
+def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str], None]) -> tuple[int, int]:
+    """Put a checkpoint's state into the step; the epoch and the step in it to go on with. Raises CheckpointError."""
+    state = load_newest(place, note)
+    load_model(step.model, state["model"], str(place))
+    step.load_optimizer(state["optimizer"])
+    if state["scaler"]:
+        step.scaler.load_state_dict(state["scaler"])
+    stopping.best, stopping.waited = state["best"], state["waited"]
+    rng.set_rng_state(state["rng"][step.ranks.rank % len(state["rng"])])
+    note(f"resumed from {place}: epoch {state['epoch']}, step {state['step']}")
+    return state["epoch"], state["step"]
+
+
+def report(
+    trackers: Trackers,
+    note: Callable[[str], None],
+    epoch: int,
+    steps: int,
+    losses: Tensor,
+    metrics: dict[str, float],
+    examples: int,
+    seconds: float,
+    settings: Settings,
+    device: torch.device,
+) -> None:
+    """One line for people, and the epoch's numbers for the trackers."""
+    first = epoch * steps - len(losses)
+    stride = max(1, len(losses) // max(1, settings.log_steps))
+    for index in range(stride - 1, len(losses), stride):
+        values = {"step": first + index + 1, "epoch": epoch, "loss": losses[index].item(), "phase": "train"}
+        trackers.log(values)
+    rate, used = examples / seconds, peak(device)
+    common: dict[str, Any] = {"step": epoch * steps, "epoch": epoch}
+    mean = losses.mean().item()
+    trackers.log({**common, "phase": "train", "loss": mean, "images": examples, "images_per_s": rate, **used})
+    trackers.log({**common, "phase": "test", **metrics})
+    line = f"epoch {epoch}: loss {mean:.4f}, test loss {metrics['test_loss']:.4f}, accuracy {metrics['accuracy']:.2%}"
+    line += f", {rate:,.0f} examples/s, {seconds:.3f} s"
+    if used:
+        allocated, reserved = (number / 1e6 for number in used.values())
+        line += f", GPU memory {allocated:.0f} MB allocated, {reserved:.0f} MB reserved"
+    note(line)
+
+
+def _runs(shapes: list[Any], every_steps: int | None, done: int) -> list[tuple[Any, int]]:
+    """Consecutive steps of one shape, cut where the loop looks up or saves."""
+    numbered = enumerate(shapes, start=done)
+    cut = every_steps or len(shapes) + done
+    groups = groupby(numbered, key=lambda item: (item[1], item[0] // STEPS_PER_LOOK, item[0] // cut))
+    return [(shape, len(list(members))) for (shape, _, _), members in groups]
+
+
+def _resume_place(settings: Settings) -> Path | None:
+    """What was asked for; after an elastic restart by torchrun, this run's own newest checkpoint."""
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    if restarted and settings.checkpoints and checkpoints(settings.checkpoints):
+        return settings.checkpoints
+    return settings.resume
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

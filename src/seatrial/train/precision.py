@@ -1,0 +1,65 @@
+"""Number formats of training: fp32, tf32, bf16 and fp16, and what each one needs."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from seatrial.train.errors import InputError
+
+NAMES = ("auto", "fp32", "tf32", "bf16", "fp16")
+#: First compute capability with TF32 and bf16 Tensor Cores (NVIDIA Ampere tuning guide, section 1.4.3).
+AMPERE = (8, 0)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """One number format on one device.
+
+    Attributes:
+        name: ``fp32`` (strictly: no TF32 in products), ``tf32``, ``bf16`` or ``fp16`` (both by autocast).
+    """
+
+    name: str
+    device: torch.device
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context for forward passes; backward passes follow the types that forward chose."""
+        if self.name in ("fp32", "tf32"):
+            return nullcontext()
+        dtype = torch.bfloat16 if self.name == "bf16" else torch.float16
+        # cache_enabled=False: a cast cached while a graph is captured would be reused outside of it.
+        return torch.autocast(self.device.type, dtype, cache_enabled=False)
+
+    def scaler(self) -> torch.amp.GradScaler:
+        """Scales the loss for fp16, whose smallest normal number is 6e-5; does nothing otherwise."""
+        return torch.amp.GradScaler(self.device.type, enabled=self.name == "fp16")
+
+    def apply(self) -> None:
+        """Allow TF32 in fp32 products for every format but ``fp32``. Global to the process."""
+        allowed = self.name != "fp32"
+        torch.set_float32_matmul_precision("high" if allowed else "highest")
+        torch.backends.cudnn.allow_tf32 = allowed
+
+
+def choose_precision(name: str, device: torch.device, preferred: str = "tf32") -> Precision:
+    """The format asked for; ``auto`` takes ``preferred`` on a GPU that has it and fp32 elsewhere.
+
+    Raises:
+        InputError: the device has no such format.
+    """
+    if name not in NAMES:
+        raise InputError(f"precision {name!r} is not one of {', '.join(NAMES)}")
+    ampere = device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE
+    if name == "auto":
+        return Precision(preferred if ampere else "fp32", device)
+    if name in ("fp16", "tf32") and device.type == "cpu":
+        raise InputError(f"{name} needs a GPU: this run is on the CPU", fix="--precision fp32 or --precision bf16")
+    if name in ("tf32", "bf16") and device.type == "cuda" and not ampere:
+        capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+        raise InputError(
+            f"{name} needs compute capability 8.0 or later; this GPU has {capability}", fix="--precision fp16"
+        )
+    return Precision(name, device)

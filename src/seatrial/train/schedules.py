@@ -1,0 +1,62 @@
+"""Learning-rate schedules: what the base rate is multiplied by at each step. Pure functions of the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+#: Step (from 0) and number of steps → factor.
+Schedule = Callable[[int, int], float]
+
+
+def constant(step: int, steps: int) -> float:
+    """Always 1."""
+    return 1.0
+
+
+def cosine(warmup: float = 0.0, floor: float = 0.0) -> Schedule:
+    """Linear warm-up over the share ``warmup`` of the steps, then half a cosine down to ``floor``."""
+
+    def factor(step: int, steps: int) -> float:
+        if (rising := _rising(step, steps, warmup)) is not None:
+            return rising
+        begin = warmup * steps
+        progress = (step - begin) / max(1.0, steps - begin)
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+    return factor
+
+
+def triangle(warmup: float = 0.2, floor: float = 0.0) -> Schedule:
+    """Linear warm-up over the share ``warmup`` of the steps, then linear down to ``floor``."""
+
+    def factor(step: int, steps: int) -> float:
+        if (rising := _rising(step, steps, warmup)) is not None:
+            return rising
+        begin = warmup * steps
+        return max(floor, 1 - (1 - floor) * (step - begin) / max(1.0, steps - begin))
+
+    return factor
+
+
+def staircase(every: float, gamma: float = 0.1, warmup: float = 0.0) -> Schedule:
+    """Linear warm-up, then times ``gamma`` after each share ``every`` of the steps."""
+
+    def factor(step: int, steps: int) -> float:
+        if (rising := _rising(step, steps, warmup)) is not None:
+            return rising
+        return float(gamma ** math.floor(step / (every * steps)))
+
+    return factor
+
+
+def _rising(step: int, steps: int, warmup: float) -> float | None:
+    begin = warmup * steps
+    return (step + 1) / begin if step + 1 < begin else None
+
+
+def table(schedules: list[Schedule], steps: int, device: torch.device) -> torch.Tensor:
+    """The factor of every step under each schedule, [schedules, steps] fp32, so that a captured step reads its own."""
+    return torch.tensor([[schedule(step, steps) for step in range(steps)] for schedule in schedules], device=device)

@@ -1,0 +1,53 @@
+"""Why a training ends before its last epoch: no better validation loss for some epochs, or a SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from types import FrameType
+
+
+@dataclass
+class EarlyStopping:
+    """Remembers the best validation loss.
+
+    Attributes:
+        patience: epochs without improvement after which to stop; None never stops.
+        least_improvement: a loss counts as better when it is lower by more than this.
+    """
+
+    patience: int | None = None
+    least_improvement: float = 0.0
+    best: float = float("inf")
+    waited: int = 0
+
+    def better(self, loss: float) -> bool:
+        """Take an epoch's validation loss; whether it is the best so far."""
+        if loss < self.best - self.least_improvement:
+            self.best, self.waited = loss, 0
+            return True
+        self.waited += 1
+        return False
+
+    @property
+    def stop(self) -> bool:
+        """Whether patience is at its end."""
+        return self.patience is not None and self.waited >= self.patience
+
+
+class StopRequest:
+    """Remembers a SIGTERM, so that the loop ends at a step's end and saves. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: signal._HANDLER = signal.SIG_DFL
+
+    def __enter__(self) -> StopRequest:
+        self._previous = signal.signal(signal.SIGTERM, self._remember)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        signal.signal(signal.SIGTERM, self._previous)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True

@@ -1,0 +1,85 @@
+"""A watch over ranks that train together: one that makes no progress is named, with what it was doing.
+
+Every rank writes its progress to the store of torchrun from a thread of its own, and reads the others'. A rank whose
+process is gone or stopped leaves its heartbeat old; one that is stuck keeps a fresh heartbeat but an old step.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from torch._C._distributed_c10d import TCPStore
+
+from seatrial.train.distributed import Ranks
+
+BEATS_PER_LIMIT = 4
+EXIT_HUNG = 1
+
+
+class Watchdog:
+    """Ends this process when a rank has made no step for ``limit_s``, after naming it. Does nothing when alone."""
+
+    def __init__(self, ranks: Ranks, limit_s: float | None) -> None:
+        self._ranks, self._limit_s = ranks, limit_s
+        self._step, self._changed = 0, time.time()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Watchdog:
+        if self._ranks.world > 1 and self._limit_s is not None:
+            host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            store = TCPStore(host, port, self._ranks.world, is_master=False)
+            self._thread = threading.Thread(target=self._watch, args=(store, self._limit_s), daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def beat(self, step: int) -> None:
+        """This rank has queued its steps up to ``step``."""
+        self._step, self._changed = step, time.time()
+
+    def _watch(self, store: Any, limit_s: float) -> None:
+        prefix = f"seatrial/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
+        while not self._ended.wait(limit_s / BEATS_PER_LIMIT):
+            beat = {"step": self._step, "changed": self._changed, "host": os.uname().nodename, "pid": os.getpid()}
+            store.set(f"{prefix}{self._ranks.rank}", json.dumps({**beat, "beat": time.time()}))
+            keys = [f"{prefix}{rank}" for rank in range(self._ranks.world)]
+            beats = [json.loads(store.get(key)) if store.check([key]) else None for key in keys]
+            if late := self._late(beats, limit_s):
+                self._report(late, beats)
+                os._exit(EXIT_HUNG)
+        store.set(f"{prefix}{self._ranks.rank}", json.dumps({"finished": True}))
+
+    def _late(self, beats: list[dict[str, Any] | None], limit_s: float) -> list[int]:
+        """Ranks that are behind the others, or all when all stand still."""
+        now = time.time()
+        known = {rank: beat for rank, beat in enumerate(beats) if beat is not None and "finished" not in beat}
+        still = {rank: beat for rank, beat in known.items() if now - min(beat["changed"], beat["beat"]) > limit_s}
+        if not still:
+            return []
+        silent = [rank for rank, beat in known.items() if now - beat["beat"] > limit_s]
+        slowest = min(beat["step"] for beat in known.values())
+        return silent or [rank for rank, beat in still.items() if beat["step"] == slowest]
+
+    def _report(self, late: list[int], beats: list[dict[str, Any] | None]) -> None:
+        for rank in late:
+            beat = beats[rank] or {}
+            silent = time.time() - beat.get("beat", 0.0) > (self._limit_s or 0.0)
+            state = "does not answer" if silent else "makes no step"
+            where = f"process {beat.get('pid')} on {beat.get('host')}"
+            print(f"error: rank {rank} ({where}) {state} since step {beat.get('step')}", file=sys.stderr)
+        print(f"rank {self._ranks.rank} is here:", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
