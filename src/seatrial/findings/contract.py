@@ -4,7 +4,7 @@ The links of the chain are looked at in the order in which CUDA needs them (devi
 framework, kernel), and the first broken one is the cause: what is behind it fails only because of it.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
@@ -155,15 +155,30 @@ def _torch_build(expected: List[Facts], visible: List[Facts], context: Facts) ->
     if not torch or torch.get("cuda"):
         return None
     evidence = ["torch %s, torch.version.cuda is None" % torch.get("version")]
-    index = "cu130" if _driver_branch(context) >= 580 else "cu126"
-    fix = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/" + index
-    return _finding("torch-cpu-only", evidence, fix=fix)
+    return _finding("torch-cpu-only", evidence, fix=_install_torch(expected[0] if expected else {}, context))
 
 
-def _driver_branch(context: Facts) -> int:
-    """580 of ``580.159.04``; 0 when unknown. CUDA 13 needs 580: docs.nvidia.com/deploy/cuda-compatibility."""
-    first = str(context.get("driver_version") or "").split(".")[0]
-    return int(first) if first.isdigit() else 0
+def _install_torch(gpu: Facts, context: Facts) -> str:
+    """The command that installs a torch with code for this GPU, on a CUDA that this driver runs.
+
+    Source: pytorch RELEASE.md and pytorch#172352, #190385: cu126 is the last with code below sm_75; sm_100 and sm_120
+    are in cu128 (until torch 2.11) and cu130. docs.nvidia.com/deploy/cuda-compatibility: CUDA 13 needs driver 580.
+    """
+    capability = _capability(gpu)
+    branch = str(context.get("driver_version") or "").split(".")[0]
+    if capability is not None and capability < (7, 5):
+        index = "cu126"
+    elif branch.isdigit() and int(branch) >= 580:
+        index = "cu130"
+    else:
+        index = "cu128" if capability is not None and capability >= (10, 0) else "cu126"
+    return "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/" + index
+
+
+def _capability(gpu: Facts) -> Optional[Tuple[int, int]]:
+    """``"12.0"`` → (12, 0); None when unknown."""
+    major, _, minor = str(gpu.get("compute_capability") or "").partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 def _kernel(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
@@ -178,25 +193,14 @@ def _kernel(expected: List[Facts], visible: List[Facts], context: Facts) -> Opti
     found = _known_by(error, evidence + _driver(context))
     if found is None:
         return _finding("gpus-unusable", evidence + _driver(context))
-    if found.id == "no-kernel-image":
-        _name_architecture(found, expected, context)
+    gpu = next((gpu for gpu in expected if gpu.get("uuid") == context.get("kernel_uuid")), {})
+    capability = _capability(gpu)
+    if found.id == "no-kernel-image" and capability is not None:
+        found.evidence.append("%s is sm_%d%d" % ((gpu.get("name") or gpu["uuid"],) + capability))
+        found.fix = _install_torch(gpu, context)
+    if found.id == "cuda-out-of-memory":  # a kernel of a few kilobytes: others fill the GPU
+        return _finding("gpu-memory-held", found.evidence)
     return found
-
-
-def _name_architecture(finding: Finding, expected: List[Facts], context: Facts) -> None:
-    """The GPU's architecture, and the wheel that has code for it.
-
-    Source: pytorch RELEASE.md and pytorch#172352: cu126 is the last with sm_50 to sm_70, cu128 the first with sm_100
-    and sm_120.
-    """
-    gpu = next((gpu for gpu in expected if gpu.get("uuid") == context.get("kernel_uuid")), None)
-    capability = str((gpu or {}).get("compute_capability") or "")
-    major, _, minor = capability.partition(".")
-    if not (gpu and major.isdigit() and minor.isdigit()):
-        return
-    finding.evidence.append("%s is sm_%s%s" % (gpu.get("name") or gpu["uuid"], major, minor))
-    index = "cu128" if int(major) >= 10 else "cu126"
-    finding.fix = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/" + index
 
 
 def _other_gpus(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:

@@ -71,8 +71,8 @@ FRAMEWORK = (
             "CUDA_ERROR_NO_BINARY_FOR_GPU",
         ),
         cause="The wheel was built for other architectures, though torch.cuda.is_available() is True: Blackwell needs "
-        "cu128 or later, Pascal and Volta cu126 or earlier",
-        fix="pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128   # older: cu126",
+        "cu128 or later, Volta and older cu126 or earlier",
+        fix="pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130   # Volta: cu126",
         sources=("pytorch/pytorch#167244", "pytorch/pytorch#149845"),
     ),
     Known(

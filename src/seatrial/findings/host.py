@@ -132,11 +132,10 @@ HOST = (
     ),
     Known(
         id="gpu-memory-held",
-        title="GPU memory is in use though no process is shown",
+        title="Others fill the GPU's memory",
         symptoms=(),
-        cause="Workers of a removed container, or processes of another PID namespace, still hold it",
+        cause="Another program holds it, perhaps a worker that outlived its container",
         fix="sudo fuser -v /dev/nvidia*   # then end those processes by their PID",
         sources=("PaddlePaddle/PaddleOCR#2074", "NVIDIA/gpu-operator#2880"),
-        severity="warning",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -80,7 +81,8 @@ class ScriptFacts:
 def script_facts(target: Target, project: Path) -> ScriptFacts:
     """Read the target's source, and every module of the project that it imports, with ``ast``.
 
-    An image, or a module that is not the project's, shows nothing: its facts are empty.
+    An image, or a module that is not the project's, shows nothing: its facts are empty. Of a recipe its own file is
+    read and the training library under it is not: that offers much which the recipe does not ask for.
 
     Raises:
         TargetError: the script itself has a syntax error (file, line and text), or cannot be read.
@@ -156,7 +158,9 @@ class _Reader:
         except OSError as error:
             problem = f"{shown} cannot be read: {error.strerror}"
         if required:
-            raise TargetError(problem, run=f"python3 -m py_compile {path}")
+            python = f"{sys.version_info.major}.{sys.version_info.minor}"
+            cause = f"read as Python {python}, which seatrial runs on; a newer grammar needs a newer one"
+            raise TargetError(problem, cause=cause, run=f"python3 -m py_compile {shlex.quote(str(path))}")
         return None
 
     def _follow(self, node: ast.AST, path: Path) -> Iterator[Path]:

@@ -89,13 +89,16 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], list[dict[str, Any]], dict[str
     "no code for an old GPU": ("no-kernel-image", [V100], [V100], {
         "torch": TORCH, "kernel_uuid": V100["uuid"],
         "kernel_error": "CUDA error: no kernel image is available for execution on the device"}),
+    "no code for a new GPU, older driver": ("no-kernel-image", [RTX5090], [RTX5090], {
+        "torch": TORCH, "kernel_uuid": RTX5090["uuid"], "driver_version": "570.86.15",
+        "kernel_error": "CUDA error: no kernel image is available for execution on the device"}),
     "driver too old": ("driver-too-old", [H200], [H200], {
         "torch": TORCH, "driver_version": "535.129.03", "cuda_driver": "12.2",
         "kernel_error": "torch cannot start CUDA: The NVIDIA driver on your system is too old (found version 12020)."}),
     "exclusive": ("compute-mode-exclusive", [H200], [H200], {
         "torch": TORCH, "kernel_uuid": H200["uuid"],
         "kernel_error": "CUDA error: CUDA-capable device(s) is/are busy or unavailable"}),
-    "full": ("cuda-out-of-memory", [H200], [H200], {
+    "full": ("gpu-memory-held", [H200], [H200], {
         "torch": TORCH, "kernel_uuid": H200["uuid"], "kernel_error": "CUDA error: out of memory"}),
     "unknown kernel error": ("gpus-unusable", [H200], [H200], {
         "torch": TORCH, "kernel_uuid": H200["uuid"], "kernel_error": "CUDA error: something new"}),

@@ -107,6 +107,13 @@ def test_a_module_of_the_project_in_src(tmp_path: Path) -> None:
     assert found.imports == ("einops", "torch")
 
 
+def test_a_recipe_is_read_where_it_is_installed(tmp_path: Path) -> None:
+    found = script_facts(Target(kind="recipe", value="digits"), tmp_path)
+    assert {"torch", "sklearn"} <= set(found.imports)
+    assert found.framework == "torch"
+    assert found.files == ("digits.py",)
+
+
 def test_nothing_is_known_of_images_and_of_modules_elsewhere(tmp_path: Path) -> None:
     assert script_facts(Target(kind="image", value=""), tmp_path) == ScriptFacts()
     assert script_facts(Target(kind="module", value="torch.distributed.run"), tmp_path) == ScriptFacts()
