@@ -72,14 +72,22 @@ class Evidence:
     jumps: tuple[str, ...]
     skipped_lines: int
 
+    @cached_property
+    def _by_type(self) -> dict[str, list[Moment]]:
+        found: dict[str, list[Moment]] = {}
+        for moment in self.moments:
+            if isinstance(type := moment.keys.get("type"), str):
+                found.setdefault(type, []).append(moment)
+        return found
+
     def all(self, type: str) -> list[Moment]:
-        return [moment for moment in self.moments if moment.keys.get("type") == type]
+        return self._by_type.get(type, [])
 
     def first(self, type: str) -> Moment | None:
-        return next((moment for moment in self.moments if moment.keys.get("type") == type), None)
+        return next(iter(self.all(type)), None)
 
     def last(self, type: str) -> Moment | None:
-        return next((moment for moment in reversed(self.moments) if moment.keys.get("type") == type), None)
+        return next(reversed(self.all(type)), None)
 
     @cached_property
     def target_started(self) -> Moment | None:
@@ -120,7 +128,7 @@ class Evidence:
 
     @cached_property
     def steps(self) -> Steps:
-        return read_steps((moment.at_s, dict(moment.keys)) for moment in self.all("step"))
+        return read_steps((moment.at_s, moment.keys) for moment in self.all("step"))
 
     @cached_property
     def findings(self) -> list[Finding]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from statistics import median
 from typing import Any
 
@@ -64,7 +65,7 @@ class Steps:
         return median(y for _, y in reported) if reported else None
 
 
-def read_steps(lines: Iterable[tuple[float, dict[str, Any]]]) -> Steps:
+def read_steps(lines: Iterable[tuple[float, Mapping[str, Any]]]) -> Steps:
     """Steps of (seconds since the first event, step event) pairs.
 
     Ranks other than 0 add their images but no points: all ranks report the same curve.
@@ -88,13 +89,18 @@ def read_steps(lines: Iterable[tuple[float, dict[str, Any]]]) -> Steps:
     return steps
 
 
-def _add_points(steps: Steps, event: dict[str, Any], phase: str, x: float) -> None:
+def _add_points(steps: Steps, event: Mapping[str, Any], phase: str, x: float) -> None:
     for key, value in event.items():
         y = number(value)
         if y is None or key in POSITION_KEYS:
             continue
-        name = clean(key if not phase or key.startswith(phase + "_") else f"{phase}_{key}")[:80]
+        name = _name(key, phase)
         if name not in steps.series and len(steps.series) >= MAX_SERIES:
             steps.dropped.add(name)
         else:
             steps.series.setdefault(name, []).append((x, y))
+
+
+@lru_cache(maxsize=1024)  # the same few names on every line
+def _name(key: str, phase: str) -> str:
+    return clean(key if not phase or key.startswith(phase + "_") else f"{phase}_{key}")[:80]
