@@ -235,6 +235,8 @@ class ContainerEngine:
         except BaseException:
             container_id = id_file.read_text().strip() if id_file.exists() else ""
             if container_id:
+                # Killed first: Podman's forced removal would wait as long as for a stop.
+                self._ask("container", "kill", container_id)
                 self._ask("container", "rm", "--force", "--volumes", container_id)
             raise
         finally:

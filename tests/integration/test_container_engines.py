@@ -1,0 +1,416 @@
+"""Docker and Podman, for real: containers that end in every way, and engines that refuse."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from fakes import a_container, a_plan
+from seatrial.backends.docker import Docker
+from seatrial.errors import (
+    EXIT_GPU_CONTRACT,
+    EngineError,
+    EngineUnavailableError,
+    GpuContractError,
+    ImageError,
+    NameInUseError,
+    UsageError,
+)
+from seatrial.job.plan import ImagePlan, Mount
+
+IMAGE = "python:3.11-slim-bookworm"
+CDI_FOLDER = Path("/etc/cdi")
+
+
+class Launcher:
+    """Starts containers that carry a label of this test, so that what is left of them can be counted and removed."""
+
+    def __init__(self, backend, folder):
+        self.backend = backend
+        self.folder = folder
+        self.label = uuid.uuid4().hex[:12]
+
+    def plan(self, *command, image=IMAGE, **container):
+        fields = {
+            "name": f"seatrial-test-{self.label}",
+            "command": command,
+            "labels": {"seatrial.test": self.label},
+            "network": "none" if self.backend.name == "docker" else "host",
+            **container,
+        }
+        return a_plan(
+            backend=self.backend.name, container=a_container(**fields), image=ImagePlan(tag=image, build=False)
+        )
+
+    def start(self, *command, **container):
+        return self.backend.start(self.plan(*command, **container), self.folder)
+
+    def ended(self, handle, timeout_s=60):
+        deadline = time.monotonic() + timeout_s
+        while (state := self.backend.state(handle)).status in ("created", "running"):
+            assert time.monotonic() < deadline, "the container does not end"
+            time.sleep(0.1)
+        return state
+
+    def containers(self):
+        argv = [
+            *self.backend.call,
+            "ps",
+            "--all",
+            "--quiet",
+            "--no-trunc",
+            "--filter",
+            f"label=seatrial.test={self.label}",
+        ]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+
+    def clean(self):
+        if left := self.containers():
+            subprocess.run([*self.backend.call, "kill", *left], capture_output=True)
+            subprocess.run([*self.backend.call, "rm", "--force", *left], capture_output=True, check=True)
+
+
+@pytest.fixture
+def launcher(engine, tmp_path):
+    launcher = Launcher(engine, tmp_path)
+    yield launcher
+    launcher.clean()
+
+
+@pytest.fixture
+def docker_launcher(docker_backend, tmp_path):
+    launcher = Launcher(docker_backend, tmp_path)
+    yield launcher
+    launcher.clean()
+
+
+@pytest.fixture
+def podman_launcher(podman_backend, tmp_path):
+    launcher = Launcher(podman_backend, tmp_path)
+    yield launcher
+    launcher.clean()
+
+
+@pytest.mark.parametrize("exit_code", [0, 3])
+def test_a_container_ends_with_its_exit_code(launcher, exit_code):
+    handle = launcher.start("sh", "-c", f"echo out; echo err >&2; exit {exit_code}")
+    state = launcher.ended(handle)
+    assert (state.status, state.exit_code, state.oom_killed) == ("exited", exit_code, False)
+    assert state.image_id == launcher.backend.image(IMAGE).id
+    assert sorted(launcher.backend.logs_tail(handle, 10).split()) == ["err", "out"]
+    assert not (launcher.folder / "container.id").exists()
+
+
+def test_a_container_that_is_gone_is_no_error(launcher):
+    handle = launcher.start("true")
+    launcher.ended(handle)
+    launcher.backend.remove(handle)
+    assert launcher.backend.state(handle).status == "gone"
+    launcher.backend.stop(handle, 1)
+    launcher.backend.kill(handle)
+    launcher.backend.remove(handle)
+    assert launcher.backend.logs_tail(handle, 10) == ""
+
+
+def test_more_memory_than_allowed_is_an_oom_kill(launcher):
+    program = "x = b'x' * 500_000_000"
+    handle = launcher.start("python3", "-c", program, memory_bytes=64 * 2**20, shm_bytes=16 * 2**20)
+    state = launcher.ended(handle)
+    assert state.exit_code == 137
+    # Podman 4.3.1 on cgroup v1 does not notice (its conmon 2.1.6 says false): there the agent's counter tells.
+    assert state.oom_killed or launcher.backend.name == "podman"
+
+
+def test_stop_sends_sigterm(launcher):
+    handle = launcher.start("sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.1; done")
+    wait_for_ready(launcher, handle)
+    launcher.backend.stop(handle, 20)
+    assert launcher.backend.state(handle).exit_code == 9
+
+
+def test_stop_kills_what_ignores_sigterm_after_the_grace(launcher):
+    handle = launcher.start("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+    wait_for_ready(launcher, handle)
+    began = time.monotonic()
+    launcher.backend.stop(handle, 1)
+    assert 0.9 < time.monotonic() - began < 9  # not the engines' own 10 s
+    assert launcher.backend.state(handle).exit_code == 137
+
+
+def test_kill_ends_it_now(launcher):
+    handle = launcher.start("sleep", "60")
+    launcher.backend.kill(handle)
+    assert launcher.ended(handle).exit_code == 137
+    launcher.backend.kill(handle)
+
+
+def test_a_live_container_is_not_removed(launcher):
+    handle = launcher.start("sleep", "60")
+    with pytest.raises(EngineError):
+        launcher.backend.remove(handle)
+    assert launcher.backend.state(handle).status == "running"
+
+
+def wait_for_ready(launcher, handle):
+    deadline = time.monotonic() + 30
+    while "ready" not in launcher.backend.logs_tail(handle, 1):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_exec_runs_beside_the_target(launcher, capfd):
+    handle = launcher.start("sleep", "60", env={"MARK": "here"})
+    assert launcher.backend.exec(handle, ["sh", "-c", "echo $MARK; exit 7"], interactive=False) == 7
+    assert capfd.readouterr().out == "here\n"
+    launcher.backend.kill(handle)
+    launcher.ended(handle)
+    with pytest.raises(EngineError, match="not running: exited"):
+        launcher.backend.exec(handle, ["true"], interactive=False)
+
+
+ON_A_TERMINAL = """
+import sys
+from pathlib import Path
+from seatrial.backends.base import Handle
+from seatrial.backends.docker import Docker
+from seatrial.backends.podman import Podman
+from seatrial.job.plan import Plan
+backend = {"docker": Docker, "podman": Podman}[sys.argv[1]](sys.argv[2].split())
+if sys.argv[3] == "exec":
+    sys.exit(backend.exec(Handle(backend=sys.argv[1], id=sys.argv[4]), ["sh", "-c", "tty; exit 5"], interactive=True))
+sys.exit(backend.shell(Plan.model_validate_json(Path(sys.argv[4]).read_text()), Path(sys.argv[4]).parent))
+"""
+
+
+def on_a_terminal(launcher, *words):
+    """(exit code, output) of a Python program whose streams are a terminal."""
+    argv = [sys.executable, "-c", ON_A_TERMINAL, launcher.backend.name, " ".join(launcher.backend.call), *words]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(argv[0], argv)
+    output = b""
+    try:
+        while chunk := os.read(terminal, 4096):
+            output += chunk
+    except OSError:  # Linux ends a terminal so
+        pass
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(status), output.decode()
+
+
+def test_exec_has_a_terminal_when_the_caller_has_one(launcher):
+    handle = launcher.start("sleep", "60")
+    exit_code, output = on_a_terminal(launcher, "exec", handle.id)
+    assert "/dev/pts/" in output
+    assert exit_code == 5
+
+
+def test_a_shell_has_a_terminal_and_leaves_nothing(launcher):
+    plan = launcher.folder / "plan.json"
+    plan.write_text(launcher.plan("sh", "-c", "tty; exit 6").model_dump_json())
+    exit_code, output = on_a_terminal(launcher, "shell", str(plan))
+    assert "/dev/pts/" in output
+    assert exit_code == 6
+    assert launcher.containers() == []
+
+
+@pytest.mark.docker
+def test_a_shell_that_cannot_start_says_why(docker_launcher, capfdbinary):
+    without_toolkit(docker_launcher.backend)
+    with pytest.raises(GpuContractError, match="cannot give GPUs"):
+        docker_launcher.backend.shell(docker_launcher.plan("sh", gpus_flag="all"), docker_launcher.folder)
+    assert docker_launcher.containers() == []
+
+
+# --------------------------------------------------------------- engines that refuse; nothing may be left behind
+
+
+def test_a_name_in_use_harms_nobody(launcher):
+    first = launcher.start("sleep", "60")
+    with pytest.raises(NameInUseError, match=f"seatrial-test-{launcher.label}"):
+        launcher.start("true")
+    assert launcher.backend.state(first).status == "running"
+    assert launcher.containers() == [first.id]
+
+
+def test_an_image_that_is_not_there(launcher):
+    with pytest.raises(ImageError, match="no-such-image:1 is not in") as caught:
+        launcher.start("true", image="localhost/no-such-image:1")
+    assert caught.value.run == f"{launcher.backend.name} pull localhost/no-such-image:1"
+    assert launcher.backend.image("localhost/no-such-image:1") is None
+
+
+def test_a_program_that_is_not_in_the_image(launcher):
+    with pytest.raises(ImageError, match="cannot run no-such-program"):
+        launcher.start("no-such-program")
+    assert launcher.containers() == []
+
+
+def test_a_folder_to_mount_that_is_not_there(launcher):
+    with pytest.raises(UsageError, match="/no/such/folder"):
+        launcher.start("true", mounts=[Mount(source=Path("/no/such/folder"), target="/data")])
+    assert launcher.containers() == []
+
+
+def test_an_unknown_runtime(launcher):
+    with pytest.raises(EngineError, match="no runtime named kata-test"):
+        launcher.start("true", runtime="kata-test")
+    assert launcher.containers() == []
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
+def test_a_gpu_node_that_is_not_there_breaks_the_contract(launcher):
+    with pytest.raises(GpuContractError, match="/dev/nvidia0 is not there"):
+        launcher.start("true", devices=["/dev/nvidia0"])
+    assert launcher.containers() == []
+
+
+def without_toolkit(backend):
+    facts = backend.facts()
+    if facts.nvidia_hook or facts.cdi_devices or "nvidia" in facts.runtimes:
+        pytest.skip("the NVIDIA Container Toolkit is installed here")
+
+
+@pytest.mark.docker
+def test_gpus_without_the_toolkit_break_the_contract(docker_launcher):
+    """Docker's own "could not select device driver"; it leaves a created container, which must go."""
+    without_toolkit(docker_launcher.backend)
+    with pytest.raises(GpuContractError, match="Docker cannot give GPUs to containers") as caught:
+        docker_launcher.start("true", gpus_flag='"device=0,2"')
+    assert caught.value.exit_code == EXIT_GPU_CONTRACT
+    assert "nvidia-container-toolkit" in caught.value.run
+    assert docker_launcher.containers() == []
+
+
+@pytest.mark.docker
+def test_a_port_in_use(docker_launcher):
+    first = docker_launcher.start("sleep", "60", network="bridge", publish=["127.0.0.1:18123:80"])
+    with pytest.raises(EngineError, match="Port 18123"):
+        docker_launcher.start(
+            "true", network="bridge", publish=["127.0.0.1:18123:80"], name=f"seatrial-test-{docker_launcher.label}-2"
+        )
+    assert docker_launcher.containers() == [first.id]
+
+
+@pytest.mark.docker
+def test_a_daemon_that_has_gone_is_not_an_ended_run(docker_launcher, monkeypatch):
+    handle = docker_launcher.start("true")
+    docker_launcher.ended(handle)
+    unreachable = Docker([*docker_launcher.backend.call, "--host", "unix:///nonexistent.sock"])
+    with pytest.raises(EngineUnavailableError):
+        unreachable.state(handle)
+    assert not unreachable.facts().available
+
+
+# ------------------------------------------------------------------------------------------------ CDI on Podman
+
+
+@pytest.fixture
+def cdi_spec():
+    """A device of NVIDIA's kind that sets a variable and brings /dev/null in under another name."""
+    if os.geteuid() != 0:
+        pytest.skip(f"writing to {CDI_FOLDER} needs root")
+    name = f"seatrial-test-{uuid.uuid4().hex[:8]}"
+    edits = {"env": [f"SEATRIAL_CDI={name}"], "deviceNodes": [{"path": "/dev/nvidia-test", "hostPath": "/dev/null"}]}
+    spec = {"cdiVersion": "0.3.0", "kind": "nvidia.com/gpu", "devices": [{"name": name, "containerEdits": edits}]}
+    existed = CDI_FOLDER.exists()
+    CDI_FOLDER.mkdir(exist_ok=True)
+    path = CDI_FOLDER / f"{name}.json"
+    path.write_text(json.dumps(spec))
+    yield name
+    path.unlink()
+    if not existed and not any(CDI_FOLDER.iterdir()):
+        CDI_FOLDER.rmdir()
+
+
+@pytest.mark.podman
+@pytest.mark.xdist_group("cdi")
+def test_a_cdi_device_enters_the_container(podman_launcher, cdi_spec):
+    qualified = f"nvidia.com/gpu={cdi_spec}"
+    assert qualified in podman_launcher.backend.facts().cdi_devices
+    handle = podman_launcher.start("sh", "-c", "echo $SEATRIAL_CDI; ls /dev/nvidia-test", devices=[qualified])
+    assert podman_launcher.ended(handle).exit_code == 0
+    assert podman_launcher.backend.logs_tail(handle, 10).split() == [cdi_spec, "/dev/nvidia-test"]
+
+
+@pytest.mark.podman
+@pytest.mark.xdist_group("cdi")
+def test_a_cdi_device_that_nobody_knows(podman_launcher):
+    with pytest.raises(GpuContractError, match=r"no CDI device nvidia\.com/gpu=seatrial-none") as caught:
+        podman_launcher.start("true", devices=["nvidia.com/gpu=seatrial-none"])
+    assert "nvidia-ctk cdi generate" in caught.value.run
+    assert podman_launcher.containers() == []
+
+
+# ------------------------------------------------------------------------------------------- images and companion
+
+
+def test_python_is_found_where_it_is(engine):
+    path = engine.find_python(IMAGE)
+    assert path is not None
+    assert re.search(r"/python3?(\.\d+)?$", path)
+
+
+def test_an_image_without_python(engine):
+    name = f"localhost/seatrial-test-{uuid.uuid4().hex[:8]}:1"
+    subprocess.run([*engine.call, "import", "-", name], input=bytes(10240), capture_output=True, check=True)
+    try:
+        assert engine.find_python(name) is None
+    finally:
+        subprocess.run([*engine.call, "rmi", name], capture_output=True, check=True)
+
+
+def test_a_registry_that_cannot_be_reached(engine):
+    lines = []
+    with pytest.raises(ImageError, match="registry cannot be reached") as caught:
+        engine.pull("127.0.0.1:1/no/image:1", lines.append)
+    assert caught.value.run == f"{engine.name} pull 127.0.0.1:1/no/image:1"
+
+
+@pytest.mark.parametrize("name", ["with, comma", 'with "quotes"', "with : colon"])
+def test_folders_of_any_name_can_be_mounted(launcher, name):
+    folder = launcher.folder / name
+    folder.mkdir()
+    (folder / "file").write_text("content\n")
+    handle = launcher.start(
+        "sh", "-c", "cat /data/file; touch /data/x", mounts=[Mount(source=folder, target="/data", read_only=True)]
+    )
+    assert launcher.ended(handle).exit_code != 0
+    assert "content" in launcher.backend.logs_tail(handle, 10)
+    assert not (folder / "x").exists()
+
+
+def companion(launcher, script):
+    return a_container(
+        name=f"seatrial-test-{launcher.label}-check",
+        command=("sh", "-c", script),
+        labels={"seatrial.test": launcher.label},
+        network="none" if launcher.backend.name == "docker" else "host",
+        mounts=[Mount(source=launcher.folder, target="/seatrial/run")],
+    )
+
+
+def test_a_companion_that_finds_no_gpu_stops_the_start(launcher):
+    finding = {"t": 1.0, "type": "finding", "source": "agent", "id": "x", "severity": "error"}
+    finding.update(message="GPU-1 is not visible", cause="no device node", fix="sudo nvidia-modprobe -u")
+    script = f"echo '{json.dumps(finding)}' >> /seatrial/run/events.jsonl; exit 3"
+    plan = launcher.plan("true").model_copy(update={"companion": companion(launcher, script), "companion_image": IMAGE})
+    with pytest.raises(GpuContractError, match="GPU-1 is not visible") as caught:
+        launcher.backend.start(plan, launcher.folder)
+    assert (caught.value.cause, caught.value.run) == ("no device node", "sudo nvidia-modprobe -u")
+    assert launcher.containers() == []
+
+
+def test_a_companion_that_is_content_lets_the_run_start(launcher):
+    plan = launcher.plan("true").model_copy(update={"companion": companion(launcher, "true"), "companion_image": IMAGE})
+    handle = launcher.backend.start(plan, launcher.folder)
+    assert launcher.ended(handle).exit_code == 0
+    assert launcher.containers() == [handle.id]
