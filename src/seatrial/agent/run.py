@@ -4,7 +4,7 @@ import os
 import selectors
 import signal
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from seatrial.agent import guard, launcher, output, signals
 from seatrial.agent.journal import Journal, say
@@ -54,6 +54,7 @@ class Run:
         self._selector = selectors.PollSelector()  # epoll refuses regular files
         self._guard: Optional[int] = None
         self._stops = 0
+        self._told: Set[int] = set()
         self._timed_out = False
         self._kill_at_s: Optional[float] = None
         self._status: Optional[int] = None
@@ -192,7 +193,10 @@ class Run:
 
     def _forward(self, number: int, origin: str) -> None:
         pids = signals.recipients(number, self._target.pid, self._plan.launcher)
-        self._write_signal(number, origin, signals.send(pids, number))
+        reached = signals.send(pids, number)
+        if number in signals.STOPPING:
+            self._told.update(reached)
+        self._write_signal(number, origin, reached)
 
     def _kill(self) -> None:
         pids = [self._target.pid] + [pid for pid in self._leftovers() if pid != self._target.pid]
@@ -209,9 +213,11 @@ class Run:
     def _end_leftovers(self, wakeup: int) -> None:
         """The run ends with its target: what is left is asked, then made to go; its last output is kept."""
         left = self._leftovers()
-        if left:
-            self._write_signal(signal.SIGTERM, "agent", signals.send(left, signal.SIGTERM))
-        kill_at_s = time.monotonic() + min(LEFTOVER_GRACE_S, self._plan.grace_s)
+        untold = [pid for pid in left if pid not in self._told]
+        if untold:
+            self._write_signal(signal.SIGTERM, "agent", signals.send(untold, signal.SIGTERM))
+        # A shell that ends at once must not cost the script under it the grace period that is running.
+        kill_at_s = self._kill_at_s or time.monotonic() + min(LEFTOVER_GRACE_S, self._plan.grace_s)
         while left and time.monotonic() < kill_at_s:
             self._turn(wakeup, _TICK_S)
             left = self._leftovers()

@@ -68,7 +68,7 @@ def _check(plan: Plan, env: Dict[str, str], journal: Journal) -> Optional[contra
     outcome = contract.check(plan, env, journal)
     if outcome.finding is not None:
         journal.write("finding", **outcome.finding.to_dict())
-        say("%s. %s Run: %s" % (outcome.finding.message, outcome.finding.cause, outcome.finding.fix))
+        say("%s. %s. Run: %s" % (outcome.finding.message, outcome.finding.cause, outcome.finding.fix))
         journal.write(
             "target.exited",
             exit_code=None,

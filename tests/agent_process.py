@@ -1,0 +1,77 @@
+"""Runs the built agent as a real process, for tests. Import as ``from agent_process import Agent``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from seatrial import events
+from seatrial.system import agent_archive
+
+#: Interpreters the agent is run with: this one, and the oldest it supports where there is one.
+FLOOR = next(
+    (str(path) for path in sorted(Path("~/.pyenv/versions").expanduser().glob("3.8.*/bin/python"))),
+    shutil.which("python3.8"),
+)
+
+
+class Agent:
+    """One run of the agent in a folder of its own."""
+
+    def __init__(self, folder: Path, script: str, python: str = sys.executable, **plan: object) -> None:
+        """``script`` is Python code, the target; ``plan`` are keys of AgentPlan."""
+        self.run_dir = folder / "run"
+        self.run_dir.mkdir()
+        self.python = python
+        self.archive = agent_archive.build(folder)
+        (folder / "target.py").write_text(script)
+        agent = {
+            "run_id": f"test-{os.getpid()}-{time.monotonic_ns()}",
+            "argv": [sys.executable, "target.py"],
+            "script": 1,
+            "workdir": str(folder),
+            "run_dir": str(self.run_dir),
+            "grace_s": 5.0,
+            "sample_interval_s": 0.1,
+        }
+        self.plan = {**agent, **plan}
+        (self.run_dir / "plan.json").write_text(json.dumps({"injection": "host", "agent": self.plan}))
+        self.command = [python, "-I", "-S", str(self.archive), str(self.run_dir / "plan.json")]
+
+    def run(self, **options: object) -> subprocess.CompletedProcess[bytes]:
+        """To the end, with its output caught."""
+        return subprocess.run(self.command, capture_output=True, timeout=60, check=False, **options)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Started, and its target too."""
+        process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.wait_for(lambda: self.events("target.started"))
+        return process
+
+    def wait_for_output(self, text: str) -> None:
+        """Until the target has printed this."""
+        self.wait_for(lambda: text in self.log("stdout.log").decode())
+
+    def wait_for(self, condition: object, timeout_s: float = 20.0) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline_s, "it never happened"
+            time.sleep(0.02)
+
+    def events(self, type: str) -> list[dict]:
+        read = events.read(str(self.run_dir / "events.jsonl"))
+        assert read[2] == 0
+        return [event for event in read[0] if event["type"] == type]
+
+    def exited(self) -> dict:
+        [event] = self.events("target.exited")
+        return event
+
+    def log(self, name: str) -> bytes:
+        path = self.run_dir / name
+        return path.read_bytes() if path.exists() else b""

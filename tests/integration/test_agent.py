@@ -1,0 +1,312 @@
+"""The built agent, run as a real process on scripts that behave and that do not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from agent_process import FLOOR, Agent
+from seatrial.agent import guard
+from seatrial.probe import proc
+
+both = pytest.mark.parametrize(
+    "python",
+    [
+        pytest.param(sys.executable, id="this-python"),
+        pytest.param(FLOOR, id="python3.8", marks=pytest.mark.skipif(FLOOR is None, reason="no Python 3.8 here")),
+    ],
+)
+
+
+def gone(pid):
+    process = proc.read(pid)
+    return process is None or process.state == "Z"
+
+
+@both
+@pytest.mark.parametrize("code", [0, 1, 77])
+def test_exit_codes_pass_through(tmp_path, python, code):
+    agent = Agent(tmp_path, f"import sys; print('out'); print('err', file=sys.stderr); sys.exit({code})", python)
+    done = agent.run()
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"out\n", b"err\n")
+    assert agent.log("stdout.log") == b"out\n" and agent.log("stderr.log") == b"err\n"
+    assert agent.exited()["exit_code"] == code and agent.exited()["cause"] == "exited"
+    assert agent.exited()["max_rss_bytes"] > 1_000_000
+    assert agent.events("agent.finished")[0]["exit_code"] == code
+
+
+@both
+def test_killed_by_a_signal(tmp_path, python):
+    agent = Agent(tmp_path, "import os; os.kill(os.getpid(), 11)", python)
+    assert agent.run().returncode == 128 + 11
+    exited = agent.exited()
+    assert (exited["exit_code"], exited["signal"], exited["cause"]) == (None, 11, "signal")
+
+
+@both
+def test_ten_megabytes_on_each_stream_are_complete_apart_and_in_order(tmp_path, python):
+    script = """
+import os
+for number in range(160):
+    os.write(1, b"%06d" % number + b"o" * 65530)
+    os.write(2, b"%06d" % number + b"e" * 65530)
+"""
+    agent = Agent(tmp_path, script, python)
+    done = agent.run()
+    expected = {
+        "stdout.log": b"".join(b"%06d" % number + b"o" * 65530 for number in range(160)),
+        "stderr.log": b"".join(b"%06d" % number + b"e" * 65530 for number in range(160)),
+    }
+    assert {name: agent.log(name) for name in expected} == expected
+    assert (done.stdout, done.stderr) == (expected["stdout.log"], expected["stderr.log"])
+    counts = {"1": 0, "2": 0}
+    for line in agent.log("output.idx").decode().splitlines():
+        _, stream, count = line.split(" ")
+        counts[stream] += int(count)
+    assert counts == {"1": 160 * 65536, "2": 160 * 65536}
+
+
+@both
+def test_nobody_reading_the_agents_output_changes_nothing(tmp_path, python):
+    agent = Agent(tmp_path, "import sys\nfor _ in range(5000): print('x' * 1000)", python)
+    process = subprocess.Popen(agent.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process.stdout.close()
+    assert process.wait(30) == 0 and len(agent.log("stdout.log")) == 5000 * 1001
+
+
+@both
+def test_secrets_reach_the_target_and_no_log(tmp_path, python):
+    secret = "hf_0123456789"
+    (tmp_path / "HF_TOKEN").write_text(secret)
+    script = """
+import os, sys, time
+token = os.environ["HF_TOKEN"]
+assert len(token) == 13
+for part in (token[:4], token[4:9], token[9:]):
+    os.write(1, part.encode()); os.write(2, part.encode()); time.sleep(0.1)
+print(" and", token, flush=True)
+"""
+    agent = Agent(tmp_path, script, python, secrets=["HF_TOKEN"], secrets_dir=str(tmp_path))
+    done = agent.run()
+    assert done.returncode == 0 and done.stdout == b"[redacted] and [redacted]\n" and done.stderr == b"[redacted]"
+    assert not (tmp_path / "HF_TOKEN").exists()
+    for path in agent.run_dir.iterdir():
+        assert secret.encode() not in path.read_bytes(), path
+
+
+@both
+def test_a_handled_sigterm_ends_in_peace(tmp_path, python):
+    script = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(0)))
+print("ready", flush=True)
+time.sleep(60)
+"""
+    agent = Agent(tmp_path, script, python)
+    process = agent.start()
+    agent.wait_for_output("ready")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0 and b"saved" in agent.log("stdout.log")
+    [event] = agent.events("signal")
+    assert (event["name"], event["origin"]) == ("SIGTERM", "engine")
+    assert event["forwarded_to"] == [agent.events("target.started")[0]["pid"]]
+    process.communicate()
+
+
+IGNORES = """
+import signal, time
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda *_: print("no", flush=True))
+print("ready", flush=True)
+while True: time.sleep(1)
+"""
+
+
+@both
+def test_who_ignores_sigterm_is_killed_when_the_grace_ends(tmp_path, python):
+    agent = Agent(tmp_path, IGNORES, python, grace_s=1.0)
+    process = agent.start()
+    agent.wait_for_output("ready")
+    started = time.monotonic()
+    process.terminate()
+    time.sleep(0.3)
+    process.terminate()  # the second does not cut the grace short
+    assert process.wait(20) == 128 + 9 and 0.9 < time.monotonic() - started < 4
+    assert [event["name"] for event in agent.events("signal")] == ["SIGTERM", "SIGTERM", "SIGKILL"]
+    process.communicate()
+
+
+def test_the_third_request_kills_at_once(tmp_path):
+    agent = Agent(tmp_path, IGNORES, grace_s=30.0)
+    process = agent.start()
+    agent.wait_for_output("ready")
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    assert process.wait(5) == 128 + 9
+    process.communicate()
+
+
+@both
+def test_a_time_out(tmp_path, python):
+    agent = Agent(tmp_path, "import time; time.sleep(60)", python, timeout_s=0.7)
+    assert agent.run().returncode == 124
+    assert agent.exited()["cause"] == "timeout" and agent.exited()["signal"] == signal.SIGTERM
+    assert agent.events("signal")[0]["origin"] == "timeout"
+
+
+@both
+def test_orphans_and_daemons_end_with_the_target(tmp_path, python):
+    script = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+    os._exit(0)
+time.sleep(0.5)
+"""
+    agent = Agent(tmp_path, script, python)
+    assert agent.run().returncode == 0
+    assert gone(int(agent.log("stdout.log")))
+
+
+@both
+def test_events_of_the_target_and_samples(tmp_path, python):
+    script = """
+import json, os, time
+with open(os.environ["SEATRIAL_EVENTS"], "a") as file:
+    file.write(json.dumps({"step": 1, "loss": 0.5}) + "\\n")
+time.sleep(0.8)
+"""
+    agent = Agent(tmp_path, script, python)
+    assert agent.run().returncode == 0
+    assert agent.events("step")[0]["loss"] == 0.5
+    assert len(agent.events("sample")) >= 4 and agent.events("sample")[0]["processes"] >= 1
+
+
+@both
+def test_kill_9_of_the_agent_leaves_nothing(tmp_path, python):
+    script = """
+import os, subprocess, sys, time
+children = [subprocess.Popen(["sleep", "61"]), subprocess.Popen(["sleep", "62"], start_new_session=True)]
+print(os.getpid(), *[child.pid for child in children], flush=True)
+time.sleep(60)
+"""
+    agent = Agent(tmp_path, script, python)
+    process = agent.start()
+    agent.wait_for_output("\n")
+    pids = [int(word) for word in agent.log("stdout.log").split()]
+    process.kill()
+    process.communicate()
+    agent.wait_for(lambda: all(gone(pid) for pid in pids), timeout_s=5)
+    agent.wait_for(lambda: not guard.find_run(agent.plan["run_id"]), timeout_s=5)
+
+
+def test_kill_9_of_the_target_is_told(tmp_path):
+    agent = Agent(tmp_path, "import os, time; print('ready', flush=True); time.sleep(60)")
+    process = agent.start()
+    agent.wait_for_output("ready")
+    os.kill(agent.events("target.started")[0]["pid"], signal.SIGKILL)
+    assert process.wait(10) == 137 and agent.exited()["signal"] == 9
+    process.communicate()
+
+
+def test_a_program_that_is_not_there(tmp_path):
+    agent = Agent(tmp_path, "", argv=["/no/such/python", "target.py"])
+    done = agent.run()
+    assert done.returncode == 127 and b"/no/such/python cannot be run: No such file or directory" in done.stderr
+    assert agent.exited()["exit_code"] == 127
+
+
+def test_a_shell_entrypoint_does_not_swallow_sigterm(tmp_path):
+    script = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), print("saved", flush=True), sys.exit(0)))
+print("ready", flush=True)
+time.sleep(60)
+"""
+    agent = Agent(tmp_path, script, argv=["/bin/sh", "-c", f"{sys.executable} target.py; echo behind"])
+    process = agent.start()
+    agent.wait_for_output("ready")
+    process.terminate()
+    process.communicate(timeout=20)
+    assert agent.log("stdout.log") == b"ready\nsaved\n"
+
+
+GPU = {"index": 0, "uuid": "GPU-de421f49-0f0c-0000-0000-000000000000", "name": "NVIDIA H200", "memory_bytes": 1}
+
+
+@both
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has a GPU")  # noqa: PTH110
+@pytest.mark.parametrize("host_sampled", [False, True])
+def test_no_gpu_here_is_exit_3_with_a_finding_and_no_target(tmp_path, python, host_sampled):
+    agent = Agent(
+        tmp_path, "print('never')", python, gpu_mode="required", check="driver", gpus=[GPU], host_sampled=host_sampled
+    )
+    done = agent.run()
+    assert done.returncode == 3 and b"No GPU device node" in done.stderr and done.stdout == b""
+    assert agent.events("gpu.check")[0]["ok"] is False and agent.events("finding")[0]["id"] == "device-nodes-missing"
+    assert agent.exited()["cause"] == "gpu-contract" and agent.events("target.started") == []
+
+
+def test_a_companion_without_gpus_has_nothing_to_object(tmp_path):
+    agent = Agent(tmp_path, "print('never')", host_sampled=True)
+    done = agent.run()
+    assert done.returncode == 0 and done.stdout == b"" and agent.events("target.started") == []
+
+
+def test_interactive_inherits_our_streams(tmp_path):
+    agent = Agent(tmp_path, "print(input())", interactive=True)
+    done = agent.run(input=b"typed\n")
+    assert done.returncode == 0 and done.stdout == b"typed\n" and not (agent.run_dir / "stdout.log").exists()
+
+
+@pytest.mark.torch
+def test_dataloader_workers_do_not_die_of_a_sigterm_that_the_script_handles(tmp_path):
+    torch = pytest.importorskip("torch")
+    script = """
+import signal, sys, time
+import torch
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 100000
+    def __getitem__(self, index): time.sleep(0.002); return index
+for step, batch in enumerate(torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2)):
+    if step == 3: print("ready", flush=True)
+    if stop:
+        time.sleep(0.5)
+        print("saved", flush=True)
+        sys.exit(0)
+"""
+    agent = Agent(tmp_path, script)
+    process = agent.start()
+    agent.wait_for(lambda: b"ready" in agent.log("stdout.log"), timeout_s=60)
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0, (torch.__version__, agent.log("stderr.log"))
+    assert b"saved" in agent.log("stdout.log")
+
+
+@pytest.mark.torch
+def test_torchrun_starts_every_rank_and_each_gets_the_signal(tmp_path):
+    pytest.importorskip("torch")
+    script = """
+import os, signal, sys, time
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+signal.signal(signal.SIGUSR1, lambda *_: (print("told " + os.environ["RANK"], flush=True), os._exit(0)))
+print("ready" + os.environ["RANK"], flush=True)
+time.sleep(60)
+"""
+    agent = Agent(tmp_path, script, launcher="torchrun", processes=2)
+    process = agent.start()
+    agent.wait_for(lambda: all(b"ready%d" % rank in agent.log("stdout.log") for rank in (0, 1)), timeout_s=60)
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=60)
+    assert process.returncode == 0, agent.log("stderr.log")
+    assert b"told 0" in agent.log("stdout.log") and b"told 1" in agent.log("stdout.log")

@@ -1,0 +1,34 @@
+"""Command lines."""
+
+import pytest
+
+from seatrial.agent.launcher import command, interpreter
+from seatrial.agent.plan import Plan
+
+
+def plan(argv, script, **keys):
+    return Plan(run_id="r", argv=argv, workdir="/", run_dir="/", script=script, **keys)
+
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "script", "expected"),
+    [
+        (["python", "train.py", "-x"], 1, ["python", *TORCHRUN, "train.py", "-x"]),
+        (
+            ["/entry.sh", "python3", "-u", "-m", "pkg.train"],
+            3,
+            ["/entry.sh", "python3", "-u", *TORCHRUN, "-m", "pkg.train"],
+        ),
+    ],
+)
+def test_torchrun_takes_the_place_before_the_script(argv, script, expected):
+    assert command(plan(argv, script, launcher="torchrun", processes=4)) == expected
+    assert command(plan(argv, script)) == argv
+
+
+def test_interpreter_is_the_targets_own():
+    assert interpreter(plan(["/entry.sh", "/opt/venv/bin/python3.12", "-u", "t.py"], 3)) == "/opt/venv/bin/python3.12"
+    assert interpreter(plan(["/usr/bin/serve"], None)) == "python3"

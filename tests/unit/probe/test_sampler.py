@@ -1,0 +1,98 @@
+"""The sampler against a fake NVML: every key, nulls where a counter is missing, and lost GPUs."""
+
+import subprocess
+import sys
+import time
+
+from fakes import FakeGpu, FakeNvml
+from seatrial.events import GPU_SAMPLE_KEYS
+from seatrial.probe.gpm import MIN_INTERVAL_S
+from seatrial.probe.sampler import Sampler
+
+UUID = FakeGpu().uuid
+
+
+def test_a_sample_has_every_key_in_its_unit():
+    sampler = Sampler([UUID], pynvml=FakeNvml())
+    time.sleep(MIN_INTERVAL_S)
+    [gpu] = sampler.sample()["gpus"]
+    assert tuple(gpu) == GPU_SAMPLE_KEYS
+    assert gpu["power_w"] == 350.5 and gpu["energy_j"] == 5000.0 and gpu["sm_clock_mhz"] == 1980
+    assert gpu["throttle_reasons"] == ["sw_power_cap"]
+    assert gpu["sm_activity_pct"] == 75.25 and gpu["dram_activity_pct"] == 12.0
+
+
+def test_gpm_needs_time_between_samples_and_frees_what_it_took():
+    module = FakeNvml()
+    sampler = Sampler([UUID], pynvml=module)
+    assert sampler.sample()["gpus"][0]["sm_activity_pct"] is None
+    for _ in range(3):
+        time.sleep(MIN_INTERVAL_S)
+        assert sampler.sample()["gpus"][0]["sm_activity_pct"] == 75.25
+    assert module.gpm_samples_alive == 1
+
+
+def test_counters_that_the_chip_lacks_are_null_not_zero():
+    old = FakeGpu(gpm={}, missing=frozenset({"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"}))
+    sampler = Sampler([UUID], pynvml=FakeNvml([old]))
+    time.sleep(MIN_INTERVAL_S)
+    [gpu] = sampler.sample()["gpus"]
+    assert gpu["sm_activity_pct"] is None and gpu["energy_j"] is None and gpu["power_w"] is None
+    assert gpu["utilization_pct"] == 90.0 and sampler.energy_j() == {UUID: None}
+
+
+def test_throttle_reasons_by_the_name_that_older_drivers_know():
+    old = FakeGpu(missing=frozenset({"nvmlDeviceGetCurrentClocksEventReasons"}), throttle_bits=0x40)
+    assert Sampler([UUID], pynvml=FakeNvml([old])).sample()["gpus"][0]["throttle_reasons"] == ["hw_thermal_slowdown"]
+
+
+def test_energy_is_read_seldom():
+    module = FakeNvml()
+    sampler = Sampler([UUID], pynvml=module)
+    read = [sampler.sample()["gpus"][0]["energy_j"] for _ in range(5)]
+    assert read == [5000.0, None, None, None, None] and module.energy_reads == 1
+
+
+def test_a_slice_is_measured_through_its_parent_by_gpm():
+    parent = FakeGpu(uuid="GPU-a", gpm={})
+    parent.slices = [
+        FakeGpu(uuid="MIG-a", parent=parent, gpm={2: 10.0}),
+        FakeGpu(uuid="MIG-b", parent=parent, gpm={2: 20.0}),
+    ]
+    sampler = Sampler(["MIG-b"], pynvml=FakeNvml([parent]))
+    time.sleep(MIN_INTERVAL_S)
+    [gpu] = sampler.sample()["gpus"]
+    assert gpu["sm_activity_pct"] == 20.0 and gpu["tensor_activity_pct"] is None and gpu["utilization_pct"] is None
+
+
+def test_a_gpu_lost_during_the_run_keeps_its_place_and_the_other_is_still_read():
+    gpus = [FakeGpu(uuid="GPU-0"), FakeGpu(uuid="GPU-1")]
+    sampler = Sampler(["GPU-0", "GPU-1"], pynvml=FakeNvml(gpus))
+    gpus[0].lost = True
+    first, second = sampler.sample()["gpus"]
+    assert first["uuid"] == "GPU-0" and first["utilization_pct"] is None and second["utilization_pct"] == 90.0
+    assert sampler.lost == {"GPU-0"} and sampler.compute_processes("GPU-0") is None
+
+
+def test_no_nvml_still_samples_the_container():
+    sampler = Sampler([UUID], pynvml=FakeNvml(init_error=18))
+    sample = sampler.sample()
+    assert "different versions" in sampler.error and sample["gpus"][0]["power_w"] is None
+    assert sample["shm_total_bytes"] > 0
+
+
+def test_an_unknown_uuid_is_said():
+    assert "GPU-x" in Sampler(["GPU-x"], pynvml=FakeNvml()).error
+
+
+def test_cpu_and_memory_of_another_process():
+    burner = subprocess.Popen([sys.executable, "-c", "data = b'x' * 50_000_000\nwhile True: pass"])
+    try:
+        time.sleep(0.5)
+        sampler = Sampler([], pid=burner.pid)
+        time.sleep(0.5)
+        sample = sampler.sample()
+    finally:
+        burner.kill()
+        burner.wait()
+    assert sample["cpu_cores"] > 0.1 and sample["memory_bytes"] > 50_000_000 and sample["processes"] == 1

@@ -1,0 +1,27 @@
+"""What the agent carries into containers runs on Python 3.8."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import seatrial
+
+pytest.importorskip("vermin")
+PACKAGE = Path(seatrial.__file__).parent
+CARRIED = [PACKAGE / name for name in ("__init__.py", "events.py", "agent", "probe", "findings")]
+
+
+def test_vermin_finds_nothing_newer_than_3_8():
+    command = [
+        sys.executable,
+        "-c",
+        "import vermin; vermin.main()",
+        "-t=3.8-",
+        "--violations",
+        "--no-tips",
+        *map(str, CARRIED),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
