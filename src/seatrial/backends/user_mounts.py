@@ -41,12 +41,16 @@ def parse_mount(text: str, project: Path) -> Mount:
 def place(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount, ...]:
     """Ours and the user's, parents first. A user's mount on the very target of one of ours takes its place.
 
+    One of ours may lie inside a user's where the user's folder has that path: the engine mounts it on top. Where it
+    has not, the engine would make the mount point there, in the user's own folder and as root.
+
     Raises UsageError when one would hide ours or lie where the engine or the agent works, or two have one target.
     """
     placed = {mount.target: mount for mount in ours}
     targets: set[str] = set()
     for mount in mounts:
-        hidden = [target for target in placed if inside(target, mount.target) and target != mount.target]
+        below = [target for target in placed if inside(target, mount.target) and target != mount.target]
+        hidden = [t for t in below if not (mount.source / PurePosixPath(t).relative_to(mount.target)).exists()]
         reserved = [folder for folder in RESERVED if inside(mount.target, folder)]
         if (reserved and mount.target not in ALLOWED_IN_RESERVED) or hidden:
             what = f"hide {', '.join(hidden)}" if hidden else f"lie in {reserved[0]}, which is not the user's"
