@@ -1,9 +1,9 @@
 """Evidence: the events of one run as tidy facts. Everything after this file is typed; everything before it is not.
 
-The training window is the time over which utilisation is judged. It begins with the first CUDA context of the
-target on any GPU; without one (a CPU run), with its first step line; without one, with its start. It ends when the
-target exited, or with the last line of the agent when that was lost. Imports before the context thus do not count
-against the GPU; loading data between the context and the first step does.
+The training window is the time over which utilisation is judged. A target that reports steps says itself when it
+trains: from its first step line to its last. One that does not: from its first CUDA context (without one, a CPU run,
+from its start) until it exited, or until the last line of the agent when that was lost. Imports, compilation before
+the first step and saving after the last thus do not count against the GPU; waiting for data between steps does.
 """
 
 from __future__ import annotations
@@ -139,9 +139,10 @@ class Evidence:
         """The training window (see above), or None when the target never started."""
         if self.target_started is None:
             return None
+        steps = self.all("step")
+        if len(steps) > 1 and steps[-1].at_s > steps[0].at_s:
+            return Window(steps[0].at_s, steps[-1].at_s, "the first step line to the last")
         begin, begins = self.target_started, "the start of the target"
-        if first_step := self.first("step"):
-            begin, begins = first_step, "the first step line"
         if self.contexts:
             begin, begins = min(self.contexts.values(), key=lambda m: m.at_s), "the first CUDA context"
         measured = [m.at_s for m in self.moments if m.keys.get("source") == "agent"]

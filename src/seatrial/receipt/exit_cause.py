@@ -43,7 +43,8 @@ def _gpu_contract(case: Case) -> str | None:
     by_agent = exited is not None and exited.keys.get("cause") == "gpu-contract"
     refused = never_started and finished is not None and finished.number("exit_code") == 3
     by_engine = case.gpus_required and never_started and any(f.id not in NOT_OF_GPU for f in case.engine_findings)
-    if not (by_agent or refused or by_engine):
+    by_host = never_started and any(f.id == "gpu-contract" for f in case.evidence.findings)
+    if not (by_agent or refused or by_engine or by_host):
         return None
     found = [f.message for f in (*case.evidence.findings, *case.engine_findings) if f.severity == "error"]
     reason = found[0] if found else "a GPU check failed"
@@ -58,6 +59,9 @@ def _running(case: Case) -> str | None:
 def _engine(case: Case) -> str | None:
     if case.evidence.first("agent.started") or case.evidence.target_started or case.evidence.exited:
         return None
+    refusal = next((f.message for f in case.evidence.findings if f.severity == "error"), None)
+    if refusal:
+        return f"The run could not be started: {refusal}"
     if case.state is None or case.state.status == "gone":
         return f"The run never started, and {case.plan.backend} no longer knows it"
     told = f": {clean(case.state.error)}" if case.state.error else ""

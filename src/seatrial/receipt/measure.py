@@ -20,13 +20,12 @@ HIGHER_IS_BETTER = {"accuracy", "acc", "f1", "auc", "precision", "recall", "scor
 
 def measure(evidence: Evidence, uuids: Sequence[str]) -> Measurements:
     """What the run did; GPUs in the order of ``uuids``, those the plan asked for."""
-    launched = evidence.first("host.launched") or evidence.first("agent.started")
     started, window, samples = evidence.target_started, evidence.window, evidence.window_samples
     energy_j, energy_from = _energy(evidence, uuids)
     cpu_cores = _values(samples, "cpu_cores")
     return Measurements(
         wall_s=evidence.wall_s,
-        startup_s=started.at_s - launched.at_s if started and launched else None,
+        startup_s=started.at_s if started else None,
         window_start_s=window.start_s if window else None,
         window_s=window.seconds if window else None,
         window_begins=window.begins if window else None,

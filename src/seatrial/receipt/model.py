@@ -142,7 +142,7 @@ class Measurements(Record):
     """What was measured.
 
     Attributes:
-        wall_s: of the target. startup_s: from launch to the target's start. window_start_s, window_s: the
+        wall_s: of the target. startup_s: from the first event to the target's start. window_start_s, window_s: the
             training window (evidence.py defines it), since the first event.
         energy_j: of all GPUs. energy_from: ``counter`` (the GPU's own) or ``power`` (samples, integrated).
         memory_peak_bytes: of the container, or of the target's processes where there is none.

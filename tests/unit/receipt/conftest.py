@@ -194,7 +194,7 @@ def _cpu_success() -> Scenario:
 
 
 def _cpu_fallback() -> Scenario:
-    return Scenario(running(32) + ending(36), gpu_mode="auto-cpu", backend="local")
+    return Scenario(prologue()[1:] + running(32) + ending(36), gpu_mode="auto-cpu", backend="local")
 
 
 def _contract_failure() -> Scenario:

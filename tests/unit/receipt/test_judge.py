@@ -267,6 +267,16 @@ def test_a_target_that_could_not_be_run_says_why(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("id", "cause", "code"), [("gpu-contract", "gpu-contract", 3), ("engine-refused", "engine-error", 5)]
+)
+def test_a_start_that_the_host_gave_up_says_why(tmp_path, id, cause, code):
+    refusal = at(0, "finding", "host", id=id, severity="error", message="no room for the image", cause=None, fix=None)
+    receipt = Scenario([refusal], (H200,), "required", state=None, model=None).judge(tmp_path)
+    assert (receipt.exit_cause.id, receipt.exit_code) == (cause, code)
+    assert receipt.exit_cause.words.endswith("no room for the image")
+
+
 def test_a_run_still_going_on_is_provisional(tmp_path):
     receipt = Scenario(prologue() + running(5), state=State("running")).judge(tmp_path)
     assert (receipt.exit_cause.id, receipt.exit_code) == ("running", 0)
