@@ -80,8 +80,18 @@ def test_energy_comes_from_power_when_the_agent_was_lost(scenario, tmp_path):
     assert 76 * 8 < measured.energy_j < 270 * 8
 
 
-def test_the_window_begins_with_the_first_context(scenario, tmp_path):
-    measured = scenario("h200-success").judge(tmp_path).measurements
+def test_the_window_is_from_the_first_step_line_to_the_last(scenario, tmp_path):
+    run = scenario("h200-success")
+    measured = run.judge(tmp_path).measurements
+    assert measured.window_begins == "the first step line to the last"
+    steps = [event["t"] for event in run.events if event["type"] == "step"]
+    assert measured.window_s == pytest.approx(steps[-1] - steps[0])
+
+
+def test_without_steps_the_window_begins_with_the_first_context(scenario, tmp_path):
+    run = scenario("h200-success")
+    run.events = [event for event in run.events if event["type"] != "step"]
+    measured = run.judge(tmp_path).measurements
     assert measured.window_start_s == pytest.approx(5.1)
     assert measured.window_s == pytest.approx(30.9)
     assert measured.startup_s == pytest.approx(3)
