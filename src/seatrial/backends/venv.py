@@ -73,7 +73,8 @@ def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Cal
         raise DiskError(f"No space for the packages in {folder.parent}", run=f"df -h {folder.parent}")
     errors = [line for line in ended.stdout.splitlines() if line.startswith("ERROR: ")]
     reason = errors[-1].removeprefix("ERROR: ") if errors else ended.last_line()
+    packages = [line for line in requirements if not line.startswith("-")]  # an option may hold an index's password
     raise EngineError(
         f"The project's requirements cannot be installed: {reason}",
-        run=shlex.join([str(python), "-m", "pip", "install", "--dry-run", *requirements]),
+        run=shlex.join([str(python), "-m", "pip", "install", "--dry-run", *packages]),
     )
