@@ -116,7 +116,13 @@ def _path(value: Any, info: ValidationInfo) -> Path:
     if path.parts[:1] == ("~",):
         path = Path.home().joinpath(*path.parts[1:])
     assert info.context is not None
-    return Path(info.context["base"] / path)
+    path = info.context["base"] / path
+    try:
+        path.exists()
+    except (OSError, ValueError) as error:  # a name too long, a folder that may not be entered, a lone surrogate
+        reason = getattr(error, "strerror", None) or "not a file name"
+        raise ValueError(f"{value!r} cannot be used as a path: {reason}") from None
+    return Path(path)
 
 
 def _folder(*, read_only: bool) -> Callable[[Any, ValidationInfo], DataMount]:

@@ -158,7 +158,7 @@ def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that were given, in the file's shape."""
     given: dict[str, Any] = {}
     for key, value in flags.items():
-        if key == "env" and isinstance(value, list | tuple):
+        if key == "env" and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
             value = _environment(value)
         if isinstance(value, Mapping):
             value = _given(value)

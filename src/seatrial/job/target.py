@@ -17,6 +17,8 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 #: Folders that hold no script of the user's.
 _SKIPPED = {"node_modules", "site-packages", "venv", "env", "build", "dist"}
 _MAX_LOOKED_AT = 2000
+#: Linux's longest file name, in bytes; longer ones make every question about the file an error.
+_MAX_NAME = 255
 
 
 def resolve_target(
@@ -34,7 +36,7 @@ def resolve_target(
     """
     if module is not None:
         return _module_target(module, words, project)
-    if words and (project / words[0]).is_file():
+    if words and _is_file(project / words[0]):
         return Target(kind="script", value=_script(words[0], project), args=tuple(words[1:]))
     if words and words[0] in recipes:
         return Target(kind="recipe", value=words[0], args=tuple(words[1:]))
@@ -49,6 +51,13 @@ def resolve_target(
     raise _not_there(words[0], project, recipes)
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long, a null byte: no file has it
+        return False
+
+
 def _is_path_like(word: str, project: Path) -> bool:
     """``train.py`` beside ``--image``: a script that is missing here, unless it is absolute (inside the image)."""
     return not word.startswith("/") or Path(word).is_relative_to(project)
@@ -56,7 +65,7 @@ def _is_path_like(word: str, project: Path) -> bool:
 
 def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
     """Modules of the project must exist; others may be installed in the image, which only the run can tell."""
-    if not _MODULE.fullmatch(module):
+    if not _MODULE.fullmatch(module) or len(module) > _MAX_NAME:
         raise TargetError(f"-m {module}: no module name", run="seatrial run -m package.module …")
     roots = [project, project / "src"]
     top = module.split(".")[0]
@@ -95,7 +104,7 @@ def _script(word: str, project: Path) -> str:
 
 
 def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetError:
-    if (project / word).is_dir():
+    if len(word) <= _MAX_NAME and (project / word).is_dir():
         inside = sorted(path for path in _scripts(project / word) if "/" not in path)[:5]
         names = f"; it holds {', '.join(inside)}" if inside else ""
         example = shlex.quote(str(Path(word) / inside[0])) if inside else "train.py"

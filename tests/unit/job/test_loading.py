@@ -240,7 +240,13 @@ def test_an_unreadable_data_folder_is_a_data_error(project: Path, monkeypatch: p
 
 keys = st.sampled_from([*ConfigFile.model_fields, "gpsu"])
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(string.printable, max_size=8), st.text(max_size=4)
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(string.printable, max_size=8),
+    st.text(max_size=4),
+    st.just("x" * 300),
 )
 values = st.one_of(scalars, st.lists(scalars, max_size=3), st.dictionaries(st.text(max_size=6), scalars, max_size=3))
 
@@ -254,6 +260,16 @@ def test_any_flags_are_a_job_or_a_usage_error(project: Path, flags: dict[str, An
         assert error.message
     else:
         assert Job.model_validate_json(job.model_dump_json()) == job
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(st.binary(), st.text("abegnmoprs[]{}=.,'\"\n 12#").map(str.encode)))
+def test_any_file_is_a_job_or_a_usage_error(project: Path, content: bytes) -> None:
+    (project / "seatrial.toml").write_bytes(content)
+    try:
+        assert load_job(project, {"target": "train.py"}, cwd=project).target.value == "train.py"
+    except UsageError as error:
+        assert error.run
 
 
 def test_the_file_can_say_all_that_a_job_holds() -> None:

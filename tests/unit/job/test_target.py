@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import TargetError
@@ -58,6 +60,19 @@ def test_an_absolute_path_inside_the_project(project: Path) -> None:
 def test_a_file_named_like_a_recipe_is_the_users(project: Path) -> None:
     (project / "digits").touch()
     assert resolve_target(["digits"], None, None, project, RECIPES).kind == "script"
+
+
+@given(
+    st.lists(st.one_of(st.text(), st.just("x" * 300)), max_size=2), st.one_of(st.none(), st.text(), st.just("m" * 300))
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_words_are_a_target_or_refused(project: Path, words: list[str], module: str | None) -> None:
+    try:
+        target = resolve_target(words, module, None, project, RECIPES)
+    except TargetError as error:
+        assert error.run
+    else:
+        assert target.kind in ("script", "module", "recipe")
 
 
 REFUSED = {
