@@ -8,12 +8,13 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from python_on_whales import DockerClient
+from python_on_whales.client_config import ClientNotFoundError
 from python_on_whales.exceptions import DockerException, NoSuchImage
 
 from seatrial.errors import DiskError, EngineUnavailableError, ImageError
@@ -97,7 +98,7 @@ def _inspect(client: DockerClient, tag: str) -> tuple[str, int] | None:
         return f"sha256:{image.id.removeprefix('sha256:')}", image.size  # Podman leaves the algorithm out
     except NoSuchImage:
         return None
-    except (DockerException, OSError) as error:
+    except (DockerException, ClientNotFoundError) as error:
         call = " ".join(map(str, client.client_config.client_call))
         raise EngineUnavailableError(
             f"`{call}` does not answer", cause=_last_line(error), run=f"{call} info"
@@ -187,5 +188,5 @@ def _build(
     except DockerException as error:
         raise explain(list(last_lines), image=image, engine=engine) from error
     finally:
-        if client.image.exists(unfinished):
+        with suppress(DockerException):  # a failed build has none
             client.image.remove(unfinished)  # the name alone: a finished image keeps its real one

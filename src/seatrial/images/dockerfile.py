@@ -164,7 +164,7 @@ def _final(contents: ImageContents) -> Iterator[str]:
     yield f"WORKDIR {CONTAINER_PROJECT}"
     yield 'CMD ["python3"]'
     if contents.own_wheel:
-        yield "# The recipes and the training library of seatrial, above their requirements: a small layer of their own."
+        yield "# The recipes and the training library of seatrial: a small layer above their requirements."
         yield f"COPY {contents.own_wheel} /opt/seatrial/"
         yield f"RUN {VENV_PYTHON} -m pip install --no-deps --no-index /opt/seatrial/{contents.own_wheel}"
     yield "# Last, so that projects with equal packages share every layer."

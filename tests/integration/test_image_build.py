@@ -1,0 +1,171 @@
+"""Images built for real, by Docker's BuildKit and by Podman's Buildah, from the package index.
+
+The layers stay in the engine's build cache, so that only the first run of these tests is slow; the images go.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.backends.docker import Docker
+from seatrial.backends.podman import Podman
+from seatrial.errors import EngineUnavailableError, ImageError
+from seatrial.images.build import BuildResult, build, image_size
+from seatrial.images.plan import pip_conf, plan_image
+from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.plan import ImagePlan
+
+#: A self-signed certificate is all that a bundle of extra authorities must look like; nobody is asked to present it.
+MAKE_CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -keyout /dev/null -days 2 -subj /CN=seatrial-test -out"
+
+
+class Builder:
+    """Builds for a project of a name nobody else has, on one engine; removes what it tagged."""
+
+    def __init__(self, backend: Docker | Podman, project: Path) -> None:
+        self.backend = backend
+        self.project = project
+        self.lines: list[str] = []
+
+    def plan(self, *imports: str, target: Target | None = None, **image: Any) -> tuple[ImagePlan, ImageOptions]:
+        options = ImageOptions(build_network="host", **image)
+        target = target or Target(kind="script", value="train.py")
+        job = Job(project=self.project, target=target, image=options)
+        return plan_image(job, imports=frozenset(imports), compiles=False, cpu_only=True)[0], options
+
+    def build(self, plan: ImagePlan, options: ImageOptions, progress: Any = None) -> BuildResult:
+        return build(
+            plan,
+            engine=self.backend.name,
+            client_call=self.backend.call,
+            pip_conf=pip_conf(options),
+            progress=progress or self.lines.append,
+        )
+
+    def tags(self) -> list[str]:
+        listed = self._engine("images", "--format", "{{.Repository}}:{{.Tag}}", f"*/{self.project.name}")
+        return (
+            listed.stdout.split()
+            or self._engine(
+                "images", "--format", "{{.Repository}}:{{.Tag}}", f"seatrial/{self.project.name}"
+            ).stdout.split()
+        )
+
+    def python(self, tag: str, code: str) -> subprocess.CompletedProcess[str]:
+        """As a stranger's user ID, with nothing to write to and, on Docker, no network."""
+        network = "none" if self.backend.name == "docker" else "host"
+        options = ["--rm", "--read-only", "--user", "1000:1000", "--network", network, "--pull", "never"]
+        return self._engine("run", *options, tag, "python", "-W", "error", "-c", code)
+
+    def _engine(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*self.backend.call, *argv], capture_output=True, text=True, timeout=120)
+
+    def remove(self) -> None:
+        for tag in self.tags():
+            self._engine("image", "rm", tag)
+
+
+@pytest.fixture
+def builder(engine: Docker | Podman, tmp_path: Path) -> Iterator[Builder]:
+    project = tmp_path / f"test-{uuid.uuid4().hex[:10]}"
+    project.mkdir()
+    made = Builder(engine, project)
+    yield made
+    made.remove()
+
+
+def test_a_small_project_is_built_once(builder: Builder) -> None:
+    plan, options = builder.plan("six")
+    first = builder.build(plan, options)
+    assert any("Successfully installed six" in line for line in builder.lines) or "CACHED" in " ".join(builder.lines)
+    assert not first.cached
+    assert [tag.removeprefix("localhost/") for tag in builder.tags()] == [plan.tag]
+    ended = builder.python(plan.tag, "import six, sys; print(sys.prefix, six.__cached__); open('/x', 'w')")
+    assert ended.stdout.startswith("/opt/venv /opt/venv/lib/python3")
+    assert "Read-only file system" in ended.stderr
+
+    second = builder.build(plan, options)
+    assert second.cached
+    assert second.seconds < 1
+    assert (second.image_id, second.size_bytes) == (first.image_id, first.size_bytes)
+    assert first.image_id.startswith("sha256:")
+    assert image_size(builder.backend.name, plan.tag, builder.backend.call) == first.size_bytes
+
+
+def test_secrets_stay_out_of_the_image(builder: Builder) -> None:
+    subprocess.run([*MAKE_CERTIFICATE.split(), str(builder.project / "ca.pem")], check=True, capture_output=True)
+    plan, options = builder.plan("six", ca_bundle=Path("ca.pem"), index_url="https://me:hunter2@pypi.org/simple")
+    builder.build(plan, options)
+    history = builder._engine("history", "--no-trunc", plan.tag).stdout
+    assert "pypi.org" not in history
+    assert "hunter2" not in history
+    code = "import pathlib; print(list(pathlib.Path('/tmp').glob('*')), list(pathlib.Path('/run').glob('secrets/*')))"
+    assert builder.python(plan.tag, code).stdout == "[] []\n"
+
+
+def test_a_package_that_does_not_exist(builder: Builder) -> None:
+    plan, options = builder.plan("seatrial_no_such_package_xyz")
+    with pytest.raises(ImageError, match="with pip: the package index has no seatrial-no-such-package-xyz") as raised:
+        builder.build(plan, options)
+    assert raised.value.run == "pip index versions seatrial-no-such-package-xyz"
+    assert builder.tags() == []
+
+
+def test_requirements_that_contradict_each_other(builder: Builder) -> None:
+    (builder.project / "requirements.txt").write_text("rich==13.7.0\npygments==2.9.0\n")
+    with pytest.raises(ImageError, match=r"pygments==2\.9\.0; rich 13\.7\.0 depends on pygments"):
+        builder.build(*builder.plan())
+    assert builder.tags() == []
+
+
+def test_a_base_image_that_is_not_there(builder: Builder) -> None:
+    plan, options = builder.plan("six", base="localhost:1/no-such-base:1")
+    with pytest.raises(ImageError, match="the base image localhost:1/no-such-base:1 is not there") as raised:
+        builder.build(plan, options)
+    assert raised.value.run == f"{builder.backend.name} pull localhost:1/no-such-base:1"
+
+
+def test_an_interrupted_build_leaves_no_tag(builder: Builder) -> None:
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    plan, options = builder.plan("six")
+    with pytest.raises(KeyboardInterrupt):
+        builder.build(plan, options, interrupt)
+    assert plan.tag not in builder.tags()
+
+
+@pytest.mark.docker
+def test_torch_on_the_cpu(docker_backend: Docker, tmp_path: Path) -> None:
+    project = tmp_path / f"test-{uuid.uuid4().hex[:10]}"
+    project.mkdir()
+    builder = Builder(docker_backend, project)
+    try:
+        plan, options = builder.plan("torch", "argparse")
+        result = builder.build(plan, options)
+        ended = builder.python(plan.tag, "import torch; print(torch.ones(2, 2).sum().item(), torch.version.cuda)")
+        assert (ended.stdout, ended.stderr) == ("4.0 None\n", "")
+        base = image_size("docker", "python:3.11-slim-bookworm")
+        assert result.size_bytes - base < 1_050_000_000  # 0.95 GB measured with torch 2.13.0+cpu and numpy
+    finally:
+        builder.remove()
+
+
+@pytest.mark.slow
+def test_a_recipe_is_in_its_image(builder: Builder) -> None:
+    plan, options = builder.plan(target=Target(kind="recipe", value="mnist"))
+    plan = plan.model_copy(update={"tag": f"seatrial/{builder.project.name}:recipe"})
+    builder.build(plan, options)
+    ended = builder.python(plan.tag, "import runpy; runpy.run_module('seatrial.recipes.mnist', run_name='imported')")
+    assert ended.stderr == ""
+
+
+def test_an_engine_that_does_not_answer(tmp_path: Path) -> None:
+    with pytest.raises(EngineUnavailableError, match="`no-such-docker` does not answer"):
+        image_size("docker", "python:3.11-slim-bookworm", ["no-such-docker"])
