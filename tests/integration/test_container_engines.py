@@ -225,6 +225,7 @@ def test_a_shell_has_a_terminal_and_leaves_nothing(launcher):
 @pytest.mark.docker
 def test_a_shell_that_cannot_start_says_why(docker_launcher, capfdbinary):
     without_toolkit(docker_launcher.backend)
+    (docker_launcher.folder / "events.jsonl").write_text('{"type": "host.launched"}\n')
     with pytest.raises(GpuContractError, match="cannot give GPUs"):
         docker_launcher.backend.shell(docker_launcher.plan("sh", gpus_flag="all"), docker_launcher.folder)
     assert docker_launcher.containers() == []

@@ -154,7 +154,7 @@ class ContainerEngine:
         options = self.options(container, image).plus(remove=True, interactive=True, tty=sys.stdin.isatty())
         with self._removed_on_failure(run_dir) as id_file:
             ended = command.call_interactive(options.plus(cidfile=id_file).argv(self.call), keep_stderr=True)
-            if ended.exit_code in (125, 126, 127) and not (run_dir / "events.jsonl").exists():
+            if ended.exit_code in (125, 126, 127) and not _agent_has_started(run_dir):
                 raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
         return ended.exit_code
 
@@ -289,6 +289,11 @@ def container_state(inspected: dict[str, Any]) -> State:
 def _container(plan: Plan) -> tuple[ContainerPlan, str]:
     assert plan.container is not None and plan.image is not None, "a plan for an engine has a container and an image"
     return plan.container, plan.image.tag
+
+
+def _agent_has_started(run_dir: Path) -> bool:
+    written, _, _ = events.read(str(run_dir / "events.jsonl"))
+    return any(events.of_type(written, "agent.started"))
 
 
 def _contract_error(run_dir: Path, stderr: str) -> GpuContractError:

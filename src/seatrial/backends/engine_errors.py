@@ -28,6 +28,8 @@ INSTALL_TOOLKIT = (
 )
 GENERATE_CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 
+ADD_SUBIDS = 'sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 "$USER" && podman system migrate'
+
 
 @dataclass(frozen=True)
 class Symptom:
@@ -204,12 +206,12 @@ UNAVAILABLE_SYMPTOMS: tuple[Symptom, ...] = (
         "it is not running",
         "sudo systemctl start docker",
     ),
-    Symptom(  # podman.io troubleshooting, "rootless containers fail with newuidmap"
+    Symptom(  # "newuidmap" and "insufficient": github.com/containers/podman/blob/main/troubleshooting.md
         r"newuidmap|no subuid ranges found|insufficient UIDs or GIDs",
         EngineUnavailableError,
         "Rootless Podman has no user IDs to map",
         "/etc/subuid and /etc/subgid have no range for your user",
-        'sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 "$USER" && podman system migrate',
+        ADD_SUBIDS,
     ),
 )
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.cdi import DEFAULT_SPEC_DIRS, read_specs
 from seatrial.backends.container_engine import INFO_TIMEOUT_S, ContainerEngine
-from seatrial.backends.engine_errors import unavailable_error
+from seatrial.backends.engine_errors import ADD_SUBIDS, unavailable_error
 from seatrial.backends.run_options import RunOptions
 from seatrial.errors import EngineUnavailableError, GpuContractError
 from seatrial.job.plan import ContainerPlan
@@ -71,10 +71,15 @@ def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFac
     security = host.get("security") or {}
     rootless = bool(security.get("rootless"))
     controllers = host.get("cgroupControllers") or []
+    # Outputs belong to the caller through ``--userns keep-id``, which needs more IDs than the caller's own.
+    mapped = sum(ids["size"] for ids in (host.get("idMappings") or {}).get("uidmap") or [])
+    usable = not rootless or mapped > 1
+    name = f"Podman {version}{' (rootless)' if rootless else ''}"
     return EngineFacts(
         "podman",
-        available=True,
-        reason=f"Podman {version}{' (rootless)' if rootless else ''} answers",
+        available=usable,
+        reason=f"{name} answers" if usable else f"{name} has no user IDs to map: /etc/subuid has none for this user",
+        fix=None if usable else ADD_SUBIDS,
         version=version,
         rootless=rootless,
         runtimes=(host["ociRuntime"]["name"],),

@@ -42,6 +42,7 @@ START = {
     "podman-mount": (UsageError, "not there: /nonexistent", "ls -ld"),
     "podman-program": (ImageError, "cannot run nosuch", None),
     "podman-network": (UsageError, "no network named nosuchnet", "podman network ls"),
+    "podman-keep-id": (EngineUnavailableError, "no user IDs to map", "usermod --add-subuids"),
     "podman-workdir": (CommandError, 'workdir "/workspace" does not exist', None),
 }
 

@@ -86,16 +86,34 @@ def test_docker_from_the_snap():
     assert docker_facts(docker_info(DockerRootDir="/var/snap/docker/common"), hook=False, client=CLIENT).snap
 
 
-@pytest.mark.parametrize(("name", "rootless"), [("podman-info-4.3.1", False), ("podman-info-4.3.1-rootless", True)])
-def test_podman(name, rootless, tmp_path):
-    facts = podman_facts(recorded(name), (tmp_path,))
-    assert facts.available
-    assert facts.rootless is rootless
-    assert facts.version == "4.3.1"
+def test_podman_rootful(tmp_path):
+    facts = podman_facts(recorded("podman-info-4.3.1"), (tmp_path,))
+    assert (facts.available, facts.reason, facts.version) == (True, "Podman 4.3.1 answers", "4.3.1")
+    assert (facts.rootless, facts.cpu_limits, facts.memory_limits) == (False, True, True)
     assert facts.runtimes == ("runc",)
     assert facts.cdi_spec_dirs == (str(tmp_path),)
-    assert facts.memory_limits is not rootless  # no cgroup controllers are delegated on cgroup v1
-    assert ("(rootless)" in facts.reason) is rootless
+
+
+def test_podman_rootless():
+    info = recorded("podman-info-4.3.1-rootless")
+    info["host"]["idMappings"]["uidmap"].append({"container_id": 1, "host_id": 100000, "size": 65536})
+    facts = podman_facts(info, ())
+    assert (facts.available, facts.reason) == (True, "Podman 4.3.1 (rootless) answers")
+    assert facts.rootless
+
+
+def test_podman_rootless_without_ids_to_map_cannot_keep_the_callers():
+    facts = podman_facts(recorded("podman-info-4.3.1-rootless"), ())
+    assert not facts.available
+    assert "no user IDs to map" in facts.reason
+    assert "--add-subuids" in facts.fix
+
+
+def test_limits_that_are_not_delegated_cannot_be_enforced():
+    info = recorded("podman-info-4.3.1")
+    info["host"]["cgroupControllers"] = ["memory", "pids"]
+    facts = podman_facts(info, ())
+    assert (facts.cpu_limits, facts.memory_limits) == (False, True)
 
 
 @pytest.mark.parametrize("engine", [Docker, Podman])
