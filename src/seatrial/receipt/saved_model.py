@@ -19,11 +19,11 @@ SUFFIXES = (".pt", ".pth", ".safetensors", ".ckpt", ".h5", ".keras", ".onnx", ".
 #: Folders of a project that hold no result of a run: environments, caches, version control.
 SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
 
-#: Files looked at, at most, in a project without a pattern to go by; some 1.5 s of os.walk on a local disk.
+#: Files looked at, at most: os.walk over the 125 000 of a /usr took 1.2 s from a warm cache, 6 s from a cold one.
 MAX_FILES = 200_000
 
-#: A file this much older than the start still counts: file systems such as FAT and NFS round times to 2 s.
-CLOCK_SLACK_S = 2.0
+#: File times come from the kernel's coarse clock, which is up to one tick (10 ms at HZ=100) behind.
+CLOCK_SLACK_S = 0.01
 
 
 def judge_saved_model(case: Case) -> Judgement:
@@ -59,8 +59,11 @@ def judge_saved_model(case: Case) -> Judgement:
 
 
 def _started_at(case: Case) -> float | None:
-    """Unix time of the target's start."""
-    return number(case.evidence.target_started.keys.get("t")) if case.evidence.target_started else None
+    """Unix time from which a file is this run's: the agent's start, since a target can be quicker than its event."""
+    if case.evidence.target_started is None:
+        return None
+    begin = case.evidence.first("agent.started") or case.evidence.target_started
+    return number(begin.keys.get("t"))
 
 
 def _candidates(folder: Path, patterns: tuple[str, ...], run_dir: Path) -> Iterator[tuple[Path, int, float]]:

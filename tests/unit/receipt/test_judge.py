@@ -367,6 +367,14 @@ class TestModelSaved:
         judged = self.judged(run, tmp_path)
         assert (judged.verdict, "older" in judged.evidence) == ("fail", True)
 
+    def test_a_file_of_a_run_just_before_is_not_of_this_run(self, scenario, tmp_path):
+        run = scenario("cpu-success")
+        run.model = None
+        (tmp_path / "project" / "models").mkdir(parents=True)
+        (tmp_path / "project" / "models" / "mnist.pth").write_bytes(b"old")
+        os.utime(tmp_path / "project" / "models" / "mnist.pth", (START + 0.5, START + 0.5))  # the agent starts at 0.6
+        assert self.judged(run, tmp_path).verdict == "fail"
+
     def test_nothing_promised_nothing_judged(self, scenario, tmp_path):
         run = scenario("cpu-success")
         run.model = None
