@@ -183,7 +183,7 @@ BAD_FLAGS: dict[str, dict[str, Any]] = {
     "empty data": {"data": "empty"},
     "data is a file": {"data": "train.py"},
     "models is a file": {"models": "train.py"},
-    "missing script": {"target": "trian.py"},
+    "missing script": {"target": "traim.py"},
 }
 
 

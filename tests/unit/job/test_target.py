@@ -77,7 +77,7 @@ def test_any_words_are_a_target_or_refused(project: Path, words: list[str], modu
 
 REFUSED = {
     "nothing": ([], None, None),
-    "misspelled script": (["trian.py"], None, None),
+    "misspelled script": (["traim.py"], None, None),
     "misspelled recipe": (["mnits"], None, None),
     "elsewhere in the project": (["eval.py"], None, None),
     "without its suffix": (["train"], None, None),
@@ -90,7 +90,7 @@ REFUSED = {
     "link to outside": (["link.py"], None, None),
     "module of the project": ([], "pkg.nett", None),
     "no module name": ([], "src/train.py", None),
-    "script missing beside an image": (["trian.py"], None, "trainer:1"),
+    "script missing beside an image": (["traim.py"], None, "trainer:1"),
 }
 
 
