@@ -1,12 +1,14 @@
 """``python agent.pyz PLAN_JSON``: the agent. Its exit code is the target's; see supervisor.supervise."""
 
+import os
 import sys
 
 from seatrial.agent import plan
-from seatrial.agent.journal import say
+from seatrial.agent.journal import Journal, say
 from seatrial.agent.supervisor import supervise
 
 EXIT_USAGE = 2
+EXIT_NO_RUN = 125  # as engines have it: what was to run the target failed, not the target
 
 
 def main() -> int:
@@ -19,7 +21,12 @@ def main() -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         say("%s holds no plan that this agent can read: %s" % (sys.argv[1], error))
         return EXIT_USAGE
-    return supervise(run)
+    try:
+        journal = Journal(os.path.join(run.run_dir, "events.jsonl"))
+        return supervise(run, journal)
+    except OSError as error:
+        say("the run cannot begin: %s: %s" % (error.filename, error.strerror))
+        return EXIT_NO_RUN
 
 
 if __name__ == "__main__":

@@ -17,11 +17,13 @@ from seatrial.probe.cgroup import Cgroup
 EXIT_GPU_CONTRACT = 3
 
 
-def supervise(plan: Plan) -> int:
-    """Run the plan; the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out)."""
+def supervise(plan: Plan, journal: Journal) -> int:
+    """Run the plan; the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
+
+    Raises OSError when a secret cannot be read or the run folder cannot be written.
+    """
     signals.raise_stopped()
     os.umask(0o022)
-    journal = Journal(os.path.join(plan.run_dir, "events.jsonl"))
     cgroup = Cgroup()
     _write_started(journal, cgroup)
     hooks = os.path.join(plan.run_dir, "python-hooks")

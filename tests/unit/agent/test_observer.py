@@ -1,0 +1,81 @@
+"""Proof of use: which processes count, and what stands in when NVML does not tell."""
+
+import os
+import subprocess
+import threading
+import time
+
+import pytest
+
+from fakes import FakeGpu, FakeNvml
+from seatrial import events
+from seatrial.agent.journal import Journal
+from seatrial.agent.observer import Observer
+from seatrial.agent.plan import Gpu, Plan
+from seatrial.probe import proc
+from seatrial.probe.sampler import Sampler
+
+
+@pytest.fixture
+def target():
+    process = subprocess.Popen(["sleep", "60"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1):
+    path = str(tmp_path / "events.jsonl")
+    plan = Plan(
+        run_id="r",
+        argv=[],
+        workdir="/",
+        run_dir=str(tmp_path),
+        gpus=[Gpu(gpu.uuid, gpu.name, gpu.minor) for gpu in gpus],
+        sample_interval_s=interval_s,
+    )
+    observer = Observer(plan, Sampler([gpu.uuid for gpu in gpus], pynvml=FakeNvml(gpus)), target, Journal(path))
+    observer.start()
+    time.sleep(seconds)
+    observer.stop()
+    assert not observer.is_alive()
+    return events.read(path)[0]
+
+
+def of_type(read, type):
+    return [event for event in read if event["type"] == type]
+
+
+def test_a_context_of_the_target_is_written_once(tmp_path, target):
+    read = observe(tmp_path, target, [FakeGpu(uuid="GPU-0", processes=[(1, 7), (target, 543_000_000)])])
+    [context] = of_type(read, "gpu.context")
+    assert context["uuid"] == "GPU-0" and context["pid"] == target and context["memory_bytes"] == 543_000_000
+    assert context["evidence"] == "nvml-process"
+    assert len(of_type(read, "sample")) >= 3
+
+
+def test_it_is_caught_long_before_the_first_sample(tmp_path, target):
+    read = observe(tmp_path, target, [FakeGpu(uuid="GPU-0", processes=[(target, None)])], interval_s=30.0)
+    assert len(of_type(read, "gpu.context")) == 1 and of_type(read, "sample") == []
+
+
+def test_contexts_of_others_prove_nothing(tmp_path, target):
+    read = observe(tmp_path, target, [FakeGpu(uuid="GPU-0", processes=[(1, 7), (os.getpid(), 7)])])
+    assert of_type(read, "gpu.context") == []
+
+
+def test_mappings_stand_in_where_nvml_lists_no_processes(tmp_path, target, monkeypatch):
+    monkeypatch.setattr(proc, "has_cuda_context", lambda pid: pid == target)
+    monkeypatch.setattr(proc, "context_minors", lambda pid: [1])
+    silent = frozenset({"nvmlDeviceGetComputeRunningProcesses"})
+    gpus = [FakeGpu(uuid=f"GPU-{minor}", minor=minor, missing=silent) for minor in (0, 1)]
+    [context] = of_type(observe(tmp_path, target, gpus), "gpu.context")
+    assert (context["uuid"], context["pid"], context["evidence"]) == ("GPU-1", target, "uvm-mapping")
+
+
+def test_a_lost_gpu_is_a_finding_once(tmp_path, target):
+    gpu = FakeGpu(uuid="GPU-0")
+    loss = threading.Timer(0.2, lambda: setattr(gpu, "lost", True))
+    loss.start()
+    [finding] = of_type(observe(tmp_path, target, [gpu], seconds=0.9), "finding")
+    assert finding["id"] == "gpu-lost" and "GPU-0" in finding["evidence"][0]
