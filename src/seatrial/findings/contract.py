@@ -72,6 +72,8 @@ def _device_nodes(expected: List[Facts], visible: List[Facts], context: Facts) -
         return None
     evidence = ["in /dev: %s" % (", ".join(sorted(nodes)) or "no nvidia node")]
     hidden = context.get("nvidia_visible_devices")
+    if context.get("injection") not in (None, "nvidia-runtime"):
+        hidden = None  # only that runtime reads it; the other ways set it to void themselves
     gpu_nodes = [name for name in nodes if name.startswith("nvidia") and name[6:].isdigit()]
     if not gpu_nodes and hidden is not None and hidden.strip().lower() in ("", "void", "none"):
         return _finding("nvidia-visible-devices", ["NVIDIA_VISIBLE_DEVICES=%r" % hidden] + evidence)

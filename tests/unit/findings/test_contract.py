@@ -44,6 +44,11 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], list[dict[str, Any]], dict[str
     ),
     "node of the second GPU": ("device-node-missing", [H200, SECOND], [], {"cu_init": 100}),
     "node of the only GPU": ("device-node-missing", [H200], [], {"device_nodes": ["nvidiactl", "nvidia-uvm"]}),
+    # Seen on an H200 with the node withheld: the strategy itself had set the variable.
+    "node withheld where the plan keeps the runtime out": (
+        "device-node-missing", [H200], [],
+        {"device_nodes": ["nvidiactl", "nvidia-uvm"], "injection": "device-nodes", "nvidia_visible_devices": "void"},
+    ),
     "no uvm": (
         "uvm-node-missing", [H200], [], {"device_nodes": ["nvidia0", "nvidiactl"], "cu_init": 999},
     ),
