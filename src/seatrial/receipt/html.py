@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from html import escape
 from importlib import resources
+from statistics import fmean
 
 from seatrial.job.units import format_seconds
 from seatrial.receipt.model import Criterion, FindingRecord, Receipt
@@ -62,14 +63,15 @@ def _header(receipt: Receipt) -> str:
 
 
 def _tiles(receipt: Receipt) -> list[Row]:
-    """The few numbers one looks for first."""
+    """The few numbers one looks for first; of several GPUs their mean."""
     measured = receipt.measurements
-    use = measured.gpus[0] if measured.gpus else None
+    utilization = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]
+    sm_activity = [use.sm_activity_mean_pct for use in measured.gpus if use.sm_activity_mean_pct is not None]
     accuracy = next((m for m in measured.metrics if m.name in ("test_accuracy", "accuracy", "val_accuracy")), None)
     tiles: list[tuple[str, float | None, Callable[[float], str]]] = [
         ("wall time", measured.wall_s, format_seconds),
-        ("GPU utilisation", use.utilization_mean_pct if use else None, percent),
-        ("SM activity", use.sm_activity_mean_pct if use else None, percent),
+        ("GPU utilisation", fmean(utilization) if utilization else None, percent),
+        ("SM activity", fmean(sm_activity) if sm_activity else None, percent),
         ("images/s", measured.images_per_s, lambda value: figure(round(value))),
         (accuracy.name.replace("_", " ") if accuracy else "", accuracy.last if accuracy else None, figure),
         ("energy", measured.energy_j, energy_short),

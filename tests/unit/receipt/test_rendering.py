@@ -105,6 +105,10 @@ class TestHtml:
         assert titles == ["loss", "accuracy", "GPU busy (%)", "GPU memory (GB)", "GPU power (W)", "CPU (cores)",
                           "Host memory (GB)"]  # fmt: skip
 
+    def test_the_tiles_do_not_show_the_busy_gpu_alone(self, scenario, tmp_path):
+        page = html.render(scenario("gpu-not-used").judge(tmp_path))
+        assert "<b>44 %</b><span>GPU utilisation</span>" in page
+
     def test_a_hundred_thousand_steps_stay_small_and_keep_their_spike(self, scenario, tmp_path):
         run = scenario("cpu-success")
         steps = [
