@@ -1,6 +1,7 @@
 """The built agent, run as a real process on scripts that behave and that do not."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -266,6 +267,21 @@ def test_interactive_inherits_our_streams(tmp_path):
     assert done.returncode == 0 and done.stdout == b"typed\n" and not (agent.run_dir / "stdout.log").exists()
 
 
+def test_a_shell_on_a_terminal_has_job_control_and_ctrl_c_ends_only_its_command(tmp_path):
+    agent = Agent(tmp_path, "", argv=["bash", "--norc", "-i"], interactive=True)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(agent.command[0], agent.command)
+    shown = b""
+    for typed, awaited in ((b"echo $((6*7))\n", b"42"), (b"sleep 60; echo slept\n", b"slept"), (b"\x03", b"^C")):
+        os.write(terminal, typed)
+        while awaited not in shown:
+            shown += os.read(terminal, 4096)
+    os.write(terminal, b"exit 5\n")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5 and b"no job control" not in shown
+    os.close(terminal)
+
+
 @pytest.mark.torch
 def test_dataloader_workers_do_not_die_of_a_sigterm_that_the_script_handles(tmp_path):
     torch = pytest.importorskip("torch")
@@ -330,10 +346,8 @@ def test_a_run_folder_that_cannot_be_written_is_one_sentence(tmp_path):
     agent = Agent(tmp_path, "print('never')", run_dir=str(tmp_path / "none"))
     done = agent.run()
     assert done.returncode == 125 and done.stdout == b""
-    assert (
-        done.stderr.decode()
-        == f"seatrial: the run cannot begin: {tmp_path}/none/events.jsonl: No such file or directory\n"
-    )
+    said = f"seatrial: the run cannot begin: {tmp_path}/none/events.jsonl: No such file or directory\n"
+    assert done.stderr.decode() == said
 
 
 def test_a_secret_that_is_not_there_is_one_sentence(tmp_path):

@@ -31,14 +31,9 @@ def start(run_id: str) -> int:
         os.setsid()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)
-        keep = read_end
-        for descriptor in range(256):  # the engine's pipes must not stay open for our sake
-            if descriptor != keep:
-                try:
-                    os.close(descriptor)
-                except OSError:
-                    pass
-        os.read(keep, 1)
+        os.closerange(0, read_end)  # the engine's pipes, and our copy of the write end, must not stay open
+        os.closerange(read_end + 1, 256)
+        os.read(read_end, 1)
         kill_run(run_id)
     finally:
         os._exit(0)

@@ -51,10 +51,11 @@ class Observer(threading.Thread):
                 self._tell_lost()
                 due_s = max(due_s + self._interval_s, time.monotonic())
 
-    def stop(self) -> None:
-        """Ask it to end, and wait a moment; a thread that hangs in NVML is left behind."""
+    def stop(self) -> bool:
+        """Ask it to end, and wait a moment. False when it hangs in NVML: then nobody should ask NVML anything."""
         self._stop_asked.set()
         self.join(timeout=2.0)
+        return not self.is_alive()
 
     def _look_for_contexts(self) -> None:
         if not self._unproven:

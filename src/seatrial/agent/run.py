@@ -83,9 +83,9 @@ class Run:
         self._watch(wakeup, started_s)
         ended_s = time.monotonic()
         self._end_leftovers(wakeup)
-        observer.stop()
+        energy_after_j = sampler.energy_j() if observer.stop() else {}
         code = self._write_exited(ended_s - started_s, oom_kills_before)
-        energy_j = _difference(energy_before_j, sampler.energy_j())
+        energy_j = _difference(energy_before_j, energy_after_j)
         self._journal.write("agent.finished", exit_code=code, energy_j=energy_j)
         return code
 

@@ -37,8 +37,7 @@ def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1):
     observer = Observer(plan, Sampler([gpu.uuid for gpu in gpus], pynvml=FakeNvml(gpus)), target, Journal(path))
     observer.start()
     time.sleep(seconds)
-    observer.stop()
-    assert not observer.is_alive()
+    assert observer.stop()
     return events.read(path)[0]
 
 
