@@ -1,0 +1,1 @@
+"""Doors from the host side to the outside: commands, files, and the agent's archive."""
