@@ -17,11 +17,11 @@ beside the local process), ``host`` (the seatrial CLI) or ``target`` (the user's
     step              written by scripts: step, epoch, loss, accuracy, images (count since the last line),
                       images_per_s, phase ("train" | "test") … any number under any name is plotted
     note              message: something the user should know, shown in the receipt's timeline
-    signal            signal (number), name, origin ("engine" | "timeout" | "agent"), forwarded_to [pid]
+    signal            signal (number), name, origin ("user" | "engine" | "timeout" | "agent"), forwarded_to [pid]
     target.exited     exit_code (None if killed), signal (None if exited), cause ("exited" | "signal" |
                       "timeout" | "gpu-contract"), seconds, max_rss_bytes, oom_kills (cgroup counter delta)
     agent.finished    exit_code of the agent, energy_j {uuid: joules since agent.started}
-    host.launched     backend, handle, image, image_digest, image_bytes
+    host.launched     backend, host (its name), handle, image, image_digest, image_bytes
     host.state        status, exit_code, oom_killed: what the engine said at the end
 
 Readers skip what they do not know; writers never change the meaning of a key.

@@ -16,7 +16,7 @@ from seatrial.receipt.fields import clean, text
 from seatrial.receipt.judgement import Judgement
 from seatrial.receipt.model import Criterion, ExitCause, Verdict
 from seatrial.receipt.saved_model import judge_saved_model
-from seatrial.receipt.words import count, figure, percent, short_uuid
+from seatrial.receipt.words import count, figure, percent, quote, short_uuid
 
 #: Fewer samples than this in the training window say nothing of a mean.
 MIN_SAMPLES = 3
@@ -171,7 +171,7 @@ def _clean_output(case: Case, cause: ExitCause) -> Judgement:
         return Judgement("not judged", "the target was not started")
     trouble = [f for f in case.output.findings if f.severity != "info" and f.id not in NOT_OF_CUDA]
     if trouble:
-        shown = f" ({trouble[0].evidence[0]})" if trouble[0].evidence else ""
+        shown = f" ({quote(trouble[0].evidence[0])})" if trouble[0].evidence else ""
         return Judgement("fail", f"{', '.join(f.id for f in trouble)}{shown}")
     return Judgement("pass", "no known CUDA failure is in stdout or stderr")
 

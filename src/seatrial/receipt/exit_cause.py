@@ -16,7 +16,7 @@ from seatrial.receipt.contract import unused_gpus
 from seatrial.receipt.evidence import Moment
 from seatrial.receipt.fields import clean
 from seatrial.receipt.model import ExitCause
-from seatrial.receipt.words import count, signal_name
+from seatrial.receipt.words import count, quote, signal_name
 
 #: What an engine can say that is no failure to hand over a GPU.
 NOT_OF_GPU = {"disk-full", "engine-down", "engine-permission", "no-network", "too-many-open-files", "user-unknown"}
@@ -100,14 +100,16 @@ def _shared_memory(case: Case) -> str | None:
 
 
 def _stopped(case: Case) -> str | None:
-    signals = [moment for moment in case.evidence.all("signal") if moment.keys.get("origin") == "engine"]
+    signals = [moment for moment in case.evidence.all("signal") if moment.keys.get("origin") in ("user", "engine")]
     stops = [moment for moment in signals if moment.number("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     if not stops or case.evidence.exited is None:
         return None
     name = signal_name(stops[0].number("signal") or 0)
     clean_end = "; the target ended cleanly" if _exit_code(case) == 0 else ""
     after = format_seconds(_run_s(case, stops[0]))
-    return f"Stopped from outside by {name} after {after} (Ctrl-C, seatrial runs stop, or the engine){clean_end}"
+    if any(moment.keys.get("origin") == "user" for moment in signals):
+        return f"Stopped by the user after {after} (Ctrl-C or seatrial runs stop){clean_end}"
+    return f"Stopped from outside by {name} after {after}{clean_end}"
 
 
 def _signal(case: Case) -> str | None:
@@ -183,7 +185,7 @@ def _told_by(case: Case, ids: tuple[str, ...], words: str) -> str | None:
     if case.evidence.exited is None:
         return None
     found = next((f for f in (*case.evidence.findings, *case.output.findings) if f.id in ids), None)
-    return None if found is None else f"{words}: {_line(found)}"
+    return None if found is None else f"{words}: {quote(_line(found))}"
 
 
 def _line(finding: Finding) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu
-from seatrial.receipt.words import count, energy, figure, percent
+from seatrial.receipt.words import count, energy, figure, metric_figure, percent
 
 _INJECTION = {
     "none": "none",
@@ -148,9 +148,10 @@ def _throughput(measured: Measurements) -> str | None:
 
 def _metric(metric: Metric) -> str:
     if metric.reports == 1:
-        return figure(metric.last)
-    best = f"best {figure(metric.best)}, " if metric.best is not None else ""
-    return f"{figure(metric.last)} ({best}first {figure(metric.first)}, {metric.reports} reports)"
+        return metric_figure(metric.name, metric.last)
+    best = f"best {metric_figure(metric.name, metric.best)}, " if metric.best is not None else ""
+    last, first = metric_figure(metric.name, metric.last), metric_figure(metric.name, metric.first)
+    return f"{last} ({best}first {first}, {metric.reports} reports)"
 
 
 def _of(words: str, part: int | None, whole: int | None) -> str | None:

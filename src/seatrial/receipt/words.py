@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
+
+from seatrial.job.units import format_bytes
+
+#: Characters of a quoted sentence: two lines of a terminal.
+MAX_QUOTE = 150
 
 
 def energy(joules: float) -> str:
@@ -21,8 +27,22 @@ def percent(value: float) -> str:
 
 
 def figure(value: float) -> str:
-    """A reported number: an integer as it is, else five significant digits."""
+    """A reported number: from a thousand on whole and in groups of three digits, else five significant digits."""
+    if 1000 <= abs(value) < 1e15:
+        return f"{value:,.0f}"
     return f"{int(value)}" if value == int(value) and abs(value) < 1e15 else f"{value:.5g}"
+
+
+def metric_figure(name: str, value: float) -> str:
+    """A reported number whose name ends in its unit of bytes, as a size; any other as ``figure`` writes it."""
+    return format_bytes(int(value)) if name.endswith("_bytes") and value >= 0 else figure(value)
+
+
+def quote(line: str) -> str:
+    """The first sentence of a line of output, without where it stood: enough to say what happened."""
+    said = re.sub(r"^(stdout|stderr)\.log line \d+: ", "", line)
+    sentence = re.split(r"(?<=[.!?]) ", said.replace("memory. Tried", "memory: tried"), maxsplit=1)[0]
+    return sentence if len(sentence) <= MAX_QUOTE else sentence[: MAX_QUOTE - 1] + "…"
 
 
 def count(number: int, noun: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -105,6 +106,7 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
     log.write(
         "host.launched",
         backend=backend.name,
+        host=platform.node(),
         handle=handle.id,
         image=plan.image.tag if plan.image else None,
         image_id=facts.id if facts else None,
@@ -126,6 +128,8 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
             pip_conf=pip_conf(plan.job.image),
             client_call=table.client_call(plan.backend, environ),
         )
+    if plan.companion_image is not None and prepared.backend.image(plan.companion_image) is None:
+        prepared.backend.pull(plan.companion_image, say)
     if plan.venv is not None:
         ensure_venv(plan.venv.directory, plan.venv.requirements, plan.venv.base, say)
     if plan.container is not None:

@@ -285,7 +285,9 @@ def _launcher(job: Job, script: ScriptFacts, gpu_count: int) -> tuple[Literal["t
             reason=f"the script joins a process group: {script.torchrun_evidence}",
         )
     if job.target.kind == "recipe" and gpu_count > 1:
-        return "torchrun", Choice(what="launcher", value=f"torchrun, {gpu_count} ranks", reason="recipes use a rank a GPU")
+        return "torchrun", Choice(
+            what="launcher", value=f"torchrun, {gpu_count} ranks", reason="recipes use a rank a GPU"
+        )
     reason = script.one_process_evidence or "no sign that the script joins a process group"
     return "none", Choice(what="launcher", value="none", reason=reason)
 

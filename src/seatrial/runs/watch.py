@@ -11,6 +11,7 @@ from types import FrameType
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
+from seatrial.backends.container import AGENT_GRACE_S
 from seatrial.events import EventLog
 from seatrial.runs.output import OutputReader, Stream
 from seatrial.runs.store import Run
@@ -68,11 +69,14 @@ def _has_finished(run: Run) -> bool:
 
 
 def request_stop(run: Run, backend: Backend, handle: Handle, grace_s: float) -> None:
-    """SIGTERM now, SIGKILL after ``grace_s``; recorded, so that the receipt says who ended the run."""
+    """SIGTERM now; after ``grace_s`` the agent kills what is left, and has time to say so before the engine does.
+
+    Recorded, so that the receipt says who ended the run.
+    """
     log = EventLog(str(run.events_path), "host")
     log.write("signal", signal=int(signal.SIGTERM), name="SIGTERM", origin="user", forwarded_to=[])
     log.close()
-    backend.stop(handle, grace_s)
+    backend.stop(handle, grace_s + AGENT_GRACE_S)
 
 
 @contextmanager
