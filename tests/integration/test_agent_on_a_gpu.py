@@ -1,8 +1,8 @@
 """The agent on a real NVIDIA GPU: contract, proof of use, samples and energy."""
 
 import pytest
-from agent_process import Agent
 
+from agent_process import Agent
 from seatrial.probe import nvml
 
 GPUS = [gpu for gpu in nvml.inventory().gpus if not gpu.mig_enabled]
