@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 import traceback
@@ -25,6 +26,8 @@ def report(error: Exception, argv: list[str]) -> int:
 
 
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:
+    if re.match(r"(?!seatrial\b)[a-z]+ ", message):  # a sentence, and not a key, file or flag that begins it
+        message = message[0].upper() + message[1:]
     lines = Text()
     lines.append("error", style="bold red").append(f": {message.rstrip('.')}\n")
     if cause:
