@@ -16,6 +16,7 @@ from seatrial.backends.user_mounts import parse_mount, place
 from seatrial.errors import EngineError, UsageError
 from seatrial.job.model import Job
 from seatrial.job.plan import (
+    AGENT_PYTHON_FLAGS,
     CONTAINER_AGENT,
     CONTAINER_DATA,
     CONTAINER_MODELS,
@@ -153,7 +154,7 @@ def plan_companion(container: ContainerPlan, injection: InjectionPlan) -> Contai
     return ContainerPlan(
         name=f"{container.name}-checks",
         hostname=None,
-        command=("python3", CONTAINER_AGENT, f"{CONTAINER_RUN}/plan.json"),
+        command=("python3", *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, f"{CONTAINER_RUN}/plan.json"),
         user=container.user,
         userns=container.userns,
         capabilities=container.capabilities,

@@ -14,7 +14,7 @@ from pathlib import Path
 from seatrial import events
 from seatrial.backends.base import EngineFacts, Handle, ImageFacts, State
 from seatrial.errors import EngineError, ImageError
-from seatrial.job.plan import Plan
+from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
 from seatrial.probe import proc
 from seatrial.system import agent_archive, command
 
@@ -60,9 +60,8 @@ class Local:
         return None
 
     def compile(self, plan: Plan) -> list[str]:
-        """Python's ``-I`` keeps PYTHONPATH, and a ``json.py`` of the project, out of the agent; not of the target."""
         run_dir = plan.agent.run_dir
-        return [plan.python or sys.executable, "-I", f"{run_dir}/agent.pyz", f"{run_dir}/plan.json"]
+        return [plan.python or sys.executable, *AGENT_PYTHON_FLAGS, f"{run_dir}/agent.pyz", f"{run_dir}/plan.json"]
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
         _place_agent(run_dir)

@@ -22,6 +22,9 @@ CONTAINER_MODELS = "/models"
 CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
+#: How the agent's Python is started: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.
+AGENT_PYTHON_FLAGS = ("-I", "-S")
+
 CONTAINER_RECIPES = "/seatrial/recipes.whl"
 CONTAINER_SECRETS = "/seatrial/secrets"
 CONTAINER_RESUME = "/seatrial/resume"

@@ -17,6 +17,7 @@ from seatrial.images.wheel import write_wheel
 from seatrial.job.gpus import GpuRequest, Selection, select
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import (
+    AGENT_PYTHON_FLAGS,
     CONTAINER_AGENT,
     CONTAINER_RECIPES,
     CONTAINER_RUN,
@@ -177,7 +178,9 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
         cache_folder=site.host.cache_folder,
         environ=site.host.environ,
         gpu_count=len(gpus),
-        command=(image.python, CONTAINER_AGENT, f"{CONTAINER_RUN}/plan.json") if image.python else argv,
+        command=(image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, f"{CONTAINER_RUN}/plan.json")
+        if image.python
+        else argv,
     )
     made_container, recipe_env = made.container, dict[str, str]()
     if job.target.kind == "recipe" and not image.build:
