@@ -201,6 +201,10 @@ class FakeGpu:
     parent: FakeGpu | None = None
     missing: frozenset[str] = frozenset()
     lost: bool = False
+    failing: bool = False
+    shares: dict[int, int] = field(default_factory=dict)
+    xids: list[int] = field(default_factory=list)
+    ecc: tuple[int, int] = (0, 0)
 
 
 class FakeNvml:
@@ -213,6 +217,7 @@ class FakeNvml:
 
     NVMLError = FakeNvmlError
     NVML_ERROR_GPU_IS_LOST = 15
+    NVML_ERROR_NOT_FOUND = 6
     NVML_GPM_METRICS_GET_VERSION = 1
 
     def __init__(self, gpus: list[FakeGpu | None] | None = None, init_error: int | None = None) -> None:
@@ -253,15 +258,15 @@ class FakeNvml:
     def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:
         return self._ask(gpu, "nvmlDeviceGetName").name
 
-    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> SimpleNamespace:
+    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, version: int | None = None) -> SimpleNamespace:
         self._ask(gpu, "nvmlDeviceGetMemoryInfo")
-        return SimpleNamespace(total=gpu.memory_bytes, used=gpu.memory_used_bytes)
+        return SimpleNamespace(total=gpu.memory_bytes, used=gpu.memory_used_bytes, reserved=600_000_000)
 
     def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> SimpleNamespace:
         self._ask(gpu, "nvmlDeviceGetUtilizationRates")
         if gpu.slices or gpu.parent:  # as NVML: not with MIG on
             raise FakeNvmlError(3)
-        return SimpleNamespace(gpu=gpu.utilization_pct)
+        return SimpleNamespace(gpu=gpu.utilization_pct, memory=12)
 
     def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> list[int]:
         return [1, 1] if self._ask(gpu, "nvmlDeviceGetMigMode").slices else [0, 0]
@@ -324,6 +329,48 @@ class FakeNvml:
         self._ask(gpu, "nvmlDeviceGetComputeRunningProcesses")
         return [SimpleNamespace(pid=pid, usedGpuMemory=memory_bytes) for pid, memory_bytes in gpu.processes]
 
+    def nvmlDeviceGetProcessUtilization(self, gpu: FakeGpu, since_us: int) -> list[SimpleNamespace]:
+        self._ask(gpu, "nvmlDeviceGetProcessUtilization")
+        if not gpu.shares:
+            raise FakeNvmlError(6)
+        return [SimpleNamespace(pid=pid, smUtil=share, timeStamp=since_us + 1) for pid, share in gpu.shares.items()]
+
+    def nvmlDeviceGetTotalEccErrors(self, gpu: FakeGpu, kind: int, counter: int) -> int:
+        return self._ask(gpu, "nvmlDeviceGetTotalEccErrors").ecc[kind]
+
+    def nvmlDeviceGetRemappedRows(self, gpu: FakeGpu) -> tuple[int, int, int, int]:
+        self._ask(gpu, "nvmlDeviceGetRemappedRows")
+        return 0, 0, 0, 0
+
+    def nvmlDeviceGetPcieReplayCounter(self, gpu: FakeGpu) -> int:
+        self._ask(gpu, "nvmlDeviceGetPcieReplayCounter")
+        return 2
+
+    def nvmlDeviceGetEncoderUtilization(self, gpu: FakeGpu) -> list[int]:
+        self._ask(gpu, "nvmlDeviceGetEncoderUtilization")
+        return [0, 167_000]
+
+    def nvmlDeviceGetDecoderUtilization(self, gpu: FakeGpu) -> list[int]:
+        self._ask(gpu, "nvmlDeviceGetDecoderUtilization")
+        return [0, 167_000]
+
+    def nvmlDeviceGetFieldValues(self, gpu: FakeGpu, fields: list[int]) -> list[SimpleNamespace]:
+        self._ask(gpu, "nvmlDeviceGetFieldValues")
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=44)) for _ in fields]
+
+    def nvmlEventSetCreate(self) -> list[FakeGpu]:
+        return []
+
+    def nvmlDeviceRegisterEvents(self, gpu: FakeGpu, kinds: int, events: list[FakeGpu]) -> None:
+        self._ask(gpu, "nvmlDeviceRegisterEvents")
+        events.append(gpu)
+
+    def nvmlEventSetWait_v2(self, events: list[FakeGpu], timeout_ms: int) -> SimpleNamespace:
+        for gpu in events:
+            if gpu.xids:
+                return SimpleNamespace(eventType=8, eventData=gpu.xids.pop(0), device=gpu)
+        raise FakeNvmlError(10)
+
     def nvmlGpmQueryDeviceSupport(self, gpu: FakeGpu) -> SimpleNamespace:
         self._ask(gpu, "nvmlGpmQueryDeviceSupport")
         return SimpleNamespace(isSupportedDevice=bool(gpu.gpm or any(part.gpm for part in gpu.slices)))
@@ -342,16 +389,20 @@ class FakeNvml:
         sample.values = dict(self._ask(gpu, "nvmlGpmMigSampleGet").slices[instance - 1].gpm)
 
     def c_nvmlGpmMetricsGet_t(self) -> SimpleNamespace:
-        return SimpleNamespace(metrics=[SimpleNamespace(metricId=0, value=0.0, nvmlReturn=3) for _ in range(8)])
+        return SimpleNamespace(metrics=[SimpleNamespace(metricId=0, value=0.0, nvmlReturn=3) for _ in range(16)])
 
     def nvmlGpmMetricsGet(self, request: SimpleNamespace) -> None:
         for metric in request.metrics[: request.numMetrics]:
             if metric.metricId in request.sample2.values:
                 metric.value, metric.nvmlReturn = request.sample2.values[metric.metricId], 0
+            else:
+                metric.nvmlReturn = 3
 
     def _ask(self, gpu: FakeGpu, function: str) -> FakeGpu:
         if gpu.lost:
             raise FakeNvmlError(15)
+        if gpu.failing:
+            raise FakeNvmlError(999)
         if function in gpu.missing:
             raise FakeNvmlError(3)
         return gpu

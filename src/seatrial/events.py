@@ -40,17 +40,29 @@ SCHEMA_VERSION = 1
 GPU_SAMPLE_KEYS = (
     "uuid",
     "utilization_pct",  # NVML: share of the last sample period in which some kernel ran
+    "memory_utilization_pct",  # NVML: share of that period in which device memory was read or written
+    "graphics_activity_pct",  # GPM: share of time with any context active
     "sm_activity_pct",  # GPM: share of SM cycles with a warp resident
     "sm_occupancy_pct",  # GPM: resident warps of the possible
     "tensor_activity_pct",  # GPM: cycles with a tensor pipe active
+    "fp32_activity_pct",  # GPM: cycles with the FP32 pipe active
     "dram_activity_pct",  # GPM: share of memory bandwidth
-    "memory_used_bytes",
+    "pcie_tx_bytes_per_s",  # GPM: from the GPU
+    "pcie_rx_bytes_per_s",  # GPM: to the GPU
+    "nvlink_tx_bytes_per_s",  # GPM: all links, headers included
+    "nvlink_rx_bytes_per_s",
+    "memory_used_bytes",  # what the driver reserves for itself included
+    "memory_free_bytes",
+    "memory_reserved_bytes",  # by the driver, for itself
     "memory_total_bytes",
     "power_w",
     "energy_j",  # since the driver loaded; read seldom, it costs 3.4 ms of CPU a call on an H200
     "temperature_c",
     "sm_clock_mhz",
+    "memory_clock_mhz",
     "throttle_reasons",  # list of names, [] when none
+    "ecc_corrected",  # since the driver loaded; read as seldom as the energy
+    "ecc_uncorrected",
 )
 
 #: Environment variable that names the file target scripts may append JSON lines to.

@@ -8,16 +8,24 @@ from typing import Any, Dict, Optional
 
 from seatrial.probe.nvml import optional
 
-#: Key of a sample → NVML's metric number. Source: nvml.h, nvmlGpmMetricId_t.
+#: Key of a sample → (NVML's metric number, its unit in ours); throughput is in MiB/s.
+#: Source: nvml.h, nvmlGpmMetricId_t.
 GPM_METRICS = {
-    "sm_activity_pct": 2,
-    "sm_occupancy_pct": 3,
-    "tensor_activity_pct": 5,
-    "dram_activity_pct": 10,
+    "graphics_activity_pct": (1, 1.0),
+    "sm_activity_pct": (2, 1.0),
+    "sm_occupancy_pct": (3, 1.0),
+    "tensor_activity_pct": (5, 1.0),
+    "dram_activity_pct": (10, 1.0),
+    "fp32_activity_pct": (12, 1.0),
+    "pcie_tx_bytes_per_s": (20, 2.0**20),
+    "pcie_rx_bytes_per_s": (21, 2.0**20),
+    "nvlink_rx_bytes_per_s": (60, 2.0**20),
+    "nvlink_tx_bytes_per_s": (61, 2.0**20),
 }
 
-#: Two samples closer than this do not compare. Source: nvml.h, nvmlGpmMetricsGet ("more than 100 ms").
-MIN_INTERVAL_S = 0.11
+#: Comparing two samples is the one costly call: it is made once in this time, however often one samples, so that ten
+#: samples a second cost little more than one. NVML itself wants more than 0.1 s (nvml.h, nvmlGpmMetricsGet).
+MIN_INTERVAL_S = 0.9
 
 
 class Gpm:
@@ -33,6 +41,7 @@ class Gpm:
             self._handle = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
         support = optional(pynvml, "nvmlGpmQueryDeviceSupport", self._handle)
         self.supported = bool(support and support.isSupportedDevice)
+        self._request: Any = None
         self._before = self._take() if self.supported else None
         self._taken_s = time.monotonic()
 
@@ -72,15 +81,17 @@ class Gpm:
         return True
 
     def _compare(self, before: Any, now: Any) -> Dict[str, Optional[float]]:
-        request = self._nvml.c_nvmlGpmMetricsGet_t()
-        request.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = len(GPM_METRICS)
+        if self._request is None:  # 19 kB to make anew each time otherwise
+            self._request = self._nvml.c_nvmlGpmMetricsGet_t()
+            self._request.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
+            self._request.numMetrics = len(GPM_METRICS)
+            for slot, (number, _) in enumerate(GPM_METRICS.values()):
+                self._request.metrics[slot].metricId = number
+        request = self._request
         request.sample1, request.sample2 = before, now
-        for slot, number in enumerate(GPM_METRICS.values()):
-            request.metrics[slot].metricId = number
         if not self._succeeds("nvmlGpmMetricsGet", request):
             return dict.fromkeys(GPM_METRICS)
         return {
-            key: round(metric.value, 2) if metric.nvmlReturn == 0 else None
-            for key, metric in zip(GPM_METRICS, request.metrics)
+            key: round(metric.value * unit, 2) if metric.nvmlReturn == 0 else None
+            for (key, (_, unit)), metric in zip(GPM_METRICS.items(), request.metrics)
         }

@@ -7,25 +7,11 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 from seatrial.events import GPU_SAMPLE_KEYS
 from seatrial.probe import nvml, proc, shm
 from seatrial.probe.cgroup import Cgroup
-from seatrial.probe.gpm import Gpm
+from seatrial.probe.gpu import Gpu, GpuProcess
+from seatrial.probe.xid import XidWatch
 
 #: Reading the energy counter takes 3.4 ms of CPU (measured on an H200, driver 580.159.04); all else, under 1.5 ms.
-ENERGY_INTERVAL_S = 30.0
-
-#: NVML's clock event reasons that hold a GPU back; idling (bit 0) does not. Source: nvml.h, nvmlClocksEventReasons.
-THROTTLE_REASONS = {
-    0x002: "applications_clocks_setting",
-    0x004: "sw_power_cap",
-    0x008: "hw_slowdown",
-    0x010: "sync_boost",
-    0x020: "sw_thermal_slowdown",
-    0x040: "hw_thermal_slowdown",
-    0x080: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-}
-
-_TEMPERATURE_GPU = 0  # nvml.h: NVML_TEMPERATURE_GPU
-_CLOCK_SM = 1  # nvml.h: NVML_CLOCK_SM
+COUNTER_INTERVAL_S = 30.0
 
 
 class Sampler:
@@ -40,33 +26,37 @@ class Sampler:
     Attributes:
         error: why no GPU can be read, or None.
         lost: UUIDs that NVML has called lost (fallen off the bus).
+        failing: UUIDs that were read before and now answer nothing, though NVML does not call them lost.
     """
 
     def __init__(self, uuids: Sequence[str], pid: Optional[int] = None, pynvml: Any = None) -> None:
         self.uuids = list(uuids)
         self.error: Optional[str] = None
         self.lost: Set[str] = set()
+        self.failing: Set[str] = set()
+        self._answered: Set[str] = set()
         self._pid = os.getpid() if pid is None else pid
         self._counts_root = pid is not None
         self._cgroup = Cgroup(str(self._pid))
         self._own_cgroup = self._is_own_cgroup()
+        self._xids: Optional[XidWatch] = None
         self._gpus = self._open(pynvml) if uuids else {}
-        self._energy_due_s = 0.0
+        self._counters_due_s = 0.0
         self._cpu_seconds, self._cpu_read_s = self._container()["cpu_seconds"], time.monotonic()
 
     def sample(self) -> Dict[str, Any]:
         """Keys of one ``sample`` event, GPUs in the order asked for.
 
-        ``energy_j`` is read every ENERGY_INTERVAL_S and null in between; GPM values cover the time since the last
-        sample and are null in one taken too soon after it.
+        Energy and ECC are read every COUNTER_INTERVAL_S and null in between; GPM values cover the time since they were
+        last read, and are null in samples taken within gpm.MIN_INTERVAL_S of that.
         """
-        with_energy = time.monotonic() >= self._energy_due_s
-        if with_energy:
-            self._energy_due_s = time.monotonic() + ENERGY_INTERVAL_S
+        with_counters = time.monotonic() >= self._counters_due_s
+        if with_counters:
+            self._counters_due_s = time.monotonic() + COUNTER_INTERVAL_S
         container = self._container()
         memory = shm.read()
         return {
-            "gpus": [self._gpu(uuid, with_energy) for uuid in self.uuids],
+            "gpus": [self._gpu(uuid, with_counters) for uuid in self.uuids],
             "cpu_cores": self._cores(container["cpu_seconds"]),
             "memory_bytes": container["memory_bytes"],
             "memory_limit_bytes": self._cgroup.memory_limit_bytes(),
@@ -84,8 +74,21 @@ class Sampler:
         processes = self._read(uuid, lambda gpu: gpu.compute_processes())
         return None if processes is None else list(processes)
 
-    def _open(self, pynvml: Any) -> Dict[str, "_Gpu"]:
-        gpus: Dict[str, _Gpu] = {}
+    def processes(self, uuid: str) -> Optional[List[GpuProcess]]:
+        """The same with each one's share of the SMs since the last call."""
+        processes = self._read(uuid, lambda gpu: gpu.processes())
+        return None if processes is None else list(processes)
+
+    def service(self, uuid: str) -> Dict[str, Any]:
+        """Gpu.service, or {} when the GPU cannot be read."""
+        return self._read(uuid, lambda gpu: gpu.service()) or {}
+
+    def xids(self) -> Dict[str, List[int]]:
+        """UUID → Xid errors since the last call (and, the first time, since this sampler was made)."""
+        return self._xids.new() if self._xids else {}
+
+    def _open(self, pynvml: Any) -> Dict[str, Gpu]:
+        gpus: Dict[str, Gpu] = {}
         try:
             pynvml = nvml.initialised(pynvml) if pynvml is not None else nvml.load()
         except nvml.NvmlError as error:
@@ -93,9 +96,10 @@ class Sampler:
             return gpus
         for uuid in self.uuids:
             try:
-                gpus[uuid] = _Gpu(pynvml, uuid)
+                gpus[uuid] = Gpu(pynvml, uuid)
             except pynvml.NVMLError as error:
                 self.error = "NVML cannot open %s: %s" % (uuid, error)
+        self._xids = XidWatch(pynvml, list(gpus))
         return gpus
 
     def _read(self, uuid: str, reading: Any) -> Any:
@@ -104,12 +108,17 @@ class Sampler:
             return None
         try:
             return reading(gpu)
-        except gpu.nvml.NVMLError:  # _Gpu lets only one through: the GPU is lost
+        except gpu.nvml.NVMLError:  # Gpu lets only one through: the GPU is lost
             self.lost.add(uuid)
             return None
 
-    def _gpu(self, uuid: str, with_energy: bool) -> Dict[str, Any]:
-        values = self._read(uuid, lambda gpu: gpu.sample(with_energy)) or {}
+    def _gpu(self, uuid: str, with_counters: bool) -> Dict[str, Any]:
+        values = self._read(uuid, lambda gpu: dict(gpu.sample(), **(gpu.counters() if with_counters else {}))) or {}
+        if any(value is not None for value in values.values()):
+            self._answered.add(uuid)
+            self.failing.discard(uuid)
+        elif uuid in self._answered and uuid not in self.lost:
+            self.failing.add(uuid)
         return {key: uuid if key == "uuid" else values.get(key) for key in GPU_SAMPLE_KEYS}
 
     def _is_own_cgroup(self) -> bool:
@@ -136,46 +145,3 @@ class Sampler:
         used, passed_s = cpu_seconds - self._cpu_seconds, max(now_s - self._cpu_read_s, 1e-3)
         self._cpu_seconds, self._cpu_read_s = cpu_seconds, now_s
         return float(round(max(0.0, used / passed_s), 3))
-
-
-class _Gpu:
-    """One GPU or slice with its handle kept. Every method raises NVMLError when the GPU is lost, and only then."""
-
-    def __init__(self, pynvml: Any, uuid: str) -> None:
-        self.nvml = pynvml
-        self._handle = nvml.gpu_handle(pynvml, uuid)
-        self._gpm = Gpm(pynvml, self._handle)
-
-    def sample(self, with_energy: bool) -> Dict[str, Any]:
-        utilization = self._value("nvmlDeviceGetUtilizationRates")
-        memory = self._value("nvmlDeviceGetMemoryInfo")
-        power_mw = self._value("nvmlDeviceGetPowerUsage")
-        values = {
-            "utilization_pct": float(utilization.gpu) if utilization else None,
-            "memory_used_bytes": memory.used if memory else None,
-            "memory_total_bytes": memory.total if memory else None,
-            "power_w": power_mw / 1000 if power_mw is not None else None,
-            "energy_j": self.energy_j() if with_energy else None,
-            "temperature_c": self._value("nvmlDeviceGetTemperature", _TEMPERATURE_GPU),
-            "sm_clock_mhz": self._value("nvmlDeviceGetClockInfo", _CLOCK_SM),
-            "throttle_reasons": self._throttle_reasons(),
-        }
-        values.update(self._gpm.read())
-        return values
-
-    def energy_j(self) -> Optional[float]:
-        energy_mj = self._value("nvmlDeviceGetTotalEnergyConsumption")
-        return energy_mj / 1000 if energy_mj is not None else None
-
-    def compute_processes(self) -> Optional[List[nvml.ComputeProcess]]:
-        processes = self._value("nvmlDeviceGetComputeRunningProcesses")
-        return None if processes is None else [nvml.ComputeProcess(p.pid, p.usedGpuMemory) for p in processes]
-
-    def _throttle_reasons(self) -> Optional[List[str]]:
-        bits = self._value("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # drivers before 535 know it by its old name
-            bits = self._value("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return None if bits is None else [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
-
-    def _value(self, function: str, *arguments: Any) -> Any:
-        return nvml.optional(self.nvml, function, self._handle, *arguments)

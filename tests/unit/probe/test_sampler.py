@@ -4,17 +4,26 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from fakes import FakeGpu, FakeNvml
 from seatrial.events import GPU_SAMPLE_KEYS
-from seatrial.probe.gpm import MIN_INTERVAL_S
+from seatrial.probe import gpm
+from seatrial.probe.gpu import GpuProcess
 from seatrial.probe.sampler import Sampler
 
 UUID = FakeGpu().uuid
+SHORT_S = 0.12
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(gpm, "MIN_INTERVAL_S", 0.11)
 
 
 def test_a_sample_has_every_key_in_its_unit():
     sampler = Sampler([UUID], pynvml=FakeNvml())
-    time.sleep(MIN_INTERVAL_S)
+    time.sleep(SHORT_S)
     [gpu] = sampler.sample()["gpus"]
     assert tuple(gpu) == GPU_SAMPLE_KEYS
     assert gpu["power_w"] == 350.5 and gpu["energy_j"] == 5000.0 and gpu["sm_clock_mhz"] == 1980
@@ -27,7 +36,7 @@ def test_gpm_needs_time_between_samples_and_frees_what_it_took():
     sampler = Sampler([UUID], pynvml=module)
     assert sampler.sample()["gpus"][0]["sm_activity_pct"] is None
     for _ in range(3):
-        time.sleep(MIN_INTERVAL_S)
+        time.sleep(SHORT_S)
         assert sampler.sample()["gpus"][0]["sm_activity_pct"] == 75.25
     assert module.gpm_samples_alive == 1
 
@@ -35,7 +44,7 @@ def test_gpm_needs_time_between_samples_and_frees_what_it_took():
 def test_counters_that_the_chip_lacks_are_null_not_zero():
     old = FakeGpu(gpm={}, missing=frozenset({"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"}))
     sampler = Sampler([UUID], pynvml=FakeNvml([old]))
-    time.sleep(MIN_INTERVAL_S)
+    time.sleep(SHORT_S)
     [gpu] = sampler.sample()["gpus"]
     assert gpu["sm_activity_pct"] is None and gpu["energy_j"] is None and gpu["power_w"] is None
     assert gpu["utilization_pct"] == 90.0 and sampler.energy_j() == {UUID: None}
@@ -60,7 +69,7 @@ def test_a_slice_is_measured_through_its_parent_by_gpm():
         FakeGpu(uuid="MIG-b", parent=parent, gpm={2: 20.0}),
     ]
     sampler = Sampler(["MIG-b"], pynvml=FakeNvml([parent]))
-    time.sleep(MIN_INTERVAL_S)
+    time.sleep(SHORT_S)
     [gpu] = sampler.sample()["gpus"]
     assert gpu["sm_activity_pct"] == 20.0 and gpu["tensor_activity_pct"] is None and gpu["utilization_pct"] is None
 
@@ -96,3 +105,39 @@ def test_cpu_and_memory_of_another_process():
         burner.kill()
         burner.wait()
     assert sample["cpu_cores"] > 0.1 and sample["memory_bytes"] > 50_000_000 and sample["processes"] == 1
+
+
+def test_processes_have_memory_and_their_share():
+    gpu = FakeGpu(processes=[(7, 543_000_000), (8, None)], shares={7: 60})
+    assert Sampler([UUID], pynvml=FakeNvml([gpu])).processes(UUID) == [
+        GpuProcess(7, 543_000_000, 60.0),
+        GpuProcess(8, None, 0.0),
+    ]
+
+
+def test_a_driver_that_stops_answering_is_told_from_a_lost_gpu_and_may_come_back():
+    gpu = FakeGpu()
+    sampler = Sampler([UUID], pynvml=FakeNvml([gpu]))
+    sampler.sample()
+    gpu.failing = True
+    assert sampler.sample()["gpus"][0]["temperature_c"] is None and sampler.failing == {UUID} and not sampler.lost
+    gpu.failing = False
+    sampler.sample()
+    assert not sampler.failing
+
+
+def test_xids_are_told_once():
+    gpu = FakeGpu()
+    sampler = Sampler([UUID], pynvml=FakeNvml([gpu]))
+    gpu.xids += [79, 79]
+    assert sampler.xids() == {UUID: [79, 79]} and sampler.xids() == {}
+
+
+def test_ten_samples_a_second_compare_gpm_once(monkeypatch):
+    monkeypatch.setattr(gpm, "MIN_INTERVAL_S", 0.9)
+    sampler = Sampler([UUID], pynvml=FakeNvml())
+    read = []
+    for _ in range(11):
+        time.sleep(0.1)
+        read.append(sampler.sample()["gpus"][0]["sm_activity_pct"])
+    assert sum(value is not None for value in read) == 1

@@ -1,0 +1,152 @@
+"""One GPU or MIG slice, read through NVML with its handle kept: fast readings, slow counters, processes."""
+
+import time
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from seatrial.probe import nvml
+from seatrial.probe.gpm import Gpm
+
+#: NVML's clock event reasons that hold a GPU back; idling (bit 0) does not. Source: nvml.h, nvmlClocksEventReasons.
+THROTTLE_REASONS = {
+    0x002: "applications_clocks_setting",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+
+_TEMPERATURE_GPU = 0  # nvml.h: NVML_TEMPERATURE_GPU
+_CLOCK_SM = 1  # nvml.h: NVML_CLOCK_SM
+_CLOCK_MEMORY = 2  # nvml.h: NVML_CLOCK_MEM
+_ECC_CORRECTED, _ECC_UNCORRECTED = 0, 1  # nvml.h: nvmlMemoryErrorType_t
+_ECC_VOLATILE = 0  # nvml.h: NVML_VOLATILE_ECC, since the driver loaded
+_FIELD_MEMORY_TEMPERATURE = 82  # nvml.h: NVML_FI_DEV_MEMORY_TEMP
+_MEMORY_INFO_V2 = 0x02000028  # nvml.h: NVML_STRUCT_VERSION(Memory, 2), 40 bytes
+
+
+class GpuProcess(NamedTuple):
+    """A process on a GPU. ``pid`` is in the caller's PID namespace; ``share_pct`` is its part of the SMs' time."""
+
+    pid: int
+    memory_bytes: Optional[int]
+    share_pct: Optional[float] = None
+
+
+class Gpu:
+    """Every method raises NVMLError when the GPU is lost, and only then; what is not there is None.
+
+    Measured on an H200, driver 580.159.04: each fast call takes 0.001 to 0.04 ms, a GPM sample 0.05 ms, comparing two
+    0.8 to 1.1 ms, the slow counters about 3.5 ms each.
+    """
+
+    def __init__(self, pynvml: Any, uuid: str) -> None:
+        self.nvml = pynvml
+        self._handle = nvml.gpu_handle(pynvml, uuid)
+        self._gpm = Gpm(pynvml, self._handle)
+        self._memory_v2: Optional[bool] = None
+        self._shares_since_us = 0
+
+    def sample(self) -> Dict[str, Any]:
+        """The fast keys of events.GPU_SAMPLE_KEYS."""
+        utilization = self._value("nvmlDeviceGetUtilizationRates")
+        power_mw = self._value("nvmlDeviceGetPowerUsage")
+        values = {
+            "utilization_pct": float(utilization.gpu) if utilization else None,
+            "memory_utilization_pct": float(utilization.memory) if utilization else None,
+            "power_w": power_mw / 1000 if power_mw is not None else None,
+            "temperature_c": self._value("nvmlDeviceGetTemperature", _TEMPERATURE_GPU),
+            "sm_clock_mhz": self._value("nvmlDeviceGetClockInfo", _CLOCK_SM),
+            "memory_clock_mhz": self._value("nvmlDeviceGetClockInfo", _CLOCK_MEMORY),
+            "throttle_reasons": self._throttle_reasons(),
+        }
+        values.update(self._memory())
+        values.update(self._gpm.read())
+        return values
+
+    def counters(self) -> Dict[str, Any]:
+        """The slow keys of events.GPU_SAMPLE_KEYS: energy and ECC errors."""
+        return {
+            "energy_j": self.energy_j(),
+            "ecc_corrected": self._value("nvmlDeviceGetTotalEccErrors", _ECC_CORRECTED, _ECC_VOLATILE),
+            "ecc_uncorrected": self._value("nvmlDeviceGetTotalEccErrors", _ECC_UNCORRECTED, _ECC_VOLATILE),
+        }
+
+    def service(self) -> Dict[str, Any]:
+        """What only an exporter asks for, all of it slow: memory temperature, remapped rows, PCIe replays, codecs."""
+        rows = self._value("nvmlDeviceGetRemappedRows")
+        encoder, decoder = (self._value("nvmlDeviceGet%sUtilization" % name) for name in ("Encoder", "Decoder"))
+        return {
+            "memory_temperature_c": self._field(_FIELD_MEMORY_TEMPERATURE),
+            "remapped_rows_corrected": rows[0] if rows else None,
+            "remapped_rows_uncorrected": rows[1] if rows else None,
+            "row_remap_failure": rows[3] if rows else None,
+            "pcie_replays": self._value("nvmlDeviceGetPcieReplayCounter"),
+            "encoder_pct": encoder[0] if encoder else None,
+            "decoder_pct": decoder[0] if decoder else None,
+        }
+
+    def energy_j(self) -> Optional[float]:
+        """Joules since the driver loaded."""
+        energy_mj = self._value("nvmlDeviceGetTotalEnergyConsumption")
+        return energy_mj / 1000 if energy_mj is not None else None
+
+    def compute_processes(self) -> Optional[List[nvml.ComputeProcess]]:
+        """Processes with a CUDA context."""
+        processes = self._value("nvmlDeviceGetComputeRunningProcesses")
+        return None if processes is None else [nvml.ComputeProcess(p.pid, p.usedGpuMemory) for p in processes]
+
+    def processes(self) -> Optional[List[GpuProcess]]:
+        """Processes with a CUDA context, and their share of the SMs since the last call (None on MIG)."""
+        listed = self.compute_processes()
+        if listed is None:
+            return None
+        shares = self._shares() if listed else {}
+        return [GpuProcess(p.pid, p.memory_bytes, None if shares is None else shares.get(p.pid, 0.0)) for p in listed]
+
+    def _shares(self) -> Optional[Dict[int, float]]:
+        """PID → mean share. NVML keeps a few samples a second and has none (an error) when nothing ran since."""
+        since_us, self._shares_since_us = self._shares_since_us, int(time.time() * 1e6)
+        if not since_us:
+            since_us = self._shares_since_us - 1_000_000
+        try:
+            found = self.nvml.nvmlDeviceGetProcessUtilization(self._handle, since_us)
+        except self.nvml.NVMLError as error:
+            if error.value == self.nvml.NVML_ERROR_GPU_IS_LOST:
+                raise
+            return {} if error.value == self.nvml.NVML_ERROR_NOT_FOUND else None
+        shares: Dict[int, List[float]] = {}
+        for entry in found:
+            if entry.timeStamp > since_us:
+                shares.setdefault(entry.pid, []).append(float(entry.smUtil))
+        return {pid: sum(values) / len(values) for pid, values in shares.items()}
+
+    def _memory(self) -> Dict[str, Any]:
+        """``used`` of the old call includes what the driver reserves for itself; that of the new one does not."""
+        memory = self._value("nvmlDeviceGetMemoryInfo")
+        reserved = None
+        if memory and self._memory_v2 is not False:
+            second = self._value("nvmlDeviceGetMemoryInfo", _MEMORY_INFO_V2)
+            self._memory_v2 = second is not None
+            reserved = second.reserved if second else None
+        return {
+            "memory_used_bytes": memory.used if memory else None,
+            "memory_free_bytes": memory.total - memory.used if memory else None,
+            "memory_reserved_bytes": reserved,
+            "memory_total_bytes": memory.total if memory else None,
+        }
+
+    def _throttle_reasons(self) -> Optional[List[str]]:
+        bits = self._value("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # drivers before 535 know it by its old name
+            bits = self._value("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return None if bits is None else [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
+
+    def _field(self, number: int) -> Optional[int]:
+        values = self._value("nvmlDeviceGetFieldValues", [number])
+        return int(values[0].value.uiVal) if values and values[0].nvmlReturn == 0 else None
+
+    def _value(self, function: str, *arguments: Any) -> Any:
+        return nvml.optional(self.nvml, function, self._handle, *arguments)

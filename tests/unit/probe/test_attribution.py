@@ -1,0 +1,49 @@
+"""cgroup paths of every engine, as they are written on real machines; and this process, which is in no container."""
+
+import pytest
+
+from seatrial.probe import attribution
+from seatrial.probe.attribution import Owner
+from seatrial.probe.machine import Machine
+
+ID = "11d8a20c894870b9431271c9e8f58909cb6894624d4f3be49fdf7f74d41f1134"
+INNER = "a2e7e1dcb528d75a995b65d39a30e7fb5ed380dc74be6f817ebf18823dfc2f79"
+POD = "0a1b2c3d-1111-2222-3333-444455556666"
+SLICE = "kubepods-burstable-pod" + POD.replace("-", "_")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "expected"),
+    [
+        (f"4:memory:/docker/{ID}", Owner("docker", ID)),
+        (f"0::/system.slice/docker-{ID}.scope", Owner("docker", ID)),
+        (f"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope", Owner("podman", ID)),
+        (f"4:memory:/libpod_parent/libpod-{ID}", Owner("podman", ID)),
+        (f"0::/kubepods.slice/{SLICE}.slice/cri-containerd-{ID}.scope", Owner("containerd", ID, POD)),
+        (f"0::/kubepods.slice/{SLICE}.slice/crio-{ID}.scope", Owner("cri-o", ID, POD)),
+        (f"4:memory:/kubepods/burstable/pod{POD}/{ID}", Owner("containerd", ID, POD)),
+        (f"0::/docker/{ID}/kubepods/besteffort/pod{POD}/{INNER}", Owner("containerd", INNER, POD)),
+        (f"0::/user.slice/libpod-conmon-{ID}.scope", None),
+        ("0::/user.slice/user-1000.slice/session-3.scope", None),
+        ("garbage", None),
+    ],
+)
+def test_paths(cgroup, expected):
+    assert attribution.parse(cgroup) == expected
+
+
+def test_a_process_that_is_gone_has_no_owner():
+    assert attribution.owner(2**22 + 1) is None
+
+
+def test_the_machine_is_read_from_real_files():
+    machine = Machine()
+    sum(range(3_000_000))
+    reading = machine.read()
+    assert 0 < reading["cpu_cores"] <= reading["cpu_count"] + 0.5
+    assert 0 < reading["memory_used_bytes"] < reading["memory_total_bytes"]
+
+
+def test_a_machine_that_tells_nothing_is_all_none(tmp_path):
+    reading = Machine(str(tmp_path)).read()
+    assert reading["cpu_cores"] is None and reading["memory_used_bytes"] is None and reading["load_1m"] is None
