@@ -14,6 +14,7 @@ from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPE_REQUIREMENTS
 from seatrial.job.loading import load_job
 from seatrial.job.model import Job
+from seatrial.runs.store import RunStore
 
 _JOB = "What to run, and where"
 _CONTAINER = "The container"
@@ -101,12 +102,13 @@ def job_flags(
     return {key: value for key, value in locals().items() if value is not None}
 
 
-def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any]) -> Job:
+def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any], *, resume: str | None = None) -> Job:
     """The Job of a command line and the project's seatrial.toml.
 
     Args:
         words: what stands before ``--``: the target, or nothing.
         target_arguments: what stands behind it.
+        resume: a run to go on from; without a target, its job is taken, and the flags given change it.
     """
     if len(words) > 1:
         raise UsageError(
@@ -118,7 +120,28 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
         flags["image"] = {"ready": ready}
     if words:
         flags["target"] = words[0]
-    return load_job(project, {**flags, "args": target_arguments}, recipes=RECIPE_REQUIREMENTS)
+    flags["args"] = target_arguments
+    if resume is None:
+        return load_job(project, flags, recipes=RECIPE_REQUIREMENTS)
+    earlier = RunStore(project.absolute()).find(resume)
+    if {"target", "module", "image"} & flags.keys():
+        return load_job(project, {**flags, "resume": earlier.id}, recipes=RECIPE_REQUIREMENTS)
+    return _again(earlier.plan().job, flags).model_copy(update={"resume": earlier.id})
+
+
+def _again(earlier: Job, flags: dict[str, Any]) -> Job:
+    """An earlier run's job with what the flags change."""
+    target: dict[str, Any] = (
+        {"module": earlier.target.value} if earlier.target.kind == "module" else {"target": earlier.target.value}
+    )
+    if earlier.target.kind == "image":
+        target = {"image": {"ready": earlier.image.ready}}
+    args = {"args": list(earlier.target.args)}
+    plain = load_job(earlier.project, {**target, **args}, recipes=RECIPE_REQUIREMENTS)
+    given = {key: value for key, value in flags.items() if value not in (None, [])}
+    asked = load_job(earlier.project, {**target, **args, **given}, recipes=RECIPE_REQUIREMENTS)
+    changed = {key: value for key in Job.model_fields if (value := getattr(asked, key)) != getattr(plain, key)}
+    return earlier.model_copy(update={"name": None, **changed})
 
 
 def takes_job(command: Callable[..., int]) -> Callable[..., int]:

@@ -35,9 +35,7 @@ def run(
 
     The target's own arguments go behind --: seatrial run train.py --gpus 1 -- --epochs 5
     """
-    if resume is not None:
-        flags["resume"] = resume
-    job = read_job(words or [], context.obj, flags)
+    job = read_job(words or [], context.obj, flags, resume=resume)
     environ = dict(os.environ)
     screen = Screen(json=as_json)
     prepared = launch.prepare(job, environ)

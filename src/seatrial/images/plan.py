@@ -173,7 +173,7 @@ def _ca_bundle(job: Job) -> Path:
 
 def _digest_of_sources(options: ImageOptions, wheels: tuple[Path, ...]) -> str | None:
     """12 hex digits over where packages come from, logins left out; wheels count by name and size."""
-    sources = [_without_login(url) for url in (options.index_url, options.find_links) if url and _is_url(url)]
+    sources = [without_login(url) for url in (options.index_url, options.find_links) if url and _is_url(url)]
     sources += [f"{path.name} {path.stat().st_size}" for path in wheels]
     return hashlib.sha256("\n".join(sources).encode()).hexdigest()[:12] if sources else None
 
@@ -182,7 +182,7 @@ def _is_url(place: str) -> bool:
     return "://" in place
 
 
-def _without_login(url: str) -> str:
+def without_login(url: str) -> str:
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 

@@ -26,6 +26,7 @@ from pydantic import ValidationError
 
 from seatrial.backends.base import Handle
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError
+from seatrial.images.plan import without_login
 from seatrial.job.plan import Plan
 from seatrial.runs.launcher import Launcher
 from seatrial.system.files import write_atomically
@@ -94,6 +95,11 @@ class Run:
             return False
 
     def save_plan(self, plan: Plan) -> None:
+        """Write plan.json. A login in the package index's URL stays out of it."""
+        image = plan.job.image
+        if image.index_url is not None:
+            image = image.model_copy(update={"index_url": without_login(image.index_url)})
+            plan = plan.model_copy(update={"job": plan.job.model_copy(update={"image": image})})
         write_atomically(self.folder / "plan.json", plan.model_dump_json(indent=1).encode())
 
     def save_handle(self, handle: Handle) -> None:

@@ -197,6 +197,6 @@ def test_facts_promise_no_limits():
 def test_compile_is_what_runs(launch):
     handle = launch(OBEDIENT)
     argv = proc.command_line(int(handle.id)).decode().split("\0")[:-1]
-    plan = json.loads(Path(argv[3]).read_text())
-    assert argv == [sys.executable, "-I", f"{handle.run_dir}/agent.pyz", f"{handle.run_dir}/plan.json"]
+    plan = json.loads(Path(argv[-1]).read_text())
+    assert argv == [sys.executable, "-I", "-S", f"{handle.run_dir}/agent.pyz", f"{handle.run_dir}/plan.json"]
     assert plan["agent"]["run_dir"] == handle.run_dir
