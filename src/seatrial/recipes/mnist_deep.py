@@ -3,8 +3,8 @@
     python -m seatrial.recipes.mnist_deep --data DIR --models DIR [--dataset cifar10]
     torchrun --nproc-per-node 4 -m seatrial.recipes.mnist_deep --data DIR
 
-Convolutions 32-64-128-256 of 5×5, 5×5, 3×3, 3×3, each followed by batch norm, ReLU and a 2×2 max-pool. Without padding
-28×28 pixels would be gone before the third pool; so every convolution is padded to keep the size, which the pools halve:
+Convolutions 32-64-128-256 of 5×5, 5×5, 3×3, 3×3, each with batch norm, ReLU and 2×2 max-pool. Without padding
+28×28 pixels would be gone before the third pool; so every convolution is padded to keep the size; the pools halve it,
 28→14→7→3→1 and 32→16→8→4→2, and an adaptive average pool makes 1×1 of either. Then 256→128→64→classes, dropout 0.5.
 """
 

@@ -31,7 +31,7 @@ ARCHIVE, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 
 
 def read_cifar10(folder: Path) -> tuple[ImageSet, ImageSet]:
-    """Training and test set from ``.bin`` files, ``.bin.xz`` ones, or the archive, in the folder or its usual subfolder.
+    """Training and test set from ``.bin`` files, ``.bin.xz`` ones or the archive, in the folder or a usual subfolder.
 
     Raises:
         DataError: a file is missing, of another length, or differs from the published one.

@@ -36,6 +36,7 @@ class Settings:
         checkpoints: folder for them; None writes none. keep: how many. every_steps: also within epochs.
         resume: folder or file to go on from.
         log_steps: how many of an epoch's step losses the trackers get.
+        test_every: test after so many epochs; always after the last.
         hang_s: a rank without progress for so long is named and ends the run; None: no watch.
     """
 
@@ -48,6 +49,7 @@ class Settings:
     resume: Path | None = None
     patience: int | None = None
     log_steps: int = 100
+    test_every: int = 1
     hang_s: float | None = None
 
 
@@ -128,12 +130,13 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 break
             examples = sum(span.shape.rows for span in source.spans[first_step:]) * ranks.world
             outcome.examples += examples
-            outcome.metrics = test()
-            outcome.best_accuracy = max(outcome.best_accuracy, outcome.metrics["accuracy"])
+            metrics = test() if epoch % settings.test_every == 0 or epoch == settings.epochs else {}
+            outcome.metrics = metrics or outcome.metrics
+            outcome.best_accuracy = max(outcome.best_accuracy, metrics.get("accuracy", 0.0))
             outcome.epochs, outcome.loop_s = epoch, _now(step.device) - began
-            report(trackers, note, epoch, len(spans), losses, outcome.metrics, examples, seconds, settings, step.device)
+            report(trackers, note, epoch, len(spans), losses, metrics, examples, seconds, settings, step.device)
             epoch, first_step = epoch + 1, 0
-            save(epoch, 0, best=stopping.better(outcome.metrics["test_loss"]))
+            save(epoch, 0, best=bool(metrics) and stopping.better(metrics["test_loss"]))
             if outcome.terminated:
                 note(f"terminated after epoch {epoch - 1}: saved in {settings.checkpoints}")
                 break
@@ -203,8 +206,10 @@ def report(
     common: dict[str, Any] = {"step": epoch * steps, "epoch": epoch}
     mean = losses.mean().item()
     trackers.log({**common, "phase": "train", "loss": mean, "images": examples, "images_per_s": rate, **used})
-    trackers.log({**common, "phase": "test", **metrics})
-    line = f"epoch {epoch}: loss {mean:.4f}, test loss {metrics['test_loss']:.4f}, accuracy {metrics['accuracy']:.2%}"
+    line = f"epoch {epoch}: loss {mean:.4f}"
+    if metrics:
+        trackers.log({**common, "phase": "test", **metrics})
+        line += f", test loss {metrics['test_loss']:.4f}, accuracy {metrics['accuracy']:.2%}"
     line += f", {rate:,.0f} examples/s, {seconds:.3f} s"
     if used:
         allocated, reserved = (number / 1e6 for number in used.values())

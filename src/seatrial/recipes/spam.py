@@ -1,0 +1,219 @@
+"""spam: fine-tunes a BERT classifier on the SMS Spam Collection, or trains a small one from nothing.
+
+    python -m seatrial.recipes.spam --data DIR --models DIR --weights FOLDER_OR_HUB_NAME
+    python -m seatrial.recipes.spam --data DIR --models DIR --from-scratch
+
+The messages average 22 tokens: batches are made of messages of like length, so that little is padding, and the step of
+each length is captured once. Shapes: N messages, B rows, L tokens a row, H heads, D numbers a head.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seatrial.train import script
+from seatrial.train.distributed import ranks
+from seatrial.train.errors import EXIT_TERMINATED, DataError, InputError
+from seatrial.train.evaluate import evaluate
+from seatrial.train.loop import fit
+from seatrial.train.memory import cap, summary
+from seatrial.train.optimizers import adamw
+from seatrial.train.precision import choose_precision
+from seatrial.train.rng import seed_all
+from seatrial.train.schedules import triangle
+from seatrial.train.step import Step
+from seatrial.train.texts import TestTexts, Texts, TextSet
+from seatrial.train.trackers import open_trackers
+
+LABELS = ("ham", "spam")
+FILES = ("SMSSpamCollection", "SMSSpamCollection.txt", "spam.tsv")
+#: Every fifth message is for the test: the collection is shuffled already (1,115 of 5,574).
+TEST_EVERY = 5
+#: Tokens kept of a message; 99.9 % of the collection's are shorter with BERT's vocabulary.
+LONGEST = 128
+WEIGHT_DECAY, WARMUP, CLIP_NORM = 0.01, 0.1, 1.0
+#: Sizes of ``--shape``; base is BERT-base (Devlin et al. 2019, arXiv:1810.04805).
+SHAPES = {
+    "small": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+#: Word pieces learned from the training messages when no vocabulary is given.
+OWN_VOCABULARY = 8000
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    arguments = parse(argv)
+    texts, labels = read_messages(arguments.data)
+    with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
+        precision = choose_precision(arguments.precision, group.device, preferred="bf16")
+        precision.apply()
+        if arguments.memory_fraction:
+            cap(arguments.memory_fraction, group.device)
+        seed_all(arguments.seed)
+        trained = [number % TEST_EVERY != TEST_EVERY - 1 for number in range(len(texts))]
+        tokenizer = tokenizer_of(arguments, [text for text, keep in zip(texts, trained, strict=True) if keep])
+        model = model_of(arguments, len(tokenizer)).to(group.device)
+        encoded = TextSet.of(tokenizer(texts, truncation=True, max_length=LONGEST)["input_ids"], labels)
+        train_set, test_set = encoded.split(torch.tensor(trained))
+        source = Texts(train_set, arguments.batch, group, arguments.seed)
+        if group.first:
+            total = arguments.batch * group.world
+            print(f"spam: {len(train_set)} messages, {source.padding:.0%} of the tokens are padding", flush=True)
+            print(f"batch {arguments.batch} on each of {group.world} rank(s), {total} together", flush=True)
+        step = Step(
+            model,
+            loss,
+            adamw(model, arguments.learning_rate, WEIGHT_DECAY),
+            source,
+            ranks=group,
+            precision=precision,
+            schedule=triangle(WARMUP),
+            epochs=arguments.epochs,
+            accumulation=arguments.accumulation,
+            clip_norm=CLIP_NORM,
+        )
+        tests = TestTexts(test_set, group)
+        outcome = fit(
+            step, lambda: evaluate(model, tests, group, precision, logits), trackers, script.settings(arguments)
+        )
+        if outcome.terminated:
+            return EXIT_TERMINATED
+        if group.first:
+            rate = outcome.examples / outcome.train_s
+            print(f"test accuracy {outcome.metrics['accuracy']:.2%}, {rate:,.0f} messages/s\n{summary(group.device)}")
+            folder = arguments.models / "spam"
+            model.save_pretrained(folder, safe_serialization=True)
+            tokenizer.save_pretrained(folder)
+            print(f"saved {folder}: config.json, model.safetensors, tokenizer", flush=True)
+    return 0
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The options; a rate and number of epochs that suit the weights are filled in."""
+    parser = argparse.ArgumentParser(prog="seatrial.recipes.spam", description="Train a spam classifier.")
+    script.add_folder_options(parser)
+    script.add_training_options(parser, epochs=0, batch=64, learning_rate=0.0)
+    parser.add_argument("--weights", default="bert-base-uncased", help="folder or hub name of a pretrained BERT")
+    parser.add_argument("--from-scratch", action="store_true", help="random weights of --shape instead")
+    parser.add_argument("--shape", choices=tuple(SHAPES), default="small")
+    parser.add_argument("--vocabulary", type=Path, metavar="FILE", help="vocab.txt; default: learned from the messages")
+    arguments = script.parse(parser, argv)
+    small = arguments.from_scratch and arguments.shape == "small"
+    arguments.epochs = arguments.epochs or (8 if small else 3)
+    arguments.learning_rate = arguments.learning_rate or (1e-3 if small else 5e-5)
+    return arguments
+
+
+def read_messages(folder: Path) -> tuple[list[str], Tensor]:
+    """Texts and labels (0 ham, 1 spam) of the collection: lines of label, tab, text. Raises DataError."""
+    paths = [folder / place / name for place in (".", "sms_spam") for name in FILES]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise DataError(
+            f"{folder} lacks {FILES[0]} (lines of ham or spam, a tab, the text)", fix="name it with --data DIR"
+        )
+    texts, labels = [], []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        label, tab, text = line.partition("\t")
+        if not tab or label not in LABELS:
+            raise DataError(f"{path} line {number} is not ham or spam, a tab and a text: {line[:40]!r}")
+        texts.append(text)
+        labels.append(LABELS.index(label))
+    if len(texts) < 2 * TEST_EVERY:
+        raise DataError(f"{path} holds only {len(texts)} messages")
+    return texts, torch.tensor(labels)
+
+
+def tokenizer_of(arguments: argparse.Namespace, texts: list[str]) -> Any:
+    """BERT's tokenizer: of the weights, of a vocabulary file, or with word pieces learned from the texts."""
+    from tokenizers import BertWordPieceTokenizer
+
+    transformers = import_transformers()
+    if not arguments.from_scratch:
+        return pretrained(transformers.AutoTokenizer, arguments.weights)
+    if arguments.vocabulary:
+        if not arguments.vocabulary.is_file():
+            raise InputError(f"the vocabulary {arguments.vocabulary} is not there")
+        pieces = BertWordPieceTokenizer(str(arguments.vocabulary))
+    else:
+        pieces = BertWordPieceTokenizer()
+        pieces.train_from_iterator(
+            texts, vocab_size=OWN_VOCABULARY, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+        )
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_TOKENS, strict=True))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=pieces._tokenizer, **names)
+
+
+def model_of(arguments: argparse.Namespace, vocabulary: int) -> Any:
+    """BertForSequenceClassification with two labels."""
+    transformers = import_transformers()
+    names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: number for number, name in enumerate(LABELS)}}
+    if not arguments.from_scratch:
+        return pretrained(transformers.BertForSequenceClassification, arguments.weights, **names)
+    config = transformers.BertConfig(
+        vocab_size=vocabulary, max_position_embeddings=512, **SHAPES[arguments.shape], **names
+    )
+    return transformers.BertForSequenceClassification(config)
+
+
+def pretrained(kind: Any, weights: str, **options: Any) -> Any:
+    """``kind.from_pretrained`` whose failures say what to do instead."""
+    try:
+        return kind.from_pretrained(weights, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"no pretrained weights at {weights}: {reason}", fix="--weights FOLDER, or --from-scratch to train without"
+        ) from error
+
+
+def import_transformers() -> Any:
+    """The package, or one sentence."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise InputError("the recipe spam needs transformers", fix="pip install transformers") from error
+    transformers.logging.set_verbosity_error()
+    return transformers
+
+
+def loss(model: nn.Module, inputs: tuple[Tensor, Tensor], labels_B: Tensor) -> Tensor:
+    """Mean cross-entropy."""
+    return F.cross_entropy(logits(model, inputs).float(), labels_B)
+
+
+def logits(model: Any, inputs: tuple[Tensor, Tensor]) -> Tensor:
+    """BertForSequenceClassification's own forward pass, from (tokens_BL, real_BL), with nothing that waits for the GPU.
+
+    The library's looks at the mask on the host, which cannot be captured; a test compares the two.
+    """
+    tokens_BL, real_BL = inputs
+    hidden = model.bert.embeddings(input_ids=tokens_BL)
+    heads = model.config.num_attention_heads
+    dropout = model.config.attention_probs_dropout_prob if model.training else 0.0
+    mask_B11L = real_BL[:, None, None, :]
+    for layer in model.bert.encoder.layer:
+        attention = layer.attention.self
+        query, key, value = (
+            projection(hidden).unflatten(2, (heads, -1)).transpose(1, 2)  # [B, H, L, D]
+            for projection in (attention.query, attention.key, attention.value)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask_B11L, dropout_p=dropout)
+        hidden = layer.attention.output(mixed.transpose(1, 2).flatten(2), hidden)
+        hidden = layer.output(layer.intermediate(hidden), hidden)
+    result: Tensor = model.classifier(model.dropout(model.bert.pooler(hidden)))
+    return result
+
+
+if __name__ == "__main__":
+    script.run(main)
