@@ -46,4 +46,4 @@ def test_docker_desktop_is_passed_over_for_gpus_only(monkeypatch):
 
 def test_an_unknown_name_lists_the_known():
     with pytest.raises(UsageError, match="choose from auto, docker, podman, local"):
-        table.choose("dokcer", {})
+        table.choose("dcker", {})

@@ -26,7 +26,7 @@ CASES = {
     "a script that is not there": (["run", "train.py"], "There is no script train.py", "ls"),
     "nothing to run": (["run"], "Nothing to run", "seatrial run"),
     "a zero": (["run", "digits", "--gpus", "0"], "0 GPUs cannot be meant", ""),
-    "an unknown backend": (["run", "digits", "--on", "dokcer"], "--on", ""),
+    "an unknown backend": (["run", "digits", "--on", "dcker"], "--on", ""),
     "a target's option without --": (
         ["run", "digits", "--epochs", "5"],
         "No such option",
