@@ -11,11 +11,16 @@ beside the local process), ``host`` (the seatrial CLI) or ``target`` (the user's
     finding           the keys of Finding.to_dict
     target.started    pid, argv, launcher, framework {name, version} or null
     sample            gpus [GPU_SAMPLE_KEYS], cpu_cores (cores in use by the container), memory_bytes,
-                      memory_limit_bytes, shm_used_bytes, shm_total_bytes, processes
+                      memory_limit_bytes, shm_used_bytes, shm_total_bytes, processes, main_cpu_cores (of the
+                      target's first process and those seen with a CUDA context), worker_cpu_cores (of all
+                      others), workers (how many), cpu_throttled_pct (share of scheduler periods in which the CPU
+                      quota stopped the container; null without a quota), cpu_quota_cores
     gpu.context       uuid, pid, evidence ("nvml-process" | "uvm-mapping"), memory_bytes: first CUDA context of
                       the target seen on this GPU; the proof of "used"
     step              written by scripts: step, epoch, loss, accuracy, images (count since the last line),
-                      images_per_s, phase ("train" | "test") … any number under any name is plotted
+                      images_per_s, phase ("train" | "test") … any number under any name is plotted. For diagnosis:
+                      data_s (seconds waited for data since the last line), communication_s (the same for other
+                      ranks), flops (floating-point operations since the last line, of this rank)
     note              message: something the user should know, shown in the receipt's timeline
     signal            signal (number), name, origin ("user" | "engine" | "timeout" | "agent"), forwarded_to [pid]
     target.exited     exit_code (None if killed), signal (None if exited), cause ("exited" | "signal" |

@@ -32,6 +32,7 @@ class Observer(threading.Thread):
         self._interval_s = plan.sample_interval_s
         self._unproven: Dict[str, Gpu] = {gpu.uuid: gpu for gpu in plan.gpus}
         self._sampler = sampler
+        sampler.mains.add(target)
         self._target = target
         self._journal = journal
         self._stop_asked = threading.Event()
@@ -90,6 +91,7 @@ class Observer(threading.Thread):
 
     def _prove(self, uuid: str, pid: int, evidence: str, memory_bytes: Optional[int]) -> None:
         if self._unproven.pop(uuid, None) is not None:
+            self._sampler.mains.add(pid)
             self._journal.write("gpu.context", uuid=uuid, pid=pid, evidence=evidence, memory_bytes=memory_bytes)
 
     def _tell_lost(self) -> None:

@@ -4,7 +4,7 @@ Source of every file's meaning: https://docs.kernel.org/admin-guide/cgroup-v2.ht
 """
 
 import os
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 #: v1 writes "no limit" as the largest page-aligned 64-bit number; nothing real is above this.
 _NO_LIMIT_BYTES = 1 << 62
@@ -61,6 +61,13 @@ class Cgroup:
             return None if usage_us is None else usage_us / 1e6
         usage_ns = _number(self._cpuacct, "cpuacct.usage")
         return None if usage_ns is None else usage_ns / 1e9
+
+    def cpu_periods(self) -> Optional[Tuple[int, int]]:
+        """(scheduler periods so far, those in which the quota stopped somebody), or None without a quota."""
+        table = _table(self._cpu, "cpu.stat")
+        if not table.get("nr_periods"):
+            return None
+        return table["nr_periods"], table.get("nr_throttled", 0)
 
     def cpu_quota_cores(self) -> Optional[float]:
         """The tightest CPU limit on the way up to the root, in cores, or None when there is none."""

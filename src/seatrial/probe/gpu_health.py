@@ -1,6 +1,7 @@
 """Modes, limits and state of each GPU that decide whether CUDA can use it; through NVML, which any user may ask."""
 
-from typing import Any, List, NamedTuple, Optional
+import ctypes
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 from seatrial.probe.nvml import optional
 
@@ -15,8 +16,7 @@ COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process
 class GpuHealth(NamedTuple):
     """What one GPU says of itself; None where driver or chip does not tell.
 
-    ``held_bytes`` is memory in use that no process in this PID namespace accounts for, None when another namespace
-    may hold it rightly (NVML lists no process at all while some memory is in use is what tells).
+    ``processes`` and ``processes_bytes`` are those with a CUDA context that NVML shows to this PID namespace.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
@@ -84,13 +84,13 @@ def _instances(pynvml: Any, handle: Any) -> int:
     )
 
 
-def _fabric(pynvml: Any, handle: Any) -> "tuple[Optional[int], Optional[int]]":
+def _fabric(pynvml: Any, handle: Any) -> Tuple[Optional[int], Optional[int]]:
     """(state, status) of the NVLink fabric; (None, None) on GPUs without one and drivers before 525."""
     if not hasattr(pynvml, "nvmlDeviceGetGpuFabricInfo"):
         return None, None
     info = pynvml.c_nvmlGpuFabricInfo_t()
     try:
-        pynvml.nvmlDeviceGetGpuFabricInfo(handle, pynvml.byref(info) if hasattr(pynvml, "byref") else info)
+        pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
     except pynvml.NVMLError:
         return None, None
     return info.state, info.status

@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from seatrial.events import GPU_SAMPLE_KEYS
 from seatrial.probe import nvml, proc, shm
@@ -26,6 +26,7 @@ class Sampler:
     Attributes:
         error: why no GPU can be read, or None.
         lost: UUIDs that NVML has called lost (fallen off the bus).
+        mains: PIDs of the processes that drive the GPUs; the caller adds them as it learns of them.
         failing: UUIDs that were read before and now answer nothing, though NVML does not call them lost.
     """
 
@@ -34,6 +35,7 @@ class Sampler:
         self.error: Optional[str] = None
         self.lost: Set[str] = set()
         self.failing: Set[str] = set()
+        self.mains: Set[int] = set()
         self._answered: Set[str] = set()
         self._pid = os.getpid() if pid is None else pid
         self._counts_root = pid is not None
@@ -42,7 +44,7 @@ class Sampler:
         self._xids: Optional[XidWatch] = None
         self._gpus = self._open(pynvml) if uuids else {}
         self._counters_due_s = 0.0
-        self._cpu_seconds, self._cpu_read_s = self._container()["cpu_seconds"], time.monotonic()
+        self._container_before = self._container()
 
     def sample(self) -> Dict[str, Any]:
         """Keys of one ``sample`` event, GPUs in the order asked for.
@@ -53,16 +55,20 @@ class Sampler:
         with_counters = time.monotonic() >= self._counters_due_s
         if with_counters:
             self._counters_due_s = time.monotonic() + COUNTER_INTERVAL_S
-        container = self._container()
+        before, now = self._container_before, self._container()
+        self._container_before = now
         memory = shm.read()
         return {
             "gpus": [self._gpu(uuid, with_counters) for uuid in self.uuids],
-            "cpu_cores": self._cores(container["cpu_seconds"]),
-            "memory_bytes": container["memory_bytes"],
+            "cpu_cores": _rate(before.cpu_seconds, now.cpu_seconds, now.read_s - before.read_s),
+            "memory_bytes": now.memory_bytes,
             "memory_limit_bytes": self._cgroup.memory_limit_bytes(),
             "shm_used_bytes": memory.used_bytes if memory else None,
             "shm_total_bytes": memory.total_bytes if memory else None,
-            "processes": container["processes"],
+            "processes": len(now.tree),
+            **self._roles(before, now),
+            "cpu_throttled_pct": _throttled(before.cpu_periods, now.cpu_periods),
+            "cpu_quota_cores": self._cgroup.cpu_quota_cores(),
         }
 
     def energy_j(self) -> Dict[str, Optional[float]]:
@@ -127,21 +133,56 @@ class Sampler:
         ours = {process.pid for process in proc.descendants(self._pid)} | {self._pid, 1}
         return bool(members) and members <= ours
 
-    def _container(self) -> Dict[str, Any]:
+    def _container(self) -> "_Container":
         root = proc.read(self._pid) if self._counts_root else None
-        tree = proc.descendants(self._pid) + ([root] if root else [])
+        tree = proc.descendants(self._pid)
+        tree = [root, *tree] if root else tree
         own = self._own_cgroup
         cpu_seconds = self._cgroup.cpu_seconds() if own else None
         memory_bytes = self._cgroup.memory_bytes() if own else None
-        if cpu_seconds is None:
-            cpu_seconds = sum(process.cpu_seconds for process in tree)
-        if memory_bytes is None:
-            memory_bytes = sum(process.rss_bytes for process in tree)
-        return {"cpu_seconds": cpu_seconds, "memory_bytes": memory_bytes, "processes": len(tree)}
+        return _Container(
+            read_s=time.monotonic(),
+            cpu_seconds=sum(process.cpu_seconds for process in tree) if cpu_seconds is None else cpu_seconds,
+            memory_bytes=sum(process.rss_bytes for process in tree) if memory_bytes is None else memory_bytes,
+            tree={process.pid: process for process in tree},
+            cpu_periods=self._cgroup.cpu_periods() if own else None,
+        )
 
-    def _cores(self, cpu_seconds: float) -> float:
-        """Cores in use since the last call. Never negative: CPU time of ended processes leaves a tree's sum."""
-        now_s = time.monotonic()
-        used, passed_s = cpu_seconds - self._cpu_seconds, max(now_s - self._cpu_read_s, 1e-3)
-        self._cpu_seconds, self._cpu_read_s = cpu_seconds, now_s
-        return float(round(max(0.0, used / passed_s), 3))
+    def _roles(self, before: "_Container", now: "_Container") -> Dict[str, Any]:
+        """CPU of those who drive the GPUs, and of those who work for them (data loaders)."""
+        mains = self.mains & set(now.tree) or set(list(now.tree)[:1])
+        used_s = {"main": 0.0, "worker": 0.0}
+        for pid, process in now.tree.items():
+            earlier = before.tree.get(pid)
+            reused = earlier is not None and earlier.started_ticks != process.started_ticks
+            since_s = earlier.cpu_seconds if earlier is not None and not reused else 0.0
+            used_s["main" if pid in mains else "worker"] += max(0.0, process.cpu_seconds - since_s)
+        passed_s = now.read_s - before.read_s
+        return {
+            "main_cpu_cores": _rate(0.0, used_s["main"], passed_s),
+            "worker_cpu_cores": _rate(0.0, used_s["worker"], passed_s),
+            "workers": len(now.tree) - len(mains),
+        }
+
+
+class _Container(NamedTuple):
+    """What was read at one moment: CPU time and memory of the whole, and every process in it."""
+
+    read_s: float
+    cpu_seconds: float
+    memory_bytes: int
+    tree: Dict[int, proc.Process]
+    cpu_periods: Optional[Tuple[int, int]]
+
+
+def _rate(before_s: float, now_s: float, passed_s: float) -> float:
+    """Cores in use. Never negative: CPU time of ended processes leaves a tree's sum."""
+    return round(max(0.0, now_s - before_s) / max(passed_s, 1e-3), 3)
+
+
+def _throttled(before: Optional[Tuple[int, int]], now: Optional[Tuple[int, int]]) -> Optional[float]:
+    """Share of the periods in between, in percent; None without a quota, and 0 where none has passed."""
+    if before is None or now is None:
+        return None
+    periods, throttled = now[0] - before[0], now[1] - before[1]
+    return round(100.0 * throttled / periods, 1) if periods > 0 else 0.0
