@@ -1,0 +1,1 @@
+"""Samples and step events → what bounds the run, and what would help."""

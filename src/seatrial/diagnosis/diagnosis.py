@@ -1,0 +1,59 @@
+"""Diagnosis: one primary cause, tags, the evidence for it and what would help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Cause = Literal[
+    "data-bound",
+    "launch-bound",
+    "compute-bound",
+    "memory-bandwidth-bound",
+    "communication-bound",
+    "host-memory-bound",
+    "throttled",
+    "idle",
+]
+
+#: Cause → what it means, for people.
+MEANING: dict[Cause, str] = {
+    "data-bound": "the GPU waits for data",
+    "launch-bound": "the GPU waits for Python to launch its small kernels",
+    "compute-bound": "the GPU's arithmetic is the limit",
+    "memory-bandwidth-bound": "the GPU's memory bandwidth is the limit",
+    "communication-bound": "the GPUs wait for one another",
+    "host-memory-bound": "host memory, or copies out of it, is the limit",
+    "throttled": "something holds the clock or the CPU back",
+    "idle": "nothing was computed on the GPU",
+}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A change most likely to help, in the user's terms, and what to expect of it."""
+
+    change: str
+    gain: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What bounds a run.
+
+    Attributes:
+        tags: further things that hold, e.g. ``power-cap``, ``fp32``, ``cpu-quota``, ``worker-limit``.
+        evidence: sentences with the numbers it rests on.
+        mfu: model FLOPs utilisation, 0 to 1; None unless the script counts its FLOPs and the GPU's peak is known.
+    """
+
+    cause: Cause
+    tags: tuple[str, ...]
+    evidence: tuple[str, ...]
+    advice: tuple[Advice, ...]
+    mfu: float | None = None
+
+    @property
+    def words(self) -> str:
+        """``launch-bound: the GPU waits for Python to launch its small kernels``."""
+        return f"{self.cause}: {MEANING[self.cause]}"

@@ -1,0 +1,192 @@
+"""The rules, in the order they are asked: the first that holds is the cause. Numbers are in thresholds.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from seatrial.diagnosis import thresholds as at
+from seatrial.diagnosis.advice import advise
+from seatrial.diagnosis.diagnosis import Cause, Diagnosis
+from seatrial.diagnosis.peaks import peak_flops
+from seatrial.diagnosis.signals import Signals, signals
+
+
+def diagnose(
+    samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]] = (), gpu_name: str = ""
+) -> Diagnosis | None:
+    """What bounded the time that these ``sample`` and ``step`` events cover; None when too little was measured."""
+    return diagnose_signals(signals(samples, steps), gpu_name)
+
+
+def diagnose_signals(seen: Signals, gpu_name: str = "") -> Diagnosis | None:
+    """The same from signals already made."""
+    if seen.samples < at.MIN_SAMPLES or not ("utilization_pct" in seen.gpu or "sm_activity_pct" in seen.gpu):
+        return None
+    cause = next(cause for cause, holds in RULES if holds(seen))
+    tags = tuple(tag for tag, holds in TAGS if holds(seen))
+    peak = peak_flops(gpu_name)
+    mfu = seen.flops_per_s / (peak * seen.gpus) if seen.flops_per_s and peak and seen.gpus else None
+    return Diagnosis(cause, tags, _evidence(seen), advise(cause, tags, seen), mfu)
+
+
+def _slowed(seen: Signals) -> bool:
+    return any(seen.throttled.get(reason, 0.0) >= at.THROTTLED_SHARE for reason in at.SLOWDOWNS)
+
+
+def _cpu_throttled(seen: Signals) -> bool:
+    return seen.host.get("cpu_throttled_pct", 0.0) >= at.CPU_THROTTLED_PCT
+
+
+def _cpu_throttled_and_starved(seen: Signals) -> bool:
+    return _cpu_throttled(seen) and _starved(seen)
+
+
+def _starved(seen: Signals) -> bool:
+    """Without GPM (before Hopper) utilisation has to stand in for SM activity."""
+    return seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 0.0)) < at.STARVED_SM_PCT
+
+
+def _idle(seen: Signals) -> bool:
+    nothing = (
+        seen.gpu.get("utilization_pct", 0.0) < at.IDLE_UTILIZATION_PCT
+        and seen.gpu.get("sm_activity_pct", 0.0) < at.IDLE_SM_PCT
+    )
+    return nothing and seen.host.get("cpu_cores", 0.0) < at.WORKERS_ACTIVE_CORES
+
+
+def _communication(seen: Signals) -> bool:
+    if (seen.communication_wait or 0.0) >= at.WAIT_SHARE:
+        return True
+    if seen.gpus < 2 or seen.gpu.get("tensor_activity_pct", 0.0) >= at.COMMUNICATION_SM_PCT:
+        return False
+    nvlink = max(seen.gpu.get("nvlink_tx_bytes_per_s", 0.0), seen.gpu.get("nvlink_rx_bytes_per_s", 0.0))
+    waits = (
+        seen.gpu.get("utilization_pct", 0.0) >= at.COMMUNICATION_UTILIZATION_PCT
+        and seen.gpu.get("sm_activity_pct", 100.0) < at.COMMUNICATION_SM_PCT
+        and seen.gpu.get("tensor_activity_pct", 0.0) < at.TENSOR_USED_PCT
+    )
+    return nvlink >= at.NVLINK_BUSY_BYTES_PER_S or waits
+
+
+def _memory_bandwidth(seen: Signals) -> bool:
+    tensor = seen.gpu.get("tensor_activity_pct", 0.0)
+    dram = seen.gpu.get("dram_activity_pct", 0.0)
+    return dram >= at.DRAM_BOUND_PCT and dram > tensor
+
+
+def _compute(seen: Signals) -> bool:
+    if "sm_activity_pct" in seen.gpu:
+        return seen.gpu["sm_activity_pct"] >= at.COMPUTE_BOUND_SM_PCT
+    return seen.gpu.get("utilization_pct", 0.0) >= 95.0
+
+
+def _host_memory(seen: Signals) -> bool:
+    copies = max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
+    copied = copies >= at.PCIE_BUSY_BYTES_PER_S and seen.gpus < 2
+    return _starved(seen) and (copied or (seen.host_memory_share or 0.0) >= at.HOST_MEMORY_FULL)
+
+
+def _data_told(seen: Signals) -> bool:
+    return (seen.data_wait or 0.0) >= at.WAIT_SHARE
+
+
+def _workers_busy(seen: Signals) -> bool:
+    """Loader processes work and the one that drives the GPU waits for them."""
+    workers = seen.host.get("worker_cpu_cores", 0.0)
+    main = seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus)
+    return workers >= at.WORKERS_ACTIVE_CORES and main < at.MAIN_BUSY_CORES and _starved(seen)
+
+
+def _main_launches(seen: Signals) -> bool:
+    """The process that drives the GPU has no time left, and what it launches runs, but does not fill the chip."""
+    main = seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus)
+    utilization = seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct", 0.0))
+    if main < at.MAIN_BUSY_CORES or utilization < at.LAUNCH_UTILIZATION_PCT:
+        return False
+    return seen.gpu.get("sm_activity_pct", 0.0) < at.LAUNCH_SM_OF_UTILIZATION * utilization or _starved(seen)
+
+
+def _kernels_too_small(seen: Signals) -> bool:
+    """Utilisation without SM activity, whoever launches: nothing else explains it on one GPU."""
+    utilization = seen.gpu.get("utilization_pct", 0.0)
+    if "sm_activity_pct" not in seen.gpu or utilization < at.LAUNCH_UTILIZATION_PCT:
+        return False
+    return seen.gpu["sm_activity_pct"] < at.LAUNCH_SM_OF_UTILIZATION * utilization
+
+
+def _always(seen: Signals) -> bool:
+    """What is left: the GPU rests, nobody launches much, something on the host is slow; else the SMs were at work."""
+    return True
+
+
+#: Cause → rule. What the script itself says comes before what is inferred; what stops everything, before all.
+RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
+    ("idle", _idle),
+    ("throttled", _slowed),
+    ("throttled", _cpu_throttled_and_starved),
+    ("data-bound", _data_told),
+    ("communication-bound", _communication),
+    ("memory-bandwidth-bound", _memory_bandwidth),
+    ("compute-bound", _compute),
+    ("host-memory-bound", _host_memory),
+    ("data-bound", _workers_busy),
+    ("launch-bound", _main_launches),
+    ("launch-bound", _kernels_too_small),
+    ("data-bound", _starved),
+    ("compute-bound", _always),
+)
+
+#: Tag → what it takes. Tags do not exclude one another.
+TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
+    ("power-cap", lambda seen: any(seen.throttled.get(reason, 0.0) >= at.THROTTLED_SHARE for reason in at.CAPS)),
+    ("slowdown", _slowed),
+    ("cpu-quota", _cpu_throttled),
+    (
+        "fp32",
+        lambda seen: (
+            "tensor_activity_pct" in seen.gpu
+            and seen.gpu["tensor_activity_pct"] < at.TENSOR_USED_PCT
+            and seen.gpu.get("fp32_activity_pct", 0.0) > seen.gpu["tensor_activity_pct"]
+        ),
+    ),
+    ("no-workers", lambda seen: seen.host.get("worker_cpu_cores", 0.0) < at.WORKERS_ACTIVE_CORES),
+    (
+        "main-process-busy",
+        lambda seen: seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus) >= at.MAIN_BUSY_CORES,
+    ),
+    ("host-memory-full", lambda seen: (seen.host_memory_share or 0.0) >= at.HOST_MEMORY_FULL),
+)
+
+
+def _evidence(seen: Signals) -> tuple[str, ...]:
+    gpu = [
+        f"{label} {seen.gpu[key]:.{0 if seen.gpu[key] >= 9.95 else 1}f} %"
+        for key, label in (
+            ("utilization_pct", "utilisation"),
+            ("sm_activity_pct", "SM activity"),
+            ("tensor_activity_pct", "tensor"),
+            ("dram_activity_pct", "DRAM"),
+        )
+        if key in seen.gpu
+    ]
+    copies = [
+        f"{label} {seen.gpu[key] / 1e9:.1f} GB/s"
+        for key, label in (("pcie_rx_bytes_per_s", "PCIe to the GPU"), ("nvlink_tx_bytes_per_s", "NVLink out"))
+        if seen.gpu.get(key, 0.0) >= 0.5e9
+    ]
+    host = [
+        f"{label} {seen.host[key]:.2f} cores"
+        for key, label in (("main_cpu_cores", "main process"), ("worker_cpu_cores", "workers"))
+        if key in seen.host
+    ]
+    if (throttled := seen.host.get("cpu_throttled_pct", 0.0)) >= 1:
+        host.append(f"CPU quota stopped it in {throttled:.0f} % of periods")
+    reasons = [f"{name} in {share:.0%} of samples" for name, share in sorted(seen.throttled.items()) if share >= 0.05]
+    waits = [
+        f"{share:.0%} of the time spent waiting for {what}, by the script's own count"
+        for share, what in ((seen.data_wait, "data"), (seen.communication_wait, "other ranks"))
+        if share is not None
+    ]
+    lines = (", ".join(part) for part in (gpu, copies, host, reasons, waits))
+    return tuple(line[0].upper() + line[1:] for line in lines if line)

@@ -1,0 +1,123 @@
+"""Signals: the means that a diagnosis rests on, from ``sample`` and ``step`` events as they are in events.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+_GPU_KEYS = (
+    "utilization_pct",
+    "graphics_activity_pct",
+    "sm_activity_pct",
+    "sm_occupancy_pct",
+    "tensor_activity_pct",
+    "fp32_activity_pct",
+    "dram_activity_pct",
+    "pcie_rx_bytes_per_s",
+    "pcie_tx_bytes_per_s",
+    "nvlink_tx_bytes_per_s",
+    "nvlink_rx_bytes_per_s",
+    "power_w",
+    "sm_clock_mhz",
+)
+_HOST_KEYS = ("cpu_cores", "main_cpu_cores", "worker_cpu_cores", "workers", "cpu_throttled_pct", "cpu_quota_cores")
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Means over the samples given; GPU values also over the GPUs. What no sample has is None.
+
+    Attributes:
+        gpus: how many were sampled. samples: how many samples had a GPU value.
+        gpu, host: key of a sample → mean.
+        throttled: throttle reason → share of readings that showed it, 0 to 1.
+        host_memory_share: highest use of the memory limit, 0 to 1.
+        window_s: time the samples and steps span.
+        data_wait, communication_wait: share of the window that the script says it waited, 0 to 1.
+        flops_per_s: of all ranks together, as the script counts them.
+    """
+
+    gpus: int
+    samples: int
+    gpu: Mapping[str, float]
+    host: Mapping[str, float]
+    throttled: Mapping[str, float]
+    host_memory_share: float | None
+    window_s: float | None
+    data_wait: float | None = None
+    communication_wait: float | None = None
+    flops_per_s: float | None = None
+
+
+def signals(samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]] = ()) -> Signals:
+    """Signals of ``sample`` events and the ``step`` events of the same time; garbage in them is passed over.
+
+    Rates of the first step line are left out: what it counts came before its time.
+    """
+    readings = [gpu for sample in samples for gpu in _entries(sample.get("gpus"))]
+    uuids = {gpu.get("uuid") for gpu in readings}
+    gpu = {key: mean for key in _GPU_KEYS if (mean := _mean(_numbers(readings, key))) is not None}
+    host = {key: mean for key in _HOST_KEYS if (mean := _mean(_numbers(samples, key))) is not None}
+    seen = [gpu for gpu in readings if isinstance(gpu.get("throttle_reasons"), list)]
+    reasons = {str(reason) for gpu in seen for reason in gpu["throttle_reasons"]}
+    window_s = _span(samples)
+    step_window_s = _span(steps)
+    return Signals(
+        gpus=len(uuids),
+        samples=len([sample for sample in samples if _numbers(_entries(sample.get("gpus")), "utilization_pct")])
+        or len(_numbers(readings, "sm_activity_pct")),
+        gpu=gpu,
+        host=host,
+        throttled={reason: fmean([reason in gpu["throttle_reasons"] for gpu in seen]) for reason in reasons},
+        host_memory_share=_memory_share(samples),
+        window_s=window_s,
+        data_wait=_share(steps, "data_s", step_window_s),
+        communication_wait=_share(steps, "communication_s", step_window_s),
+        flops_per_s=_per_second(steps, "flops", step_window_s),
+    )
+
+
+def _share(steps: Sequence[Mapping[str, Any]], key: str, window_s: float | None) -> float | None:
+    """Of rank 0 alone: the ranks wait at the same time."""
+    total = _per_second([step for step in steps if not step.get("rank")], key, window_s)
+    return None if total is None else min(1.0, total)
+
+
+def _per_second(steps: Sequence[Mapping[str, Any]], key: str, window_s: float | None) -> float | None:
+    values = _numbers(steps[1:], key)
+    return sum(values) / window_s if values and window_s else None
+
+
+def _span(events: Sequence[Mapping[str, Any]]) -> float | None:
+    times = _numbers(events, "t")
+    return max(times) - min(times) if len(times) > 1 and max(times) > min(times) else None
+
+
+def _memory_share(samples: Sequence[Mapping[str, Any]]) -> float | None:
+    shares = [
+        used[0] / limit[0]
+        for sample in samples
+        if (used := _numbers([sample], "memory_bytes")) and (limit := _numbers([sample], "memory_limit_bytes"))
+        if limit[0] > 0
+    ]
+    return max(shares, default=None)
+
+
+def _entries(value: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def _numbers(mappings: Iterable[Mapping[str, Any]], key: str) -> list[float]:
+    """The finite, not negative numbers under a key."""
+    found = []
+    for mapping in mappings:
+        value = mapping.get(key)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e30:
+            found.append(float(value))
+    return found
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

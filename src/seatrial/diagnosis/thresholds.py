@@ -1,0 +1,67 @@
+"""Every threshold of the diagnosis, with the measurement it comes from.
+
+Percentages are means over the training window. "To confirm" marks those that rest on documentation or arithmetic until
+benchmarks/diagnosis.py has run on the GPU named; docs/diagnosis.md holds its confusion table.
+"""
+
+#: Fewer samples than this say nothing of a mean.
+MIN_SAMPLES = 3
+
+#: Idle: no kernel ran. Measured on an H200: an idle GPU with a CUDA context reads 0 % utilisation, 0.0 % SM activity.
+IDLE_UTILIZATION_PCT = 1.0
+IDLE_SM_PCT = 0.5
+
+#: Below this SM activity there is something to gain from feeding the GPU better.
+#: Measured on an H200: the tutorial MNIST script 1 to 5 %, bf16 matmul 8192³ above 90 %.
+STARVED_SM_PCT = 50.0
+
+#: A GPU that spends this share of memory cycles on transfers is bound by its memory.
+#: To confirm on an H200: element-wise loops reach 80 to 92 % of the peak bandwidth.
+DRAM_BOUND_PCT = 60.0
+
+#: SMs at work this share of the time, with memory not full, are bound by arithmetic (or by latency inside kernels).
+#: To confirm on an H200: bf16 matmul 8192³, 780 TFLOP/s of 989.
+COMPUTE_BOUND_SM_PCT = 70.0
+
+#: Tensor cores at work: above, mixed precision is in use; below, with SMs busy, it is worth trying.
+TENSOR_USED_PCT = 10.0
+
+#: Launch-bound: kernels follow one another, so utilisation is there, and each is too small to fill the chip.
+#: Measured on an H200: a loop of tiny kernels reads 30 % utilisation and 4.6 % SM activity.
+LAUNCH_UTILIZATION_PCT = 20.0
+LAUNCH_SM_OF_UTILIZATION = 0.5
+
+#: One process at this many cores has no time left: Python runs one thread at a time.
+MAIN_BUSY_CORES = 0.8
+#: A worker process at this many cores has none left either.
+WORKER_BUSY_CORES = 0.7
+#: Workers whose sum is less than this do nothing that anybody waits for.
+WORKERS_ACTIVE_CORES = 0.3
+
+#: The script's own word (step events' data_s, communication_s): share of the window spent waiting.
+WAIT_SHARE = 0.3
+
+#: Scheduler periods in which the CPU quota stopped the container. Source of the meaning: kernel.org, sched-bwc.
+CPU_THROTTLED_PCT = 25.0
+
+#: Two GPUs that exchange more than this each way are held up by it when their tensor cores rest.
+#: To confirm on 2 × H200: all-reduce of 1 GiB; NVLink 4 gives 450 GB/s each way, PCIe 5 x16 some 55 GB/s.
+NVLINK_BUSY_BYTES_PER_S = 60e9
+#: NCCL's kernels wait on a few SMs: full utilisation, few SMs, no arithmetic. To confirm on 2 × H200.
+COMMUNICATION_UTILIZATION_PCT = 80.0
+COMMUNICATION_SM_PCT = 40.0
+
+#: Host memory → GPU. Pageable copies reach 5 to 12 GB/s on PCIe 5, pinned ones 50. To confirm on an H200.
+PCIE_BUSY_BYTES_PER_S = 3e9
+
+#: Host memory near its limit: the kernel reclaims pages instead of letting the script work.
+HOST_MEMORY_FULL = 0.97
+
+#: Share of samples with a hardware or thermal slowdown that makes it the cause.
+THROTTLED_SHARE = 0.3
+#: Slowdowns that nobody asks for. The power cap is a tag: a good matmul always meets it (measured on an H200).
+SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
+CAPS = frozenset({"sw_power_cap"})
+
+#: No gain is promised beyond this factor: further causes come up first.
+MAX_GAIN = 10.0
