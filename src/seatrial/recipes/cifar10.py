@@ -6,8 +6,8 @@ The method is public: a small network of six convolutions behind a fixed whiteni
 the identity; orthogonalised updates of them; flips that alternate between epochs; crops; label smoothing; predictions
 averaged over flips and shifts. Nothing is compiled: the step is captured in a CUDA graph.
 
-Sources: K. Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", arXiv:2404.00498 (network, whitening, flips, views
-at test time); https://kellerjordan.github.io/posts/muon (updates); https://github.com/KellerJordan/cifar10-airbench,
+Sources: K. Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", arXiv:2404.00498 (network, whitening, flips,
+views at test time); https://kellerjordan.github.io/posts/muon (updates); https://github.com/KellerJordan/cifar10-airbench,
 airbench94_muon.py (the numbers below).
 Shapes: N examples, B rows, C channels, H and W pixels.
 """
@@ -217,6 +217,7 @@ def train(
         schedule=schedules(arguments.epochs),
         epochs=arguments.epochs,
         accumulation=arguments.accumulation,
+        data_parallel=arguments.data_parallel,
     )
     tests = TestImages(test_set, normalise, group, 2000, channels_last=True)
     settings = replace(script.settings(arguments), seed=seed, test_every=arguments.epochs)

@@ -28,6 +28,7 @@ from seatrial.train.optimizers import adam
 from seatrial.train.precision import choose_precision
 from seatrial.train.rng import seed_all
 from seatrial.train.save import save_model
+from seatrial.train.schedules import Schedule, cosine, triangle
 from seatrial.train.step import Step
 from seatrial.train.streaming import training_images
 from seatrial.train.trackers import open_trackers
@@ -44,6 +45,9 @@ FILES = (
     RemoteFile("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
     RemoteFile("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
 )
+
+
+SCHEDULES: dict[str, Schedule | None] = {"constant": None, "triangle": triangle(0.2), "cosine": cosine(0.1)}
 
 
 def network(height: int, width: int, classes: int) -> nn.Sequential:
@@ -83,6 +87,7 @@ def parse(argv: Sequence[str], name: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"seatrial.recipes.{name}", description=f"Train the classic CNN on {name}.")
     script.add_folder_options(parser)
     script.add_training_options(parser, epochs=5, batch=64, learning_rate=1e-3)
+    parser.add_argument("--schedule", choices=tuple(SCHEDULES), default="constant")
     if name == "mnist":
         parser.add_argument("--download", action="store_true", help="fetch the files into --data first")
     return script.parse(parser, argv)
@@ -108,7 +113,10 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
             source,
             ranks=group,
             precision=precision,
+            schedule=SCHEDULES[arguments.schedule],
+            epochs=arguments.epochs,
             accumulation=arguments.accumulation,
+            data_parallel=arguments.data_parallel,
         )
         if group.first:
             total = arguments.batch * group.world

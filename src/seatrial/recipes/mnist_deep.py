@@ -96,6 +96,7 @@ def main(argv: Sequence[str]) -> int:
             schedule=cosine(),
             epochs=arguments.epochs,
             accumulation=arguments.accumulation,
+            data_parallel=arguments.data_parallel,
         )
         if group.first:
             total = arguments.batch * group.world

@@ -108,6 +108,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--shape", choices=tuple(SHAPES), default="small")
     parser.add_argument("--vocabulary", type=Path, metavar="FILE", help="vocab.txt; default: learned from the messages")
     arguments = script.parse(parser, argv)
+    if arguments.data_parallel:
+        raise InputError("spam has no --data-parallel", fix="seatrial run spam --gpus N: a rank per GPU")
     small = arguments.from_scratch and arguments.shape == "small"
     arguments.epochs = arguments.epochs or (8 if small else 3)
     arguments.learning_rate = arguments.learning_rate or (1e-3 if small else 5e-5)

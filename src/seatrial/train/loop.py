@@ -144,6 +144,14 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             note(f"stopped early: no better test loss than {stopping.best:.4f} for {stopping.waited} epochs")
     if writer:
         writer.close()
+    if outcome.epochs:
+        ended: dict[str, Any] = {"step": outcome.epochs * len(spans), "epoch": outcome.epochs, "phase": "end"}
+        times = {
+            "loop_s": outcome.loop_s,
+            "train_s": outcome.train_s,
+            "images_per_s": outcome.examples / outcome.train_s,
+        }
+        trackers.log({**ended, **times, **outcome.metrics})
     return outcome
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from seatrial.train import engine, precision
 from seatrial.train.errors import TrainError
@@ -71,6 +72,7 @@ def add_training_options(parser: argparse.ArgumentParser, *, epochs: int, batch:
     parser.add_argument("--precision", choices=precision.NAMES, default="auto")
     parser.add_argument("--accumulation", type=positive, default=1, help="micro-batches a step is made of")
     parser.add_argument("--memory-fraction", type=positive_float, help="use at most this share of the GPU's memory")
+    parser.add_argument("--data-parallel", action="store_true", help="nn.DataParallel instead of a rank per GPU; slow")
     parser.add_argument("--every-steps", type=positive, help="checkpoint also after so many steps of an epoch")
     parser.add_argument("--keep", type=positive, default=3, help="checkpoints kept besides the best")
     parser.add_argument("--patience", type=positive, help="stop after so many epochs without a better test loss")
@@ -94,7 +96,7 @@ def settings(arguments: argparse.Namespace) -> Settings:
     return Settings(
         epochs=arguments.epochs,
         seed=arguments.seed,
-        engine=arguments.engine,
+        engine="eager" if arguments.data_parallel else arguments.engine,  # its replicas cannot be captured
         checkpoints=arguments.checkpoints,
         keep=arguments.keep,
         every_steps=arguments.every_steps,
@@ -104,10 +106,10 @@ def settings(arguments: argparse.Namespace) -> Settings:
     )
 
 
-def run(main: Callable[[Sequence[str]], int]) -> None:
+def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> NoReturn:
     """Call ``main`` with the command line and exit with its code; TrainError prints one sentence."""
     try:
-        code = main(sys.argv[1:])
+        code = main(sys.argv[1:] if argv is None else argv)
     except TrainError as error:
         print(f"error: {error.message}", file=sys.stderr)
         if error.fix:

@@ -49,6 +49,7 @@ class Step:
 
     Args:
         schedule: of the learning rate over ``epochs``, or one for each parameter group; None keeps it constant.
+        data_parallel: split each batch over all GPUs of this process by nn.DataParallel: slower than a rank per GPU.
         accumulation: micro-batches a step is made of.
         clip_norm: the gradient's norm is limited to this.
     """
@@ -66,6 +67,7 @@ class Step:
         epochs: int = 1,
         accumulation: int = 1,
         clip_norm: float | None = None,
+        data_parallel: bool = False,
     ) -> None:
         self.model, self.optimizer, self.source = model, optimizer, source
         self.device, self.ranks, self.precision = ranks.device, ranks, precision
@@ -74,6 +76,7 @@ class Step:
         largest = max(span.shape.rows for span in source.spans)
         self.micro_batch = MicroBatch(-(-largest // accumulation))
         self._loss, self._clip_norm = loss, clip_norm
+        self._called: nn.Module = nn.DataParallel(model) if data_parallel else model
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._factors: Tensor | None = None
         if schedule is not None:
@@ -196,7 +199,7 @@ class Step:
     def _micro_loss(self, shape: Shape, first: int, count: int) -> Tensor:
         inputs, targets = self.source.load(self.position, shape, first, count)
         with self.precision.autocast():
-            return self._loss(self.model, inputs, targets)
+            return self._loss(self._called, inputs, targets)
 
     def _update(self, loss: Tensor) -> None:
         self.reducer.reduce()

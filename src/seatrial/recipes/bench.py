@@ -1,0 +1,198 @@
+"""bench: the same recipe run in several ways, interleaved, each in a process of its own; medians, ratios, table, plot.
+
+python -m seatrial.recipes.bench train mnist --compare eager,compile,graph -- --data DIR
+python -m seatrial.recipes.bench train mnist-deep --compare dp,ddp --gpus 2 -- --data DIR
+python -m seatrial.recipes.bench scaling spam --gpus 1,2,4 -- --data DIR --from-scratch
+python -m seatrial.recipes.bench batch mnist -- --data DIR --epochs 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from seatrial import events
+from seatrial.train import script
+from seatrial.train.atomic import write_text
+from seatrial.train.errors import InputError, TrainError
+
+RECIPES = ("mnist", "digits", "mnist-deep", "cifar10", "spam")
+#: Name in --compare → the recipe's options and the environment of that way.
+WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
+    "cpu": ([], {"CUDA_VISIBLE_DEVICES": ""}),
+    "gpu": ([], {}),
+    **{name: (["--engine", name], {}) for name in ("eager", "compile", "graph", "compile+graph")},
+    **{name: (["--precision", name], {}) for name in ("fp32", "tf32", "bf16", "fp16")},
+    "dp": (["--data-parallel"], {}),
+    "ddp": ([], {}),
+}
+BATCHES = (64, 128, 256, 512, 1024, 2048, 4096)
+#: A larger batch must be this much faster to be picked: within it the smaller one trains better per example.
+WORTH = 1.05
+
+
+@dataclass
+class Way:
+    """One way to run and what was measured; times are medians over ``runs``."""
+
+    name: str
+    options: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+    ranks: int = 1
+    runs: list[dict[str, float]] = field(default_factory=list)
+    failure: str | None = None
+
+    def median(self, metric: str) -> float | None:
+        """Over the runs, or None where it was not reported."""
+        values = [run[metric] for run in self.runs if metric in run]
+        return statistics.median(values) if values else None
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    arguments, rest = parse(argv)
+    recipe, ways = arguments.recipe, plan(arguments)
+    for repeat in range(arguments.repeats):  # interleaved: a machine that warms up or is shared touches all ways alike
+        for way in ways:
+            if way.failure is None:
+                measured = run(recipe, [*rest, *way.options], way.env, way.ranks)
+                if isinstance(measured, str):
+                    way.failure = measured
+                else:
+                    way.runs.append(measured)
+            print(f"{recipe} {way.name}, run {repeat + 1}: {way.failure or summary(way.runs[-1])}", flush=True)
+    if not any(way.runs for way in ways):
+        raise TrainError(f"no way to run {recipe} worked: {ways[0].failure}")
+    print(table(ways), flush=True)
+    if arguments.mode == "batch":
+        print(f"picked batch {picked(ways).name}: nothing larger is {WORTH - 1:.0%} faster", flush=True)
+    if arguments.json:
+        write_text(arguments.json, json.dumps({"recipe": recipe, "ways": [asdict(way) for way in ways]}, indent=1))
+    if arguments.plot:
+        write_text(arguments.plot, plot(arguments.mode, recipe, ways))
+    return 0
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Our options, and the recipe's own after ``--``."""
+    own, rest = (list(argv[: argv.index("--")]), list(argv[argv.index("--") + 1 :])) if "--" in argv else (argv, [])
+    parser = argparse.ArgumentParser(prog="seatrial bench", description="Compare ways to run a recipe.")
+    modes = parser.add_subparsers(dest="mode", required=True)
+    for mode in ("train", "scaling", "batch"):
+        sub = modes.add_parser(mode)
+        sub.add_argument("recipe", choices=RECIPES)
+        sub.add_argument("--repeats", type=script.positive, default=3)
+        sub.add_argument("--json", type=Path, metavar="FILE")
+        sub.add_argument("--plot", type=Path, metavar="FILE.svg")
+        if mode == "train":
+            sub.add_argument("--compare", required=True, help=f"some of {','.join(WAYS)}")
+            sub.add_argument("--gpus", default="1", help="ranks of ddp")
+        elif mode == "scaling":
+            sub.add_argument("--gpus", default="1,2,4")
+        else:
+            sub.add_argument("--batches", type=script.positive, nargs="+", default=list(BATCHES))
+    return parser.parse_args(own), rest
+
+
+def plan(arguments: argparse.Namespace) -> list[Way]:
+    """The ways that were asked for. Raises InputError for one that is not known."""
+    if arguments.mode == "batch":
+        return [Way(str(batch), ["--batch", str(batch)]) for batch in arguments.batches]
+    if arguments.mode == "scaling":
+        return [Way(f"{ranks} GPU", [], {}, int(ranks)) for ranks in arguments.gpus.split(",")]
+    names = arguments.compare.split(",")
+    if unknown := [name for name in names if name not in WAYS]:
+        raise InputError(f"--compare knows no {', '.join(unknown)}", fix=f"--compare takes some of {','.join(WAYS)}")
+    return [Way(name, *WAYS[name], ranks=int(arguments.gpus) if name == "ddp" else 1) for name in names]
+
+
+def run(recipe: str, options: list[str], env: dict[str, str], ranks: int = 1) -> dict[str, float] | str:
+    """Run a recipe in a fresh process and return its last numbers and ``process_s``, or why it failed."""
+    with tempfile.TemporaryDirectory(prefix="seatrial-bench-") as folder:
+        lines = Path(folder) / "events.jsonl"
+        began = time.perf_counter()
+        arguments = (recipe, ["--models", folder, *options], {**env, events.EVENTS_VARIABLE: str(lines)}, ranks)
+        process = multiprocessing.get_context("spawn").Process(target=_inside, args=arguments)
+        process.start()
+        process.join()
+        seconds = time.perf_counter() - began
+        if process.exitcode != 0:
+            return f"failed with exit code {process.exitcode}"
+        last = [line for line in events.read(str(lines))[0] if line.get("phase") == "end"][-1]
+        numbers = {name: value for name, value in last.items() if isinstance(value, float) and name != "t"}
+        return {**numbers, "process_s": seconds}
+
+
+def _inside(recipe: str, options: list[str], env: dict[str, str], ranks: int) -> None:
+    """In the new process: run the recipe here, or one rank of it per GPU."""
+    os.environ.update(env)
+    if ranks == 1:
+        script.run(importlib.import_module(module_of(recipe)).main, options)
+    from torch.distributed.run import main as torchrun
+
+    torchrun(["--standalone", f"--nproc-per-node={ranks}", "-m", module_of(recipe), *options])
+
+
+def module_of(recipe: str) -> str:
+    """The module that a recipe's name stands for."""
+    return f"seatrial.recipes.{recipe.replace('-', '_')}"
+
+
+def table(ways: list[Way]) -> str:
+    """Medians, and each way's throughput over the first one's (and over perfect scaling)."""
+    base = next(way for way in ways if way.runs)
+    base_rate = base.median("images_per_s") or 1.0
+    lines = [f"{'':14} {'loop s':>9} {'process s':>10} {'examples/s':>12} {'accuracy':>9} {'times':>7} {'per rank':>9}"]
+    for way in ways:
+        if not way.runs:
+            lines.append(f"{way.name:14} {way.failure}")
+            continue
+        rate = way.median("images_per_s") or 0.0
+        times, accuracy = rate / base_rate, way.median("accuracy")
+        shown = f"{accuracy:9.2%}" if accuracy is not None else f"{'':9}"
+        line = f"{way.name:14} {way.median('loop_s'):9.3f} {way.median('process_s'):10.2f} {rate:12,.0f} {shown}"
+        lines.append(f"{line} {times:7.2f} {times * base.ranks / way.ranks:9.1%}")
+    return "\n".join(lines)
+
+
+def summary(numbers: dict[str, float]) -> str:
+    """One run on one line."""
+    times = f"loop {numbers['loop_s']:.3f} s, process {numbers['process_s']:.1f} s"
+    return f"{numbers['images_per_s']:,.0f} examples/s, {times}"
+
+
+def picked(ways: list[Way]) -> Way:
+    """The smallest batch that nothing larger beats by more than WORTH; those that failed (memory) do not count."""
+    worked = [way for way in ways if way.runs]
+    best = max(way.median("images_per_s") or 0.0 for way in worked)
+    return next(way for way in worked if (way.median("images_per_s") or 0.0) * WORTH >= best)
+
+
+def plot(mode: str, recipe: str, ways: list[Way]) -> str:
+    """Examples a second over batch, ranks, or the number of the way, as SVG."""
+    from seatrial.train.plot import line_chart
+
+    worked = [way for way in ways if way.runs]
+    if mode == "batch":
+        points = [(float(way.name), way.median("images_per_s") or 1.0) for way in worked]
+        return line_chart({recipe: points}, title=f"{recipe}: throughput over batch size", x="batch", y="examples/s")
+    if mode == "scaling":
+        points = [(float(way.ranks), way.median("images_per_s") or 1.0) for way in worked]
+        ideal = [(ranks, points[0][1] * ranks / points[0][0]) for ranks, _ in points]
+        title = f"{recipe}: weak scaling"
+        return line_chart({recipe: points, "perfect": ideal}, title=title, x="GPUs", y="examples/s")
+    series = {way.name: [(float(n), run["images_per_s"]) for n, run in enumerate(way.runs, start=1)] for way in worked}
+    return line_chart(series, title=f"{recipe}: throughput of each run", x="run", y="examples/s")
+
+
+if __name__ == "__main__":
+    script.run(main)
