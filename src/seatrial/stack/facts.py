@@ -1,0 +1,204 @@
+"""The compatibility tables beside this file, as objects. Each row of the JSON names its source and how sure it is.
+
+Live facts win over tables: NVML's driver and compute capabilities make the Machine, and what is installed in an image
+is read there after the build (images.prove).
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.version import Version
+from pydantic import BaseModel, ConfigDict
+
+Framework = Literal["torch", "tensorflow", "jax"]
+
+_TABLES = Path(__file__).parent / "tables"
+
+
+class Wheel(BaseModel):
+    """One build of a framework on a package index.
+
+    Attributes:
+        variant: ``cu130``: the local version on torch's own index, or JAX's extra; TensorFlow has one build.
+        cuda: CUDA toolkit it was built with.
+        python: lowest and highest Python it has wheels for.
+        default: what the Python Package Index gives when no build is named.
+        sm: compute capabilities it has machine code for; ptx: those it has PTX for.
+        jit_from: it compiles for the GPU at run time with a compiler of its own, from this capability on.
+        extra: the package's extra that brings its CUDA libraries, e.g. ``and-cuda``; None: they are dependencies.
+        system_cuda: it brings no CUDA and needs the image's.
+        sure: no source contradicts the row.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    framework: Framework
+    version: str
+    variant: str
+    cuda: str
+    python: tuple[str, str]
+    default: bool
+    sm: tuple[str, ...] = ()
+    ptx: tuple[str, ...] = ()
+    jit_from: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    torchvision: str | None = None
+    extra: str | None = None
+    system_cuda: bool = False
+    sure: bool = True
+
+    @property
+    def name(self) -> str:
+        """As people write it: ``torch 2.13.0+cu130``, ``jax[cuda13] 0.10.2``, ``tensorflow 2.21.0``."""
+        if self.framework == "torch":
+            return f"torch {self.version}+{self.variant}"
+        return f"jax[{self.variant}] {self.version}" if self.framework == "jax" else f"tensorflow {self.version}"
+
+
+class GpuModel(BaseModel):
+    """A GPU by its marketing name. ``kind`` is ``datacenter``, ``workstation`` or ``jetson``."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    gpu: str
+    cc: str
+    kind: Literal["datacenter", "workstation", "jetson"]
+
+
+class CudaImage(BaseModel):
+    """A release of nvidia/cuda on Docker Hub.
+
+    Attributes:
+        cudnn_infix: ``cudnn8``, ``cudnn9`` or, from 12.4.1, plain ``cudnn``. cudnn: its major version.
+        ubuntu: releases it is built on.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    cuda: str
+    cudnn_infix: str
+    cudnn: int
+    ubuntu: tuple[str, ...]
+
+    def tag(self, flavour: str, ubuntu: str | None = None) -> str:
+        """``nvidia/cuda:12.6.3-cudnn-runtime-ubuntu24.04`` for ``cudnn-runtime``."""
+        flavour = flavour.replace("cudnn", self.cudnn_infix)
+        return f"nvidia/cuda:{self.cuda}-{flavour}-ubuntu{ubuntu or self.ubuntu[-1]}"
+
+
+@lru_cache
+def table(name: str) -> dict[str, Any]:
+    """One table as it is in its JSON file."""
+    data: dict[str, Any] = json.loads((_TABLES / f"{name}.json").read_text(encoding="utf-8"))
+    return data
+
+
+@lru_cache
+def wheels(framework: Framework) -> tuple[Wheel, ...]:
+    """Every known build of a framework that has CUDA, newest version first."""
+    rows = {"torch": _torch, "tensorflow": _tensorflow, "jax": _jax}[framework]()
+    return tuple(sorted(rows, key=lambda row: (Version(row.version), Version(row.cuda)), reverse=True))
+
+
+def _torch() -> list[Wheel]:
+    return [
+        Wheel(
+            framework="torch",
+            version=row["torch"],
+            sure=row["confidence"] in ("high", "medium"),
+            **{key: row[key] for key in ("variant", "cuda", "default", "cudnn", "nccl", "torchvision")},
+            **_tuples(row),
+        )
+        for row in table("torch")["wheels"]
+    ]
+
+
+def _tuples(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON's lists as the tuples that a frozen model holds."""
+    return {key: tuple(row[key]) for key in ("python", "sm", "ptx")}
+
+
+def _tensorflow() -> list[Wheel]:
+    return [
+        Wheel(
+            framework="tensorflow",
+            version=row["tensorflow"],
+            variant="and-cuda" if row["extra"] else "system",
+            default=True,
+            extra="and-cuda" if row["extra"] else None,
+            system_cuda=not row["extra"],
+            sure=row["confidence"] in ("high", "medium"),
+            **{key: row[key] for key in ("cuda", "cudnn")},
+            **_tuples(row),
+        )
+        for row in table("tensorflow")["releases"]
+    ]
+
+
+def _jax() -> list[Wheel]:
+    return [
+        Wheel(
+            framework="jax",
+            version=row["jax"],
+            variant=row["extra"],
+            cuda=row["cuda"],
+            python=tuple(row["python"]),
+            default=False,
+            jit_from=row["sm_from"],
+            extra=row["extra"],
+        )
+        for row in table("jax")["wheels"]
+    ]
+
+
+@lru_cache
+def gpu_models() -> tuple[GpuModel, ...]:
+    """Every GPU whose compute capability is known."""
+    return tuple(GpuModel.model_validate(row) for row in table("gpus")["gpus"])
+
+
+@lru_cache
+def cuda_images() -> tuple[CudaImage, ...]:
+    """Every known release of nvidia/cuda, oldest first."""
+    return tuple(CudaImage.model_validate(row) for row in table("nvidia_images")["images"])
+
+
+def torch_index(variant: str) -> str:
+    """PyTorch's own package index of one build, ``cpu`` or ``cu126``."""
+    return f"{table('torch')['index']}/{variant}"
+
+
+def minimum_driver(cuda: str) -> str:
+    """The oldest Linux driver that runs programs built with this CUDA, minor-version compatibility counted."""
+    release = Version(cuda)
+    for row in table("cuda")["majors"]:
+        if row["major"] == release.major:
+            return str(row["min_driver"])
+    known = [row for row in table("cuda")["toolkits"] if Version(row["cuda"]) >= release]
+    return str((known or table("cuda")["toolkits"])[-1 if not known else 0]["driver"])
+
+
+def cuda_of_driver(driver: str) -> str | None:
+    """The newest CUDA whose full toolkit this driver supports: what nvidia-smi prints as CUDA Version."""
+    fitting = [row["cuda"] for row in table("cuda")["toolkits"] if _branch(driver) >= _branch(row["driver"])]
+    return str(max(fitting, key=Version)) if fitting else None
+
+
+def forward_branches(cuda: str) -> tuple[int, ...]:
+    """Driver branches on which NVIDIA's cuda-compat package of this CUDA major is supported."""
+    rows = table("cuda")["forward"]
+    return next((tuple(row["branches"]) for row in rows if row["major"] == Version(cuda).major), ())
+
+
+def driver_branch(driver: str) -> int:
+    """535 of ``535.129.03``."""
+    return _branch(driver)
+
+
+def _branch(driver: str) -> int:
+    return Version(driver).major

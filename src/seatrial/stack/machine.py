@@ -1,0 +1,126 @@
+"""Machine: what a stack has to run on: this one, one described (``driver=535.129,gpu=A4000``) or a class (``h100``)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from packaging.version import InvalidVersion, Version
+
+from seatrial.errors import UsageError
+from seatrial.stack.facts import GpuModel, gpu_models
+
+_CC = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)[af]?")
+_EXAMPLE = "seatrial plan … --target driver=535.129,gpu=A4000"
+
+
+@dataclass(frozen=True)
+class TargetGpu:
+    """A GPU to build for. ``datacenter`` is None where its name says nothing."""
+
+    name: str
+    cc: str
+    datacenter: bool | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Driver and GPUs.
+
+    Attributes:
+        driver: e.g. ``535.129.03``; None when unknown, and then no rule about drivers is applied.
+        gpus: () when it has none, or when none is asked for.
+        described: how to call it in a sentence: ``this machine``, ``the target h100``.
+    """
+
+    driver: str | None = None
+    gpus: tuple[TargetGpu, ...] = ()
+    described: str = "this machine"
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """The distinct compute capabilities, lowest first."""
+        return tuple(sorted({gpu.cc for gpu in self.gpus}, key=Version))
+
+
+def this_machine(driver: str | None, gpus: Iterable[tuple[str, str | None]]) -> Machine:
+    """From NVML's own facts: (name, compute capability) a GPU; the table helps where NVML does not tell the latter."""
+    found = []
+    for name, cc in gpus:
+        model = _model_of(name)
+        if cc or model:
+            kind = None if model is None else model.kind == "datacenter"
+            found.append(TargetGpu(name, cc or (model.cc if model else ""), kind))
+    return Machine(driver, tuple(found))
+
+
+def parse_target(text: str) -> Machine:
+    """``--target``: a GPU's name or capability, or ``driver=…,gpu=…`` with ``gpu`` as often as there are kinds.
+
+    Raises UsageError naming the part and what is near it.
+    """
+    driver: str | None = None
+    gpus: list[TargetGpu] = []
+    for part in text.split(","):
+        key, separator, value = part.strip().partition("=")
+        if not separator:
+            key, value = "gpu", key
+        if key == "driver":
+            driver = _checked_driver(value)
+        elif key == "gpu" and value:
+            gpus.append(_gpu(value))
+        else:
+            raise UsageError(f"--target {text}: {part!r} is neither driver=VERSION nor gpu=NAME", run=_EXAMPLE)
+    if not gpus:
+        raise UsageError(f"--target {text}: names no GPU", run=_EXAMPLE)
+    return Machine(driver, tuple(gpus), f"the target {text}")
+
+
+def _checked_driver(value: str) -> str:
+    try:
+        if Version(value).major >= 300:  # a CUDA version, most often
+            return value
+    except InvalidVersion:
+        pass
+    raise UsageError(f"--target: {value!r} is no driver version", cause="e.g. 535.129.03", run="nvidia-smi")
+
+
+def _gpu(name: str) -> TargetGpu:
+    if match := _CC.fullmatch(name.lower()):
+        return TargetGpu(name, f"{match[1]}.{match[2]}")
+    model = _model_of(name)
+    if model is None:
+        known = {_key(each.gpu): each.gpu for each in gpu_models()}
+        near = [known[key] for key in difflib.get_close_matches(_key(name), known, n=3, cutoff=0.5)]
+        raise UsageError(
+            f"--target: no GPU is known as {name!r}",
+            cause=f"near it: {', '.join(near)}" if near else "name it by its compute capability",
+            run="seatrial plan … --target sm_90",
+        )
+    return TargetGpu(model.gpu, model.cc, model.kind == "datacenter")
+
+
+def _model_of(name: str) -> GpuModel | None:
+    """The table's row for a name of NVML's ("NVIDIA H100 80GB HBM3") or a short one ("4090")."""
+    words = _words(name)
+    rows = sorted(gpu_models(), key=lambda row: -len(_words(row.gpu)))
+    for row in rows:  # the longest name first: "RTX 6000 Ada" before "RTX 6000"
+        wanted = _words(row.gpu)
+        if wanted == words or _inside(wanted, words):
+            return row
+    return next((row for row in rows if len(words) == 1 and words[0] in _words(row.gpu)), None)
+
+
+def _words(name: str) -> list[str]:
+    noise = ("nvidia", "tesla", "geforce", "generation")
+    return [word for word in re.split(r"[\s\-_/]+", name.lower()) if word and word not in noise]
+
+
+def _inside(short: list[str], words: list[str]) -> bool:
+    return any(words[start : start + len(short)] == short for start in range(len(words) - len(short) + 1))
+
+
+def _key(name: str) -> str:
+    return "".join(_words(name))

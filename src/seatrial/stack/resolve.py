@@ -1,0 +1,240 @@
+"""resolve: the project's wants and a machine → a Stack with a reason per choice, or a Conflict. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from seatrial.job.plan import Choice
+from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, torch_index, wheels
+from seatrial.stack.machine import Machine
+from seatrial.stack.rules import Candidate, Violation, violations
+from seatrial.stack.wants import Wants
+
+#: Pythons to choose from where nothing fixes one, best first. 3.11 first: every framework of the last three years has
+#: wheels for it (tables/*.json), and the official slim image is the smallest of those it is the newest of.
+PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.14", "3.9", "3.8")
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Versions that go together on the machine.
+
+    Attributes:
+        python: e.g. ``3.11``.
+        requirement: the framework for pip, e.g. ``torch==2.13.0+cu126``; None without a framework.
+        index: package index that has this build beside the usual one, or None when the usual one has it.
+        wheel: the build; None without a framework. cpu: its CPU build.
+        forward_compat: NVIDIA's cuda-compat must stand in for the driver.
+        choices: a reason each. warnings: what could not be checked.
+    """
+
+    python: str
+    requirement: str | None = None
+    index: str | None = None
+    wheel: Wheel | None = None
+    cpu: bool = False
+    forward_compat: bool = False
+    choices: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def build(self) -> str | None:
+        """``cu130``, ``cpu`` or ``and-cuda``; None without a framework."""
+        return None if self.wheel is None else "cpu" if self.cpu else self.wheel.variant
+
+    @property
+    def name(self) -> str:
+        """For a sentence: ``torch 2.13.0+cu126 on Python 3.11``."""
+        if self.wheel is None:
+            return f"Python {self.python}"
+        return f"{Candidate(self.wheel, self.python, cpu=self.cpu).name} on Python {self.python}"
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """No stack does. ``broken`` are the rules that the nearest candidate breaks, each naming both sides.
+
+    Attributes:
+        nearest: stacks that work when one thing gives way, each with what that is.
+    """
+
+    broken: tuple[Violation, ...]
+    nearest: tuple[tuple[str, Stack], ...]
+
+    @property
+    def sentence(self) -> str:
+        first = self.broken[0]
+        return f"{first.needs}, but {first.has}"
+
+
+def resolve(wants: Wants, machine: Machine) -> Stack | Conflict:
+    """The best stack that breaks no rule. See rules.RULES for what that means."""
+    if wants.framework is None:
+        python = _python_alone(wants)
+        if python is not None:
+            return Stack(python=python, choices=(_python_choice(python, wants, None),))
+        required = f"the project requires Python {wants.python_specifier}"
+        return Conflict((Violation("requires-python", f"Python {wants.python or PYTHONS[0]}", required),), ())
+    fitting = [each for each in candidates(wants) if next(violations(each, wants, machine), None) is None]
+    if fitting:
+        return _stack(min(fitting, key=lambda each: _preference(each, wants)), wants, machine)
+    return _conflict(wants, machine)
+
+
+def candidates(wants: Wants) -> Iterator[Candidate]:
+    """Everything that might do: each build on each Python, with and without cuda-compat, and each CPU build."""
+    assert wants.framework is not None
+    pythons = (wants.python,) if wants.python else PYTHONS
+    for wheel in wheels(wants.framework):
+        for python in pythons:
+            yield Candidate(wheel, python)
+            yield Candidate(wheel, python, forward_compat=True)
+            yield Candidate(wheel, python, cpu=True)
+
+
+def _preference(candidate: Candidate, wants: Wants) -> tuple[object, ...]:
+    """Sort key, the best first: no stop-gap, the version asked for, sure facts, newest, the index's own build."""
+    wheel = candidate.wheel
+    return (
+        candidate.forward_compat,
+        candidate.cpu == wants.gpu,
+        not wheel.sure,
+        wheel.version != wants.prefer,
+        _descending(wheel.version),
+        not wheel.default,
+        _descending(wheel.cuda),
+        PYTHONS.index(candidate.python) if candidate.python in PYTHONS else len(PYTHONS),
+    )
+
+
+def _descending(version: str) -> tuple[int, ...]:
+    return tuple(-part for part in (*Version(version).release, 0, 0, 0)[:4])
+
+
+def _stack(chosen: Candidate, wants: Wants, machine: Machine) -> Stack:
+    wheel = chosen.wheel
+    own_index = wheel.framework == "torch" and not chosen.cpu and not wheel.default
+    build = "cpu" if chosen.cpu else wheel.variant
+    index = torch_index(build) if wheel.framework == "torch" and (own_index or chosen.cpu) else None
+    warnings = []
+    if machine.driver is None and machine.gpus and not chosen.cpu:
+        warnings.append(
+            f"{machine.described} names no driver: {wheel.name} needs {minimum_driver(wheel.cuda)} or later"
+        )
+    if not wheel.sure and not chosen.cpu:
+        warnings.append(f"sources disagree on the architectures of {wheel.name}; the built image is asked")
+    return Stack(
+        python=chosen.python,
+        requirement=_requirement(chosen, local=own_index),
+        index=index,
+        wheel=wheel,
+        cpu=chosen.cpu,
+        forward_compat=chosen.forward_compat,
+        choices=(
+            Choice(what=wheel.framework, value=wheel.version, reason=_why_version(chosen, wants)),
+            Choice(what=f"{wheel.framework} build", value=build, reason=_why_build(chosen, wants, machine)),
+            _python_choice(chosen.python, wants, wheel),
+        ),
+        warnings=tuple(warnings),
+    )
+
+
+def _requirement(chosen: Candidate, *, local: bool) -> str:
+    wheel = chosen.wheel
+    extra = f"[{wheel.extra}]" if wheel.extra and not chosen.cpu else ""
+    return f"{wheel.framework}{extra}=={wheel.version}" + (f"+{wheel.variant}" if local else "")
+
+
+def _why_version(chosen: Candidate, wants: Wants) -> str:
+    version = chosen.wheel.version
+    if len(wants.specifier):
+        return f"{wants.said} asks for {wants.specifier}; this is the best that fits the machine"
+    if version == wants.prefer:
+        return "the version that seatrial is tested with"
+    if wants.prefer:
+        return f"{wants.prefer}, which seatrial is tested with, does not fit; the newest that does"
+    return "the newest that fits"
+
+
+def _why_build(chosen: Candidate, wants: Wants, machine: Machine) -> str:
+    wheel = chosen.wheel
+    if chosen.cpu:
+        return "no GPU in this run" if not wants.gpu else f"{wants.said} names it"
+    parts = []
+    if machine.gpus:
+        listed = ", ".join(f"{gpu.name} (sm_{gpu.cc.replace('.', '')})" for gpu in dict.fromkeys(machine.gpus))
+        parts.append(f"has code for {listed}")
+    if machine.driver is None:
+        parts.append(f"CUDA {wheel.cuda} needs driver {minimum_driver(wheel.cuda)} or later")
+    elif chosen.forward_compat:
+        parts.append(f"CUDA {wheel.cuda} runs on driver {machine.driver} through cuda-compat")
+    else:
+        parts.append(f"CUDA {wheel.cuda} runs on driver {machine.driver}{_by_minor(wheel, machine.driver)}")
+    if wheel.extra:
+        parts.append(f"[{wheel.extra}] brings the CUDA libraries")
+    return "; ".join(parts)
+
+
+def _by_minor(wheel: Wheel, driver: str) -> str:
+    own = cuda_of_driver(driver)
+    newer = own is not None and Version(wheel.cuda) > Version(own)
+    return f" (CUDA {own}) by minor-version compatibility" if newer else ""
+
+
+def _python_choice(python: str, wants: Wants, wheel: Wheel | None) -> Choice:
+    if wants.python:
+        return Choice(what="python", value=python, reason="the base image's")
+    if python == PYTHONS[0]:
+        return Choice(what="python", value=python, reason="every current framework has wheels for it")
+    reason = f"requires-python is {wants.python_specifier}" if len(wants.python_specifier) else "the nearest that fits"
+    if wheel is not None and not len(wants.python_specifier):
+        reason = f"{wheel.framework} {wheel.version} has wheels for Python {wheel.python[0]} to {wheel.python[1]}"
+    return Choice(what="python", value=python, reason=reason)
+
+
+def _python_alone(wants: Wants) -> str | None:
+    pythons = (wants.python,) if wants.python else PYTHONS
+    return next((each for each in pythons if wants.python_specifier.contains(f"{each}.99")), None)
+
+
+def _conflict(wants: Wants, machine: Machine) -> Conflict:
+    """The candidate that breaks least tells the reason; then each side gives way in turn, as far as that helps."""
+    ranked = [(list(violations(each, wants, machine)), each) for each in candidates(wants) if not each.forward_compat]
+    broken, _ = min(ranked, key=lambda pair: (_distance(pair[0]), _preference(pair[1], wants)))
+    ways = {
+        "another version": replace(wants, specifier=SpecifierSet(), torchvision=None, cudnn=None),
+        "another build": replace(wants, variant=None),
+        "another Python": replace(wants, python=None, python_specifier=SpecifierSet()),
+        "another version and build": replace(
+            wants, specifier=SpecifierSet(), torchvision=None, cudnn=None, variant=None
+        ),
+        "another version, build and Python": Wants(framework=wants.framework, gpu=wants.gpu, prefer=wants.prefer),
+    }
+    found = [(way, resolve_once(changed, machine)) for way, changed in ways.items() if changed != wants]
+    newer = resolve_once(wants, replace(machine, driver=None))
+    if newer is not None and newer.wheel is not None and machine.driver is not None:
+        found.append((f"driver {minimum_driver(newer.wheel.cuda)} or later", newer))
+    found.append(("the CPU", resolve_once(replace(wants, gpu=False), machine)))
+    nearest: dict[str, tuple[str, Stack]] = {}
+    for way, stack in found:
+        if stack is not None:
+            nearest.setdefault(stack.name, (way, stack))
+    return Conflict(tuple(broken), tuple(nearest.values())[:4])
+
+
+def resolve_once(wants: Wants, machine: Machine) -> Stack | None:
+    """The stack, or None; a conflict is not looked into."""
+    fitting = [each for each in candidates(wants) if next(violations(each, wants, machine), None) is None]
+    return _stack(min(fitting, key=lambda each: _preference(each, wants)), wants, machine) if fitting else None
+
+
+#: How far a broken rule takes a candidate from what was asked for: leaving the version alone is the nearest.
+_WEIGHTS = {"version": 8, "variant": 6, "cpu-build": 5, "torchvision": 4, "cudnn": 4}
+
+
+def _distance(broken: list[Violation]) -> int:
+    return sum(_WEIGHTS.get(each.rule, 3) for each in broken)

@@ -1,0 +1,193 @@
+"""The rules that every stack must satisfy, one function each. A broken one names both sides. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from seatrial.stack.facts import Wheel, cuda_of_driver, driver_branch, forward_branches, minimum_driver
+from seatrial.stack.machine import Machine, TargetGpu
+from seatrial.stack.wants import Wants
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A build, the Python it is to run on, and whether NVIDIA's cuda-compat libraries stand in for a newer driver."""
+
+    wheel: Wheel
+    python: str
+    forward_compat: bool = False
+    cpu: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.wheel.framework} {self.wheel.version}+cpu" if self.cpu else self.wheel.name
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A broken rule: what the build needs, and what the other side has."""
+
+    rule: str
+    needs: str
+    has: str
+
+
+Rule = Callable[[Candidate, Wants, Machine], Violation | None]
+
+
+def version_fits(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+    """The project's version specifier admits the build."""
+    if wants.specifier.contains(candidate.wheel.version):
+        return None
+    return Violation("version", f"{candidate.name} is not what was asked for", wants.said)
+
+
+def variant_fits(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+    """A build that is named is that one, and no other."""
+    build = "cpu" if candidate.cpu else candidate.wheel.variant
+    if wants.variant in (None, build):
+        return None
+    return Violation("variant", f"{candidate.name} is another build", f"{wants.said} names {wants.variant}")
+
+
+def gpu_build(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+    """A GPU run needs a build with CUDA; a CPU run does not."""
+    if candidate.cpu and wants.gpu:
+        return Violation("cpu-build", f"{candidate.name} has no CUDA", "GPUs are asked for")
+    return None
+
+
+def python_in_range(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+    """The build has a wheel for this Python."""
+    low, high = map(Version, candidate.wheel.python)
+    if low <= Version(candidate.python) <= high:
+        return None
+    return Violation(
+        "python",
+        f"{candidate.name} has wheels for Python {low} to {high}",
+        f"the base image has Python {candidate.python}" if wants.python else f"Python {candidate.python}",
+    )
+
+
+def python_as_required(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+    """The base image's Python, and the project's requires-python."""
+    if wants.python and candidate.python != wants.python:
+        return Violation("base-python", f"Python {candidate.python}", f"the base image has Python {wants.python}")
+    if not wants.python_specifier.contains(f"{candidate.python}.99"):
+        return Violation(
+            "requires-python", f"Python {candidate.python}", f"the project requires Python {wants.python_specifier}"
+        )
+    return None
+
+
+def driver_new_enough(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+    """CUDA's minimum driver, with minor-version compatibility, unless cuda-compat stands in."""
+    if candidate.cpu or machine.driver is None or candidate.forward_compat:
+        return None
+    needed = minimum_driver(candidate.wheel.cuda)
+    if Version(machine.driver) >= Version(needed):
+        return None
+    return Violation(
+        "driver",
+        f"{candidate.name} needs driver {needed} or later, for CUDA {candidate.wheel.cuda}",
+        f"{machine.described} has driver {machine.driver}",
+    )
+
+
+def forward_compat_allowed(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+    """cuda-compat: data-centre GPUs only, and only on the driver branches NVIDIA names."""
+    if not candidate.forward_compat:
+        return None
+    if candidate.cpu or machine.driver is None or not machine.gpus:
+        return Violation("forward-compat", "cuda-compat stands in for a known driver", "the driver is not known")
+    others = [gpu.name for gpu in machine.gpus if not gpu.datacenter]
+    if others:
+        return Violation(
+            "forward-compat", "forward compatibility works on data-centre GPUs only", f"{others[0]} is none"
+        )
+    branches = forward_branches(candidate.wheel.cuda)
+    if driver_branch(machine.driver) not in branches:
+        listed = ", ".join(map(str, branches)) or "no driver"
+        return Violation(
+            "forward-compat",
+            f"cuda-compat for CUDA {candidate.wheel.cuda} stands in for the branches {listed}",
+            f"{machine.described} has driver {machine.driver}",
+        )
+    return None
+
+
+def code_for_every_gpu(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+    """Machine code of the same major and no higher minor; or PTX, if the driver is as new as the CUDA that made it."""
+    if candidate.cpu or not wants.gpu:
+        return None
+    for gpu in machine.gpus:
+        if not _has_code(candidate, gpu, machine):
+            has = ", ".join(f"sm_{cc.replace('.', '')}" for cc in candidate.wheel.sm)
+            has = has or f"capability {candidate.wheel.jit_from} and later"
+            return Violation("architecture", f"{candidate.name} has code for {has}", f"{gpu.name} is {_sm(gpu.cc)}")
+    return None
+
+
+def one_cudnn(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+    """A cuDNN that the requirements pin is the one that the build pins; two in one process do not mix."""
+    own = candidate.wheel.cudnn
+    if candidate.cpu or wants.cudnn is None or own is None or candidate.wheel.framework != "torch":
+        return None
+    if wants.cudnn == own:
+        return None
+    return Violation("cudnn", f"{candidate.name} needs cuDNN {own}", f"the requirements pin cuDNN {wants.cudnn}")
+
+
+def torchvision_pair(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+    """Each torchvision is built for one torch."""
+    own = candidate.wheel.torchvision
+    if candidate.wheel.framework != "torch" or own is None or wants.torchvision is None:
+        return None
+    if wants.torchvision.contains(own):
+        return None
+    return Violation(
+        "torchvision", f"torch {candidate.wheel.version} goes with torchvision {own}", f"torchvision{wants.torchvision}"
+    )
+
+
+#: Every rule, in the order in which a conflict is told: what the project says, then what the machine has.
+RULES: tuple[Rule, ...] = (
+    version_fits,
+    variant_fits,
+    gpu_build,
+    python_in_range,
+    python_as_required,
+    torchvision_pair,
+    one_cudnn,
+    code_for_every_gpu,
+    driver_new_enough,
+    forward_compat_allowed,
+)
+
+
+def violations(candidate: Candidate, wants: Wants, machine: Machine) -> Iterator[Violation]:
+    """Every rule that the candidate breaks."""
+    for rule in RULES:
+        if (broken := rule(candidate, wants, machine)) is not None:
+            yield broken
+
+
+def _has_code(candidate: Candidate, gpu: TargetGpu, machine: Machine) -> bool:
+    wheel, cc = candidate.wheel, Version(gpu.cc)
+    if wheel.jit_from is not None:
+        return cc >= Version(wheel.jit_from)
+    if any(Version(sm).major == cc.major and Version(sm).minor <= cc.minor for sm in wheel.sm):
+        return True
+    if not any(Version(ptx) <= cc for ptx in wheel.ptx):
+        return False
+    if machine.driver is None or candidate.forward_compat:
+        return True
+    own = cuda_of_driver(machine.driver)
+    return own is not None and Version(own) >= Version(wheel.cuda)
+
+
+def _sm(cc: str) -> str:
+    return f"sm_{cc.replace('.', '')}"

@@ -1,0 +1,38 @@
+"""Wants: what a project asks of its stack, read from its requirements, its imports and its configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from packaging.specifiers import SpecifierSet
+
+from seatrial.stack.facts import Framework
+
+
+@dataclass(frozen=True)
+class Wants:
+    """The project's side of the bargain.
+
+    Attributes:
+        framework: None: nothing to resolve but Python.
+        specifier: on the framework's version, e.g. ``>=2.6,<2.10``; "" when open.
+        variant: the build that is named: ``cu126``, ``cpu``, or None.
+        gpu: it is to run on GPUs.
+        python: Python of a base image that the user chose, or None when seatrial chooses it.
+        python_specifier: ``requires-python`` of the project.
+        cudnn: exact version of nvidia-cudnn-cu* that the requirements pin, or None.
+        torchvision: specifier on torchvision, whose releases each need one torch; None when it is not required.
+        prefer: version that the choice falls on when it fits, e.g. the one seatrial is tested with.
+        said: how the requirement is written, for sentences: ``torch==2.0.1 (requirements.txt)``.
+    """
+
+    framework: Framework | None
+    specifier: SpecifierSet = field(default_factory=SpecifierSet)
+    variant: str | None = None
+    gpu: bool = True
+    python: str | None = None
+    python_specifier: SpecifierSet = field(default_factory=SpecifierSet)
+    cudnn: str | None = None
+    torchvision: SpecifierSet | None = None
+    prefer: str | None = None
+    said: str = "the project"

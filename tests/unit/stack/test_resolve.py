@@ -1,0 +1,220 @@
+"""The resolver against a brute force over the tables, written down a second time without its code."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from seatrial.stack.facts import Framework, Wheel, gpu_models, table, wheels
+from seatrial.stack.machine import Machine, TargetGpu, parse_target
+from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
+from seatrial.stack.wants import Wants
+
+H100 = parse_target("h100")
+FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
+
+
+def wanting(framework: Framework | None = "torch", specifier: str = "", **more: Any) -> Wants:
+    return Wants(framework, SpecifierSet(specifier), prefer="2.13.0" if framework == "torch" else None, **more)
+
+
+def stack(wants: Wants, target: str | Machine) -> Stack:
+    found = resolve(wants, target if isinstance(target, Machine) else parse_target(target))
+    assert isinstance(found, Stack), found
+    return found
+
+
+def conflict(wants: Wants, target: str | Machine) -> Conflict:
+    found = resolve(wants, target if isinstance(target, Machine) else parse_target(target))
+    assert isinstance(found, Conflict), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("target", "requirement"),
+    [
+        ("h100", "torch==2.13.0"),
+        ("driver=580.65.06,gpu=H200", "torch==2.13.0"),
+        ("driver=535.129,gpu=A4000", "torch==2.13.0+cu126"),  # CUDA 12.6 on a 12.2 driver: minor versions
+        ("driver=525.60.13,gpu=A100", "torch==2.13.0+cu126"),
+        ("driver=470.82,gpu=A100", "torch==2.7.1+cu118"),
+        ("driver=580.65.06,gpu=V100", "torch==2.13.0+cu126"),  # CUDA 13 has dropped Volta
+        ("driver=535.129,gpu=P100", "torch==2.13.0+cu126"),  # and Pascal
+        ("driver=570.124,gpu=RTX 5090", "torch==2.11.0+cu128"),  # cu126 has no Blackwell, cu130 needs 580
+        ("driver=595.45.04,gpu=B300", "torch==2.13.0"),  # sm_103 runs sm_100's code
+        ("k80", "torch==2.5.1+cu118"),
+    ],
+)
+def test_torch_for_a_machine(target: str, requirement: str) -> None:
+    found = stack(wanting(), target)
+    assert found.requirement == requirement
+    assert found.index == (f"https://download.pytorch.org/whl/{found.build}" if "+" in requirement else None)
+
+
+def test_other_frameworks() -> None:
+    assert stack(wanting("tensorflow"), "driver=535.129,gpu=T4").requirement == "tensorflow[and-cuda]==2.21.0"
+    assert stack(wanting("jax"), "driver=535.129,gpu=T4").build == "cuda12"
+    assert stack(wanting("jax"), "driver=580.95.05,gpu=B200").build == "cuda13"
+    assert stack(wanting("tensorflow", "==2.13.0"), "driver=535.129,gpu=T4").wheel.system_cuda  # type: ignore[union-attr]
+
+
+def test_a_cpu_run_takes_the_cpu_build() -> None:
+    found = stack(wanting(gpu=False), Machine())
+    assert (found.requirement, found.index) == ("torch==2.13.0", "https://download.pytorch.org/whl/cpu")
+
+
+def test_python_goes_where_the_framework_is() -> None:
+    assert stack(wanting(specifier="==1.13.1"), "a100").python == "3.10"
+    assert stack(wanting(python_specifier=SpecifierSet(">=3.12")), "h100").python == "3.12"
+    assert stack(wanting(None, python_specifier=SpecifierSet("<3.11")), Machine()).python == "3.10"
+
+
+def test_cuda_compat_is_for_data_centre_gpus() -> None:
+    wants = wanting(specifier="==2.13.0", variant="cu130")
+    assert stack(wants, "driver=535.129,gpu=H100").forward_compat
+    assert not stack(wanting(), "driver=535.129,gpu=H100").forward_compat  # cu126 needs no stop-gap
+    found = conflict(wants, "driver=535.129,gpu=A4000")
+    assert "needs driver 580.65.06 or later" in found.sentence
+    assert "driver 535.129" in found.sentence
+    assert [way for way, _ in found.nearest][:2] == ["another build", "driver 580.65.06 or later"]
+
+
+@pytest.mark.parametrize(
+    ("wants", "target", "sides"),
+    [
+        (wanting(specifier="==1.13.1"), "h100", ("has code for sm_37", "H100 is sm_90")),
+        (wanting(specifier="==2.0.1", python="3.12"), "a100", ("Python 3.8 to 3.11", "base image has Python 3.12")),
+        (wanting(variant="cpu", said="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are asked for")),
+        (wanting(specifier="==2.13.0", cudnn="8.9.2.26"), "h100", ("needs cuDNN 9", "pin cuDNN 8.9.2.26")),
+        (wanting(specifier="==2.13.0", torchvision=SpecifierSet("==0.20.0")), "h100", ("torchvision 0.28.0", "==0.20")),
+        (wanting(None, python_specifier=SpecifierSet("<3")), "h100", ("Python 3.11", "requires Python <3")),
+    ],
+)
+def test_a_conflict_names_both_sides(wants: Wants, target: str, sides: tuple[str, str]) -> None:
+    sentence = conflict(wants, target).sentence
+    assert sides[0] in sentence.split(", but ")[0]
+    assert sides[1] in sentence.split(", but ")[1]
+
+
+def test_what_is_not_known_is_said() -> None:
+    assert "names no driver" in stack(wanting(), "h100").warnings[0]
+    assert stack(wanting(), "driver=580.65.06,gpu=H100").warnings == ()
+    unsure = stack(wanting(specifier="==2.8.0", variant="cu128"), "driver=570.124,gpu=V100")
+    assert "sources disagree" in unsure.warnings[0]
+
+
+# The brute force: (build, cpu, forward) → fits, from the raw rows.
+
+
+def fits(wheel: Wheel, python: str, cpu: bool, forward: bool, wants: Wants, machine: Machine) -> bool:
+    ok = wheel.version in wants.specifier and wants.variant in (None, "cpu" if cpu else wheel.variant)
+    ok &= Version(wheel.python[0]) <= Version(python) <= Version(wheel.python[1])
+    ok &= wants.python in (None, python) and f"{python}.99" in wants.python_specifier
+    if cpu:
+        return bool(ok and not wants.gpu and not forward)
+    major = int(wheel.cuda.split(".")[0])
+    floor = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+    if machine.driver is not None:
+        driver = Version(machine.driver)
+        if forward:
+            branches = next((row["branches"] for row in table("cuda")["forward"] if row["major"] == major), [])
+            ok &= bool(machine.gpus) and all(gpu.datacenter for gpu in machine.gpus) and driver.major in branches
+        elif major >= 11:
+            ok &= driver >= Version(floor[major])
+        else:
+            ok &= driver >= Version(next(r["driver"] for r in table("cuda")["toolkits"] if r["cuda"] == wheel.cuda))
+    else:
+        ok &= not forward
+    for gpu in machine.gpus if wants.gpu else ():
+        cc = tuple(map(int, gpu.cc.split(".")))
+        if wheel.jit_from:
+            ok &= cc >= tuple(map(int, wheel.jit_from.split(".")))
+            continue
+        code = [tuple(map(int, sm.split("."))) for sm in wheel.sm]
+        native = any(sm[0] == cc[0] and sm[1] <= cc[1] for sm in code)
+        newest = [row["cuda"] for row in table("cuda")["toolkits"] if machine.driver and native_to(machine.driver, row)]
+        jit = any(tuple(map(int, ptx.split("."))) <= cc for ptx in wheel.ptx) and (
+            machine.driver is None or forward or any(Version(cuda) >= Version(wheel.cuda) for cuda in newest)
+        )
+        ok &= native or jit
+    return bool(ok)
+
+
+def native_to(driver: str, row: dict[str, Any]) -> bool:
+    return int(driver.split(".")[0]) >= int(row["driver"].split(".")[0])
+
+
+GPUS = [TargetGpu(row.gpu, row.cc, row.kind == "datacenter") for row in gpu_models()]
+DRIVERS = [
+    None,
+    "418.39",
+    "450.80.02",
+    "470.82",
+    "515.43",
+    "525.60.13",
+    "535.129",
+    "550.54",
+    "570.124",
+    "580.65.06",
+    "595.45",
+]
+VERSIONS = {name: sorted({wheel.version for wheel in wheels(name)}) for name in FRAMEWORKS}
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Wants, Machine]:
+    framework = draw(st.sampled_from(FRAMEWORKS))
+    version = draw(st.sampled_from(VERSIONS[framework]))
+    specifier = draw(st.sampled_from(["", f"=={version}", f">={version}", f"<={version}", f"~={version}"]))
+    variant = draw(st.none() | st.sampled_from(sorted({"cpu", *(wheel.variant for wheel in wheels(framework))})))
+    wants = Wants(
+        framework,
+        SpecifierSet(specifier),
+        variant=variant,
+        gpu=draw(st.booleans()),
+        python=draw(st.none() | st.sampled_from(PYTHONS)),
+        python_specifier=SpecifierSet(draw(st.sampled_from(["", ">=3.10", "<3.11", ">=3.13", "==3.9.*"]))),
+        prefer=draw(st.none() | st.just(version)),
+    )
+    gpus = tuple(draw(st.lists(st.sampled_from(GPUS), max_size=2)))
+    return wants, Machine(draw(st.sampled_from(DRIVERS)), gpus)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple[Wants, Machine]) -> None:
+    wants, machine = case
+    assert wants.framework is not None
+    found = resolve(wants, machine)
+    pythons = (wants.python,) if wants.python else PYTHONS
+    space = itertools.product(wheels(wants.framework), pythons, (False, True), (False, True))
+    possible = [each for each in space if fits(*each, wants, machine)]
+    if isinstance(found, Conflict):
+        assert not possible
+        assert found.broken
+        for _, near in found.nearest:  # "nearest stacks that work": each is one for some way of asking
+            assert near.wheel in wheels(wants.framework)
+    else:
+        assert found.wheel is not None
+        assert (found.wheel, found.python, found.cpu, found.forward_compat) in possible
+        assert all(choice.reason for choice in found.choices)
+
+
+def test_the_nearest_work() -> None:
+    """What a conflict offers is really a stack for the machine: asked for as such, it is resolved."""
+    for wants, target in (
+        (wanting(specifier="==1.13.1"), "h100"),
+        (wanting(specifier="==2.13.0", variant="cu130"), "driver=535.129,gpu=A4000"),
+    ):
+        machine = parse_target(target)
+        for way, near in conflict(wants, target).nearest:
+            assert near.wheel is not None
+            if way != "the CPU" and not way.startswith("driver"):
+                again = Wants("torch", SpecifierSet(f"=={near.wheel.version}"), variant=near.build, python=near.python)
+                assert isinstance(resolve(again, machine), Stack)
