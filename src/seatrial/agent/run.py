@@ -6,12 +6,13 @@ import signal
 import time
 from typing import Any, Dict, List, Optional, Set
 
-from seatrial.agent import guard, launcher, output, signals
+from seatrial.agent import guard, launcher, output, shared_memory, signals
 from seatrial.agent.journal import Journal, say
 from seatrial.agent.observer import Observer
 from seatrial.agent.plan import Plan
 from seatrial.agent.redaction import Redactor
 from seatrial.agent.target import Target, become_subreaper
+from seatrial.findings.finding import Finding
 from seatrial.probe import proc
 from seatrial.probe.cgroup import Cgroup
 from seatrial.probe.sampler import Sampler
@@ -59,6 +60,7 @@ class Run:
         self._kill_at_s: Optional[float] = None
         self._status: Optional[int] = None
         self._max_rss_bytes: Optional[int] = None
+        self._exhausted: Optional[Finding] = None
 
     def run(self) -> int:
         """From start to end; the agent's exit code."""
@@ -178,6 +180,7 @@ class Run:
             if pid == self._target.pid:
                 self._status = status
                 self._max_rss_bytes = usage.ru_maxrss * 1024  # Linux counts KiB
+                self._exhausted = shared_memory.exhausted() if status else None
                 self._target.ended(status)
 
     def _stop(self, number: int, origin: str) -> None:
@@ -235,6 +238,8 @@ class Run:
         killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         exit_code = None if killed_by else os.WEXITSTATUS(status)
         cause = "timeout" if self._timed_out else "signal" if killed_by else "exited"
+        if self._exhausted is not None:
+            self._journal.write("finding", **self._exhausted.to_dict())
         oom_kills = self._cgroup.oom_kills()
         self._journal.write(
             "target.exited",
