@@ -36,7 +36,7 @@ def measure(evidence: Evidence, uuids: Sequence[str]) -> Measurements:
         cpu_cores_mean=_mean(cpu_cores),
         cpu_cores_max=max(cpu_cores, default=None),
         memory_peak_bytes=_memory_peak(evidence),
-        memory_limit_bytes=_top(_values(evidence.samples, "memory_limit_bytes")),
+        memory_limit_bytes=_memory_limit(evidence),
         shm_peak_bytes=_top(_values(evidence.samples, "shm_used_bytes")),
         shm_total_bytes=_top(_values(evidence.samples, "shm_total_bytes")),
         images=evidence.steps.images,
@@ -101,6 +101,13 @@ def _integrated_power(samples: Sequence[Sample], uuid: str) -> float | None:
 def _memory_peak(evidence: Evidence) -> int | None:
     exited = evidence.exited.number("max_rss_bytes") if evidence.exited else None
     return _top([*_values(evidence.samples, "memory_bytes"), *([exited] if exited else [])])
+
+
+def _memory_limit(evidence: Evidence) -> int | None:
+    """Of the samples, else, for a run too short to have one, what the agent read when it started."""
+    started = evidence.first("agent.started")
+    at_start = number(mapping(started.keys.get("cgroup")).get("memory_limit_bytes")) if started else None
+    return _top(_values(evidence.samples, "memory_limit_bytes") or ([at_start] if at_start else []))
 
 
 def _metric(name: str, points: Sequence[Point]) -> Metric:
