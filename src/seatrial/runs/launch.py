@@ -99,6 +99,7 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
     except BaseException as error:
         leases(environ).release(run.id)
         handover.remove_secrets(run.id, environ)
+        run.give_up()
         if isinstance(error, SeatrialError):
             log.write("finding", **_as_finding(error).to_dict())
         raise

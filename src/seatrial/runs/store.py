@@ -94,6 +94,10 @@ class Run:
         except (FileNotFoundError, ValidationError):
             return False
 
+    def give_up(self) -> None:
+        """It will not be started: its launcher no longer stands for it."""
+        (self.folder / "launcher.json").unlink(missing_ok=True)
+
     def save_plan(self, plan: Plan) -> None:
         """Write plan.json. A login in the package index's URL stays out of it."""
         image = plan.job.image
