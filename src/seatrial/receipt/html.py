@@ -13,7 +13,7 @@ from statistics import fmean
 
 from seatrial.job.units import format_seconds
 from seatrial.receipt.model import Criterion, FindingRecord, Receipt
-from seatrial.receipt.rows import Row, header_rows, headline, measured_rows, metric_rows
+from seatrial.receipt.rows import Row, diagnosis_rows, header_rows, headline, measured_rows, metric_rows
 from seatrial.receipt.svg import draw, legend
 from seatrial.receipt.words import energy_short, figure, percent
 
@@ -32,6 +32,7 @@ def render(receipt: Receipt) -> str:
         _header(receipt),
         _section("Criteria", map(_criterion, receipt.criteria)),
         _section("Findings", map(_finding, receipt.findings)),
+        _section("Diagnosis", _facts(diagnosis_rows(receipt))),
         _section("Plots", ['<div class="plots">', *_plots(receipt), "</div>"] if receipt.plots else []),
         _section("Measured", _facts(measured_rows(receipt))),
         _section("Reported by the script", _facts(metrics)),

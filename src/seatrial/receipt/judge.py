@@ -24,6 +24,7 @@ from seatrial.job.plan import Plan
 from seatrial.receipt.case import Case
 from seatrial.receipt.contract import not_used_finding, unused_gpus
 from seatrial.receipt.criteria import judge_criteria
+from seatrial.receipt.diagnosed import diagnose_case
 from seatrial.receipt.evidence import gather
 from seatrial.receipt.exit_cause import exit_cause
 from seatrial.receipt.header import make_header
@@ -83,6 +84,7 @@ def judge(
         warnings=_warnings(case),
         criteria=criteria,
         findings=tuple(_record(finding) for finding in _findings(case, cause)),
+        diagnosis=diagnose_case(case),
         measurements=case.measurements,
         timeline=make_timeline(evidence),
         plots=make_plots(case),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from seatrial.receipt.model import Criterion, FindingRecord, Receipt
-from seatrial.receipt.rows import Row, header_rows, headline, measured_rows, metric_rows
+from seatrial.receipt.rows import Row, diagnosis_rows, header_rows, headline, measured_rows, metric_rows
 
 _MARKS = {"pass": "✅ pass", "fail": "❌ fail", "not judged": "➖ not judged"}
 _SEVERITIES = {"error": "❌", "warning": "⚠️", "info": "ℹ️"}
@@ -32,6 +32,8 @@ def _lines(receipt: Receipt) -> Iterator[str]:
     yield from _section("Criteria", _table(("Criterion", "Verdict", "Evidence"), map(_criterion, receipt.criteria)))
     if receipt.findings:
         yield from _section("Findings", (line for f in receipt.findings for line in _finding(f)))
+    if rows := diagnosis_rows(receipt):
+        yield from _section("Diagnosis", _table(("", ""), rows))
     yield from _section("Measured", _table(("", ""), measured_rows(receipt)))
     if rows := metric_rows(receipt):
         yield from _section("Reported by the script", _table(("", ""), rows))

@@ -110,6 +110,24 @@ class FindingRecord(Record):
     evidence: tuple[str, ...] = ()
 
 
+class AdviceRecord(Record):
+    """A change that would help, and what to expect of it."""
+
+    change: str
+    gain: str
+
+
+class DiagnosisRecord(Record):
+    """What bounded the run; see diagnosis/diagnosis.py. ``words`` is the cause and its meaning."""
+
+    cause: str
+    words: str
+    tags: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    advice: tuple[AdviceRecord, ...] = ()
+    mfu: float | None = None
+
+
 class GpuUse(Record):
     """What one GPU did in the training window; None where the chip or driver has no such counter."""
 
@@ -201,6 +219,7 @@ class Receipt(Record):
     warnings: tuple[str, ...] = ()
     criteria: tuple[Criterion, ...]
     findings: tuple[FindingRecord, ...] = ()
+    diagnosis: DiagnosisRecord | None = None
     measurements: Measurements
     timeline: tuple[Entry, ...] = ()
     plots: tuple[Plot, ...] = Field(default=(), repr=False)

@@ -75,6 +75,18 @@ def measured_rows(receipt: Receipt) -> list[Row]:
     return [Row(label, value) for label, value in rows if value]
 
 
+def diagnosis_rows(receipt: Receipt) -> list[Row]:
+    """What bounded the run, what that rests on and what would help; [] where nothing could be told."""
+    diagnosis = receipt.diagnosis
+    if diagnosis is None:
+        return []
+    rows = [Row("bound by", diagnosis.words + (f" ({', '.join(diagnosis.tags)})" if diagnosis.tags else ""))]
+    rows += [Row("seen", line) for line in diagnosis.evidence]
+    if diagnosis.mfu is not None:
+        rows.append(Row("MFU", f"{percent(100 * diagnosis.mfu)} of the GPUs' peak in bf16"))
+    return rows + [Row("try", f"{advice.change} ({advice.gain})") for advice in diagnosis.advice]
+
+
 def metric_rows(receipt: Receipt) -> list[Row]:
     """Last, best and first value of each number the target reported."""
     return [Row(metric.name, _metric(metric)) for metric in receipt.measurements.metrics]

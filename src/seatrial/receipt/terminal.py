@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from seatrial.receipt.model import Criterion, FindingRecord, Receipt
-from seatrial.receipt.rows import Row, header_rows, headline, measured_rows, metric_rows
+from seatrial.receipt.rows import Row, diagnosis_rows, header_rows, headline, measured_rows, metric_rows
 
 #: Widest a receipt is drawn: what fits a plain terminal, a code review and an issue.
 WIDTH = 80
@@ -43,6 +43,7 @@ def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     yield from _section("What ran", _table(header_rows(receipt), width))
     yield from _section("Criteria", [line for c in receipt.criteria for line in _criterion(c, width)])
     yield from _section("Findings", [line for f in receipt.findings for line in _finding(f, width)])
+    yield from _section("Diagnosis", _table(diagnosis_rows(receipt), width))
     metrics = metric_rows(receipt)
     yield from _section("Measured", _table([*measured_rows(receipt), *metrics[:MAX_METRICS]], width))
     if len(metrics) > MAX_METRICS:
