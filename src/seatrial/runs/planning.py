@@ -116,7 +116,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
     return Plan(
         run_id=site.run_id,
         created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        job=job,
+        job=job.model_copy(update={"env": _without_secrets(job.env, job)}),
         backend=site.backend.name,  # type: ignore[arg-type]  # the table's names are the literal's
         injection=parts.injection,
         gpus=gpus,
@@ -249,12 +249,17 @@ def _local(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> 
         places=places,
         argv=tuple(argv),
         script_index=script_index,
-        env={**from_files, **job.env, **python.env, **visible},
+        env={**_without_secrets({**from_files, **job.env}, job), **python.env, **visible},
         injection="host" if gpus else "none",
         python=str(python.interpreter),
         venv=python.venv,
         choices=python.choices,
     )
+
+
+def _without_secrets(env: Mapping[str, str], job: Job) -> dict[str, str]:
+    """A secret's value reaches the target through its handover alone, also when --env names it: the plan is a file."""
+    return {name: value for name, value in env.items() if name not in job.secrets}
 
 
 def _refuse_container_options(job: Job) -> None:
