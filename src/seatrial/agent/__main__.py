@@ -5,6 +5,7 @@ import sys
 
 from seatrial.agent import plan
 from seatrial.agent.journal import Journal, say
+from seatrial.agent.pass_through import STALL_S
 from seatrial.agent.supervisor import supervise
 
 EXIT_USAGE = 2
@@ -22,8 +23,10 @@ def main() -> int:
         say("%s holds no plan that this agent can read: %s" % (sys.argv[1], error))
         return EXIT_USAGE
     try:
-        journal = Journal(os.path.join(run.run_dir, "events.jsonl"))
-        return supervise(run, journal)
+        journal = Journal(os.path.join(run.run_dir, "events.jsonl"), framed=run.framed)
+        code = supervise(run, journal)
+        journal.flush(STALL_S)
+        return code
     except OSError as error:
         say("the run cannot begin: %s: %s" % (error.filename, error.strerror))
         return EXIT_NO_RUN

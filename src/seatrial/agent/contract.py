@@ -5,13 +5,13 @@ import os
 import pkgutil
 import subprocess
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import seatrial
 from seatrial.agent import launcher
 from seatrial.agent.context import explain
 from seatrial.agent.journal import Journal
-from seatrial.agent.plan import Plan
+from seatrial.agent.plan import Gpu, Plan
 from seatrial.findings.finding import Finding
 from seatrial.probe import cuda, nvml
 
@@ -21,11 +21,15 @@ _TORCH_CHECK_TIMEOUT_S = 300.0
 
 
 class Outcome(NamedTuple):
-    """``finding`` is None when the contract holds. ``extra`` are GPUs that CUDA sees beyond the plan."""
+    """``finding`` is None when the contract holds. ``extra`` are GPUs that CUDA sees beyond the plan.
+
+    ``gpus`` are the plan's or, where it only counts them, those that were found.
+    """
 
     finding: Optional[Finding]
     extra: List[str]
     torch: Optional[Dict[str, Any]] = None
+    gpus: Sequence[Gpu] = ()
 
 
 class CheckError(Exception):
@@ -38,6 +42,8 @@ def check(plan: Plan, env: Dict[str, str], journal: Journal) -> Outcome:
     A broken contract has one finding, about the first GPU that failed: the others mostly fail of the same.
     """
     seen = _see(plan, env)
+    if plan.gpu_count is not None:
+        plan = plan._replace(gpus=_counted(plan.gpu_count, seen["visible"]))
     inventory = nvml.inventory()
     expected = [gpu.uuid for gpu in plan.gpus]
     visible = [gpu["uuid"] for gpu in seen["visible"]]
@@ -53,7 +59,7 @@ def check(plan: Plan, env: Dict[str, str], journal: Journal) -> Outcome:
     )
     extra = [uuid for uuid in visible if uuid not in expected]
     if not complete:
-        return Outcome(explain(plan, env, seen, inventory), extra)
+        return Outcome(explain(plan, env, seen, inventory), extra, gpus=plan.gpus)
     kernels = [kernel for kernel in seen["kernels"] if kernel["uuid"] in expected] if plan.check != "none" else []
     failed = _write_kernels(kernels, journal)
     torch = None
@@ -61,7 +67,14 @@ def check(plan: Plan, env: Dict[str, str], journal: Journal) -> Outcome:
         kernels = _try_torch(plan, env, visible)
         failed = _write_kernels(kernels, journal)
         torch = kernels[0]["torch"]
-    return Outcome(explain(plan, env, seen, inventory, failed) if failed else None, extra, torch)
+    finding = explain(plan, env, seen, inventory, failed) if failed else None
+    return Outcome(finding, extra, torch, plan.gpus)
+
+
+def _counted(count: int, visible: List[Dict[str, Any]]) -> List[Gpu]:
+    """The first ``count`` GPUs that are there; for one that is not, a name that fits none."""
+    found = [Gpu(gpu["uuid"], gpu["name"], None, gpu.get("compute_capability")) for gpu in visible[:count]]
+    return found + [Gpu("GPU-%d-of-%d" % (number + 1, count), "any") for number in range(len(found), count)]
 
 
 def _write_kernels(kernels: List[Dict[str, Any]], journal: Journal) -> Optional[Dict[str, Any]]:

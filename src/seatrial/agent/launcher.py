@@ -5,6 +5,9 @@ from typing import List
 
 from seatrial.agent.plan import Plan
 
+#: How long nodes wait for each other. torch's own default for joining (dynamic_rendezvous.py, torch 2.13).
+MEETING_TIMEOUT_S = 600
+
 
 def command(plan: Plan) -> List[str]:
     """argv to run. What stands before the script (ENTRYPOINT, python and its flags) stays in front.
@@ -13,8 +16,20 @@ def command(plan: Plan) -> List[str]:
     """
     if plan.launcher != "torchrun" or plan.script is None:
         return list(plan.argv)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(plan.processes)]
+    torchrun = ["-m", "torch.distributed.run", *_meeting(plan), "--nproc-per-node", str(plan.processes)]
     return list(plan.argv[: plan.script]) + torchrun + list(plan.argv[plan.script :])
+
+
+def _meeting(plan: Plan) -> List[str]:
+    """How the ranks find each other. c10d at node 0: whoever is lost may come back; static ranks could not."""
+    restarts = ["--max-restarts", str(plan.restarts)] if plan.restarts else []
+    if plan.nodes == 1:
+        return ["--standalone"] + restarts
+    nodes = str(plan.nodes) if plan.min_nodes is None else "%d:%d" % (plan.min_nodes, plan.nodes)
+    meeting = ["--nnodes", nodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", str(plan.rendezvous)]
+    # Images are pulled at different speeds: the others wait for node 0 as long as they would wait for each other.
+    settings = ["--rdzv-conf", "is_host=%d,read_timeout=%d" % (plan.node_rank == 0, MEETING_TIMEOUT_S)]
+    return meeting + ["--rdzv-id", plan.run_id] + settings + restarts
 
 
 def interpreter(plan: Plan) -> str:

@@ -1,6 +1,7 @@
 """The agent's part of plan.json, read with the standard library; ``seatrial.job.plan.AgentPlan`` documents the keys."""
 
 import json
+import os
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 
@@ -23,11 +24,18 @@ class Plan(NamedTuple):
     script: Optional[int] = None
     launcher: str = "none"
     processes: int = 1
+    nodes: int = 1
+    min_nodes: Optional[int] = None
+    node_rank: Optional[int] = None
+    node_rank_variable: Optional[str] = None
+    rendezvous: Optional[str] = None
+    restarts: int = 0
     env: Dict[str, str] = {}  # noqa: RUF012
     secrets: List[str] = []  # noqa: RUF012
     secrets_dir: Optional[str] = None
     gpu_mode: str = "none"
     gpus: List[Gpu] = []  # noqa: RUF012
+    gpu_count: Optional[int] = None
     check: str = "none"
     gpu_memory_bytes: Optional[int] = None
     sample_interval_s: float = 1.0
@@ -35,6 +43,7 @@ class Plan(NamedTuple):
     timeout_s: Optional[float] = None
     interactive: bool = False
     host_sampled: bool = False
+    framed: bool = False
     injection: Optional[str] = None
 
 
@@ -44,7 +53,26 @@ def read(path: str) -> Plan:
         whole = json.load(file)
     keys: Dict[str, Any] = dict(whole["agent"], injection=whole.get("injection"))
     keys["gpus"] = [Gpu(**_known(gpu, Gpu._fields)) for gpu in keys.get("gpus", [])]
-    return Plan(**_known(keys, Plan._fields))
+    return _placed(Plan(**_known(keys, Plan._fields)))
+
+
+def _placed(plan: Plan) -> Plan:
+    """The plan with this node's rank, and a folder of its own for its evidence where several share one.
+
+    Raises ValueError when the variable that should tell the rank does not.
+    """
+    if plan.nodes == 1:
+        return plan._replace(node_rank=0)
+    rank = plan.node_rank
+    if rank is None:
+        told = os.environ.get(plan.node_rank_variable or "", "")
+        if not told.isdigit():
+            raise ValueError("%s does not tell this node's rank: %r" % (plan.node_rank_variable, told))
+        rank = int(told)
+    folder = os.path.join(plan.run_dir, "nodes", str(rank))
+    os.makedirs(folder, exist_ok=True)
+    rendezvous = os.path.expandvars(plan.rendezvous) if plan.rendezvous else None
+    return plan._replace(node_rank=rank, run_dir=folder, rendezvous=rendezvous)
 
 
 def _known(keys: Dict[str, Any], fields: Iterable[str]) -> Dict[str, Any]:

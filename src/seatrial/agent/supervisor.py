@@ -35,6 +35,8 @@ def supervise(plan: Plan, journal: Journal) -> int:
             code = EXIT_GPU_CONTRACT if outcome is None else 0
             journal.write("agent.finished", exit_code=code, energy_j={})
             return code
+        if outcome.gpus:
+            plan = plan._replace(gpus=list(outcome.gpus))
         if plan.gpu_memory_bytes is not None:
             gpu_memory.install(hooks, plan.gpu_memory_bytes, env)
         return Run(plan, env, journal, redaction.encode(secrets), outcome.torch).run()
@@ -82,6 +84,6 @@ def _check(plan: Plan, env: Dict[str, str], journal: Journal) -> Optional[contra
         )
         return None
     if outcome.extra:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in plan.gpus)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in outcome.gpus or plan.gpus)
         journal.note("GPUs beyond the plan are visible here and were hidden: %s" % ", ".join(outcome.extra))
     return outcome

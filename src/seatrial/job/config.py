@@ -3,7 +3,7 @@
     name = "baseline"
     target = "train.py"              # or module = "package.train"; a recipe's name works too
     args = ["--epochs", "5"]
-    on = "docker"                    # auto, local, docker, podman
+    on = "docker"                    # auto, local, docker, podman, k8s
     gpus = 2                         # auto, none, all, 2, "device=0,2", "GPU-…": the grammar of --gpus
     data = "./data"                  # mounted read-only at /data; "./data:rw" opens it
     models = "./models"
@@ -42,6 +42,7 @@ from pydantic import WithJsonSchema as Schema
 
 from seatrial.errors import UsageError
 from seatrial.job import units
+from seatrial.job.cluster_config import KubernetesTable, Nodes
 from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import BackendName, DataMount, Launcher
 
@@ -261,6 +262,7 @@ class ConfigFile(_Table):
     args: list[str] = Field(default=[], description="Arguments of the target; those after -- replace them.")
     on: BackendName = Field(default="auto", description="Where to run.")
     gpus: Gpus = Field(default="auto", description="GPU request; a whole number is a count.")
+    nodes: Nodes = Field(default=1, description="Machines, or pods, of these GPUs each; or names of hosts.")
     launcher: Launcher = Field(
         default="auto", description="One process per GPU, or one for all; auto reads the script."
     )
@@ -288,6 +290,7 @@ class ConfigFile(_Table):
     resume: str | None = Field(default=None, description="ID of the run to go on from.")
     image: ImageTable = Field(default_factory=ImageTable, description="How the image is made.")
     criteria: CriteriaTable = Field(default_factory=CriteriaTable, description="What a good run is.")
+    kubernetes: KubernetesTable = Field(default_factory=KubernetesTable, description="Where on a cluster, and how.")
 
 
 def json_schema() -> dict[str, Any]:

@@ -19,6 +19,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from seatrial.errors import ConfigError, DataError
+from seatrial.job.cluster import ClusterOptions
+from seatrial.job.cluster_config import KubernetesTable, volumes_apart
 from seatrial.job.config import ConfigFile, CriteriaTable, ImageTable
 from seatrial.job.model import Criteria, ImageOptions, Job, Target
 from seatrial.job.target import resolve_target
@@ -28,7 +30,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_TABLES: dict[str, type[BaseModel]] = {"": ConfigFile, "image": ImageTable, "criteria": CriteriaTable}
+_TABLES: dict[str, type[BaseModel]] = {
+    "": ConfigFile,
+    "image": ImageTable,
+    "criteria": CriteriaTable,
+    "kubernetes": KubernetesTable,
+}
 
 #: pydantic's type of an error → the words of TOML for it.
 _EXPECTED = {
@@ -92,7 +99,7 @@ class _Source:
         if not isinstance(self.table, dict):
             raise ConfigError(f"{self.where.rstrip('.')}: expected a table, got {self.table!r}", run=self.run)
         try:
-            config = ConfigFile.model_validate(self.table, context={"base": self.base})
+            config = ConfigFile.model_validate(volumes_apart(self.table), context={"base": self.base})
         except ValidationError as error:
             messages = [self._message(detail) for detail in error.errors(include_url=False)]
             also = "also: " + "; ".join(messages[1:]) if messages[1:] else None
@@ -181,7 +188,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     for key, value in above.items():
         if isinstance(value, list):
             merged[key] = [*merged.get(key, []), *value]
-        elif isinstance(value, dict) and key in ("env", "image", "criteria"):
+        elif isinstance(value, dict) and key in ("env", "image", "criteria", "kubernetes", "node_selector"):
             merged[key] = _merge(merged.get(key, {}), value)
         else:
             merged[key] = value
@@ -252,10 +259,30 @@ def _job(project: Path, config: dict[str, Any], target: Target) -> Job:
         "timeout": "timeout_s",
         "grace": "grace_s",
     }
-    rest = {key: value for key, value in config.items() if key not in ("target", "module", "args", "image", "criteria")}
+    rest = {
+        key: value
+        for key, value in config.items()
+        if key not in ("target", "module", "args", "image", "criteria", "kubernetes", "nodes")
+    }
     fields = {renamed.get(key, key): _frozen(value) for key, value in rest.items()}
     image = ImageOptions(**{key: _frozen(value) for key, value in config.get("image", {}).items()})
-    return Job(project=project, target=target, image=image, criteria=_criteria(config.get("criteria", {})), **fields)
+    nodes = config.get("nodes", 1)
+    hosts = nodes if isinstance(nodes, tuple) else ()
+    return Job(
+        project=project,
+        target=target,
+        nodes=len(hosts) or nodes,
+        hosts=hosts,
+        image=image,
+        criteria=_criteria(config.get("criteria", {})),
+        kubernetes=_cluster(config.get("kubernetes", {})),
+        **fields,
+    )
+
+
+def _cluster(table: Mapping[str, Any]) -> ClusterOptions:
+    renamed = {"ttl": "ttl_s"}
+    return ClusterOptions(**{renamed.get(key, key): _frozen(value) for key, value in table.items()})
 
 
 def _criteria(table: Mapping[str, Any]) -> Criteria:

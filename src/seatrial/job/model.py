@@ -7,7 +7,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-BackendName = Literal["auto", "local", "docker", "podman"]
+from seatrial.job.cluster import ClusterOptions
+
+BackendName = Literal["auto", "local", "docker", "podman", "k8s"]
 Launcher = Literal["auto", "torchrun", "none"]
 TargetKind = Literal["script", "module", "recipe", "image"]
 
@@ -90,7 +92,8 @@ class Job(Strict):
     Attributes:
         project: the folder that becomes the working directory; absolute.
         backend: where to run; ``auto`` takes the first that works.
-        gpus: the request as typed; parsed by job.gpus.
+        gpus: the request as typed; parsed by job.gpus. On several nodes: those of each.
+        nodes: machines, or pods. hosts: their names, where there is no cluster to find them.
         data, models: host folders for /data and /models.
         mounts: further ``SOURCE:TARGET[:ro|rw]`` mounts, as typed.
         env: variables for the target. ``env_files`` are read on the host and lose against ``env``.
@@ -109,6 +112,8 @@ class Job(Strict):
     name: str | None = None
     backend: BackendName = "auto"
     gpus: str = "auto"
+    nodes: int = 1
+    hosts: tuple[str, ...] = ()
     launcher: Launcher = "auto"
     data: DataMount | None = None
     models: DataMount | None = None
@@ -132,3 +137,4 @@ class Job(Strict):
     resume: str | None = None
     image: ImageOptions = Field(default_factory=ImageOptions)
     criteria: Criteria = Field(default_factory=Criteria)
+    kubernetes: ClusterOptions = Field(default_factory=ClusterOptions)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from seatrial.job.cluster import ClusterPlan
 from seatrial.job.model import Job
 
 SCHEMA_VERSION = 1
@@ -31,7 +32,8 @@ CONTAINER_RESUME = "/seatrial/resume"
 
 #: none: no GPU. nvidia-runtime: ``--gpus`` (toolkit's hook or, from Docker 29.2, CDI inside). cdi: ``--device
 #: nvidia.com/gpu=…``. device-nodes: /dev/nvidia* and the driver's libraries bind-mounted. host: a local process.
-Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host"]
+#: device-plugin: Kubernetes asks the plugin of the node it picks.
+Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin"]
 
 
 class Frozen(BaseModel):
@@ -118,14 +120,20 @@ class AgentPlan(Frozen):
         script: index in ``argv`` where the target's own command begins behind ``python`` (torchrun replaces what
             is before it), or None when the command is no Python program of ours to relaunch.
         launcher: ``torchrun`` or ``none``; already decided.
-        processes: ranks that torchrun starts; 1 otherwise.
+        processes: ranks that torchrun starts on each node; 1 otherwise.
+        nodes: machines or pods that train together; min_nodes: torchrun goes on with so few, None: needs all.
+        node_rank: this machine's number, or None where ``node_rank_variable`` of the environment tells it.
+        rendezvous: ``HOST:PORT`` where torchrun's processes meet over c10d; ``$NAME`` is taken from the environment.
+        restarts: how often torchrun starts the ranks again after one has failed.
         env: set for the target on top of the container's environment.
         secrets: names; values are files of that name in ``secrets_dir``, read and deleted at the start.
         gpu_mode: ``required`` (fail closed), ``none`` (CPU asked for) or ``auto-cpu`` (auto found none).
         gpus: expected GPUs in CUDA order.
+        gpu_count: how many GPUs must be visible where nobody could know which; the agent then takes those.
         check: ``torch`` (a torch kernel on each GPU), ``driver`` (a driver-level one), ``none``.
         gpu_memory_bytes: limit that an unmodified torch or TensorFlow script is held to, or None.
         interactive: a shell: checks run, then the target inherits the terminal.
+        framed: events go to stdout, too, as lines of seatrial.frames: nothing but the log leaves this place.
         host_sampled: the agent runs beside a container without Python (companion): checks only.
     """
 
@@ -136,11 +144,18 @@ class AgentPlan(Frozen):
     script: int | None = None
     launcher: Literal["torchrun", "none"] = "none"
     processes: int = 1
+    nodes: int = 1
+    min_nodes: int | None = None
+    node_rank: int | None = None
+    node_rank_variable: str | None = None
+    rendezvous: str | None = None
+    restarts: int = 0
     env: dict[str, str] = Field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     secrets_dir: str | None = None
     gpu_mode: Literal["required", "none", "auto-cpu"] = "none"
     gpus: tuple[Gpu, ...] = ()
+    gpu_count: int | None = None
     check: Literal["torch", "driver", "none"] = "none"
     gpu_memory_bytes: int | None = None
     sample_interval_s: float = 1.0
@@ -148,6 +163,7 @@ class AgentPlan(Frozen):
     timeout_s: float | None = None
     interactive: bool = False
     host_sampled: bool = False
+    framed: bool = False
 
 
 class ContainerPlan(Frozen):
@@ -212,7 +228,7 @@ class Plan(Frozen):
     Attributes:
         run_id: ID of the run this plan makes; also its folder's name.
         image: None on the local backend.
-        container: None on the local backend.
+        container: None on the local backend and on a cluster. cluster: the pods, on Kubernetes.
         companion: a second container for the GPU checks when ``image.python`` is None.
         python: interpreter of the local backend, which runs agent and target. venv: where it must be made first.
         injection: how the GPUs get in.
@@ -223,11 +239,12 @@ class Plan(Frozen):
     run_id: str
     created_at: str
     job: Job
-    backend: Literal["local", "docker", "podman"]
+    backend: Literal["local", "docker", "podman", "k8s"]
     injection: Injection
     gpus: tuple[Gpu, ...]
     image: ImagePlan | None = None
     container: ContainerPlan | None = None
+    cluster: ClusterPlan | None = None
     companion: ContainerPlan | None = None
     companion_image: str | None = None
     python: str | None = None

@@ -14,7 +14,7 @@ import seatrial
 
 #: What goes in, relative to the package. What is not listed is not there: the agent imports nothing else of ours.
 _ROOMS = ("agent", "probe", "findings")
-_FILES = ("__init__.py", "events.py")
+_FILES = ("__init__.py", "events.py", "frames.py")
 
 _MAIN = "import sys\nfrom seatrial.agent.__main__ import main\nsys.exit(main())\n"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import events
-from seatrial.agent import output
+from seatrial.agent import output, pass_through
 from seatrial.agent.journal import Journal
 from seatrial.agent.redaction import Redactor
 
@@ -21,16 +21,16 @@ def pipe_full_of(count):
 def test_a_reader_that_left_costs_nothing():
     read_end, write_end = os.pipe()
     os.close(read_end)
-    engine = output.PassThrough(write_end)
+    engine = pass_through.PassThrough(write_end)
     engine.write(b"x" * 100_000)
     assert not engine.waiting
     os.close(write_end)
 
 
 def test_a_reader_that_stalls_is_waited_for_once(monkeypatch):
-    monkeypatch.setattr(output, "STALL_S", 0.1)
+    monkeypatch.setattr(pass_through, "STALL_S", 0.1)
     read_end, write_end = pipe_full_of(4096)
-    engine = output.PassThrough(write_end)
+    engine = pass_through.PassThrough(write_end)
     for _ in range(20):
         engine.write(b"x" * 100_000)
     assert engine.dropped_bytes > 1_000_000
@@ -46,7 +46,7 @@ def test_a_full_disk_keeps_the_stream_flowing_and_is_noted(tmp_path):
     journal = Journal(str(tmp_path / "events.jsonl"))
     index = output.open_index(str(tmp_path / "output.idx"))
     stream = output.Stream(1, read_end, "/dev/full", index, Redactor([]), journal)
-    stream.engine = output.PassThrough(engine_write)
+    stream.engine = pass_through.PassThrough(engine_write)
     os.write(write_end, b"still here")
     os.close(write_end)
     while stream.pump():

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import ConfigError, DataError, UsageError
+from seatrial.job.cluster import ClusterOptions
+from seatrial.job.cluster_config import KubernetesTable
 from seatrial.job.config import ConfigFile, ImageTable, json_schema
 from seatrial.job.loading import load_job
 from seatrial.job.model import Criteria, DataMount, ImageOptions, Job, Target
@@ -276,7 +278,8 @@ def test_the_file_can_say_all_that_a_job_holds() -> None:
     renamed = {"on": "backend", "memory": "memory_bytes", "shm_size": "shm_bytes", "gpu_memory": "gpu_memory_bytes"}
     renamed |= {"timeout": "timeout_s", "grace": "grace_s"}
     sayable = {renamed.get(key, key) for key in ConfigFile.model_fields} - {"module", "args"}
-    assert sayable == set(Job.model_fields) - {"project"}
+    assert sayable == set(Job.model_fields) - {"project", "hosts"}
+    assert set(KubernetesTable.model_fields) - {"ttl"} == set(ClusterOptions.model_fields) - {"ttl_s"}
     assert set(ImageTable.model_fields) == set(ImageOptions.model_fields)
 
 

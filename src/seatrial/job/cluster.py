@@ -1,0 +1,150 @@
+"""What a Job asks of a cluster, and the pods of a Plan. Pure data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: job: Indexed Job, or one Job a node before Kubernetes 1.24. pytorchjob: Kubeflow v1. trainjob: Kubeflow v2.
+Kind = Literal["job", "pytorchjob", "trainjob"]
+CodeWay = Literal["image", "configmap", "none"]
+
+#: Where the agent, its plan and the files of small things are inside a pod; read-only.
+POD_CONFIG = "/seatrial/config"
+POD_CODE = "/seatrial/code"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Volume(_Frozen):
+    """A volume of a cluster.
+
+    Attributes:
+        kind: ``pvc`` (a PersistentVolumeClaim's name), ``hostpath`` (a folder of the node) or ``emptydir``.
+        value: name, absolute path, or "" for an emptyDir.
+        path: folder inside the claim, "" for its root.
+    """
+
+    kind: Literal["pvc", "hostpath", "emptydir"]
+    value: str = ""
+    path: str = ""
+
+    @property
+    def lasting(self) -> bool:
+        """It outlives the pod."""
+        return self.kind != "emptydir"
+
+    def __str__(self) -> str:
+        inside = f"/{self.path}" if self.path else ""
+        return f"{self.kind}:{self.value}{inside}" if self.value else self.kind
+
+
+class Toleration(_Frozen):
+    """A taint that a pod puts up with; ``value`` None: whatever its value; ``effect`` None: every effect."""
+
+    key: str
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+
+class ClusterOptions(_Frozen):
+    """The ``[kubernetes]`` table.
+
+    Attributes:
+        kind: ``auto`` picks by the CRDs found.
+        context, namespace: of the kubeconfig; None: its current ones.
+        data, models: volumes for /data and /models; without one, models lie in the pod and go with it.
+        code: ``auto``: a single script in a ConfigMap, more in the image.
+        registry: where images with the project's code are pushed, e.g. ``ghcr.io/me``.
+        gpu_resource: the extended resource that stands for a GPU.
+        restarts: how often a lost or failed pod is started again; None: 3 where checkpoints outlive it, else 0.
+        min_nodes: elastic: torchrun goes on with so few nodes; None: all or nothing.
+        ttl_s: the cluster deletes an ended workload after so long, should nobody collect it.
+        uid: user and group of the pods.
+        require_capacity: refuse a run that no node of now could hold.
+    """
+
+    kind: Literal["auto", "job", "pytorchjob", "trainjob"] = "auto"
+    context: str | None = None
+    namespace: str | None = None
+    data: Volume | None = None
+    models: Volume | None = None
+    code: Literal["auto", "image", "configmap"] = "auto"
+    registry: str | None = None
+    gpu_resource: str = "nvidia.com/gpu"
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    priority_class: str | None = None
+    runtime_class: str | None = None
+    service_account: str | None = None
+    image_pull_secrets: tuple[str, ...] = ()
+    restarts: int | None = None
+    min_nodes: int | None = None
+    ttl_s: int = 24 * 3600
+    uid: int | None = None
+    require_capacity: bool = False
+
+
+class PodMount(_Frozen):
+    """A volume at a path; ``sub_path`` is a folder or file inside it."""
+
+    volume: Volume
+    target: str
+    sub_path: str = ""
+    read_only: bool = False
+
+
+class ClusterPlan(_Frozen):
+    """The workload, as every kind renders it.
+
+    Attributes:
+        name: of the workload and everything beside it: a DNS label.
+        indexed: the ``job`` kind is one Indexed Job; else one Job a node.
+        gpus, cpus, memory_bytes: of each pod; requests equal limits.
+        code: how the project's code gets in. files: target path → text of a ConfigMap's file.
+        uid: user, group and fsGroup.
+        run_mount: where the run's folder lies when a volume keeps it, else None (an emptyDir).
+        grace_s: between the kubelet's SIGTERM and SIGKILL.
+        runtime: name of the ClusterTrainingRuntime, for ``trainjob``.
+        pull_policy: ``Never`` is for clusters on this machine's engine.
+    """
+
+    name: str
+    kind: Kind
+    indexed: bool = True
+    context: str | None = None
+    namespace: str = "default"
+    nodes: int = 1
+    min_nodes: int | None = None
+    gpus: int = 0
+    gpu_resource: str = "nvidia.com/gpu"
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    shm_bytes: int
+    image: str
+    command: tuple[str, ...]
+    workdir: str
+    env: dict[str, str] = Field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    code: CodeWay = "none"
+    files: dict[str, str] = Field(default_factory=dict)
+    mounts: tuple[PodMount, ...] = ()
+    run_mount: PodMount | None = None
+    read_only_root: bool = True
+    uid: int = 1000
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    priority_class: str | None = None
+    runtime_class: str | None = None
+    service_account: str | None = None
+    image_pull_secrets: tuple[str, ...] = ()
+    restarts: int = 0
+    ttl_s: int = 24 * 3600
+    grace_s: int = 40
+    timeout_s: float | None = None
+    port: int = 29400
+    runtime: str = "torch-distributed"
+    labels: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,159 @@
+"""The ``[kubernetes]`` table of seatrial.toml as people write it.
+
+    [kubernetes]
+    kind = "auto"                             # auto, job, pytorchjob, trainjob
+    namespace = "team-a"
+    data = "pvc:mnist"                        # pvc:NAME[/FOLDER], hostpath:/FOLDER, emptydir
+    models = "pvc:models/alice"
+    registry = "ghcr.io/me"
+    tolerations = ["team=vision:NoSchedule"]  # KEY[=VALUE][:EFFECT]
+
+    [kubernetes.node_selector]
+    "nvidia.com/gpu.product" = "NVIDIA-H200"
+
+On the command line volumes stand where folders do: ``--data pvc:mnist``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import WithJsonSchema as Schema
+
+from seatrial.errors import UsageError
+from seatrial.job import units
+from seatrial.job.cluster import Toleration, Volume
+
+#: DNS-1123 subdomain: kubernetes.io/docs/concepts/overview/working-with-objects/names.
+_OBJECT = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+_VOLUME = re.compile(r"^(pvc:|hostpath:|emptydir$)")
+_TOLERATION = re.compile(r"^([^=:\s]+)(?:=([^:\s]*))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?$")
+
+
+def parse_volume(text: Any) -> Volume:
+    """``pvc:NAME[/FOLDER]``, ``hostpath:/FOLDER`` or ``emptydir``. Raises ValueError."""
+    if isinstance(text, Volume):
+        return text
+    kind, _, value = str(text).partition(":")
+    if kind == "emptydir" and not value:
+        return Volume(kind="emptydir")
+    if kind == "hostpath" and value.startswith("/") and ".." not in value.split("/"):
+        return Volume(kind="hostpath", value=value.rstrip("/") or "/")
+    if kind == "pvc":
+        name, _, path = value.partition("/")
+        if re.fullmatch(_OBJECT, name) and ".." not in path.split("/"):
+            return Volume(kind="pvc", value=name, path=path.strip("/"))
+    raise ValueError(f"expected pvc:NAME[/FOLDER], hostpath:/FOLDER or emptydir, got {text!r}")
+
+
+def parse_toleration(text: Any) -> Toleration:
+    """``KEY[=VALUE][:EFFECT]``. Raises ValueError."""
+    if isinstance(text, Toleration):
+        return text
+    match = _TOLERATION.match(str(text))
+    if match is None:
+        raise ValueError(f'expected KEY[=VALUE][:EFFECT] such as "nvidia.com/gpu:NoSchedule", got {text!r}')
+    return Toleration(key=match[1], value=match[2], effect=match[3])  # type: ignore[arg-type]  # the pattern's words
+
+
+def parse_nodes(value: Any) -> int | tuple[str, ...]:
+    """A count, or the hosts of a run without a cluster: ``2`` or ``host1,host2``. Raises ValueError."""
+    text = str(value)
+    if isinstance(value, tuple):
+        return value
+    if text.isdigit() and int(text) >= 1 and not isinstance(value, bool):
+        return int(text)
+    hosts = tuple(word.strip() for word in text.split(",")) if isinstance(value, str) else ()
+    if hosts and all(re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.:_-]*[A-Za-z0-9])?", host) for host in hosts):
+        if len(set(hosts)) < len(hosts):
+            raise ValueError(f"a host is named twice in {value!r}")
+        if not text.lstrip("-").isdigit():
+            return hosts
+    raise ValueError(f"expected a number of nodes, or hosts such as host1,host2; got {value!r}")
+
+
+def _whole(least: int) -> Any:
+    def read(value: Any) -> int:
+        if not isinstance(value, bool) and re.fullmatch(r"\d+", str(value)) and int(value) >= least:
+            return int(value)
+        raise ValueError(f"expected a whole number from {least}, got {value!r}")
+
+    return read
+
+
+def _seconds(value: Any) -> int:
+    try:
+        return int(units.parse_seconds(str(value)))
+    except UsageError as error:
+        raise ValueError(error.message) from None
+
+
+def _object_name(value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(_OBJECT, value):
+        return value
+    raise ValueError(f"expected a name of Kubernetes (lower-case letters, digits, - and .), got {value!r}")
+
+
+_TEXT: dict[str, Any] = {"type": "string"}
+VolumeText = Annotated[
+    Volume, BeforeValidator(parse_volume), Schema({**_TEXT, "examples": ["pvc:models", "hostpath:/data", "emptydir"]})
+]
+TolerationText = Annotated[
+    Toleration, BeforeValidator(parse_toleration), Schema({**_TEXT, "examples": ["nvidia.com/gpu:NoSchedule"]})
+]
+ObjectName = Annotated[str, BeforeValidator(_object_name), Schema({**_TEXT, "pattern": f"^{_OBJECT}$"})]
+Nodes = Annotated[
+    int | tuple[str, ...],
+    BeforeValidator(parse_nodes),
+    Schema({"anyOf": [{"type": "integer", "minimum": 1}, {**_TEXT, "examples": ["host1,host2"]}]}),
+]
+
+
+class KubernetesTable(BaseModel):
+    """Where and how a run is placed on a cluster."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    kind: Literal["auto", "job", "pytorchjob", "trainjob"] = Field(
+        default="auto", description="What runs the pods; auto picks by the CRDs that the cluster has."
+    )
+    context: str | None = Field(default=None, description="Context of the kubeconfig; its current one by default.")
+    namespace: ObjectName | None = Field(default=None, description="Namespace; the context's by default.")
+    data: VolumeText | None = Field(default=None, description="Volume at /data: pvc:NAME[/FOLDER] or hostpath:/FOLDER.")
+    models: VolumeText | None = Field(default=None, description="Volume at /models; checkpoints lie on it, too.")
+    code: Literal["auto", "image", "configmap"] = Field(default="auto", description="How the code gets into the pod.")
+    registry: str | None = Field(default=None, description="Where built images are pushed, such as ghcr.io/me.")
+    gpu_resource: str = Field(default="nvidia.com/gpu", description="Resource that stands for a GPU or MIG slice.")
+    node_selector: dict[str, str] = Field(default={}, description="Labels that the pods' nodes must have.")
+    tolerations: list[TolerationText] = Field(default=[], description="Taints put up with: KEY[=VALUE][:EFFECT].")
+    priority_class: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
+    runtime_class: ObjectName | None = Field(default=None, description="RuntimeClass of the pods, such as nvidia.")
+    service_account: ObjectName | None = Field(default=None, description="ServiceAccount of the pods.")
+    image_pull_secrets: list[ObjectName] = Field(default=[], description="Secrets for pulling the image.")
+    restarts: Annotated[int | None, BeforeValidator(_whole(0))] = Field(
+        default=None, description="How often a lost pod starts again; 3 where checkpoints outlive it, else 0."
+    )
+    min_nodes: Annotated[int | None, BeforeValidator(_whole(1))] = Field(
+        default=None, description="Elastic: go on with so few nodes."
+    )
+    ttl: Annotated[int, BeforeValidator(_seconds)] = Field(
+        default=24 * 3600, description="The cluster deletes an ended workload that nobody collected after this."
+    )
+    uid: Annotated[int | None, BeforeValidator(_whole(1))] = Field(
+        default=None, description="User and group of the pods; yours by default, 1000 for root."
+    )
+    require_capacity: bool = Field(default=False, description="Refuse a run that no node of now could hold.")
+
+
+def volumes_apart(table: Mapping[str, Any]) -> dict[str, Any]:
+    """``data = "pvc:mnist"`` as ``kubernetes.data``: a cluster's volume is no folder of this machine."""
+    moved = {
+        key: table[key] for key in ("data", "models") if isinstance(table.get(key), str) and _VOLUME.match(table[key])
+    }
+    if not moved:
+        return dict(table)
+    rest = {key: value for key, value in table.items() if key not in moved}
+    return {**rest, "kubernetes": {**rest.get("kubernetes", {}), **moved}}
