@@ -70,9 +70,7 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
     store = RunStore(job.project)
     run = store.create(new_run_id(), job.name)
     try:
-        with leases(environ).locked():
-            selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
-            leases(environ).take([gpu.uuid for gpu in selection.gpus], run.id)
+        selection = _select_and_lease(ground, run, environ)
         plan = _plan(ground, run, selection, environ, interactive=interactive)
         run.save_plan(plan)
     except BaseException:
@@ -138,6 +136,16 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     elif plan.job.models is not None:
         make_folder(plan.job.models.source)
     handover.write_secrets(plan.job, plan.run_id, environ)
+
+
+def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> Selection:
+    """Choose and take under one lock: two runs started together get different GPUs."""
+    if not ground.host.gpus:
+        return select_gpus(ground.job, ground.script, ground.host, leased={})
+    with leases(environ).locked():
+        selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
+        leases(environ).take([gpu.uuid for gpu in selection.gpus], run.id)
+    return selection
 
 
 def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:

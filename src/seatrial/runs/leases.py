@@ -66,12 +66,17 @@ class Leases:
             self.folder.chmod(0o1777)  # every user leases here; nobody can remove another's
         except PermissionError:
             pass  # its owner did so
-        descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        # Reading is enough to lock it. Opened with O_CREAT, another user's file would be refused even so: the kernel's
+        # fs.protected_regular guards sticky folders (sysctl/fs, "protected_regular").
+        lock = self.folder / ".lock"
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock.touch(exist_ok=False)
+            lock.chmod(0o644)  # whatever the umask: others must be able to read it
+        except FileExistsError:
+            pass
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(descriptor)
 
     def current(self) -> dict[str, str]:
         """GPU UUID → ID of the run that holds it, for the leases that are not void."""
@@ -86,7 +91,7 @@ class Leases:
         """Lease these GPUs to a run that this process is about to start. Call under ``locked``."""
         for uuid in gpu_uuids:
             lease = Lease(gpu_uuid=uuid, run_id=run_id, launcher=Launcher.this_process())
-            self._path(lease).write_text(lease.model_dump_json())
+            write_atomically(self._path(lease), lease.model_dump_json().encode())
 
     def bind(self, run_id: str, handle: Handle) -> None:
         """The run has started: from now on its leases live as long as it does."""

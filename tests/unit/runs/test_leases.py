@@ -81,3 +81,26 @@ def test_a_damaged_lease_file_is_no_lease(leases):
 
 def test_the_folder_can_be_chosen(tmp_path):
     assert default_folder({"SEATRIAL_LEASES": str(tmp_path)}) == tmp_path
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become two other users")
+def test_two_users_share_the_folder(tmp_path):
+    """Seen on a machine where root had leased first: another user could not open the lock."""
+    folder = tmp_path / "leases"
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    program = (
+        "import os, sys; from pathlib import Path; from seatrial.runs.leases import Leases\n"
+        "os.umask(0o077); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))\n"
+        "leases = Leases(Path(sys.argv[2]), lambda handle: True)\n"
+        "with leases.locked(): leases.take([f'GPU-{sys.argv[1]}'], f'run-{sys.argv[1]}'); print(leases.current())"
+    )
+    folder.mkdir()
+    folder.chmod(0o1777)
+    for uid in ("1001", "1002"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, uid, str(folder)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"'GPU-{uid}': 'run-{uid}'" in done.stdout
