@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_session.py --data DIR --out DIR [--only mnist,cifar10] [--skip baseline]
 
-DIR holds mnist/, cifar10/, sms_spam/ and bert/vocab.txt. Every part runs in a process of its own with a time limit, so one
-that crashes or hangs ends alone. OUT gets NAME.log of each part and results.json after each.
+DIR holds mnist/, cifar10/, sms_spam/ and bert/vocab.txt. Every part runs in a process of its own with a time limit, so
+that one that crashes or hangs ends alone. OUT gets NAME.log of each part and results.json after each.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import json
 import lzma
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def mnist_kernels(data):
 
     tables = {}
     for engine in ("graph", "compile+graph"):
-        step, chosen, span = mnist_step(data, engine, "tf32")
+        _, chosen, span = mnist_step(data, engine, "tf32")
         chosen.run(span.shape, 64)
         torch.cuda.synchronize()
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
@@ -384,6 +385,19 @@ def python(*arguments, events=None, check=True):
     return done.stdout
 
 
+def run_limited(command, log):
+    """Run a part; at its time limit it and everything it started is killed. Raises SubprocessError."""
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        code = process.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+
+
 def unpack_cifar10(data):
     """The .bin files, unpacked once: decompressing takes longer than training."""
     folder = Path(os.environ["SESSION_OUT"]) / "cifar10"
@@ -417,7 +431,7 @@ def main():
         command = [sys.executable, __file__, "--part", name, "--data", str(arguments.data), "--out", str(arguments.out)]
         with log.open("w") as file:
             try:
-                subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, timeout=LIMIT_S, check=True)
+                run_limited(command, file)
                 text = log.read_text().rsplit("RESULT ", 1)[1]
                 results[name] = json.loads(text)
             except (subprocess.SubprocessError, IndexError, ValueError) as error:

@@ -54,7 +54,7 @@ def staircase(every: float, gamma: float = 0.1, warmup: float = 0.0) -> Schedule
 
 def _rising(step: int, steps: int, warmup: float) -> float | None:
     begin = warmup * steps
-    return (step + 1) / begin if step + 1 < begin else None
+    return (step + 1) / begin if step < begin else None
 
 
 def table(schedules: list[Schedule], steps: int, device: torch.device) -> torch.Tensor:

@@ -1,0 +1,90 @@
+"""The loop: resume, NaN, early stopping, the best checkpoint, engines that are not there."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from seatrial.train.checkpoint import checkpoints, load  # noqa: E402
+from seatrial.train.errors import CheckpointError, DivergedError, InputError  # noqa: E402
+from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
+from seatrial.train.schedules import cosine  # noqa: E402
+from seatrial.train.step import Step  # noqa: E402
+from seatrial.train.streaming import StreamedImages  # noqa: E402
+from seatrial.train.trackers import Trackers  # noqa: E402
+
+pytestmark = pytest.mark.torch
+Make = Callable[..., Step]
+
+
+def dropout() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def train(step: Step, epochs: int = 3, losses: list[float] | None = None, **settings: Any) -> Outcome:
+    answers = iter(losses or [1.0] * 100)
+    return fit(step, lambda: {"test_loss": next(answers), "accuracy": 0.5}, Trackers([]), Settings(epochs, **settings))
+
+
+@pytest.mark.parametrize("kind", ["resident", "streamed"])
+def test_resume_within_an_epoch_is_bit_identical(make_step: Make, tmp_path: Path, kind: str) -> None:
+    options: dict[str, Any] = {"network": dropout, "schedule": cosine(), "epochs": 3}
+    if kind == "streamed":
+        options["source"] = StreamedImages
+    whole = make_step(**options)
+    train(whole, checkpoints=tmp_path, every_steps=2, keep=100)
+    assert len(checkpoints(tmp_path)) == 3 * 3  # steps 2 and 4 of five, and the end, of every epoch
+    place = tmp_path / "checkpoint-0000000007.pt"  # the second epoch after its second step
+    resumed = make_step(**options)
+    outcome = train(resumed, resume=place)
+    assert len(outcome.losses) == 15 - 7
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+
+
+def test_nan_stops_names_the_step_and_keeps_what_was_good(make_step: Make, tmp_path: Path) -> None:
+    calls = 0
+
+    def loss(model: nn.Module, images: Any, labels: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        value = nn.functional.cross_entropy(model(images), labels)
+        return value * float("nan") if calls == 5 + 3 else value
+
+    with pytest.raises(DivergedError, match="the loss became nan in epoch 2 at step 3"):
+        train(make_step(loss=loss), checkpoints=tmp_path)
+    (good,) = checkpoints(tmp_path)
+    assert good.name == "checkpoint-0000000005.pt"
+    assert all(tensor.isfinite().all() for tensor in load(good)["model"].values())
+
+
+def test_early_stopping_and_the_best_checkpoint(make_step: Make, tmp_path: Path) -> None:
+    outcome = train(make_step(), 10, [3.0, 2.0, 2.5, 2.1, 1.0], patience=2, checkpoints=tmp_path, keep=1)
+    assert outcome.epochs == 4
+    assert load(tmp_path / "best.pt")["epoch"] == 3  # saved after epoch 2: goes on with the third
+    assert len(checkpoints(tmp_path)) == 1
+
+
+def test_a_checkpoint_of_another_model(make_step: Make, tmp_path: Path) -> None:
+    train(make_step(), 1, checkpoints=tmp_path)
+    with pytest.raises(CheckpointError, match=r"1\.weight is \(16, 36\) there, \(8, 36\) here"):
+        train(
+            make_step(network=lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3))),
+            resume=tmp_path,
+        )
+
+
+def test_a_graph_on_a_cpu_falls_back_with_the_reason(make_step: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = train(make_step(), engine="graph").losses
+    assert "no CUDA graph on a CPU; steps run eagerly" in capsys.readouterr().out
+    assert graph == train(make_step()).losses
+
+
+def test_unknown_engine(make_step: Make) -> None:
+    with pytest.raises(InputError, match="engine 'warp' is not one of auto, eager"):
+        train(make_step(), engine="warp")

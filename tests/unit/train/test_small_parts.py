@@ -1,0 +1,173 @@
+"""Schedules, augmentation, precision, data checks, Muon, texts, charts: each by itself."""
+
+import math
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from seatrial.train import augment  # noqa: E402
+from seatrial.train.distributed import Ranks  # noqa: E402
+from seatrial.train.errors import DataError, InputError  # noqa: E402
+from seatrial.train.images import ImageSet, Normalisation, TestImages  # noqa: E402
+from seatrial.train.memory import cap  # noqa: E402
+from seatrial.train.muon import orthogonalised  # noqa: E402
+from seatrial.train.peaks import peak_tflops  # noqa: E402
+from seatrial.train.plot import line_chart  # noqa: E402
+from seatrial.train.precision import choose_precision  # noqa: E402
+from seatrial.train.schedules import cosine, staircase, triangle  # noqa: E402
+from seatrial.train.texts import Texts, TextSet  # noqa: E402
+from seatrial.train.trackers import open_trackers  # noqa: E402
+
+pytestmark = pytest.mark.torch
+CPU = torch.device("cpu")
+ALONE = Ranks(0, 1, CPU)
+
+
+def test_schedules() -> None:
+    warm = cosine(warmup=0.1)
+    assert [round(warm(step, 100), 3) for step in (0, 4, 9, 10, 55, 99)] == [0.1, 0.5, 1.0, 1.0, 0.5, 0.0]
+    assert triangle(0.2)(19, 100) == 1 and triangle(0.2)(60, 100) == pytest.approx(0.5)
+    assert [staircase(0.5, 0.1)(step, 10) for step in (0, 4, 5, 9)] == [1, 1, 0.1, 0.1]
+
+
+def test_augmentation_repeats_under_a_seed_and_keeps_still_images() -> None:
+    images = torch.rand(16, 3, 8, 8)
+    for change in (augment.flip, lambda x: augment.crop(x, 2), lambda x: augment.affine(x, 10, 0.1, 0.1, 5)):
+        torch.manual_seed(1)
+        first = change(images)
+        torch.manual_seed(1)
+        assert torch.equal(change(images), first)
+        assert first.shape == images.shape and not torch.equal(first, images)
+        assert not torch.equal(change(images), first)
+    assert torch.allclose(augment.affine(images), images, atol=1e-5)
+    flat = torch.full((4, 1, 8, 8), 7.0)
+    assert torch.equal(augment.crop(flat, 3), flat)
+
+
+def test_crop_moves_by_whole_pixels() -> None:
+    images = torch.arange(64.0).view(1, 1, 8, 8).repeat(200, 1, 1, 1)
+    padded = torch.nn.functional.pad(images[:1], (1, 1, 1, 1), mode="reflect")[0, 0]
+    views = {tuple(padded[i : i + 8, j : j + 8].flatten().tolist()) for i in range(3) for j in range(3)}
+    assert {tuple(image.flatten().tolist()) for image in augment.crop(images, 1)} == views
+
+
+def test_affine_turns_by_at_most_the_angle() -> None:
+    """A bright dot to the right of the centre stays on its circle, within the angle."""
+    torch.manual_seed(0)
+    images = torch.zeros(64, 1, 65, 65)
+    images[:, :, 30:35, 55:60] = 1
+    turned = augment.affine(images, degrees=20)
+    mass = turned.sum((1, 2, 3))
+    axis = torch.arange(65.0) - 32
+    x, y = (turned.sum((1, 2)) @ axis) / mass, (turned.sum((1, 3)) @ axis) / mass
+    angles = torch.atan2(y, x) * 180 / math.pi
+    assert angles.abs().max() <= 20.5 and angles.abs().max() > 10
+    assert (x.square() + y.square()).sqrt().sub(25).abs().max() < 0.5
+
+
+@pytest.mark.parametrize("name", ["fp16", "tf32"])
+def test_what_a_cpu_does_not_have(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} needs a GPU"):
+        choose_precision(name, CPU)
+
+
+def test_auto_precision_on_a_cpu_is_fp32() -> None:
+    assert choose_precision("auto", CPU, "bf16").name == "fp32"
+
+
+def test_labels_out_of_range() -> None:
+    with pytest.raises(DataError, match="labels run from 0 to 7, but the model has classes 0 to 2"):
+        ImageSet(torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 7]), 3)
+
+
+def test_normalisation_is_of_the_data() -> None:
+    images = torch.randint(0, 256, (50, 3, 5, 5), dtype=torch.uint8)
+    normal = Normalisation.of(images)(images.float())
+    assert normal.mean((0, 2, 3)).abs().max() < 1e-5
+    assert (normal.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-5
+
+
+def test_the_ranks_test_shares_cover_the_set_once() -> None:
+    data = ImageSet(torch.arange(7, dtype=torch.uint8).view(7, 1, 1, 1), torch.arange(7), 7)
+    same = Normalisation(torch.ones(1, 1, 1), torch.zeros(1, 1, 1))
+    seen = [
+        int(label)
+        for rank in range(3)
+        for _, labels in TestImages(data, same, Ranks(rank, 3, CPU), 2)
+        for label in labels
+    ]
+    assert sorted(seen) == list(range(7))
+
+
+def test_memory_fraction_needs_a_gpu() -> None:
+    with pytest.raises(InputError, match="needs a GPU"):
+        cap(0.5, CPU)
+    with pytest.raises(InputError, match="above 0 and at most 1"):
+        cap(1.5, CPU)
+
+
+def test_orthogonalised_brings_singular_values_near_one() -> None:
+    torch.manual_seed(0)
+    updates = [torch.randn(8, 3, 3, 3), torch.randn(32, 2, 3, 3), torch.randn(8, 3, 3, 3)]
+    for update, original in zip(orthogonalised(updates), updates, strict=True):
+        assert update.shape == original.shape
+        values = torch.linalg.svdvals(update.flatten(1))
+        assert values.max() < 1.4 and values.median() > 0.4
+
+
+def test_texts_have_like_lengths_and_every_one_once() -> None:
+    lengths = torch.randint(3, 60, (101,), generator=torch.Generator().manual_seed(0)).tolist()
+    data = TextSet.of([[number + 1] * length for number, length in enumerate(lengths)], torch.zeros(101).long())
+    source = Texts(data, 16, ALONE, seed=3)
+    shapes = sorted(span.shape for span in source.spans)
+    orders = []
+    for epoch in (1, 2):
+        source.start(epoch, 0)
+        assert sorted(span.shape for span in source.spans) == shapes  # all of them can be captured beforehand
+        seen = []
+        for step, span in enumerate(source.spans):
+            (tokens, real), _ = source.load(torch.tensor([step]), span.shape, 0, span.shape.rows)
+            assert tokens.shape == (span.shape.rows, span.shape.length) == real.shape
+            assert real.sum(1).tolist() == [lengths[int(row[0]) - 1] for row in tokens]
+            seen += tokens[:, 0].tolist()
+        assert sorted(seen) == list(range(1, 102))
+        orders.append(seen)
+    assert orders[0] != orders[1]
+    assert source.padding < 0.25
+
+
+def test_a_text_that_is_too_long() -> None:
+    with pytest.raises(DataError, match="a text has 513 tokens"):
+        TextSet.of([[1] * 513], torch.tensor([0]))
+
+
+def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SEATRIAL_EVENTS", raising=False)
+    with pytest.raises(InputError, match="no tracker 'abacus'"):
+        open_trackers(["abacus"], tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
+    with pytest.raises(InputError, match="the tracker mlflow cannot start") as refused:
+        open_trackers(["mlflow"], tmp_path)
+    assert refused.value.fix == "pip install mlflow sqlalchemy alembic"
+
+
+def test_tensorboard_writes_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    trackers = open_trackers(["tensorboard"], tmp_path)
+    trackers.log({"step": 1, "epoch": 1, "phase": "train", "loss": 0.5})
+    trackers.close()
+    assert any(path.stat().st_size for path in (tmp_path / "tensorboard").iterdir())
+
+
+def test_peaks() -> None:
+    assert peak_tflops("NVIDIA H200", "bf16") == 989.4
+    assert peak_tflops("NVIDIA H100 PCIe", "bf16") == 756
+    assert peak_tflops("Riva 128", "bf16") is None
+
+
+def test_chart_is_svg_with_every_point() -> None:
+    chart = ET.fromstring(line_chart({"a & b": [(1, 2), (10, 20)], "c": [(5, 5)]}, title="t", x="x", y="y"))
+    assert len(chart.findall("{http://www.w3.org/2000/svg}circle")) == 3
