@@ -44,7 +44,7 @@ from seatrial.errors import UsageError
 from seatrial.job import units
 from seatrial.job.cluster_config import KubernetesTable, Nodes
 from seatrial.job.gpus import GpuRequest
-from seatrial.job.model import BackendName, DataMount, Launcher
+from seatrial.job.model import BackendName, DataMount, Flavour, Launcher, SlimLevel
 
 _CONDITION = r"(>=|<=|==|>|<)\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -229,6 +229,12 @@ class ImageTable(_Table):
     build_network: Literal["default", "host", "none"] = Field(default="default", description="Network of the build.")
     requirements: list[str] = Field(default=[], description="Packages for pip beside what the project names.")
     system_packages: list[str] = Field(default=[], description="Debian packages needed at run time.")
+    target: str | None = Field(default=None, description="Machine to build for: h100, or driver=535.129,gpu=A4000.")
+    flavour: Flavour | None = Field(default=None, description="Kind of nvidia/cuda base; slim Python by default.")
+    torch_index: str | None = Field(default=None, description="Mirror of https://download.pytorch.org/whl.")
+    slim: SlimLevel = Field(default="none", description="How much is left out: docs/images.md.")
+    max_size: Size | None = Field(default=None, description="Largest image that seatrial build accepts, on disk.")
+    max_compressed: Size | None = Field(default=None, description="The same, as compressed layers.")
 
 
 class CriteriaTable(_Table):

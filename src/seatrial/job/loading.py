@@ -265,7 +265,8 @@ def _job(project: Path, config: dict[str, Any], target: Target) -> Job:
         if key not in ("target", "module", "args", "image", "criteria", "kubernetes", "nodes")
     }
     fields = {renamed.get(key, key): _frozen(value) for key, value in rest.items()}
-    image = ImageOptions(**{key: _frozen(value) for key, value in config.get("image", {}).items()})
+    sizes = {"max_size": "max_size_bytes", "max_compressed": "max_compressed_bytes"}
+    image = ImageOptions(**{sizes.get(key, key): _frozen(value) for key, value in config.get("image", {}).items()})
     nodes = config.get("nodes", 1)
     hosts = nodes if isinstance(nodes, tuple) else ()
     return Job(

@@ -11,6 +11,8 @@ from seatrial.job.cluster import ClusterOptions
 
 BackendName = Literal["auto", "local", "docker", "podman", "k8s"]
 Launcher = Literal["auto", "torchrun", "none"]
+Flavour = Literal["base", "runtime", "cudnn-runtime", "devel"]
+SlimLevel = Literal["none", "files", "unused", "arch"]
 TargetKind = Literal["script", "module", "recipe", "image"]
 
 
@@ -54,6 +56,11 @@ class ImageOptions(Strict):
         build_network: ``default``, ``host`` or ``none``.
         requirements: further packages for pip, on top of what the project names.
         system_packages: Debian packages the image needs at run time.
+        target: machine to build for (``h100``, ``driver=535.129,gpu=A4000``); None: the one that plans.
+        flavour: an nvidia/cuda base of this kind instead of slim Python; None: by need.
+        torch_index: mirror of https://download.pytorch.org/whl; the build's name (``cu126``) is appended.
+        slim: how much is left out of the image; docs/images.md says what each level does.
+        max_size_bytes, max_compressed_bytes: larger images fail ``seatrial build``; None: no budget.
     """
 
     base: str = "python:3.11-slim-bookworm"
@@ -65,6 +72,12 @@ class ImageOptions(Strict):
     build_network: Literal["default", "host", "none"] = "default"
     requirements: tuple[str, ...] = ()
     system_packages: tuple[str, ...] = ()
+    target: str | None = None
+    flavour: Flavour | None = None
+    torch_index: str | None = None
+    slim: SlimLevel = "none"
+    max_size_bytes: int | None = None
+    max_compressed_bytes: int | None = None
 
 
 class Criteria(Strict):

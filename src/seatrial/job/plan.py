@@ -95,6 +95,8 @@ class ImagePlan(Frozen):
         context_texts: path in the build context → text of a generated file.
         own_wheel: file name in the build context of our own wheel (training library and recipes), or None.
         secrets: build secret id → absolute host path.
+        stack: what was resolved, e.g. ``{"torch": "2.13.0", "build": "cu126", "python": "3.11"}``; also labels.
+        architectures: compute capabilities that a slimmed image is cut down to; () for any.
     """
 
     tag: str
@@ -107,6 +109,8 @@ class ImagePlan(Frozen):
     own_wheel: str | None = None
     secrets: dict[str, str] = Field(default_factory=dict)
     network: str = "default"
+    stack: dict[str, str] = Field(default_factory=dict)
+    architectures: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
