@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cli_project import Project, environment
 from seatrial.backends.docker import Docker
 from seatrial.backends.podman import Podman
 
@@ -61,3 +65,66 @@ def engine(request: pytest.FixtureRequest) -> Docker | Podman:
     """Docker, then Podman."""
     backend: Docker | Podman = request.getfixturevalue(request.param)
     return backend
+
+
+@pytest.fixture(scope="session")
+def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """For the command line: caches and leases of this test session alone."""
+    return environment(tmp_path_factory.mktemp("environ"))
+
+
+@pytest.fixture(scope="session")
+def project_name(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One a worker, so that all its projects share an image, which nobody else removes."""
+    name = f"test-project-{os.getpid()}"
+    yield name
+    for engine in ("docker", "podman"):
+        try:
+            listing = [engine, "images", "--format", "{{.Repository}}:{{.Tag}}", "--filter", f"reference=*/{name}:*"]
+            for tag in subprocess.run(listing, capture_output=True, text=True, timeout=60).stdout.split():
+                subprocess.run([engine, "image", "rm", tag], capture_output=True, timeout=60)
+        except FileNotFoundError:
+            pass
+
+
+def _project(request: pytest.FixtureRequest, backend: str) -> Project:
+    environ = dict(request.getfixturevalue("environ"))
+    folder = request.getfixturevalue("tmp_path") / request.getfixturevalue("project_name")
+    if backend == "local":
+        return Project(folder, backend, environ)
+    engine = request.getfixturevalue(f"{backend}_backend").call
+    environ[f"SEATRIAL_{backend.upper()}"] = shlex.join(engine)
+    return Project(folder, backend, environ, engine)
+
+
+_CONTAINERS = [pytest.param("docker", marks=pytest.mark.docker), pytest.param("podman", marks=pytest.mark.podman)]
+
+
+@pytest.fixture(params=[*_CONTAINERS, "local"])
+def project(request: pytest.FixtureRequest) -> Iterator[Project]:
+    """A project for each backend in turn."""
+    made = _project(request, request.param)
+    yield made
+    made.clean()
+
+
+@pytest.fixture(params=_CONTAINERS)
+def container_project(request: pytest.FixtureRequest) -> Iterator[Project]:
+    """A project for Docker, then for Podman."""
+    made = _project(request, request.param)
+    yield made
+    made.clean()
+
+
+@pytest.fixture
+def docker_project(request: pytest.FixtureRequest) -> Iterator[Project]:
+    made = _project(request, "docker")
+    yield made
+    made.clean()
+
+
+@pytest.fixture
+def local_project(request: pytest.FixtureRequest) -> Iterator[Project]:
+    made = _project(request, "local")
+    yield made
+    made.clean()

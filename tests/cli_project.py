@@ -1,0 +1,171 @@
+"""A temporary project and the real command line run in it. Import as ``from cli_project import Project``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seatrial import events
+
+#: Where the engine has no network of its own for builds, e.g. without a bridge.
+CONFIG = '[image]\nbuild_network = "host"\n'
+
+
+class Project:
+    """A folder with a seatrial.toml; every command in it is a process of its own.
+
+    Args:
+        folder: its name is in the image's tag, so projects of one name and the same packages share an image.
+        backend: ``docker``, ``podman`` or ``local``.
+        engine: the engine's program and its global options; () for local.
+        user: uid and gid, and groups, to run the command line as.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        backend: str,
+        environ: Mapping[str, str],
+        engine: Sequence[str] = (),
+        user: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.backend = backend
+        self.environ = dict(environ)
+        self.engine = list(engine)
+        self.user = dict(user or {})
+        self.program = [self.environ.get("PYTHON", sys.executable), "-m", "seatrial"]
+        folder.mkdir(parents=True, exist_ok=True)
+        self.write("seatrial.toml", CONFIG)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def cli(
+        self, *words: str, exit_code: int | None = 0, timeout_s: float = 120, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        """A command to its end; fails unless it exits with ``exit_code`` (None: any)."""
+        ended = subprocess.run(
+            [*self.program, *words],
+            cwd=self.folder,
+            env={**self.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+            **self.user,
+        )
+        shown = f"seatrial {' '.join(words)}: exit {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
+        assert exit_code is None or ended.returncode == exit_code, shown
+        assert "Traceback (most recent call last)" not in ended.stderr or "train.py" in ended.stderr, shown
+        return ended
+
+    def run(self, *words: str, exit_code: int | None = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+        """``seatrial run`` on this backend; with a single word that is Python code, of a script that holds it."""
+        return self.cli("run", "--on", self.backend, *words, exit_code=exit_code, **environ)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """``seatrial run``, not waited for."""
+        return subprocess.Popen(
+            [*self.program, "run", "--on", self.backend, *words],
+            cwd=self.folder,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **self.user,
+        )
+
+    def detach(self, *words: str) -> str:
+        """``seatrial run --detach``; the run's ID, once its target has printed ``ready``."""
+        run_id = self.run(*words, "--detach").stdout.strip()
+        self.wait_for_output("ready")
+        return run_id
+
+    @property
+    def runs(self) -> list[Path]:
+        """Folders of the runs, oldest first."""
+        return sorted((self.folder / ".seatrial" / "runs").glob("*-*"))
+
+    @property
+    def last(self) -> Path:
+        return self.runs[-1]
+
+    def receipt(self) -> dict[str, Any]:
+        """Of the last run."""
+        loaded: dict[str, Any] = json.loads((self.last / "receipt.json").read_bytes())
+        return loaded
+
+    def events(self, type: str) -> list[dict[str, Any]]:
+        """Of the last run."""
+        return list(events.of_type(events.read(str(self.last / "events.jsonl"))[0], type))
+
+    def output(self, stream: str = "stdout") -> str:
+        """Of the last run."""
+        path = self.last / f"{stream}.log"
+        return path.read_text() if path.exists() else ""
+
+    def wait_for_output(self, text: str) -> None:
+        self.wait_for(lambda: bool(self.runs) and text in self.output())
+
+    def wait_for(self, condition: Callable[[], object], timeout_s: float = 90) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline_s, f"it never happened; stderr: {self.runs and self.output('stderr')}"
+            time.sleep(0.05)
+
+    def handle(self) -> str:
+        """Container ID, or the agent's PID, of the last run."""
+        identifier: str = json.loads((self.last / "handle.json").read_bytes())["id"]
+        return identifier
+
+    def containers(self) -> list[str]:
+        """IDs of all containers of this project's runs."""
+        if not self.engine:
+            return []
+        found: list[str] = []
+        for run in self.runs:
+            listing = [*self.engine, "ps", "--all", "--quiet", "--filter", f"label=seatrial.run={run.name}"]
+            found += subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split()
+        return found
+
+    def alive(self) -> list[int]:
+        """PIDs, on this machine, of processes that carry the mark of the last run."""
+        mark = f"SEATRIAL_RUN_ID={self.last.name}".encode()
+        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in _bytes(path)]
+
+    def clean(self) -> None:
+        """End what a failed test has left running."""
+        if any(not (run / "summary.json").exists() for run in self.runs):
+            for run in self.runs:
+                self.cli("runs", "rm", "--force", run.name, exit_code=None)
+        for container in self.containers():
+            subprocess.run([*self.engine, "rm", "--force", container], capture_output=True)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """This process's, with caches and leases of its own, and lines that are not wrapped."""
+    inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    return {
+        **inherited,
+        "COLUMNS": "200",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "SEATRIAL_LEASES": str(folder / "leases"),
+    }
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended meanwhile, or is another user's
+        return b""

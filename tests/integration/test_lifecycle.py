@@ -1,0 +1,247 @@
+"""Runs that outlive the command that started them: detached, interrupted, killed at every place, picked up again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from cli_project import Project
+
+SLEEPS = "import time; print('ready', flush=True); time.sleep(60)"
+IGNORES_SIGTERM = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPS}"
+SAVES_ON_SIGTERM = f"""\
+import pathlib, signal, sys
+def save(*_):
+    pathlib.Path('model.pth').write_text('saved in time')
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+{SLEEPS}
+"""
+
+
+def kill_agent(project: Project) -> None:
+    """SIGKILL to the agent of the last run: PID 1 of its container, or the local process."""
+    if project.engine:
+        subprocess.run([*project.engine, "kill", "--signal", "KILL", project.handle()], capture_output=True, check=True)
+    else:
+        os.kill(int(project.handle()), signal.SIGKILL)
+
+
+def test_a_detached_run_from_start_to_prune(project: Project) -> None:
+    project.write("train.py", SAVES_ON_SIGTERM)
+    run_id = project.detach("train.py", "--name", "worker1")
+
+    [line] = json.loads(project.cli("runs", "ls", "--json").stdout)
+    assert (line["id"], line["name"], line["status"], line["backend"]) == (
+        run_id,
+        "worker1",
+        "running",
+        project.backend,
+    )
+    assert "has not ended" in project.cli("runs", "show", "worker1").stderr
+    assert project.cli("runs", "logs", run_id.rpartition("-")[2]).stdout == "ready\n"
+    said = project.cli("runs", "exec", "worker1", "--", "sh", "-c", "echo $SEATRIAL_RUN_ID; pwd; exit 4", exit_code=4)
+    assert said.stdout.split()[-1] == ("/workspace" if project.engine else str(project.folder))
+    in_use = project.run("train.py", "--name", "worker1", exit_code=2)
+    assert f'The name "worker1" belongs to run {run_id}' in in_use.stderr and "run: seatrial runs stop" in in_use.stderr
+    assert "has not ended" in project.cli("runs", "rm", "worker1", exit_code=2).stderr
+    assert project.cli("prune").stdout == "removed 0 runs, 0 B\n"
+
+    following = [
+        subprocess.Popen(
+            [*project.program, "runs", *words], cwd=project.folder, env=project.environ, stdout=subprocess.PIPE
+        )
+        for words in (["logs", "-f", "worker1"], ["attach", "worker1"])
+    ]
+    project.cli("runs", "stop", "worker1")
+    logs, attached = (process.communicate(timeout=60)[0].decode() for process in following)
+    assert logs == "ready\n"
+    assert attached.startswith("ready\n") and "Stopped by the user" in attached
+    assert [process.returncode for process in following] == [0, 0]
+    assert (project.folder / "model.pth").read_text() == "saved in time"
+    receipt = json.loads(project.cli("runs", "show", "worker1", "--json").stdout)
+    assert receipt == project.receipt()
+    assert (receipt["exit_cause"]["id"], receipt["exit_code"]) == ("stopped", 0)
+    assert "has ended" in project.cli("runs", "stop", "worker1", exit_code=2).stderr
+    assert project.containers() == []
+
+    assert re.fullmatch(r"removed 1 run, .*B\n", project.cli("prune").stdout)
+    assert project.runs == [] and (project.folder / "model.pth").exists()
+
+
+def test_a_script_that_ignores_sigterm_is_killed_after_the_grace(project: Project) -> None:
+    project.write("train.py", IGNORES_SIGTERM)
+    project.detach("train.py", "--grace", "2s")
+    began_s = time.monotonic()
+    project.cli("runs", "stop", "last")
+    assert 2 <= time.monotonic() - began_s < 40
+    signals = [event["name"] for event in project.events("signal")]
+    assert signals[0] == "SIGTERM" and signals[-1] == "SIGKILL"
+    receipt = project.receipt()
+    assert (receipt["exit_cause"]["target_signal"], receipt["exit_code"]) == (signal.SIGKILL, 1)
+
+
+def test_rm_force_ends_a_live_run(project: Project) -> None:
+    project.write("train.py", SLEEPS)
+    run_id = project.detach("train.py")
+    folder, containers = project.last, project.containers()
+    assert len(containers) == len(project.engine[:1])
+    assert project.cli("runs", "rm", "--force", "last").stdout == f"{run_id}\n"
+    assert not folder.exists()
+    for container in containers:
+        gone = subprocess.run([*project.engine, "container", "inspect", container], capture_output=True)
+        assert gone.returncode != 0
+
+
+def test_kill_9_of_the_command_line_leaves_the_run_alive(project: Project) -> None:
+    wait = "while not os.path.exists('go'):\n    time.sleep(0.1)\n"
+    project.write("train.py", f"import os, time\nprint('ready', flush=True)\n{wait}print('finished')")
+    started = project.start("train.py")
+    project.wait_for_output("ready")
+    project.wait_for((project.last / "handle.json").exists)
+    started.kill()
+    started.communicate()
+    [line] = json.loads(project.cli("runs", "ls", "--json").stdout)
+    assert line["status"] == "running"
+    project.write("go", "")
+    project.wait_for(lambda: project.events("agent.finished"))
+    project.wait_for(lambda: json.loads(project.cli("runs", "ls", "--json").stdout)[0]["status"] == "done")
+    assert project.output() == "ready\nfinished\n"
+    assert project.receipt()["exit_cause"]["id"] == "finished"
+    assert project.containers() == []
+
+
+def test_kill_9_of_the_agent_takes_the_target_along(project: Project) -> None:
+    project.write("train.py", f"import subprocess; subprocess.Popen(['sleep', '60']); {SLEEPS}")
+    started = project.start("train.py")
+    project.wait_for_output("ready")
+    project.wait_for((project.last / "handle.json").exists)
+    assert project.alive()
+    kill_agent(project)
+    started.communicate(timeout=60)
+    assert started.returncode == 5
+    receipt = project.receipt()
+    assert (receipt["exit_cause"]["id"], receipt["exit_code"]) == ("agent-lost", 5)
+    project.wait_for(lambda: not project.alive(), timeout_s=10)
+    assert project.containers() == []
+
+
+def test_kill_9_of_the_target(project: Project) -> None:
+    project.write("train.py", SLEEPS)
+    started = project.start("train.py")
+    project.wait_for_output("ready")
+    project.wait_for((project.last / "handle.json").exists)
+    [target] = project.events("target.started")
+    project.cli("runs", "exec", "last", "--", "sh", "-c", f"kill -9 {target['pid']}")
+    started.communicate(timeout=60)
+    assert started.returncode == 1
+    cause = project.receipt()["exit_cause"]
+    assert (cause["id"], cause["target_signal"], cause["target_exit_code"]) == ("signal", signal.SIGKILL, None)
+
+
+class Terminal:
+    """``seatrial run train.py`` on a terminal of its own."""
+
+    def __init__(self, project: Project) -> None:
+        self._pid, self._terminal = pty.fork()
+        if self._pid == 0:
+            os.chdir(project.folder)
+            argv = [*project.program, "run", "train.py", "--on", project.backend]
+            os.execve(argv[0], argv, project.environ)
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._terminal, b"\x03")
+
+    def wait_for(self, text: str) -> None:
+        """Until this is on the screen."""
+        shown = ""
+        while text not in shown:
+            shown += os.read(self._terminal, 4096).decode()
+
+    def end(self) -> tuple[int, str]:
+        """Exit code, and what else was shown."""
+        shown = b""
+        while True:
+            try:
+                shown += os.read(self._terminal, 4096)
+            except OSError:  # the other side is closed
+                break
+        os.close(self._terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1]), shown.decode()
+
+
+def test_ctrl_c_once_stops_cleanly(project: Project) -> None:
+    project.write("train.py", SAVES_ON_SIGTERM)
+    terminal = Terminal(project)
+    terminal.wait_for("ready")
+    terminal.press_ctrl_c()
+    exit_code, shown = terminal.end()
+    assert exit_code == 0 and "Stopping" in shown and "receipt.html" in shown
+    assert (project.folder / "model.pth").read_text() == "saved in time"
+    assert project.receipt()["exit_cause"]["id"] == "stopped"
+    assert project.containers() == []
+
+
+def test_ctrl_c_twice_kills(project: Project) -> None:
+    project.write("train.py", IGNORES_SIGTERM)
+    began_s = time.monotonic()
+    terminal = Terminal(project)
+    terminal.wait_for("ready")
+    terminal.press_ctrl_c()
+    terminal.wait_for("Ctrl-C again kills it")
+    terminal.press_ctrl_c()
+    exit_code, shown = terminal.end()
+    assert time.monotonic() - began_s < 30, "the grace period of 30 s was not waited for"
+    assert exit_code != 0 and "Killing it" in shown
+    assert (project.last / "receipt.json").exists()
+    assert not project.alive() and project.containers() == []
+
+
+def test_plan_changes_nothing(container_project: Project) -> None:
+    container_project.write("train.py", "import six")
+    before = snapshot(container_project.folder)
+    words = ["plan", "train.py", "--on", container_project.backend, "--gpus", "none", "--models", "models"]
+    shown = container_project.cli(*words).stdout
+    assert snapshot(container_project.folder) == before
+    plan = json.loads(container_project.cli(*words, "--json").stdout)
+    assert snapshot(container_project.folder) == before
+    assert (plan["backend"], plan["injection"], plan["gpus"]) == (container_project.backend, "none", [])
+    assert plan["image"]["tag"] in shown
+    assert all(choice["reason"] for choice in plan["choices"])
+    assert container_project.cli("runs", "ls", "--json").stdout == "[]\n"
+
+
+def snapshot(folder: Path) -> dict[str, tuple[float, bytes | None]]:
+    """Every file and folder, with its time of change and contents."""
+    return {
+        str(path): (path.stat().st_mtime, path.read_bytes() if path.is_file() else None)
+        for path in [folder, *folder.rglob("*")]
+    }
+
+
+def test_json_of_a_run_is_the_receipt(project: Project) -> None:
+    project.write("train.py", "print('not json')")
+    ended = project.run("train.py", "--json")
+    assert json.loads(ended.stdout) == project.receipt()
+    assert "not json\n" in ended.stderr
+
+
+def test_runs_that_are_not_there(local_project: Project) -> None:
+    assert "seatrial runs ls" in local_project.cli("runs", "show", "nobody", exit_code=2).stderr
+    assert local_project.cli("runs", "ls").stdout == ""
+
+
+@pytest.mark.parametrize("words", [["--on", "docker"], ["--on", "docker", "--detach"]])
+def test_an_engine_that_is_not_running(local_project: Project, words: list[str]) -> None:
+    local_project.write("train.py", "")
+    ended = local_project.cli("run", "train.py", *words, exit_code=5, DOCKER_HOST="unix:///nowhere/docker.sock")
+    assert ended.stderr.startswith("error: ") and "Docker" in ended.stderr and "  run: " in ended.stderr
+    assert local_project.runs == []

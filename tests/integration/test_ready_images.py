@@ -1,0 +1,71 @@
+"""Images: ready ones as they are, one without Python, and those that are not there."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli_project import CONFIG, Project
+
+BASE = "python:3.11-slim-bookworm"
+
+
+@pytest.fixture
+def build(container_project: Project, tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Builds an image of the lines below FROM; its tag."""
+    built = []
+
+    def build_image(lines: str) -> str:
+        tag = f"seatrial-test/{uuid.uuid4().hex[:10]}:1"
+        context = tmp_path / "context"
+        context.mkdir()
+        (context / "Dockerfile").write_text(f"FROM {BASE}\n{lines}\n")
+        argv = [*container_project.engine, "build", "--network", "host", "--tag", tag, str(context)]
+        subprocess.run(argv, capture_output=True, check=True)
+        built.append(tag)
+        return tag
+
+    yield build_image
+    for tag in built:
+        subprocess.run([*container_project.engine, "image", "rm", "--force", tag], capture_output=True)
+
+
+def test_the_entrypoint_of_a_ready_image_runs(container_project: Project, build: Callable[[str], str]) -> None:
+    image = build(
+        "RUN printf '#!/bin/sh\\necho entered by $*\\nexec \"$@\"\\n' > /entry && chmod +x /entry\n"
+        'ENTRYPOINT ["/entry", "prefix"]\nRUN ln -s /bin/echo /usr/bin/prefix\nCMD ["as", "built"]'
+    )
+    own = container_project.run("--image", image)
+    assert own.stdout.startswith("entered by prefix as built\nas built\n")
+    given = container_project.run("--image", image, "--", "other", "words")
+    assert given.stdout.startswith("entered by prefix other words\nother words\n")
+    container_project.write("train.py", "import sys; print('script', sys.argv[1])")
+    script = container_project.run("train.py", "--image", image, "--", "7")
+    assert script.stdout.startswith("entered by prefix ") and "train.py 7" in script.stdout
+    assert container_project.receipt()["header"]["image"]["tag"] == image
+
+
+def test_an_image_without_python(container_project: Project, build: Callable[[str], str]) -> None:
+    image = build("RUN find / -xdev -name 'python3*' -type f -o -xdev -name 'python*' -type l | xargs rm -f")
+    container_project.run("--image", image, "--", "sh", "-c", "echo no python here; exit 6", exit_code=1)
+    receipt = container_project.receipt()
+    assert container_project.output() == "no python here\n"
+    assert receipt["exit_cause"]["target_exit_code"] == 6
+
+
+def test_a_base_image_that_is_not_there(container_project: Project) -> None:
+    container_project.write("train.py", "")
+    container_project.write("seatrial.toml", CONFIG + 'base = "localhost:1/no-such-base:1"\n')
+    ended = container_project.run("train.py", exit_code=5)
+    assert "the base image localhost:1/no-such-base:1 is not there" in ended.stderr
+    assert f"run: {container_project.backend} pull localhost:1/no-such-base:1" in ended.stderr
+
+
+def test_a_ready_image_that_is_not_there(container_project: Project) -> None:
+    ended = container_project.run("--image", "localhost:1/no-such-image:1", exit_code=5)
+    assert "localhost:1/no-such-image:1" in ended.stderr and "run: " in ended.stderr
+    assert container_project.runs == []
