@@ -1,0 +1,58 @@
+"""Steps per second with and without a sampler beside: windows in turn, so that clocks and neighbours hit both alike.
+
+    python overhead.py WINDOWS WINDOW_S FLAG_FILE
+
+The sampler reads while FLAG_FILE exists. Prints {kind: {"off": [steps/s], "on": [steps/s]}}.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+windows, window_s, flag = int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
+cuda = torch.cuda.is_available()
+device = torch.device("cuda" if cuda else "cpu")
+torch.set_num_threads(1)
+network = torch.nn.Sequential(*[torch.nn.Linear(128, 128) for _ in range(8)]).to(device)
+optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
+batch = torch.randn(64, 128, device=device)
+big = torch.randn(*((8192, 8192) if cuda else (256, 256)), device=device, dtype=torch.bfloat16)
+
+
+def small_step():
+    network(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def matmul():
+    torch.mm(big, big)
+
+
+def rate(step, seconds):
+    end, steps, start = time.perf_counter() + seconds, 0, time.perf_counter()
+    while time.perf_counter() < end:
+        for _ in range(10):
+            step()
+        if cuda:
+            torch.cuda.synchronize()
+        steps += 10
+    return steps / (time.perf_counter() - start)
+
+
+result = {}
+for step in (small_step, matmul):
+    rate(step, 1.0)
+    result[step.__name__] = {"off": [], "on": []}
+    for window in range(windows):
+        for kind in ("off", "on") if window % 2 == 0 else ("on", "off"):
+            if kind == "on":
+                flag.touch()
+                time.sleep(0.15)
+            result[step.__name__][kind].append(rate(step, window_s))
+            flag.unlink(missing_ok=True)
+            time.sleep(0.05)
+print(json.dumps(result))

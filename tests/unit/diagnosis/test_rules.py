@@ -1,0 +1,107 @@
+"""Every cause from samples as a GPU bound that way gives them, and samples that say nothing."""
+
+import math
+
+import pytest
+
+from seatrial.diagnosis.rules import RULES, diagnose
+from seatrial.diagnosis.signals import signals
+
+
+def samples(count=5, gpus=1, reasons=(), **values):
+    gpu_keys = {key: value for key, value in values.items() if key.endswith(("_pct", "_per_s")) and "cpu" not in key}
+    host = {key: value for key, value in values.items() if key not in gpu_keys}
+    return [
+        {
+            "t": 100.0 + second,
+            "gpus": [{"uuid": f"GPU-{n}", "throttle_reasons": list(reasons), **gpu_keys} for n in range(gpus)],
+            **host,
+        }
+        for second in range(count)
+    ]
+
+
+BUSY = {"main_cpu_cores": 1.0, "cpu_cores": 1.0}
+WAITS = {"main_cpu_cores": 0.1, "cpu_cores": 0.1}
+
+CASES = {
+    "matmul": (
+        "compute-bound",
+        samples(utilization_pct=100, sm_activity_pct=97, tensor_activity_pct=80, dram_activity_pct=20,
+                reasons=["sw_power_cap"], **BUSY),
+    ),
+    "fp32": ("compute-bound", samples(utilization_pct=100, sm_activity_pct=95, tensor_activity_pct=0,
+                                      fp32_activity_pct=70, dram_activity_pct=10, **BUSY)),
+    "elementwise": ("memory-bandwidth-bound", samples(utilization_pct=100, sm_activity_pct=95, tensor_activity_pct=0,
+                                                      dram_activity_pct=88, **BUSY)),
+    "tiny kernels": ("launch-bound", samples(utilization_pct=30, sm_activity_pct=4.6, dram_activity_pct=1, **BUSY)),
+    "tiny kernels before Hopper": ("launch-bound", samples(utilization_pct=40, **BUSY)),
+    "slow workers": ("data-bound", samples(utilization_pct=25, sm_activity_pct=3, worker_cpu_cores=3.9, workers=4,
+                                           cpu_quota_cores=16, **WAITS)),
+    "loader in main": ("data-bound", samples(utilization_pct=6, sm_activity_pct=1, worker_cpu_cores=0, workers=0,
+                                             **BUSY)),
+    "slow disk": ("data-bound", samples(utilization_pct=8, sm_activity_pct=5, worker_cpu_cores=0.05, **WAITS)),
+    "pageable copies": ("host-memory-bound", samples(utilization_pct=35, sm_activity_pct=5,
+                                                     pcie_rx_bytes_per_s=9e9, **BUSY)),
+    "all-reduce": ("communication-bound", samples(gpus=2, utilization_pct=100, sm_activity_pct=18,
+                                                  tensor_activity_pct=1, nvlink_tx_bytes_per_s=2e11,
+                                                  dram_activity_pct=12, **BUSY)),
+    "all-reduce over PCIe": ("communication-bound", samples(gpus=2, utilization_pct=99, sm_activity_pct=18,
+                                                            tensor_activity_pct=1, pcie_rx_bytes_per_s=2e10,
+                                                            dram_activity_pct=5, **BUSY)),
+    "quota": ("throttled", samples(utilization_pct=5, sm_activity_pct=1, cpu_throttled_pct=95, cpu_quota_cores=0.5,
+                                   main_cpu_cores=0.5, cpu_cores=0.5)),
+    "heat": ("throttled", samples(utilization_pct=100, sm_activity_pct=97, reasons=["hw_thermal_slowdown"], **BUSY)),
+    "nothing": ("idle", samples(utilization_pct=0, sm_activity_pct=0, main_cpu_cores=0.0, cpu_cores=0.02)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cause(name):
+    expected, seen = CASES[name]
+    found = diagnose(seen)
+    assert found.cause == expected, found
+    assert 1 <= len(found.advice) <= 3 and found.evidence
+    assert found.words.startswith(expected + ": ")
+
+
+def test_every_cause_has_a_case():
+    assert {cause for cause, _ in RULES} == {cause for cause, _ in CASES.values()}
+
+
+def test_a_good_matmul_at_the_power_cap_is_compute_bound_with_a_tag():
+    assert diagnose(CASES["matmul"][1]).tags[0] == "power-cap"
+
+
+def test_fp32_is_told_to_try_bf16_and_bf16_is_not():
+    assert any("bfloat16" in advice.change for advice in diagnose(CASES["fp32"][1]).advice)
+    assert not any("bfloat16" in advice.change for advice in diagnose(CASES["matmul"][1]).advice)
+
+
+def test_workers_are_advised_within_the_quota():
+    seen = samples(utilization_pct=10, sm_activity_pct=2, worker_cpu_cores=0, workers=0, cpu_quota_cores=4.0, **BUSY)
+    first = diagnose(seen).advice[0]
+    assert "num_workers=3" in first.change and "4 cores" in first.change and first.gain == "up to 10× or more"
+
+
+def test_what_the_script_says_comes_first():
+    steps = [{"t": 100.0 + n, "data_s": 0.6, "flops": 2e14} for n in range(5)]
+    found = diagnose(CASES["tiny kernels"][1], steps, "NVIDIA H200")
+    assert found.cause == "data-bound" and any("60% of the time" in line for line in found.evidence)
+    assert found.mfu == pytest.approx(2e14 / 9.89e14)
+
+
+def test_mfu_is_not_guessed():
+    steps = [{"t": 100.0 + n, "flops": 2e14} for n in range(5)]
+    assert diagnose(CASES["matmul"][1], steps, "Some GPU").mfu is None
+
+
+@pytest.mark.parametrize("seen", [[], samples(count=2, utilization_pct=50), samples(**WAITS)])
+def test_too_little_is_no_diagnosis(seen):
+    assert diagnose(seen) is None
+
+
+def test_garbage_is_passed_over():
+    garbage = [{"gpus": 7}, {"gpus": [None, {"utilization_pct": "x", "sm_activity_pct": math.nan}]}, {"t": "soon"}, {}]
+    clean = CASES["matmul"][1]
+    assert signals(garbage + clean).gpu == signals(clean).gpu and diagnose(garbage + clean).cause == "compute-bound"
