@@ -44,6 +44,7 @@ class State:
         status: ``gone`` when the engine no longer knows it.
         exit_code: of the container or agent; None while it runs or when unknown.
         oom_killed: the engine saw the kernel's OOM killer act on it.
+        seconds: between the engine's start and end of an ended container; None where it does not tell.
     """
 
     status: Status
@@ -51,6 +52,7 @@ class State:
     oom_killed: bool = False
     error: str | None = None
     image_id: str | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)

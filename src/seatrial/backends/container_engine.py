@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
@@ -283,7 +285,19 @@ def container_state(inspected: dict[str, Any]) -> State:
         oom_killed=bool(state.get("OOMKilled")),
         error=state.get("Error") or None,
         image_id=_sha256(inspected["Image"]),
+        seconds=_seconds(state["StartedAt"], state["FinishedAt"]) if status == "exited" else None,
     )
+
+
+def _seconds(started_at: str, finished_at: str) -> float:
+    """Between two times as engines print them: RFC 3339 with nanoseconds, which Python 3.10 does not read."""
+    begin, end = (
+        datetime.fromisoformat(
+            re.sub(r"(\.\d{1,6})\d*", lambda part: part[1].ljust(7, "0"), time).replace("Z", "+00:00")
+        )
+        for time in (started_at, finished_at)
+    )
+    return max(0.0, (end - begin).total_seconds())
 
 
 def _container(plan: Plan) -> tuple[ContainerPlan, str]:
