@@ -50,11 +50,23 @@ def test_the_entrypoint_of_a_ready_image_runs(container_project: Project, build:
 
 
 def test_an_image_without_python(container_project: Project, build: Callable[[str], str]) -> None:
-    image = build("RUN find / -xdev -name 'python3*' -type f -o -xdev -name 'python*' -type l | xargs rm -f")
-    container_project.run("--image", image, "--", "sh", "-c", "echo no python here; exit 6", exit_code=1)
+    """No agent can run in it: a companion does the checks, and the host writes down what the engine knows."""
+    image = build("RUN find / -xdev -name 'python*' ! -type d -delete")
+    command = "echo no python in $SEATRIAL_RUN_ID; sleep 1; exit 6"
+    ended = container_project.run("--image", image, "--", "sh", "-c", command, exit_code=1)
+    assert "The image has no Python >= 3.8" in ended.stderr
+    assert ended.stdout.startswith(f"no python in {container_project.last.name}\n")
     receipt = container_project.receipt()
-    assert container_project.output() == "no python here\n"
-    assert receipt["exit_cause"]["target_exit_code"] == 6
+    assert (receipt["exit_cause"]["id"], receipt["exit_cause"]["target_exit_code"]) == ("script-error", 6)
+    assert 1 <= receipt["measurements"]["wall_s"] < 30
+    assert container_project.containers() == []
+
+    container_project.write("train.py", "")
+    refused = container_project.run("train.py", "--image", image, exit_code=2)
+    assert f"{image} has no Python >= 3.8 to run train.py with" in refused.stderr
+    refused = container_project.run("--image", image, "--timeout", "1s", exit_code=2)
+    assert "--timeout needs the agent" in refused.stderr
+    assert len(container_project.runs) == 1
 
 
 def test_a_base_image_that_is_not_there(container_project: Project) -> None:

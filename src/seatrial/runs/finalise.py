@@ -17,7 +17,7 @@ from seatrial.events import EventLog
 from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.write import load, write_receipt
-from seatrial.runs import handover
+from seatrial.runs import handover, without_agent
 from seatrial.runs.liveness import leases, state_of
 from seatrial.runs.store import Run, run_name
 from seatrial.system.files import write_atomically
@@ -43,6 +43,8 @@ def finalise(run: Run, environ: Mapping[str, str]) -> Receipt | None:
 
 def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Mapping[str, str]) -> Receipt:
     plan = run.plan()
+    if handle is not None and state is not None and plan.companion is not None:
+        without_agent.record_end(run, table.backend(handle.backend, environ), handle, state)
     if state is not None:
         log = EventLog(str(run.events_path), "host")
         log.write("host.state", status=state.status, exit_code=state.exit_code, oom_killed=state.oom_killed)

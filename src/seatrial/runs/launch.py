@@ -19,7 +19,7 @@ from seatrial.job.gpus import GpuRequest, Selection
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Plan
 from seatrial.job.script import ScriptFacts, script_facts
-from seatrial.runs import handover
+from seatrial.runs import handover, without_agent
 from seatrial.runs.facts import HostFacts, read_host
 from seatrial.runs.liveness import leases
 from seatrial.runs.planning import Site, make_plan, select_gpus, with_defaults
@@ -113,6 +113,8 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
         image_bytes=facts.size_bytes if facts else None,
     )
     log.close()
+    if plan.companion is not None:
+        without_agent.record_start(run, plan)
 
 
 def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:

@@ -33,6 +33,7 @@ from seatrial.job.plan import (
     VenvPlan,
 )
 from seatrial.job.script import ScriptFacts
+from seatrial.runs import without_agent
 from seatrial.runs.facts import HostFacts, git_commit
 from seatrial.runs.local_python import choose_python
 from seatrial.runs.target_command import Places, container_places, local_places, target_argv
@@ -112,6 +113,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
         grace_s=job.grace_s,
         timeout_s=job.timeout_s,
         interactive=interactive,
+        host_sampled=parts.companion is not None,
     )
     return Plan(
         run_id=site.run_id,
@@ -183,6 +185,12 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
         else argv,
     )
     made_container, recipe_env = made.container, dict[str, str]()
+    warnings = (*way_in.warnings, *made.warnings)
+    if image.python is None:
+        without_agent.refuse_what_needs_the_agent(job)
+        env = {**made_container.env, **places.env(), "SEATRIAL_RUN_ID": site.run_id}
+        made_container = made_container.model_copy(update={"env": env})
+        warnings += (without_agent.WARNING,)
     if job.target.kind == "recipe" and not image.build:
         made_container, recipe_env = _with_recipes(made.container, image, site)
     return _Parts(
@@ -199,7 +207,7 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
             Choice(what="GPU injection", value=way_in.strategy, reason=way_in.reason),
             *made.choices,
         ),
-        warnings=(*way_in.warnings, *made.warnings),
+        warnings=warnings,
     )
 
 

@@ -13,6 +13,7 @@ from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
 from seatrial.backends.container import AGENT_GRACE_S
 from seatrial.events import EventLog
+from seatrial.runs import without_agent
 from seatrial.runs.output import OutputReader, Stream
 from seatrial.runs.store import Run
 
@@ -52,6 +53,8 @@ def follow(
     for stream, data in reader.new():
         write(stream, data)
     if state.status not in ("created", "running"):
+        if run.plan().companion is not None:
+            without_agent.record_end(run, backend, handle, state)
         for stream, data in reader.rest():
             write(stream, data)
     return state

@@ -1,0 +1,68 @@
+"""Runs of an image without Python: no agent beside the target, so the host writes down what the engine knows."""
+
+from __future__ import annotations
+
+from seatrial import events
+from seatrial.backends.base import Backend, Handle, State
+from seatrial.errors import UsageError
+from seatrial.events import EventLog
+from seatrial.job.model import Job
+from seatrial.job.plan import Plan
+from seatrial.runs.store import Run
+
+WARNING = (
+    "The image has no Python >= 3.8, so no agent runs beside the target: a companion container checks the GPUs, and"
+    " nothing is sampled"
+)
+
+#: Lines of output asked of the engine: all there are.
+_ALL = 2**31 - 1
+
+
+def refuse_what_needs_the_agent(job: Job) -> None:
+    """Raises UsageError for what only an agent in the container can do."""
+    if job.target.kind != "image":
+        raise UsageError(
+            f"{job.image.ready} has no Python >= 3.8 to run {job.target.value} with",
+            cause="Looked for on its PATH and in the usual places; [image] python names another",
+            run=f"seatrial run --image {job.image.ready} -- PROGRAM",
+        )
+    needs = {"--secret": job.secrets, "--timeout": job.timeout_s, "--gpu-memory": job.gpu_memory_bytes}
+    given = [flag for flag, value in needs.items() if value]
+    if given:
+        raise UsageError(
+            f"{', '.join(given)} need{'s' if len(given) == 1 else ''} the agent, which {job.image.ready} cannot run",
+            cause="It has no Python >= 3.8 on its PATH or in the usual places; [image] python names another",
+            run=f"seatrial run --image {job.image.ready}",
+        )
+
+
+def record_start(run: Run, plan: Plan) -> None:
+    """The target is the container's own command: it has started with it."""
+    log = EventLog(str(run.events_path), "host")
+    log.write("target.started", pid=None, argv=list(plan.agent.argv), launcher="none", framework=None)
+    log.close()
+
+
+def record_end(run: Run, backend: Backend, handle: Handle, state: State) -> None:
+    """The target's output, as the engine kept it, and its end; once.
+
+    The engine does not tell a signal from an exit code above 128, which shells and engines both use for one.
+    """
+    written, _, _ = events.read(str(run.events_path))
+    if state.status != "exited" or any(events.of_type(written, "target.exited")):
+        return
+    (run.folder / "stdout.log").write_text(backend.logs_tail(handle, _ALL))
+    code = state.exit_code or 0
+    number = code - 128 if code > 128 else None
+    log = EventLog(str(run.events_path), "host")
+    log.write(
+        "target.exited",
+        exit_code=None if number else code,
+        signal=number,
+        cause="signal" if number else "exited",
+        seconds=state.seconds,
+        max_rss_bytes=None,
+        oom_kills=None,
+    )
+    log.close()
