@@ -96,7 +96,8 @@ class ImagePlan(Frozen):
         own_wheel: file name in the build context of our own wheel (training library and recipes), or None.
         secrets: build secret id → absolute host path.
         stack: what was resolved, e.g. ``{"torch": "2.13.0", "build": "cu126", "python": "3.11"}``; also labels.
-        architectures: compute capabilities that a slimmed image is cut down to; () for any.
+        slimmed: the build leaves things out (image.slim). architectures: compute capabilities that are left in it;
+            () for all that the packages have.
     """
 
     tag: str
@@ -110,6 +111,7 @@ class ImagePlan(Frozen):
     secrets: dict[str, str] = Field(default_factory=dict)
     network: str = "default"
     stack: dict[str, str] = Field(default_factory=dict)
+    slimmed: bool = False
     architectures: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
