@@ -16,6 +16,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "Show what run would do, and why each choice; changes nothing."),
     "shell": ("shell", "Open an interactive shell in the same container."),
     "runs": ("runs", "List, show and steer runs: ls, show, logs, attach, exec, stop, rm."),
+    "top": ("top", "GPUs, containers and runs of this machine, live."),
+    "doctor": ("doctor", "Check the whole GPU-container chain, link by link, and mend what is safe."),
+    "explain": ("explain", "What an error text or a log means, and the command that mends it."),
+    "cdi": ("cdi", "Write a CDI spec of this machine's GPUs, or check those that are there."),
     "prune": ("prune", "Delete ended runs and give their disk back."),
 }
 

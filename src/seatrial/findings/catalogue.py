@@ -3,6 +3,7 @@
 from typing import Dict, Tuple
 
 from seatrial.findings.container import CONTAINER
+from seatrial.findings.doctor import DOCTOR
 from seatrial.findings.engine import ENGINE
 from seatrial.findings.framework import FRAMEWORK
 from seatrial.findings.host import HOST
@@ -17,6 +18,7 @@ LAYERS: Dict[str, Tuple[Known, ...]] = {
     "container": CONTAINER,
     "kubernetes": KUBERNETES,
     "framework": FRAMEWORK,
+    "doctor": DOCTOR,
 }
 
 CATALOGUE: Tuple[Known, ...] = tuple(entry for entries in LAYERS.values() for entry in entries)

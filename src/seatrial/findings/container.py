@@ -169,4 +169,40 @@ CONTAINER = (
         fix="seatrial run --network host …",
         sources=("https://docs.docker.com/engine/network/",),
     ),
+    Known(
+        id="subject-missing",
+        title="The image or container to look into is not there",
+        symptoms=(),
+        cause="It has another name, or was never pulled or built here",
+        fix="docker images && docker ps",
+        sources=("https://docs.docker.com/reference/cli/docker/image/inspect/",),
+    ),
+    Known(
+        id="subject-does-not-start",
+        title="The container does not start",
+        symptoms=(),
+        cause="The engine says why",
+        fix="seatrial plan --image <image>",
+        sources=("https://docs.docker.com/engine/containers/run/#exit-status",),
+    ),
+    Known(
+        id="gpus-not-injectable",
+        title="There is no way to give a container these GPUs",
+        symptoms=(),
+        cause="Neither the toolkit, nor a CDI spec, nor all of the driver's files are there",
+        fix="sudo seatrial cdi generate",
+        sources=("seatrial: docs/decisions/0005-injection.md",),
+    ),
+    Known(
+        id="no-peer-access",
+        title="GPUs cannot reach each other's memory",
+        symptoms=(),
+        cause=(
+            "They hang on different PCI roots without NVLink, or their driver forbids it (consumer GPUs): NCCL "
+            "goes through host memory, slower"
+        ),
+        fix="nvidia-smi topo -m   # shows the ways between them",
+        sources=("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",),
+        severity="info",
+    ),
 )

@@ -107,6 +107,14 @@ FRAMEWORK = (
         severity="warning",
     ),
     Known(
+        id="framework-cannot-compute",
+        title="The framework sees the GPU and cannot compute on it",
+        symptoms=(),
+        cause="None of the known causes fits; the evidence says what failed",
+        fix="seatrial run --env CUDA_LAUNCH_BLOCKING=1 …",
+        sources=("https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html",),
+    ),
+    Known(
         id="nccl-timeout",
         title="A collective operation between GPUs never ended",
         symptoms=("Watchdog caught collective operation timeout", "Timed out waiting … ms for … operation to complete"),

@@ -52,4 +52,21 @@ KUBERNETES = (
         fix="kubectl describe pod <pod>   # the reason is in its events",
         sources=("kubernetes/kubernetes#59376",),
     ),
+    Known(
+        id="k8s-unreachable",
+        title="The cluster of the kubeconfig does not answer",
+        symptoms=(),
+        cause="It is down, behind a VPN, or the kubeconfig is of a cluster that is gone",
+        fix="kubectl cluster-info   # or: unset KUBECONFIG",
+        sources=("https://kubernetes.io/docs/tasks/debug/debug-cluster/",),
+    ),
+    Known(
+        id="k8s-no-gpu-resource",
+        title="No node of the cluster offers GPUs",
+        symptoms=(),
+        cause="NVIDIA's device plugin does not run there",
+        fix="kubectl get daemonsets --all-namespaces | grep nvidia",
+        sources=("https://github.com/NVIDIA/k8s-device-plugin#quick-start",),
+        severity="warning",
+    ),
 )

@@ -1,0 +1,88 @@
+"""``seatrial doctor``: the GPU-container chain, link by link, and the command that mends the first broken one."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from seatrial.backends.user_mounts import parse_mount
+from seatrial.doctor import report, terminal
+from seatrial.doctor.chain import CHAIN, HOST, with_third_party
+from seatrial.doctor.examine import examine
+from seatrial.doctor.machine import Machine
+from seatrial.doctor.mend import mend, undo
+from seatrial.doctor.subject import ENGINES, Wanted
+from seatrial.errors import UsageError
+from seatrial.job.units import parse_bytes
+from seatrial.system.files import write_atomically
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+def doctor(
+    on: Annotated[str, typer.Option("--on", metavar="ENGINE", help="auto, docker, podman or local.")] = "auto",
+    image: Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Look into this image.")] = None,
+    container: Annotated[
+        str | None, typer.Option("--container", metavar="NAME", help="Look into this running container.")
+    ] = None,
+    python: Annotated[str | None, typer.Option("--python", metavar="PATH", help="Interpreter inside.")] = None,
+    mount: Annotated[list[str] | None, typer.Option("--mount", metavar="SRC:DST[:ro]", help="As for run.")] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="As for run.")] = None,
+    shm_size: Annotated[str | None, typer.Option("--shm-size", metavar="SIZE", help="As for run.")] = None,
+    host_only: Annotated[bool, typer.Option("--host-only", help="Start no container; under 1.5 s.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply the safe fixes, each after showing its change.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
+    undo_last: Annotated[bool, typer.Option("--undo", help="Take the last --fix back.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show links that do not apply, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    report_file: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write all for a bug report; secrets redacted.")
+    ] = None,
+) -> int:
+    """Check the whole GPU-container chain. Exit code 0 ok, 1 warnings, 2 broken.
+
+    seatrial doctor --image my/image:1     seatrial doctor --container NAME     seatrial doctor --fix
+    """
+    console = Console(highlight=False)
+    if undo_last:
+        undo(console, os.environ)
+        return report.EXIT_OK
+    if on not in ENGINES:
+        raise UsageError(f"There is no engine {on!r}: choose from {', '.join(ENGINES)}", run="seatrial doctor --help")
+    wanted = Wanted(
+        image=image,
+        container=container,
+        python=python,
+        mounts=tuple(parse_mount(text, Path.cwd()) for text in mount or ()),
+        env=dict(_pair(text) for text in env or ()),
+        shm_bytes=None if shm_size is None else parse_bytes(shm_size),
+    )
+    machine = Machine(os.environ, wanted=on, subject=wanted)
+    chain = with_third_party([layer for layer in CHAIN if not host_only or layer.name in HOST])
+    start = time.monotonic()
+    show = None if as_json else lambda layer, results: terminal.print_layer(layer, results, console, verbose=verbose)
+    results = examine(machine, chain, show)
+    if as_json:
+        print(json.dumps(report.to_dict(results), indent=1))
+    else:
+        terminal.print_summary(results, console, time.monotonic() - start)
+    if report_file is not None:
+        write_atomically(report_file, json.dumps(report.full(results, machine), indent=1, default=str).encode())
+        console.print(f"report: {report_file}")
+    if fix:
+        mend(results, machine, console, lambda question: yes or typer.confirm(question))
+    return report.exit_code(results)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UsageError(f"--env {text!r} is no NAME=VALUE", run="seatrial doctor --env NAME=VALUE …")
+    return name, value

@@ -1,0 +1,120 @@
+"""Layer 4, the engine: Docker or Podman answers, and is one that can reach the host's GPU."""
+
+from __future__ import annotations
+
+from seatrial.backends.base import EngineFacts
+from seatrial.doctor.check import Check, Verdict, found, ok, skipped
+from seatrial.doctor.machine import Machine
+from seatrial.errors import EngineUnavailableError
+
+
+def _docker(machine: Machine) -> Verdict:
+    if machine.wanted not in ("auto", "docker"):
+        return skipped(f"{machine.wanted} was asked for")
+    info = machine.docker_info
+    if info is None:
+        if machine.wanted == "docker":
+            return found("engine-missing", ["docker: not on PATH"], message="Docker is not installed")
+        return skipped("Docker is not installed")
+    if isinstance(info, EngineUnavailableError):
+        return _silent(info, other_works=machine.wanted == "auto" and _works(machine.podman))
+    assert machine.docker is not None
+    containerd = (info.get("ContainerdCommit") or {}).get("ID") or "unknown"
+    runc = (info.get("RuncCommit") or {}).get("ID") or "unknown"
+    return ok(f"{machine.docker.reason}; containerd {containerd[:20]}, runc {runc[:20]}")
+
+
+def _podman(machine: Machine) -> Verdict:
+    if machine.wanted not in ("auto", "podman"):
+        return skipped(f"{machine.wanted} was asked for")
+    info = machine.podman_info
+    if info is None:
+        if machine.wanted == "podman":
+            fix = "sudo apt install podman   # or dnf, zypper"
+            return found("engine-missing", ["podman: not on PATH"], message="Podman is not installed", fix=fix)
+        return skipped("Podman is not installed")
+    other_works = machine.wanted == "auto" and _works(machine.docker)
+    if isinstance(info, EngineUnavailableError):
+        return _silent(info, other_works=other_works)
+    assert machine.podman is not None
+    if not machine.podman.available:
+        severity = "warning" if other_works else "error"
+        return found("rootless-no-subids", [machine.podman.reason], severity=severity, fix=machine.podman.fix)
+    return ok(machine.podman.reason)
+
+
+def _works(facts: EngineFacts | None) -> bool:
+    return facts is not None and facts.available
+
+
+def _silent(error: EngineUnavailableError, *, other_works: bool) -> Verdict:
+    """An engine that is installed and gives no answer; no more than a warning where the other one works."""
+    id = "engine-permission" if "may not use" in error.message else "engine-down"
+    return found(
+        id,
+        [error.message],
+        message=error.message,
+        cause=error.cause,
+        fix=error.run,
+        severity="warning" if other_works else "error",
+    )
+
+
+def _any(machine: Machine) -> Verdict:
+    if machine.wanted == "local":
+        return skipped("asked to run without an engine")
+    if machine.engine is not None:
+        return ok(f"containers are run by {machine.engine.reason.removesuffix(' answers')}")
+    return found("engine-missing", ["no engine that can run containers answers"])
+
+
+def _desktop(machine: Machine) -> Verdict:
+    docker = machine.docker
+    if docker is None or not docker.desktop:
+        return skipped("not Docker Desktop")
+    if machine.wsl:
+        return ok("Docker Desktop on Windows, which has the GPU through WSL 2")
+    return found("docker-desktop-context", ["docker info: OperatingSystem is Docker Desktop"])
+
+
+def _snap(machine: Machine) -> Verdict:
+    docker = machine.docker
+    if docker is None or not docker.snap:
+        return skipped("Docker is not from a snap")
+    evidence = [f"docker is {machine.docker_client}"]
+    if "nvidia" in docker.runtimes:
+        return ok("Docker is from a snap, and knows the runtime nvidia")
+    return found("docker-snap", evidence)
+
+
+def _runtime_programs(machine: Machine) -> Verdict:
+    """A runtime whose program is gone fails at the start of a container, with an error about a file."""
+    info = machine.docker_info
+    if not isinstance(info, dict):
+        return skipped("Docker does not answer")
+    folders = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+    missing = []
+    for name, runtime in sorted((info.get("Runtimes") or {}).items()):
+        path = str((runtime or {}).get("path") or "")
+        if name != "nvidia" or not path:
+            continue
+        if not any(machine.exists(path if path.startswith("/") else f"{folder}/{path}") for folder in folders):
+            missing.append(f"runtime {name}: {path} is not there")
+    if missing:
+        return found("runtime-unknown", missing, message="The runtime nvidia is registered and its program is gone")
+    return ok("the programs of its runtimes are there")
+
+
+ENGINE = (
+    Check("engine.docker", "Docker answers", ("engine-down", "engine-permission", "engine-missing"), _docker),
+    Check(
+        "engine.podman",
+        "Podman answers",
+        ("engine-down", "engine-missing", "rootless-no-subids"),
+        _podman,
+    ),
+    Check("engine.any", "An engine can run containers", ("engine-missing",), _any),
+    Check("engine.desktop", "Docker is the host's own, not a virtual machine's", ("docker-desktop-context",), _desktop),
+    Check("engine.snap", "A snap's Docker reads the configuration", ("docker-snap",), _snap),
+    Check("engine.runtimes", "Registered runtimes exist", ("runtime-unknown",), _runtime_programs),
+)
