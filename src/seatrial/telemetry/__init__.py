@@ -1,0 +1,1 @@
+"""Views of probe's samples: the terminal's, Prometheus', and log files."""

@@ -1,0 +1,159 @@
+"""Reading: everything at one moment, GPUs, containers and the machine. Every view of telemetry is made of these."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from seatrial.probe import attribution, machine, nvml, proc, shm
+from seatrial.probe.attribution import Owner
+from seatrial.probe.cgroup import Cgroup
+from seatrial.probe.sampler import COUNTER_INTERVAL_S, Sampler
+from seatrial.telemetry.engines import Named, Names
+
+#: A driver that vanished may come back (a reset, an upgrade): NVML is opened anew this often.
+REOPEN_S = 10.0
+
+#: Read once in COUNTER_INTERVAL_S; a reading shows the last known value.
+_SELDOM = ("energy_j", "ecc_corrected", "ecc_uncorrected")
+
+#: Marks the processes of a run on the local backend (agent/environment.py).
+_RUN_VARIABLE = b"SEATRIAL_RUN_ID="
+
+
+class Reader:
+    """Reads this machine again and again; handles stay open in between.
+
+    Args:
+        names: what the engines call their containers.
+        pynvml: an already chosen module; None loads the real one.
+        service: also read what only an exporter wants (Gpu.service); slow, so as seldom as the energy.
+    """
+
+    def __init__(self, names: Names, *, pynvml: Any = None, service: bool = False) -> None:
+        self._names, self._pynvml, self._service = names, pynvml, service
+        self._machine = machine.Machine()
+        self._cpu: dict[Owner, tuple[float, float]] = {}
+        self._xids: dict[str, int] = {}
+        self._slow: dict[str, dict[str, Any]] = {}
+        self._service_due_s = float("-inf")
+        self._open()
+
+    def _open(self) -> None:
+        self._opened_s = time.monotonic()
+        self.inventory = nvml.inventory(self._pynvml)
+        self._gpus = [gpu for gpu in self.inventory.gpus if not gpu.mig_enabled]
+        self._sampler = Sampler([gpu.uuid for gpu in self._gpus], pynvml=self._pynvml)
+
+    def read(self) -> dict[str, Any]:
+        """Keys: t, machine (Machine.read), driver_version, gpus (GPU_SAMPLE_KEYS and index, name, mig, pci_bus_id,
+        processes, xid), containers (_container's keys), problems (sentences). What is not known is None.
+        """
+        if self._in_trouble() and time.monotonic() - self._opened_s > REOPEN_S:
+            self._open()
+        found = attribution.containers()
+        self._names.look_up([owner.container_id for owner in found])
+        gpus = self._read_gpus()
+        return {
+            "t": time.time(),
+            "machine": self._machine.read(),
+            "driver_version": self.inventory.driver_version,
+            "cuda_driver_version": self.inventory.cuda_driver_version,
+            "gpus": gpus,
+            "containers": self._containers(found, gpus),
+            "problems": self._problems(),
+        }
+
+    def _in_trouble(self) -> bool:
+        return bool(self.inventory.error or self._sampler.error or self._sampler.lost or self._sampler.failing)
+
+    def _problems(self) -> list[str]:
+        reasons = [self.inventory.error, self._sampler.error if self._gpus else None]
+        said = [f"No GPU: {reason}" if not self._gpus else reason for reason in reasons if reason]
+        if not said and not self._gpus:
+            said = ["No GPU: the driver lists none"]
+        said += self.inventory.faults
+        said += [f"{uuid} is lost: it fell off the bus" for uuid in sorted(self._sampler.lost)]
+        said += [f"{uuid} does not answer NVML any more" for uuid in sorted(self._sampler.failing)]
+        return said + self._names.problems()
+
+    def _read_gpus(self) -> list[dict[str, Any]]:
+        sample = self._sampler.sample()
+        for uuid, numbers in self._sampler.xids().items():
+            self._xids[uuid] = numbers[-1]
+        service_due = self._service and time.monotonic() >= self._service_due_s
+        if service_due:
+            self._service_due_s = time.monotonic() + COUNTER_INTERVAL_S
+        read = []
+        for gpu, values in zip(self._gpus, sample["gpus"], strict=True):
+            slow = self._slow.setdefault(gpu.uuid, {})
+            slow.update({key: values[key] for key in _SELDOM if values[key] is not None})
+            slow.update(self._sampler.service(gpu.uuid) if service_due else {})
+            about = {"index": gpu.index, "name": gpu.name, "mig": gpu.mig, "pci_bus_id": gpu.pci_bus_id}
+            listed = self._sampler.processes(gpu.uuid)
+            processes = [_process(p.pid, p.memory_bytes, p.share_pct) for p in listed or []]
+            read.append({**about, **values, **slow, "xid": self._xids.get(gpu.uuid), "processes": processes})
+        return read
+
+    def _containers(self, found: Mapping[Owner, Sequence[int]], gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        named = self._names.known()
+        rows = [self._container(owner, pids, gpus, named.get(owner.container_id)) for owner, pids in found.items()]
+        self._cpu = {owner: before for owner, before in self._cpu.items() if owner in found}
+        return sorted(rows, key=lambda row: (-(row["gpu_memory_bytes"] or 0), row["name"]))
+
+    def _container(
+        self, owner: Owner, pids: Sequence[int], gpus: Sequence[dict[str, Any]], named: Named | None
+    ) -> dict[str, Any]:
+        cgroup = Cgroup(str(pids[0]))
+        shared = shm.read(f"/proc/{pids[0]}/root/dev/shm")
+        members = set(pids)
+        used = [(gpu, p) for gpu in gpus for p in gpu["processes"] if p["pid"] in members]
+        labels = named.labels if named else {}
+        return {
+            "id": owner.container_id,
+            "engine": owner.engine,
+            "pod_uid": owner.pod_uid,
+            "name": named.name if named else owner.container_id[:12],
+            "image": named.image if named else None,
+            "run_id": labels.get("seatrial.run"),
+            "run_name": labels.get("seatrial.name"),
+            "cpu_cores": self._cores(owner, cgroup.cpu_seconds()),
+            "cpu_quota_cores": cgroup.cpu_quota_cores(),
+            "memory_bytes": cgroup.memory_bytes(),
+            "memory_limit_bytes": cgroup.memory_limit_bytes(),
+            "shm_used_bytes": shared.used_bytes if shared else None,
+            "shm_total_bytes": shared.total_bytes if shared else None,
+            "processes": len(pids),
+            "gpus": sorted({gpu["index"] for gpu, _ in used}),
+            "gpu_memory_bytes": sum(p["memory_bytes"] or 0 for _, p in used) if gpus else None,
+            "gpu_share_pct": sum(p["share_pct"] or 0.0 for _, p in used) if gpus else None,
+        }
+
+    def _cores(self, owner: Owner, cpu_seconds: float | None) -> float | None:
+        """Mean since the last reading; None in the first. A counter that went back (a new cgroup) counts from 0."""
+        if cpu_seconds is None:
+            return None
+        now_s = time.monotonic()
+        before = self._cpu.get(owner)
+        self._cpu[owner] = (cpu_seconds, now_s)
+        if before is None or now_s <= before[1]:
+            return None
+        return round(max(0.0, cpu_seconds - before[0]) / (now_s - before[1]), 3)
+
+
+def _process(pid: int, memory_bytes: int | None, share_pct: float | None) -> dict[str, Any]:
+    owner = attribution.owner(pid)
+    command = proc.command_line(pid).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    marks = [entry for entry in proc.environment(pid) if entry.startswith(_RUN_VARIABLE)]
+    return {
+        "pid": pid,
+        "memory_bytes": memory_bytes,
+        "share_pct": share_pct,
+        "command": command[:200] or None,
+        "container_id": owner.container_id if owner else None,
+        "run_id": marks[0].partition(b"=")[2].decode("utf-8", "replace") if marks else None,
+    }
+
+
+Read = Callable[[], dict[str, Any]]
