@@ -93,6 +93,20 @@ def mnist(data):
     return results
 
 
+def mnist_layouts(data):
+    """The same through the captured step: channels last or not, cuDNN's search or not."""
+    results = {}
+    for engine in ("graph", "compile+graph"):
+        for precision in ("tf32", "bf16"):
+            for last in (False, True):
+                for search in (False, True):
+                    name = f"{engine} {precision}{' channels-last' if last else ''}{' search' if search else ''}"
+                    outcome = mnist_outcome(data, engine, precision, epochs=2, last=last, search=search)
+                    results[name] = numbers(outcome) | {"us_per_step": outcome.train_s / len(outcome.losses) * 1e6}
+                    print(name, results[name], flush=True)
+    return results
+
+
 def mnist_kernels(data):
     """The kernels of one step of mnist, graph and compile+graph: names, counts, microseconds."""
     import torch
@@ -247,6 +261,7 @@ PARTS = {
         versions,
         same_numbers,
         mnist,
+        mnist_layouts,
         mnist_kernels,
         mnist99,
         mnist_deep,
@@ -269,7 +284,20 @@ ENGINES = ("eager", "graph", "compile", "compile+graph")
 # --- how they are run ---------------------------------------------------------------------------------------------
 
 
-def mnist_step(data, engine, precision, *, batch=64, rate=1e-3, epochs=5, schedule=False, seed=0, streamed=False):
+def mnist_step(
+    data,
+    engine,
+    precision,
+    *,
+    batch=64,
+    rate=1e-3,
+    epochs=5,
+    schedule=False,
+    seed=0,
+    streamed=False,
+    last=False,
+    search=False,
+):
     """A step of mnist, its prepared engine, and its first span."""
     import torch
 
@@ -291,8 +319,11 @@ def mnist_step(data, engine, precision, *, batch=64, rate=1e-3, epochs=5, schedu
     seed_all(seed)
     train_set, test_set = image_sets(read_folder(data / "mnist"))
     normalise = Normalisation.of(train_set.images_NCHW)
-    model = network(28, 28, 10).to(ranks.device)
-    source = (StreamedImages if streamed else ResidentImages)(train_set, normalise, batch, ranks, seed)
+    torch.backends.cudnn.benchmark = search
+    layout = torch.channels_last if last else torch.contiguous_format
+    model = network(28, 28, 10).to(ranks.device, memory_format=layout)
+    kind = StreamedImages if streamed else ResidentImages
+    source = kind(train_set, normalise, batch, ranks, seed, channels_last=last)
     step = Step(
         model,
         loss,
@@ -308,7 +339,7 @@ def mnist_step(data, engine, precision, *, batch=64, rate=1e-3, epochs=5, schedu
         return step, None, source.spans[0]
     source.start(1, 0)
     step.start_epoch(0, 0)
-    prepared = choose_engine(engine, step, {span.shape for span in source.spans}, print)
+    prepared = choose_engine(engine, step, print)
     return step, prepared, source.spans[0]
 
 
@@ -323,7 +354,7 @@ def mnist_outcome(data, engine, precision, *, epochs=1, steps=None, **options):
 
     step, _, _ = mnist_step(data, None, precision, epochs=epochs, **options)
     if steps:
-        step.source.spans = step.source.spans[:steps]
+        step.source.spans, step.losses = step.source.spans[:steps], step.losses[:steps].clone()
     tests = TestImages(step.test_set, step.normalise, step.ranks)
     settings = Settings(epochs=epochs, engine=engine, seed=options.get("seed", 0))
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore, TCPStore  # torch.distributed's, typed
 
 from seatrial.train.errors import InputError
 
@@ -89,11 +90,25 @@ def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
         yield Ranks(0, 1, device)
         return
     timeout = timedelta(seconds=timeout_s)
-    dist.init_process_group("nccl" if gpus else "gloo", timeout=timeout, device_id=device if gpus else None)
+    backend, rank = "nccl" if gpus else "gloo", int(os.environ["RANK"])
+    store, device_id = open_store(rank, world), device if gpus else None
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout, device_id=device_id)
     try:
         yield Ranks(dist.get_rank(), world, device, dist.new_group(backend="gloo", timeout=timeout))
     finally:
         dist.destroy_process_group()
+
+
+def open_store(rank: int, world: int) -> PrefixStore:
+    """A connection to torchrun's store (MASTER_ADDR, MASTER_PORT), with keys of this attempt alone.
+
+    torchrun keeps one store over restarts (torch 2.13, --standalone): without a prefix the restarted ranks would read the
+    addresses of the dead ones and wait for them.
+    """
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, world, is_master=rank == 0 and not hosted)
+    return PrefixStore(f"seatrial/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 class GradientReducer:

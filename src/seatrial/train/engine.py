@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from seatrial.train.checkpoint import snapshot
 from seatrial.train.errors import InputError
 from seatrial.train.rng import rng_state, set_rng_state
-from seatrial.train.shards import Shape
+from seatrial.train.shards import Shape, Span
 from seatrial.train.step import Step
 
 NAMES = ("auto", "eager", "compile", "graph", "compile+graph")
@@ -39,7 +40,7 @@ class Eager:
             self.step.source.before_step()
             self.step.run_recovering(shape)
 
-    def prepare(self, shapes: set[Shape]) -> None:
+    def prepare(self) -> None:
         """Nothing to prepare."""
 
 
@@ -54,17 +55,32 @@ class Graphed:
         self._graphs: dict[tuple[Shape, int], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
 
-    def prepare(self, shapes: set[Shape]) -> None:
-        """Warm up and capture every shape; parameters, optimizer, random numbers and position stay as they are."""
-        for shape in sorted(shapes, key=lambda shape: (-shape.rows * max(1, shape.length), shape)):
-            self._warm_up(shape)
-            for steps in {1, self.steps_per_replay}:
-                self._capture(shape, steps)
+    def prepare(self) -> None:
+        """Warm up and capture every shape; parameters, optimizer, random numbers and position stay as they are.
+
+        A graph keeps its memory, so it may not fit where eager steps do: then all ranks start over with half the
+        micro-batch. Raises TrainError when one row is too much.
+        """
+        while True:
+            failed = False
+            try:
+                for shape, longest in longest_runs(self.step.source.spans).items():
+                    self._warm_up(shape)
+                    for steps in {1, self.steps_per_replay if longest >= self.steps_per_replay else 1}:
+                        self._capture(shape, steps)
+            except torch.OutOfMemoryError:
+                failed = True
+            if not self.step.ranks.any(failed):
+                return
+            self._graphs, self._pool = {}, None
+            self.step.reducer.clear()
+            self.step.micro_batch.halve(self.step.device, self.step.ranks.first)
 
     def run(self, shape: Shape, steps: int) -> None:
         """Queue ``steps`` steps of one shape."""
         while steps:
-            together = self.steps_per_replay if steps >= self.steps_per_replay else 1
+            several = steps >= self.steps_per_replay and (shape, self.steps_per_replay) in self._graphs
+            together = self.steps_per_replay if several else 1
             self.step.source.before_step()
             self._graphs[shape, together].replay()
             steps -= together
@@ -85,7 +101,8 @@ class Graphed:
 
     def _capture(self, shape: Shape, steps: int) -> None:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # thread_local: NCCL's watchdog thread asks after earlier events meanwhile, which would end a global capture.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             for _ in range(steps):
                 self.step.run_fixed(shape)
         self._pool = self._pool or graph.pool()
@@ -95,7 +112,15 @@ class Graphed:
 Engine = Eager | Graphed
 
 
-def choose_engine(name: str, step: Step, shapes: set[Shape], note: Callable[[str], object]) -> Engine:
+def longest_runs(spans: list[Span]) -> dict[Shape, int]:
+    """Each shape and how many steps of it follow one another at most; the largest shapes first, for their memory."""
+    longest: dict[Shape, int] = {}
+    for shape, members in groupby(span.shape for span in spans):
+        longest[shape] = max(longest.get(shape, 0), len(list(members)))
+    return dict(sorted(longest.items(), key=lambda item: -item[0].rows * max(1, item[0].length)))
+
+
+def choose_engine(name: str, step: Step, note: Callable[[str], object]) -> Engine:
     """The engine asked for, prepared; ``auto`` is a graph on a GPU and eager on a CPU.
 
     An engine that this machine cannot run is replaced by the next simpler one; ``note`` is told why.
@@ -112,29 +137,27 @@ def choose_engine(name: str, step: Step, shapes: set[Shape], note: Callable[[str
         note("engine: no CUDA graph on a CPU; steps run eagerly")
         name = name.replace("graph", "eager")
     began = time.perf_counter()
-    if "compile" in name and (reason := _compile(step, shapes)):
+    if "compile" in name and (reason := _compile(step)):
         note(f"engine: torch.compile does not work here ({reason}); going on without it")
     engine: Engine = Eager(step)
     if "graph" in name:
         try:
             engine = Graphed(step)
-            engine.prepare(shapes)
+            engine.prepare()
         except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
             note(f"engine: the step cannot be captured ({_first_line(error)}); steps run eagerly")
             engine = Eager(step)
     note(f"engine: {name}, prepared in {time.perf_counter() - began:.1f} s")
     return engine
 
 
-def _compile(step: Step, shapes: set[Shape]) -> str | None:
+def _compile(step: Step) -> str | None:
     """Compile the step's forward and backward pass and run each shape once; why that failed, or None."""
     before, generators = snapshot(step.state()), rng_state()
     fresh = not step.optimizer.state
     step.compile()
     try:
-        for shape in shapes:
+        for shape in longest_runs(step.source.spans):
             step.position.zero_()
             step.run_recovering(shape)
     except Exception as error:

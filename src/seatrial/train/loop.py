@@ -91,7 +91,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
     if not place:
         rng.seed_all(settings.seed + ranks.rank)  # dropout and augmentation differ between ranks
     source.start(epoch, first_step)
-    engine = choose_engine(settings.engine, step, {span.shape for span in spans}, note)
+    engine = choose_engine(settings.engine, step, note)
     writer = CheckpointWriter(settings.checkpoints, settings.keep) if settings.checkpoints and ranks.first else None
     outcome = Outcome()
 

@@ -38,10 +38,11 @@ class Precision:
         return torch.amp.GradScaler(self.device.type, enabled=self.name == "fp16")
 
     def apply(self) -> None:
-        """Allow TF32 in fp32 products for every format but ``fp32``. Global to the process."""
+        """Allow TF32 in fp32 products for every format but ``fp32``, which repeats itself bit for bit. Global."""
         allowed = self.name != "fp32"
         torch.set_float32_matmul_precision("high" if allowed else "highest")
         torch.backends.cudnn.allow_tf32 = allowed
+        torch.backends.cudnn.deterministic = not allowed
 
 
 def choose_precision(name: str, device: torch.device, preferred: str = "tf32") -> Precision:

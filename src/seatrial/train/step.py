@@ -183,18 +183,18 @@ class Step:
     def _gradients(self, shape: Shape, *, overlap: bool) -> Tensor:
         """Gradients of the mean loss over all ranks' rows; returns this rank's mean loss, [1]."""
         self.reducer.clear()
-        total = torch.zeros(1, device=self.device)
+        total: Tensor | None = None
         for first in range(0, shape.rows, self.micro_batch.rows):
             count = min(self.micro_batch.rows, shape.rows - first)
             self.reducer.overlap = overlap and first + count == shape.rows
             loss = self._forward(shape, first, count)
             if count != shape.rows:
                 loss = loss * (count / shape.rows)
-            total = total + loss.detach()
+            total = loss.detach() if total is None else total + loss.detach()
             if shape.share != 1.0:
                 loss = loss * shape.share
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        return total
+        return torch.zeros(1, device=self.device) if total is None else total.view(1)
 
     def _micro_loss(self, shape: Shape, first: int, count: int) -> Tensor:
         inputs, targets = self.source.load(self.position, shape, first, count)

@@ -15,9 +15,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from torch._C._distributed_c10d import TCPStore
-
-from seatrial.train.distributed import Ranks
+from seatrial.train.distributed import Ranks, open_store
 
 BEATS_PER_LIMIT = 4
 EXIT_HUNG = 1
@@ -34,8 +32,7 @@ class Watchdog:
 
     def __enter__(self) -> Watchdog:
         if self._ranks.world > 1 and self._limit_s is not None:
-            host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            store = TCPStore(host, port, self._ranks.world, is_master=False)
+            store = open_store(-1, self._ranks.world)  # a second connection: one waits while the other asks
             self._thread = threading.Thread(target=self._watch, args=(store, self._limit_s), daemon=True)
             self._thread.start()
         return self
@@ -52,16 +49,15 @@ class Watchdog:
         self._step, self._changed = step, time.time()
 
     def _watch(self, store: Any, limit_s: float) -> None:
-        prefix = f"seatrial/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
         while not self._ended.wait(limit_s / BEATS_PER_LIMIT):
             beat = {"step": self._step, "changed": self._changed, "host": os.uname().nodename, "pid": os.getpid()}
-            store.set(f"{prefix}{self._ranks.rank}", json.dumps({**beat, "beat": time.time()}))
-            keys = [f"{prefix}{rank}" for rank in range(self._ranks.world)]
+            store.set(f"beat/{self._ranks.rank}", json.dumps({**beat, "beat": time.time()}))
+            keys = [f"beat/{rank}" for rank in range(self._ranks.world)]
             beats = [json.loads(store.get(key)) if store.check([key]) else None for key in keys]
             if late := self._late(beats, limit_s):
                 self._report(late, beats)
                 os._exit(EXIT_HUNG)
-        store.set(f"{prefix}{self._ranks.rank}", json.dumps({"finished": True}))
+        store.set(f"beat/{self._ranks.rank}", json.dumps({"finished": True}))
 
     def _late(self, beats: list[dict[str, Any] | None], limit_s: float) -> list[int]:
         """Ranks that are behind the others, or all when all stand still."""

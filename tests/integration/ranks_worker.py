@@ -1,0 +1,84 @@
+"""One rank of a small training, started by torchrun from test_train_ranks.py: `ranks_worker.py WHAT OUT`.
+
+WHAT: plain, forward or backward (out of memory there on rank 1, once the micro-batch is above 4), hang, die, die-once.
+Writes losses and weights as OUT/rank-N.pt.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from seatrial.train import script
+from seatrial.train.distributed import ranks
+from seatrial.train.evaluate import evaluate
+from seatrial.train.images import ImageSet, Normalisation, ResidentImages, TestImages
+from seatrial.train.loop import Settings, fit
+from seatrial.train.optimizers import adam
+from seatrial.train.precision import Precision
+from seatrial.train.rng import seed_all
+from seatrial.train.step import Step
+from seatrial.train.trackers import Trackers
+
+GLOBAL_BATCH, EXAMPLES, EPOCHS = 32, 131, 3  # 131 = 4 × 32 + 3: the last batch is uneven over two ranks
+
+
+class FailsInBackward(torch.autograd.Function):
+    """The identity, whose backward pass runs out of memory."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise torch.OutOfMemoryError("CUDA out of memory (made by the test)")
+
+
+def main(argv):
+    what, out = argv[0], Path(argv[1])
+    generator = torch.Generator().manual_seed(5)
+    labels_N = torch.randint(0, 3, (EXAMPLES,), generator=generator)
+    images_NCHW = torch.randint(0, 100, (EXAMPLES, 1, 6, 6), generator=generator)
+    images_NCHW[torch.arange(EXAMPLES), 0, labels_N * 2] += 120
+    data = ImageSet(images_NCHW.to(torch.uint8), labels_N, 3)
+    with ranks(timeout_s=60) as group:
+        seed_all(group.rank)  # different on purpose: fit gives every rank the first one's weights
+        model = nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Linear(16, 3))
+        steps = 0
+
+        def loss(model, images, labels):
+            nonlocal steps
+            steps += 1
+            logits = model(images)
+            if group.rank == 1 and len(labels) > 4 and what == "forward":
+                raise torch.OutOfMemoryError("CUDA out of memory (made by the test)")
+            if group.rank == 1 and len(labels) > 4 and what == "backward":
+                logits = FailsInBackward.apply(logits)
+            first_life = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+            if group.rank == 1 and steps == 8 and (what == "die" or (what == "die-once" and first_life)):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if group.rank == 1 and steps == 8 and what == "hang":
+                time.sleep(600)
+            return F.cross_entropy(logits, labels)
+
+        normalise = Normalisation.of(data.images_NCHW)
+        source = ResidentImages(data, normalise, GLOBAL_BATCH // group.world, group, 0)
+        accumulation = 4 if what == "small" else 1
+        precision = Precision("fp32", group.device)
+        step = Step(model, loss, adam(model, 1e-2), source, ranks=group, precision=precision, accumulation=accumulation)
+        tests = TestImages(data, normalise, group, 10)
+        keep = out / "checkpoints" if what == "die-once" else None
+        settings = Settings(EPOCHS, checkpoints=keep, hang_s=4.0 if what == "hang" else None)
+        outcome = fit(step, lambda: evaluate(model, tests, group, precision), Trackers([]), settings)
+        state = {"losses": outcome.losses, "model": model.state_dict(), "metrics": outcome.metrics}
+        torch.save({**state, "micro": step.micro_batch.rows}, out / f"rank-{group.rank}.pt")
+    return 0
+
+
+if __name__ == "__main__":
+    script.run(main)

@@ -1,0 +1,71 @@
+"""cifar10: the files' checks, and the method on a small set of colour blobs."""
+
+import lzma
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from seatrial.recipes import cifar10  # noqa: E402
+from seatrial.train.cifar10 import MD5, read_cifar10  # noqa: E402
+from seatrial.train.distributed import Ranks  # noqa: E402
+from seatrial.train.errors import DataError  # noqa: E402
+from seatrial.train.images import ImageSet, Normalisation  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def blobs(count: int) -> ImageSet:
+    generator = torch.Generator().manual_seed(count)
+    labels_N = torch.randint(0, 3, (count,), generator=generator)
+    images_NCHW = torch.randint(0, 120, (count, 3, 32, 32), generator=generator)
+    images_NCHW[torch.arange(count), labels_N, 8:24, 8:24] += 100
+    return ImageSet(images_NCHW.to(torch.uint8), labels_N, 10)
+
+
+def test_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cifar10, "read_cifar10", lambda folder: (blobs(400), blobs(50)))
+    options = ["--batch", "50", "--epochs", "3", "--widths", "8", "8", "8", "--models", str(tmp_path)]
+    assert cifar10.main(options) == 0
+    said = capsys.readouterr().out
+    assert float(said.split("run 1: ")[1].split("%")[0]) > 90
+    assert "s after the process began" in said
+    assert (tmp_path / "cifar10.safetensors").is_file()
+
+
+def test_flips_alternate_between_epochs() -> None:
+    data, alone = blobs(40), Ranks(0, 1, torch.device("cpu"))
+    data.images_NCHW[:] = torch.arange(32, dtype=torch.uint8)  # a ramp: flipped when it falls
+    source = cifar10.AlternatingCrops(data, Normalisation.of(data.images_NCHW), 10, alone, 0)
+    rising = []
+    for epoch in (1, 2, 3):
+        source.start(epoch, 0)
+        rising.append(source._epoch_NCHW[:, 0, 16, 20] > source._epoch_NCHW[:, 0, 16, 10])
+    assert torch.equal(rising[0], ~rising[1]) and torch.equal(rising[0], rising[2])
+    assert 5 < rising[0].sum() < 35
+
+
+def test_whitening_gives_uncorrelated_channels() -> None:
+    images = Normalisation.of(blobs(50).images_NCHW)(blobs(50).images_NCHW.float())
+    model = cifar10.Network(widths=(8, 8, 8))
+    model.whiten(images)
+    channels = model.whitening(images).permute(1, 0, 2, 3).flatten(1)[:12]
+    covariance = channels @ channels.T / channels.shape[1]
+    assert torch.allclose(covariance, torch.eye(12), atol=0.02)
+
+
+def test_files_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"lacks data_batch_1\.bin"):
+        read_cifar10(tmp_path)
+    for name in MD5:
+        (tmp_path / name).write_bytes(bytes(3073 * 10_000))
+    with pytest.raises(DataError, match="differs from the published data_batch_1"):
+        read_cifar10(tmp_path)
+    (tmp_path / "data_batch_1.bin").write_bytes(bytes(100))
+    with pytest.raises(DataError, match="expected 30730000 bytes, got 100"):
+        read_cifar10(tmp_path)
+    (tmp_path / "data_batch_1.bin").unlink()
+    (tmp_path / "data_batch_1.bin.xz").write_bytes(lzma.compress(bytes(100))[:-20])
+    with pytest.raises(DataError, match=r"data_batch_1\.bin\.xz"):
+        read_cifar10(tmp_path)
