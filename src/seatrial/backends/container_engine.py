@@ -160,6 +160,11 @@ class ContainerEngine:
                 raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
         return ended.exit_code
 
+    def collect(
+        self, handle: Handle, run_dir: Path, say: Callable[[str], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def state(self, handle: Handle) -> State:
         ended = self._ask("container", "inspect", handle.id)
         if ended.exit_code == 0:
@@ -285,7 +290,9 @@ def container_state(inspected: dict[str, Any]) -> State:
         oom_killed=bool(state.get("OOMKilled")),
         error=state.get("Error") or None,
         image_id=_sha256(inspected["Image"]),
-        seconds=_seconds(state["StartedAt"], state["FinishedAt"]) if status == "exited" else None,
+        seconds=_seconds(state["StartedAt"], state["FinishedAt"])
+        if "FinishedAt" in state and status == "exited"
+        else None,
     )
 
 
