@@ -1,0 +1,100 @@
+"""Telemetry with real parts: containers of real engines, Prometheus' own checker and server. Each skips when absent."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from seatrial.probe import attribution
+from seatrial.telemetry.engines import Names
+from seatrial.telemetry.reading import Reader
+
+IMAGE = "python:3.11-slim-bookworm"
+WORK = "data = bytearray(60_000_000)\nopen('/dev/shm/x', 'wb').write(b'x' * 5_000_000)\nwhile True: pass"
+
+
+def program(name):
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed (Debian's package prometheus has it)")
+    return path
+
+
+def test_a_container_is_found_named_and_measured(engine):
+    call = list(engine.call)
+    name = f"seatrial-telemetry-{os.getpid()}"
+    argv = [*call, "run", "-d", "--rm", "--name", name, "--network", "host", "--label", "seatrial.run=r1"]
+    ended = subprocess.run([*argv, "--shm-size", "16m", IMAGE, "python3", "-c", WORK], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    identity = ended.stdout.strip()
+    try:
+        names = Names({f"SEATRIAL_{engine.name.upper()}": " ".join(call)})
+        reader = Reader(names)
+        names.look_up([identity], wait=True)
+        reader.read()
+        time.sleep(1.5)
+        [row] = [row for row in reader.read()["containers"] if row["id"] == identity]
+        assert (row["engine"], row["name"], row["run_id"]) == (engine.name, name, "r1")
+        assert row["image"].endswith(IMAGE) and row["processes"] == 1
+        assert 0.2 < row["cpu_cores"] < 1.5 and 60e6 < row["memory_bytes"] < 200e6
+        assert row["shm_used_bytes"] == 5_001_216 or 5e6 <= row["shm_used_bytes"] < 6e6
+        assert row["shm_total_bytes"] == 16 * 2**20
+        pid = int(subprocess.check_output([*call, "inspect", "-f", "{{.State.Pid}}", identity]))
+        assert attribution.owner(pid).container_id == identity
+    finally:
+        subprocess.run([*call, "kill", name], capture_output=True)
+
+
+@pytest.fixture
+def exporter(tmp_path):
+    port = 9400 + os.getpid() % 500
+    process = subprocess.Popen(
+        [sys.executable, "-m", "seatrial", "exporter", "--listen", f"127.0.0.1:{port}"],
+        cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert "/metrics" in process.stderr.readline()
+    yield port
+    process.terminate()
+    assert process.wait(10) == 0 and process.stderr.read() == ""
+
+
+def test_promtool_has_no_complaint_of_syntax(exporter):
+    text = urllib.request.urlopen(f"http://127.0.0.1:{exporter}/metrics").read()
+    ended = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True)
+    assert ended.returncode in (0, 3) and b"error" not in ended.stderr.lower(), ended.stderr
+    lint = [line for line in ended.stderr.decode().splitlines() if "seatrial_" in line]
+    assert lint == []  # dcgm-exporter's own names are not to its taste
+
+
+def test_a_real_prometheus_scrapes_it(exporter, tmp_path):
+    prometheus = program("prometheus")
+    argv = [sys.executable, "-m", "seatrial", "exporter", "--print-config", "prometheus"]
+    config = subprocess.check_output(argv, text=True)
+    config = config.replace("127.0.0.1:9400", f"127.0.0.1:{exporter}").replace("15s", "1s")
+    (tmp_path / "prometheus.yml").write_text(config)
+    listen = exporter + 600
+    log = (tmp_path / "log").open("w")
+    process = subprocess.Popen(
+        [prometheus, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
+         f"--web.listen-address=127.0.0.1:{listen}"], stderr=log, stdout=log, cwd=tmp_path,
+    )  # fmt: skip
+    try:
+        for _ in range(60):
+            time.sleep(0.5)
+            try:
+                url = f"http://127.0.0.1:{listen}/api/v1/query?query=seatrial_machine_memory_used_bytes"
+                found = json.load(urllib.request.urlopen(url))["data"]["result"]
+            except OSError:
+                continue
+            if found:
+                break
+        assert float(found[0]["value"][1]) > 0 and found[0]["metric"]["job"] == "seatrial"
+    finally:
+        process.terminate()
+        process.wait(20)
+        log.close()

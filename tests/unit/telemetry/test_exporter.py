@@ -1,0 +1,162 @@
+"""The exporter: names and labels of dcgm-exporter, the text's syntax, a real server under load, addresses."""
+
+import csv
+import gzip
+import http.client
+import json
+import re
+import threading
+import time
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from fakes import FakeGpu, FakeNvml
+from seatrial.errors import UsageError
+from seatrial.system.address import is_loopback, parse_address
+from seatrial.telemetry.engines import Names
+from seatrial.telemetry.exporter import Exporter, Server
+from seatrial.telemetry.metrics import DCGM, render
+from seatrial.telemetry.reading import Reader
+
+NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
+COUNTERS = Path(__file__).parents[3].parent / "shared" / "samples" / "default-counters.csv"
+RUN = {"id": "r1", "name": None, "target": 'a"b\\c\nd.py', "numbers": {"loss": 0.5}, "bound_by": "data-bound",
+       "mfu": 0.41}  # fmt: skip
+_LINE = re.compile(r'^[a-zA-Z_:][\w:]*(\{(\w+="(\\.|[^"\\\n])*",?)*\})? (-?[\d.e+-]+)$')
+
+
+def a_reader(gpus=None, **options):
+    return Reader(Names(NO_ENGINES), pynvml=FakeNvml(gpus, **options), service=True)
+
+
+def exposition(gpus=None, runs=(RUN,), **options):
+    reader = a_reader(gpus, **options)
+    return render(reader.read(), list(runs), "hal").decode()
+
+
+def values(text):
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
+
+
+def test_every_line_is_exposition_format():
+    for line in exposition().splitlines():
+        assert line.startswith(("# HELP ", "# TYPE ")) or _LINE.match(line), line
+
+
+def test_dcgm_names_values_and_labels():
+    text = exposition()
+    found = values(text)
+    labels = (
+        '{gpu="0",UUID="GPU-de421f49-0f0c-0000-0000-000000000000",pci_bus_id="00000000:10:00.0",device="nvidia0",'
+        'modelName="NVIDIA H200",Hostname="hal",DCGM_FI_DRIVER_VERSION="580.159.04"}'
+    )
+    assert found["DCGM_FI_DEV_GPU_UTIL" + labels] == 90
+    assert found["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" + labels] == 5_000_000  # mJ
+    assert found["DCGM_FI_DEV_FB_USED" + labels] == pytest.approx(400_000_000 / 2**20)  # without the reserved
+    assert found["DCGM_FI_DEV_MEMORY_TEMP" + labels] == 44 and found["DCGM_FI_DEV_XID_ERRORS" + labels] == 0
+    assert "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter" in text
+    assert 'reason="sw_power_cap"' in text and found["seatrial_nvml_up"] == 1
+    assert any(key.startswith("seatrial_run_mfu_ratio") for key in found)
+
+
+@pytest.mark.skipif(not COUNTERS.exists(), reason="dcgm-exporter's list of counters is not beside this repository")
+def test_all_of_dcgm_exporters_default_counters():
+    rows = [row for row in csv.reader(COUNTERS.open()) if row and not row[0].startswith("#")]
+    wanted = {row[0].strip(): row[1].strip() for row in rows if row[1].strip() != "label"}
+    ours = {family.name: family.kind for family in DCGM}
+    assert set(wanted) - set(ours) == {"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"}  # telemetry/metrics.py says why
+    assert {name: ours[name] for name in wanted if name in ours} == {n: k for n, k in wanted.items() if n in ours}
+
+
+def test_counters_that_are_read_seldom_keep_their_last_value():
+    reader = a_reader()
+    for _ in range(3):
+        reading = reader.read()
+    assert reading["gpus"][0]["energy_j"] == 5000.0 and reading["gpus"][0]["memory_temperature_c"] == 44
+
+
+def test_without_a_gpu_the_machine_is_served():
+    found = values(exposition(init_error=9))
+    assert found["seatrial_nvml_up"] == 0 and found["seatrial_machine_memory_used_bytes"] > 0
+    assert not any(key.startswith("DCGM") for key in found)
+
+
+def test_a_mig_slice_has_its_own_labels_and_no_invented_utilisation():
+    parent = FakeGpu(uuid="GPU-a")
+    parent.slices = [FakeGpu(uuid="MIG-a", parent=parent)]
+    text = exposition([parent])
+    assert 'GPU_I_ID="0"' in text and "DCGM_FI_DEV_GPU_UTIL" not in text
+
+
+@pytest.fixture
+def served():
+    exporter = Exporter(a_reader().read, lambda: [RUN], interval_s=0.2)
+    server = Server("127.0.0.1", 0, exporter)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    exporter.start(), thread.start()
+    yield exporter, server.server_address[1]
+    server.shutdown(), server.server_close(), exporter.stop(), thread.join()
+
+
+def get(port, path="/metrics", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer, body
+
+
+def test_it_serves_plain_and_gzipped(served):
+    _, port = served
+    answer, body = get(port)
+    assert answer.status == 200 and answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    _, zipped = get(port, **{"Accept-Encoding": "gzip"})
+    assert b"DCGM_FI_DEV_GPU_UTIL" in gzip.decompress(zipped) and len(zipped) < len(body)
+    assert get(port, "/")[0].status == 200 and get(port, "/../etc/passwd")[0].status == 404
+
+
+def test_200_scrapes_a_second_miss_no_reading(served):
+    """Five seconds' worth; readings go on by the clock meanwhile."""
+    exporter, port = served
+    before, began, answers = exporter.readings, time.monotonic(), []
+
+    def scrape():
+        for _ in range(250):
+            answers.append(get(port)[0].status)
+
+    threads = [threading.Thread(target=scrape) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took_s = time.monotonic() - began
+    assert answers == [200] * 1000 and took_s < 10, took_s
+    assert exporter.readings - before >= took_s / 0.2 * 0.7
+
+
+def test_a_port_in_use_is_one_sentence(served):
+    with pytest.raises(UsageError, match=r"Cannot listen on 127\.0\.0\.1") as caught:
+        Server("127.0.0.1", served[1], served[0])
+    assert caught.value.run == f"seatrial exporter --listen 127.0.0.1:{served[1] + 1}"
+
+
+def test_addresses():
+    assert parse_address("9400", "exporter", 9400) == ("127.0.0.1", 9400)
+    assert parse_address(":80", "exporter", 9400) == ("127.0.0.1", 80)
+    assert parse_address("[::1]:80", "exporter", 9400) == ("::1", 80)
+    for wrong in ("", "host", "host:99999", "a b:1", "1.2.3.4:-1"):
+        with pytest.raises(UsageError, match="expected HOST:PORT"):
+            parse_address(wrong, "exporter", 9400)
+    assert is_loopback("127.0.0.1") and is_loopback("::1") and is_loopback("localhost")
+    assert not is_loopback("0.0.0.0") and not is_loopback("192.168.1.2") and not is_loopback("example.org")
+
+
+def test_the_grafana_dashboard_asks_for_metrics_that_exist():
+    text = resources.files("seatrial.telemetry").joinpath("grafana.json").read_text()
+    source = resources.files("seatrial.telemetry").joinpath("metrics.py").read_text()
+    asked = {name for panel in json.loads(text)["panels"] for target in panel["targets"]
+             for name in re.findall(r"\b(?:DCGM|seatrial)_\w+", target["expr"])}  # fmt: skip
+    assert len(asked) >= 10 and not [name for name in asked if f'"{name}"' not in source]
