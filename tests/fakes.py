@@ -5,6 +5,7 @@ Import as ``from fakes import FakeBackend``.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +79,11 @@ class FakeBackend:
         handle = Handle(backend=self.name, id=f"id-of-{plan.run_id}", started="1", run_dir=str(run_dir))
         self.states[handle.id] = State("running")
         return handle
+
+    def collect(
+        self, handle: Handle, run_dir: Path, say: Callable[[str], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def state(self, handle: Handle) -> State:
         return self.states.get(handle.id, State("gone"))

@@ -6,6 +6,7 @@ To add one: implement the protocol in a file beside this one and add it to the t
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -24,7 +25,8 @@ class Handle(BaseModel):
         id: full container ID, or the process ID of a local agent.
         started: the engine's start time, or the local process's start ticks, so that a reused ID is not mistaken.
         companion: container ID of the companion, if any.
-        run_dir: the run's folder; the local backend reads there how its agent ended.
+        run_dir: the run's folder; backends read there how an agent ended that the engine has forgotten.
+        context, namespace: of a cluster.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -34,6 +36,8 @@ class Handle(BaseModel):
     started: str | None = None
     companion: str | None = None
     run_dir: str | None = None
+    context: str | None = None
+    namespace: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,12 @@ class Backend(Protocol):
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
         """Start it detached; return at once. Raises EngineError or GpuContractError; leaves nothing behind then."""
+
+    def collect(self, handle: Handle, run_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:
+        """While open, the run's output and evidence come into its folder; at the end all there is has come.
+
+        Nothing to do where the run writes into the folder itself. ``say`` gets its progress in words.
+        """
 
     def state(self, handle: Handle) -> State:
         """What became of it. Never raises for one that is gone."""

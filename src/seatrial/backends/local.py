@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -73,6 +74,11 @@ class Local:
     def shell(self, plan: Plan, run_dir: Path) -> int:
         _place_agent(run_dir)
         return command.call_interactive(self.compile(plan), cwd=run_dir).exit_code
+
+    def collect(
+        self, handle: Handle, run_dir: Path, say: Callable[[str], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def state(self, handle: Handle) -> State:
         """``gone`` when the agent has ended without its last word: killed, or the machine went down."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.docker import Docker
+from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.backends.local import Local
 from seatrial.backends.podman import Podman
 from seatrial.errors import EngineUnavailableError, UsageError
@@ -18,7 +19,11 @@ BACKENDS: dict[str, Callable[[Mapping[str, str]], Backend]] = {
     "docker": lambda environ: Docker(client_call("docker", environ)),
     "podman": lambda environ: Podman(client_call("podman", environ)),
     "local": lambda environ: Local(),
+    "k8s": lambda environ: Kubernetes(environ),
 }
+
+#: A cluster is asked for by name: nobody should find a run there that was meant for this machine.
+NEVER_AUTO = ("k8s",)
 
 
 def backend(name: str, environ: Mapping[str, str]) -> Backend:
@@ -47,7 +52,7 @@ def choose(
             raise EngineUnavailableError(_sentence(facts.reason), run=facts.fix)
         return chosen, facts, Choice(what="backend", value=requested, reason=f"asked for; {facts.reason}")
     passed_over: list[str] = []
-    for name in BACKENDS:
+    for name in [name for name in BACKENDS if name not in NEVER_AUTO]:
         candidate = backend(name, environ)
         facts = candidate.facts()
         obstacle = _obstacle(facts, gpus_wanted)

@@ -19,6 +19,10 @@ from seatrial.runs.store import RunStore
 _JOB = "What to run, and where"
 _CONTAINER = "The container"
 _JUDGING = "Limits and criteria"
+_CLUSTER = "Kubernetes (--on k8s)"
+
+#: Flags that stand in the table [kubernetes].
+_CLUSTER_KEYS = ("kind", "namespace", "context", "require_capacity")
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="TARGET", help="Script, recipe name, or nothing with -m or --image.")
@@ -34,7 +38,7 @@ def job_flags(
     image: Annotated[str | None, _option("--image", help="A ready image; its ENTRYPOINT is kept.", panel=_JOB)] = None,
     on: Annotated[
         str | None,
-        _option("--on", help="auto, docker, podman or local.", panel=_JOB, metavar="BACKEND"),
+        _option("--on", help="auto, docker, podman, local or k8s.", panel=_JOB, metavar="BACKEND"),
     ] = None,
     gpus: Annotated[
         str | None,
@@ -45,13 +49,22 @@ def job_flags(
             metavar="REQUEST",
         ),
     ] = None,
+    nodes: Annotated[
+        str | None,
+        _option("--nodes", help="Pods, or machines, of these GPUs each: 2, or host1,host2.", panel=_JOB, metavar="N"),
+    ] = None,
     launcher: Annotated[
         str | None, _option("--launcher", help="auto, torchrun or none.", panel=_JOB, metavar="NAME")
     ] = None,
     name: Annotated[str | None, _option("--name", help="A name for the run.", panel=_JOB)] = None,
     data: Annotated[
         str | None,
-        _option("--data", help="Folder at /data, read-only; DIR:rw to change it.", panel=_JOB, metavar="DIR"),
+        _option(
+            "--data",
+            help="Folder at /data, read-only; DIR:rw opens it; pvc:NAME on k8s.",
+            panel=_JOB,
+            metavar="DIR",
+        ),
     ] = None,
     models: Annotated[
         str | None, _option("--models", help="Folder at /models, for what is saved.", panel=_JOB, metavar="DIR")
@@ -87,6 +100,14 @@ def job_flags(
     writable: Annotated[
         bool | None, _option("--writable", help="Open the container's read-only root.", panel=_CONTAINER)
     ] = None,
+    kind: Annotated[
+        str | None, _option("--kind", help="auto, job, pytorchjob or trainjob.", panel=_CLUSTER, metavar="KIND")
+    ] = None,
+    namespace: Annotated[str | None, _option("--namespace", help="Default: the context's.", panel=_CLUSTER)] = None,
+    context: Annotated[str | None, _option("--context", help="Of the kubeconfig.", panel=_CLUSTER)] = None,
+    require_capacity: Annotated[
+        bool | None, _option("--require-capacity", help="Refuse what no node of now can hold.", panel=_CLUSTER)
+    ] = None,
     timeout: Annotated[str | None, _option("--timeout", help="Stop the target after e.g. 2h.", panel=_JUDGING)] = None,
     grace: Annotated[
         str | None, _option("--grace", help="Between SIGTERM and SIGKILL; default 30s.", panel=_JUDGING)
@@ -118,6 +139,9 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
     project = flags.pop("project", None) or Path.cwd()
     if (ready := flags.pop("image", None)) is not None:
         flags["image"] = {"ready": ready}
+    cluster = {key: flags.pop(key) for key in _CLUSTER_KEYS if key in flags}
+    if cluster:
+        flags["kubernetes"] = cluster
     if words:
         flags["target"] = words[0]
     flags["args"] = target_arguments

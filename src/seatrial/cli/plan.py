@@ -10,7 +10,7 @@ import typer
 from seatrial.backends import table
 from seatrial.cli.job_flags import Words, read_job, takes_job
 from seatrial.cli.screen import Screen
-from seatrial.errors import EXIT_DONE
+from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.runs import launch
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -22,11 +22,23 @@ def plan(
     context: typer.Context,
     words: Words = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan as JSON.")] = False,
+    manifests: Annotated[
+        bool, typer.Option("--manifests", help="Print only the Kubernetes manifests, whole, as YAML.")
+    ] = False,
     *,
     flags: dict[str, Any],
 ) -> int:
     """Show what run would do, and why each choice; changes nothing."""
     environ = dict(os.environ)
     made = launch.plan_only(read_job(words or [], context.obj, flags), environ)
-    Screen(json=as_json).plan(made, table.backend(made.backend, environ).compile(made))
+    screen = Screen(json=as_json)
+    if made.cluster is None:
+        if manifests:
+            raise UsageError("Only a run on Kubernetes has manifests", run="seatrial plan … --on k8s --manifests")
+        screen.plan(made, table.backend(made.backend, environ).compile(made))
+    elif manifests:
+        print(launch.manifests(made), end="")
+    else:
+        screen.plan(made, [])
+        screen.manifests(launch.manifests(made, whole=False))
     return EXIT_DONE

@@ -49,7 +49,7 @@ def run(
         screen.detached(prepared.plan)
         return EXIT_DONE
     with interrupt_stops(prepared.run, environ, screen.say):
-        follow(prepared.run, screen.write, environ)
+        follow(prepared.run, screen.write, environ, say=screen.say)
     return _receipt(prepared, environ, screen)
 
 

@@ -100,7 +100,7 @@ def attach(reference: Reference = "last", project: Project = _HERE) -> int:
     run = _store(project).find(reference)
     screen = Screen()
     try:
-        follow(run, screen.write, os.environ, tail=10)
+        follow(run, screen.write, os.environ, tail=10, say=screen.say)
     except KeyboardInterrupt:
         screen.say(f"left; {run.id} goes on")
         return EXIT_DONE

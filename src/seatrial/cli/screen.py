@@ -81,7 +81,14 @@ class Screen:
         self._out.print(table)
         for warning in plan.warnings:
             self._out.print(Text("! ", style="bold yellow").append(warning))
-        self._out.print(Text("\n" + _wrapped(request), style="dim"), soft_wrap=True)
+        if request:
+            self._out.print(Text("\n" + _wrapped(request), style="dim"), soft_wrap=True)
+
+    def manifests(self, text: str) -> None:
+        """What a cluster will be given, to read; binary data left out."""
+        if not self._json:
+            self._out.print(Text(f"\n{text}", style="dim"), soft_wrap=True)
+            self._out.print("whole: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
 
 
 def _target(plan: Plan) -> str:

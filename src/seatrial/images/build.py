@@ -83,6 +83,23 @@ def build(
     return BuildResult(image_id, size_bytes, time.monotonic() - started, cached=present is not None)
 
 
+def push(tag: str, *, progress: Callable[[str], None], client_call: Sequence[str]) -> None:
+    """Send an image to the registry in its name.
+
+    Raises ImageError naming the registry and the next command.
+    """
+    registry = tag.partition("/")[0]
+    progress(f"pushing {tag}")
+    try:
+        DockerClient(client_call=list(client_call)).image.push(tag, quiet=True)
+    except DockerException as error:
+        raise ImageError(
+            f"{tag} cannot be pushed: {_last_line(error)}",
+            cause=f"{registry} wants a login, is out of reach, or has no such repository",
+            run=f"{client_call[0]} login {registry}",
+        ) from error
+
+
 def image_size(engine: Engine, tag: str, client_call: Sequence[str] | None = None) -> int:
     """Uncompressed bytes of an image in the engine's store, as the engine counts them. Raises ImageError."""
     found = _inspect(DockerClient(client_call=list(client_call or [engine])), tag)

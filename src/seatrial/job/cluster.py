@@ -12,7 +12,6 @@ CodeWay = Literal["image", "configmap", "none"]
 
 #: Where the agent, its plan and the files of small things are inside a pod; read-only.
 POD_CONFIG = "/seatrial/config"
-POD_CODE = "/seatrial/code"
 
 
 class _Frozen(BaseModel):
@@ -103,18 +102,20 @@ class ClusterPlan(_Frozen):
     Attributes:
         name: of the workload and everything beside it: a DNS label.
         indexed: the ``job`` kind is one Indexed Job; else one Job a node.
-        gpus, cpus, memory_bytes: of each pod; requests equal limits.
+        gpus, cpus, memory_bytes: of each pod; requests equal limits. None: a small request and no limit.
+        recipes: our wheel comes beside the agent, for recipes in a ready image.
         code: how the project's code gets in. files: target path → text of a ConfigMap's file.
         uid: user, group and fsGroup.
         run_mount: where the run's folder lies when a volume keeps it, else None (an emptyDir).
         grace_s: between the kubelet's SIGTERM and SIGKILL.
         runtime: name of the ClusterTrainingRuntime, for ``trainjob``.
-        pull_policy: ``Never`` is for clusters on this machine's engine.
+        disruptions_free: a pod that the cluster itself evicts does not count as a restart (Kubernetes 1.26).
     """
 
     name: str
     kind: Kind
     indexed: bool = True
+    disruptions_free: bool = True
     context: str | None = None
     namespace: str = "default"
     nodes: int = 1
@@ -129,6 +130,7 @@ class ClusterPlan(_Frozen):
     workdir: str
     env: dict[str, str] = Field(default_factory=dict)
     secrets: tuple[str, ...] = ()
+    recipes: bool = False
     code: CodeWay = "none"
     files: dict[str, str] = Field(default_factory=dict)
     mounts: tuple[PodMount, ...] = ()
@@ -144,7 +146,6 @@ class ClusterPlan(_Frozen):
     restarts: int = 0
     ttl_s: int = 24 * 3600
     grace_s: int = 40
-    timeout_s: float | None = None
     port: int = 29400
     runtime: str = "torch-distributed"
     labels: dict[str, str] = Field(default_factory=dict)

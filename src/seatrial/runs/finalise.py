@@ -18,6 +18,7 @@ from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.write import load, write_receipt
 from seatrial.runs import handover, without_agent
+from seatrial.runs.found_gpus import with_found_gpus
 from seatrial.runs.liveness import leases, state_of
 from seatrial.runs.store import Run, run_name
 from seatrial.system.files import write_atomically
@@ -49,7 +50,11 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
         log = EventLog(str(run.events_path), "host")
         log.write("host.state", status=state.status, exit_code=state.exit_code, oom_killed=state.oom_killed)
         log.close()
+    if handle is not None:
+        with table.backend(handle.backend, environ).collect(handle, run.folder, lambda line: None):
+            pass  # what is left of it on a cluster comes before it is judged
     evidence, _, skipped = events.read(str(run.events_path))
+    plan = with_found_gpus(plan, evidence)
     image = table.backend(plan.backend, environ).image(plan.image.tag) if plan.image and handle else None
     receipt = judge(
         plan, evidence, skipped_lines=skipped, state=state, run_dir=run.folder, now=time.time(), image=image

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import platform
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.home import host_files
+from seatrial.backends.kubernetes.backend import cluster_manifests
+from seatrial.backends.kubernetes.manifests.render import as_yaml
 from seatrial.backends.venv import ensure_venv
 from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.events import EventLog
@@ -20,7 +24,9 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Plan
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.runs import handover, without_agent
+from seatrial.runs.cluster_launch import make_image_ready, plan_for_cluster
 from seatrial.runs.facts import HostFacts, read_host
+from seatrial.runs.finalise import finalise
 from seatrial.runs.liveness import leases
 from seatrial.runs.planning import Site, make_plan, select_gpus, with_defaults
 from seatrial.runs.store import Run, RunStore, new_run_id
@@ -55,8 +61,16 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
     """What ``prepare`` and ``start`` would do. Makes no folder, takes no lease, pulls and builds nothing."""
     ground = _survey(job, environ)
     run = Run(RunStore(job.project).root / new_run_id())
+    if ground.backend.name == "k8s":
+        return _plan(ground, run, Selection((), ()), environ, may_pull=False)
     selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
     return _plan(ground, run, selection, environ, may_pull=False)
+
+
+def manifests(plan: Plan, *, whole: bool = True) -> str:
+    """A cluster plan's manifests as YAML; without ``whole``, binary data is only told by its size."""
+    with tempfile.TemporaryDirectory(prefix="seatrial-") as folder:
+        return as_yaml(cluster_manifests(plan, Path(folder)), whole=whole)
 
 
 def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) -> Prepared:
@@ -68,6 +82,8 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
     handover.check_secrets(job, environ)
     ground = _survey(job, environ)
     store = RunStore(job.project)
+    if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
+        finalise(earlier, environ)  # one that ended while nobody watched does not hold its name
     run = store.create(new_run_id(), job.name)
     try:
         selection = _select_and_lease(ground, run, environ)
@@ -120,6 +136,9 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
 def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
     """Everything that must be there before the start: image or venv, output folders, secrets."""
     plan = prepared.plan
+    if plan.backend == "k8s":
+        make_image_ready(plan, prepared.run.folder, environ, say)
+        return
     if plan.image is not None and plan.image.build:
         assert plan.backend != "local"
         build(
@@ -141,7 +160,9 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
 
 
 def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> Selection:
-    """Choose and take under one lock: two runs started together get different GPUs."""
+    """Choose and take under one lock: two runs started together get different GPUs. A cluster chooses itself."""
+    if ground.backend.name == "k8s":
+        return Selection((), ())
     if not ground.host.gpus:
         return select_gpus(ground.job, ground.script, ground.host, leased={})
     with leases(environ).locked():
@@ -169,6 +190,11 @@ def _plan(
     may_pull: bool = True,
 ) -> Plan:
     job = ground.job
+    if ground.backend.name == "k8s":
+        if job.resume:  # by its full ID, which names its folder on the volume
+            job = job.model_copy(update={"resume": RunStore(job.project).find(job.resume).id})
+        plan = plan_for_cluster(job, run.id, ground.script, ground.host, offline=not may_pull)
+        return plan.model_copy(update={"choices": (ground.why_backend, *plan.choices)})
     site = Site(
         run_id=run.id,
         run_folder=run.folder,

@@ -36,6 +36,7 @@ from seatrial.job.script import ScriptFacts
 from seatrial.runs import without_agent
 from seatrial.runs.facts import HostFacts, git_commit
 from seatrial.runs.local_python import choose_python
+from seatrial.runs.recipe_env import with_env_flags
 from seatrial.runs.target_command import Places, container_places, local_places, target_argv
 
 
@@ -62,7 +63,8 @@ class Site:
 
 def with_defaults(job: Job) -> Job:
     """Recipes save their models to ./models unless told otherwise; scripts save where they please."""
-    if job.target.kind == "recipe" and job.models is None:
+    job = with_env_flags(job)
+    if job.target.kind == "recipe" and job.models is None and job.backend != "k8s":
         return job.model_copy(update={"models": DataMount(source=job.project / "models", read_only=False)})
     return job
 
@@ -321,9 +323,13 @@ def _check(script: ScriptFacts, gpus: tuple[Gpu, ...]) -> Literal["torch", "driv
 
 
 def _gpu_memory_limit(job: Job, script: ScriptFacts) -> int | None:
+    if job.gpu_memory_bytes is not None and GpuRequest.parse(job.gpus).kind == "none":
+        raise UsageError(
+            "--gpu-memory limits nothing on a run without GPUs (--gpus none)", run="seatrial run … without --gpu-memory"
+        )
     if job.gpu_memory_bytes is not None and not container.gpu_memory_enforceable(script.framework):
         raise UsageError(
-            f"--gpu-memory cannot be enforced on this target: {script.framework or 'no framework'} offers no limit",
+            f"--gpu-memory cannot be enforced on this target: {script.framework or 'nothing it imports'} offers no limit",
             cause="Only torch and TensorFlow can be held to one; CUDA itself has none",
             run="seatrial run … without --gpu-memory",
         )

@@ -133,8 +133,11 @@ class RunStore:
         self.root = project / STORE_FOLDER
 
     def create(self, run_id: str, name: str | None) -> Run:
-        """Make the folder. Raises NameInUseError when a live run has the name, DiskError when it cannot be written."""
-        if name is not None and (other := self._live_run_named(name)) is not None:
+        """Make the folder, whole or not at all.
+
+        Raises NameInUseError when a run that is not finalised has the name, DiskError when it cannot be written.
+        """
+        if name is not None and (other := self.unfinalised(name)) is not None:
             raise NameInUseError(
                 f'The name "{name}" belongs to run {other.id}, which has not ended',
                 run=f"seatrial runs stop {name}   # or choose another --name",
@@ -147,6 +150,8 @@ class RunStore:
             if not ignore.exists():
                 ignore.write_text("*\n")  # runs never end up in the user's repository
         except OSError as error:
+            if not isinstance(error, FileExistsError):
+                shutil.rmtree(run.folder, ignore_errors=True)
             raise DiskError(
                 f"Cannot make the run folder {run.folder}: {error.strerror}",
                 run=f"df -h {self.project}; ls -ld {self.project}",
@@ -189,7 +194,8 @@ class RunStore:
         """Delete a run's folder."""
         shutil.rmtree(run.folder)
 
-    def _live_run_named(self, name: str) -> Run | None:
+    def unfinalised(self, name: str) -> Run | None:
+        """The newest run of this name without a summary: it lives, or nobody has finalised it since it ended."""
         for run in reversed(self.all()):
             if run_name(run) == name and run.summary() is None:
                 return run

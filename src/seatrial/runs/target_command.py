@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import (
     CONTAINER_DATA,
@@ -21,7 +23,9 @@ class Places:
     """Where things are, as the target sees them.
 
     Attributes:
+        project: the working directory.
         data, models, resume: None when the job has none.
+        scripts: what a script's path is relative to, ending in "/", where that is not the working directory.
     """
 
     project: str
@@ -29,6 +33,7 @@ class Places:
     data: str | None
     models: str | None
     resume: str | None
+    scripts: str = ""
 
     def env(self) -> dict[str, str]:
         """The same as variables, so that an unmodified script can be pointed at them on every backend."""
@@ -48,16 +53,24 @@ def container_places(job: Job, resume_from: Path | None) -> Places:
         data=CONTAINER_DATA if job.data else None,
         models=CONTAINER_MODELS if job.models else None,
         resume=CONTAINER_RESUME if resume_from else None,
+        scripts=f"{CONTAINER_PROJECT}/" if job.workdir else "",
     )
 
 
 def local_places(job: Job, run_folder: Path, resume_from: Path | None) -> Places:
+    """Raises UsageError when the working directory asked for is not there."""
+    project = job.project / (job.workdir or "")
+    if not project.is_dir():
+        raise UsageError(
+            f"--workdir {job.workdir}: there is no folder {project}", run=f"ls {shlex.quote(str(job.project))}"
+        )
     return Places(
-        project=job.workdir or str(job.project),
+        project=str(project),
         run=str(run_folder),
         data=str(job.data.source) if job.data else None,
         models=str(job.models.source) if job.models else None,
         resume=str(resume_from) if resume_from else None,
+        scripts=f"{job.project}/" if job.workdir else "",
     )
 
 
@@ -72,7 +85,7 @@ def target_argv(target: Target, image: ImagePlan | None, python: str, places: Pl
         assert image is not None
         return [*entrypoint, *(target.args or image.cmd)], None
     behind_python = {
-        "script": [target.value],
+        "script": [places.scripts + target.value],
         "module": ["-m", target.value],
         "recipe": ["-m", f"seatrial.recipes.{target.value.replace('-', '_')}", *_recipe_arguments(places)],
     }[target.kind]

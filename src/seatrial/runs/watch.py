@@ -27,12 +27,19 @@ STATE_INTERVAL_S = 1.0
 
 
 def follow(
-    run: Run, write: Write, environ: Mapping[str, str], *, tail: int | None = None, until_end: bool = True
+    run: Run,
+    write: Write,
+    environ: Mapping[str, str],
+    *,
+    tail: int | None = None,
+    until_end: bool = True,
+    say: Say = lambda line: None,
 ) -> State | None:
     """Pass the run's output on, by default until it has ended; its last state, None if it was never started.
 
     Args:
         tail: begin with the last so many chunks of output; None: from the beginning.
+        say: what a cluster does before the run has any output, in words.
     """
     handle = run.handle()
     reader = OutputReader(run.folder)
@@ -40,16 +47,21 @@ def follow(
         reader.skip_to_last(tail)
     if handle is None:
         return None
+    if run.summary() is not None:  # all there is of it is its folder; the engine, or the cluster, may be long gone
+        for stream, data in (*reader.new(), *reader.rest()):
+            write(stream, data)
+        return State("gone")
     backend = table.backend(handle.backend, environ)
     state = backend.state(handle)
     asked = time.monotonic()
-    while until_end and state.status in ("created", "running"):
-        for stream, data in reader.new():
-            write(stream, data)
-        time.sleep(LOG_INTERVAL_S)
-        if time.monotonic() - asked >= STATE_INTERVAL_S or _has_finished(run):
-            state = backend.state(handle)
-            asked = time.monotonic()
+    with backend.collect(handle, run.folder, say):
+        while until_end and state.status in ("created", "running"):
+            for stream, data in reader.new():
+                write(stream, data)
+            time.sleep(LOG_INTERVAL_S)
+            if time.monotonic() - asked >= STATE_INTERVAL_S or _has_finished(run):
+                state = backend.state(handle)
+                asked = time.monotonic()
     for stream, data in reader.new():
         write(stream, data)
     if state.status not in ("created", "running"):

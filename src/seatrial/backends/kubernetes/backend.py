@@ -1,0 +1,235 @@
+"""k8s: pods of a cluster. The protocol of every backend, on top of the files beside this one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from seatrial import events
+from seatrial.backends.base import EngineFacts, Handle, ImageFacts, State
+from seatrial.backends.kubernetes.client import Cluster, configured
+from seatrial.backends.kubernetes.collect import collecting
+from seatrial.backends.kubernetes.execute import execute
+from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, Manifest, job_names, selector
+from seatrial.backends.kubernetes.manifests.render import RESOURCES, render
+from seatrial.backends.kubernetes.pods import Pod, newest, read_pod, state_of, workload_state
+from seatrial.backends.kubernetes.submit import OWNERS, path_of, secret_manifest, submit
+from seatrial.errors import EngineError, ImageError
+from seatrial.job.cluster import ClusterPlan
+from seatrial.job.plan import Plan
+from seatrial.system import agent_archive
+
+#: File of the run's folder that is handed over with the agent: our wheel, for recipes in a ready image.
+RECIPES = "recipes.whl"
+
+#: For objects to go after a deletion, on top of the pods' own grace.
+GONE_TIMEOUT_S = 30.0
+POLL_S = 0.2
+
+
+class Kubernetes:
+    """A cluster as a place to run."""
+
+    name = "k8s"
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def facts(self) -> EngineFacts:
+        """From files alone: whether there is a cluster to ask. Its own facts are survey's."""
+        why = configured(self._environ)
+        if why is None:
+            return EngineFacts(
+                self.name,
+                available=False,
+                reason="there is no kubeconfig, and this is no pod",
+                fix="kubectl config get-contexts   # KUBECONFIG names another file",
+            )
+        return EngineFacts(self.name, available=True, reason=why)
+
+    # ------------------------------------------------------------------ images
+
+    def image(self, reference: str) -> ImageFacts | None:
+        """Nodes have images; nobody tells what is in them."""
+        return None
+
+    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
+        raise ImageError(f"{reference} is pulled by the cluster's nodes, not from here", run="kubectl get nodes")
+
+    def find_python(self, reference: str) -> str | None:
+        return None
+
+    # ------------------------------------------------------------------- runs
+
+    def compile(self, plan: Plan) -> list[str]:
+        return ["kubectl", "create", "--filename", "manifests.yaml"]
+
+    def start(self, plan: Plan, run_dir: Path) -> Handle:
+        cluster_plan = _cluster_plan(plan)
+        manifests = cluster_manifests(plan, run_dir)
+        if cluster_plan.secrets:
+            values = {name: self._environ[name] for name in cluster_plan.secrets}
+            manifests.insert(0, secret_manifest(cluster_plan, values))
+        made = submit(self._cluster(cluster_plan.context, cluster_plan.namespace), manifests)
+        workload = next(manifest for manifest in made if manifest["kind"] in OWNERS)
+        return Handle(
+            backend=self.name,
+            id=cluster_plan.name,
+            started=workload["metadata"]["uid"],
+            run_dir=str(run_dir),
+            context=cluster_plan.context,
+            namespace=cluster_plan.namespace,
+        )
+
+    def collect(self, handle: Handle, run_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:
+        plan = _read_plan(run_dir)
+        cluster, namespace = self._of(handle)
+        return collecting(cluster, namespace, plan.run_id, run_dir, _cluster_plan(plan).nodes, say)
+
+    def state(self, handle: Handle) -> State:
+        """``gone`` when nothing is left of it and its agents did not say how it ended."""
+        plan = _cluster_plan(_read_plan(_run_dir(handle)))
+        cluster, namespace = self._of(handle)
+        workloads = self._workloads(cluster, plan)
+        pods = self._pods(cluster, namespace, plan)
+        if not workloads and not pods:
+            return _said_by_agents(_run_dir(handle))
+        verdict = workload_state(workloads, len(job_names(plan)))
+        if verdict == "failed" and not workloads:  # deleted, and its pods are ending
+            verdict = "active" if any(not pod.ended for pod in pods) else "failed"
+        return state_of(pods, plan.nodes, verdict)
+
+    def stop(self, handle: Handle, grace_s: float) -> None:
+        self._end(handle, round(grace_s))
+
+    def kill(self, handle: Handle) -> None:
+        self._end(handle, 0)
+
+    def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
+        plan = _cluster_plan(_read_plan(_run_dir(handle)))
+        cluster, namespace = self._of(handle)
+        running = [
+            pod for pod in newest(self._pods(cluster, namespace, plan), plan.nodes).values() if pod.phase == "Running"
+        ]
+        if not running:
+            raise EngineError("No pod of the run is running", run="seatrial runs ls")
+        return execute(cluster, namespace, running[0].name, argv, terminal=interactive and sys.stdin.isatty())
+
+    def shell(self, plan: Plan, run_dir: Path) -> int:
+        """Raises EngineError: a pod is submitted, not held by a terminal."""
+        raise EngineError(
+            "A shell is not started on Kubernetes",
+            cause="pods belong to the cluster; a live run can be entered",
+            run="seatrial runs exec RUN -- bash",
+        )
+
+    def logs_tail(self, handle: Handle, lines: int) -> str:
+        plan = _cluster_plan(_read_plan(_run_dir(handle)))
+        cluster, namespace = self._of(handle)
+        texts = []
+        for pod in newest(self._pods(cluster, namespace, plan), plan.nodes).values():
+            if pod.started:
+                path = f"/api/v1/namespaces/{namespace}/pods/{pod.name}/log"
+                texts.append(cluster.text(path, tailLines=str(lines)))
+        return "".join(texts)
+
+    def remove(self, handle: Handle) -> None:
+        plan = _cluster_plan(_read_plan(_run_dir(handle)))
+        cluster, _ = self._of(handle)
+        for path in _workload_paths(plan):
+            cluster.delete(path)
+
+    # --------------------------------------------------------------- the parts
+
+    def _cluster(self, context: str | None, namespace: str | None) -> Cluster:
+        return _connection(tuple(sorted(self._environ.items())), context, namespace)
+
+    def _of(self, handle: Handle) -> tuple[Cluster, str]:
+        cluster = self._cluster(handle.context, handle.namespace)
+        return cluster, handle.namespace or cluster.namespace
+
+    def _workloads(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
+        found = (cluster.find(path) for path in _workload_paths(plan))
+        return [workload for workload in found if workload is not None]
+
+    def _pods(self, cluster: Cluster, namespace: str, plan: ClusterPlan) -> list[Pod]:
+        listing = cluster.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector(plan.labels[RUN_LABEL]))
+        return [read_pod(item) for item in listing["items"]]
+
+    def _end(self, handle: Handle, grace_s: int) -> None:
+        """Take the workload away first, so that no pod comes again, then its pods; their last words are collected."""
+        run_dir = _run_dir(handle)
+        plan = _cluster_plan(_read_plan(run_dir))
+        cluster, namespace = self._of(handle)
+        with self.collect(handle, run_dir, lambda line: None):
+            pods = self._pods(cluster, namespace, plan)
+            for path in _workload_paths(plan):
+                cluster.delete(path, propagation="Orphan")
+            for pod in pods:
+                cluster.delete(f"/api/v1/namespaces/{namespace}/pods/{pod.name}", grace_s=grace_s)
+            deadline_s = time.monotonic() + grace_s + GONE_TIMEOUT_S
+            while self._pods(cluster, namespace, plan) and time.monotonic() < deadline_s:
+                time.sleep(POLL_S)
+        self._remove_rest(cluster, namespace, plan)
+
+    def _remove_rest(self, cluster: Cluster, namespace: str, plan: ClusterPlan) -> None:
+        """What an orphaning deletion leaves: it waits for no owner any more."""
+        for kind in ("ConfigMap", "Secret", "Service"):
+            base, plural = RESOURCES[kind]
+            path = f"{base}/namespaces/{namespace}/{plural}"
+            for item in cluster.get(path, labelSelector=selector(plan.labels[RUN_LABEL]))["items"]:
+                cluster.delete(f"{path}/{item['metadata']['name']}")
+
+
+@lru_cache(maxsize=8)
+def _connection(environ: tuple[tuple[str, str], ...], context: str | None, namespace: str | None) -> Cluster:
+    """One connection for each cluster and process: signing in costs more than most requests."""
+    return Cluster(dict(environ), context, namespace)
+
+
+def cluster_manifests(plan: Plan, run_dir: Path) -> list[Manifest]:
+    """Everything that is created but the values of secrets.
+
+    Args:
+        run_dir: where the agent's archive is made; holds the recipes' wheel of a plan that hands it over.
+    """
+    binaries = {"agent.pyz": agent_archive.build(run_dir).read_bytes()}
+    if plan.cluster is not None and plan.cluster.recipes and (run_dir / RECIPES).exists():
+        binaries[RECIPES] = (run_dir / RECIPES).read_bytes()
+    return render(plan, binaries)
+
+
+def _cluster_plan(plan: Plan) -> ClusterPlan:
+    assert plan.cluster is not None, "a plan for k8s has a cluster"
+    return plan.cluster
+
+
+def _run_dir(handle: Handle) -> Path:
+    assert handle.run_dir is not None, "a handle of k8s knows its run folder"
+    return Path(handle.run_dir)
+
+
+def _read_plan(run_dir: Path) -> Plan:
+    return Plan.model_validate_json((run_dir / "plan.json").read_bytes(), strict=False)
+
+
+def _workload_paths(plan: ClusterPlan) -> list[str]:
+    kind = {"job": "Job", "pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}[plan.kind]
+    return [
+        path_of({"kind": kind, "metadata": {"name": name, "namespace": plan.namespace}}) for name in job_names(plan)
+    ]
+
+
+def _said_by_agents(run_dir: Path) -> State:
+    """The end as the agents told it, when the cluster has forgotten the run."""
+    written, _, _ = events.read(str(run_dir / "events.jsonl"))
+    finished = list(events.of_type(written, "agent.finished"))
+    if not finished:
+        return State("gone")
+    codes = [event.get("exit_code") for event in finished]
+    return State("exited", exit_code=next((code for code in codes if code), 0))

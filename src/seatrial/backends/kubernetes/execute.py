@@ -1,0 +1,23 @@
+"""A command inside a live pod with the caller's streams; with a terminal through kubectl, which owns those."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from seatrial.backends.kubernetes.client import Cluster
+from seatrial.errors import EngineError
+from seatrial.system import command
+
+
+def execute(cluster: Cluster, namespace: str, pod: str, argv: list[str], *, terminal: bool) -> int:
+    """Run it; its exit code. Raises EngineError for a terminal where there is no kubectl."""
+    if not terminal:
+        return cluster.call(cluster.execute(namespace, pod, argv, sys.stdout.buffer.write, sys.stderr.buffer.write))
+    if shutil.which("kubectl") is None:
+        raise EngineError(
+            "A terminal in a pod needs kubectl, which is not installed",
+            run=f"seatrial runs exec RUN -- {argv[0]} < /dev/null",
+        )
+    context = ["--context", cluster.context] if cluster.context else []
+    return command.call_interactive(["kubectl", *context, "-n", namespace, "exec", "-it", pod, "--", *argv]).exit_code

@@ -1,0 +1,1 @@
+"""ClusterPlan → manifests, as plain dictionaries. Pure: nothing here asks a cluster."""

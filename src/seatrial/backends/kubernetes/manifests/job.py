@@ -1,0 +1,84 @@
+"""job: what every cluster has. An Indexed Job and a headless Service, or one Job a node before Kubernetes 1.24."""
+
+from __future__ import annotations
+
+from seatrial.backends.kubernetes.manifests.names import (
+    NODE_LABEL,
+    RUN_LABEL,
+    Manifest,
+    job_names,
+    metadata,
+    node_variable,
+)
+from seatrial.backends.kubernetes.manifests.pod import pod_spec
+from seatrial.job.cluster import ClusterPlan
+
+CONTAINER = "train"
+
+
+def render(cluster: ClusterPlan) -> list[Manifest]:
+    """The Service through which several pods find each other, and the Job or Jobs."""
+    service = [_service(cluster)] if cluster.nodes > 1 else []
+    if cluster.indexed:
+        return [*service, _indexed(cluster)]
+    return [*service, *(_single(cluster, node) for node in range(cluster.nodes))]
+
+
+def _service(cluster: ClusterPlan) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(cluster, cluster.name),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,  # ranks meet before any of them could be called ready
+            "selector": {RUN_LABEL: cluster.labels[RUN_LABEL]},
+            "ports": [{"name": "rendezvous", "port": cluster.port}],
+        },
+    }
+
+
+def _indexed(cluster: ClusterPlan) -> Manifest:
+    spec = {
+        "completions": cluster.nodes,
+        "parallelism": cluster.nodes,
+        "completionMode": "Indexed",
+        "backoffLimit": cluster.restarts * cluster.nodes,
+        "ttlSecondsAfterFinished": cluster.ttl_s,
+        **_policy(cluster),
+        "template": _template(cluster, {}, {}),
+    }
+    return _job(cluster, job_names(cluster)[0], spec)
+
+
+def _single(cluster: ClusterPlan, node: int) -> Manifest:
+    """The Job of one node: its pod has the name that the others look for."""
+    name = job_names(cluster)[node]
+    template = _template(cluster, {NODE_LABEL: str(node)}, {node_variable(cluster): str(node)})
+    template["spec"]["hostname"] = name
+    spec = {
+        "backoffLimit": cluster.restarts,
+        "ttlSecondsAfterFinished": cluster.ttl_s,
+        **_policy(cluster),
+        "template": template,
+    }
+    return _job(cluster, name, spec)
+
+
+def _policy(cluster: ClusterPlan) -> Manifest:
+    """A preempted or drained pod is no failure of the run."""
+    if not cluster.disruptions_free or not cluster.restarts:
+        return {}
+    rule = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    return {"podFailurePolicy": {"rules": [rule]}}
+
+
+def _template(cluster: ClusterPlan, labels: dict[str, str], env: dict[str, str]) -> Manifest:
+    spec = {"restartPolicy": "Never", **pod_spec(cluster, CONTAINER, **env)}
+    if cluster.nodes > 1:
+        spec["subdomain"] = cluster.name
+    return {"metadata": {"labels": {**cluster.labels, **labels}}, "spec": spec}
+
+
+def _job(cluster: ClusterPlan, name: str, spec: Manifest) -> Manifest:
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata(cluster, name), "spec": spec}

@@ -1,0 +1,68 @@
+"""Names and labels of what a run has on a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seatrial.job.cluster import ClusterPlan
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+RUN_LABEL = "seatrial.run"
+#: Which node of the run a pod is, where the kind lets us say so; collect falls back on the pod's name.
+NODE_LABEL = "seatrial.node"
+
+Manifest = dict[str, Any]
+
+
+def config_name(cluster: ClusterPlan) -> str:
+    return f"{cluster.name}-config"
+
+
+def code_name(cluster: ClusterPlan) -> str:
+    return f"{cluster.name}-code"
+
+
+def secret_name(cluster: ClusterPlan) -> str:
+    return f"{cluster.name}-secrets"
+
+
+def metadata(cluster: ClusterPlan, name: str, **labels: str) -> Manifest:
+    return {"name": name, "namespace": cluster.namespace, "labels": {**cluster.labels, **labels}}
+
+
+def selector(run_id: str) -> str:
+    """Label selector of everything of one run."""
+    return f"{RUN_LABEL}={run_id}"
+
+
+def job_names(cluster: ClusterPlan) -> list[str]:
+    """Names of the workloads, one but for the ``job`` kind before Kubernetes 1.24."""
+    if cluster.kind != "job" or cluster.indexed:
+        return [cluster.name]
+    return [f"{cluster.name}-{node}" for node in range(cluster.nodes)]
+
+
+def rendezvous(cluster: ClusterPlan) -> str:
+    """Where node 0 can be reached by the others, as ``HOST:PORT``.
+
+    Source: kubeflow/trainer v1.9 pkg/common/util (general names), v2.3 pkg/runtime/framework/plugins/jobset.
+    """
+    host = {
+        "job": f"{cluster.name}-0.{cluster.name}",
+        "pytorchjob": f"{cluster.name}-master-0",
+        "trainjob": f"{cluster.name}-node-0-0.{cluster.name}",
+    }[cluster.kind]
+    return f"{host}:{cluster.port}"
+
+
+def node_variable(cluster: ClusterPlan) -> str:
+    """The variable that tells a pod which node of the run it is.
+
+    Source: kubernetes.io/docs/tasks/job/indexed-parallel-processing-static; kubeflow/trainer v1.9
+    pkg/controller.v1/pytorch/envvar.go; v2's jobs are Indexed Jobs of a JobSet.
+    """
+    if cluster.kind == "pytorchjob":
+        return "RANK"
+    if cluster.kind == "job" and not cluster.indexed:
+        return "SEATRIAL_NODE"
+    return "JOB_COMPLETION_INDEX"

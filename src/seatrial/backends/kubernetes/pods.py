@@ -1,0 +1,147 @@
+"""A run's pods as the API tells of them, in the words of State. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.backends.base import State
+from seatrial.backends.kubernetes.manifests.names import NODE_LABEL
+
+#: Labels by which operators number their pods. Sources: kubernetes.io/docs/reference/labels-annotations-taints
+#: (job-completion-index); kubeflow/training-operator pkg/apis/kubeflow.org/v1/common_types.go.
+_INDEX_LABELS = (NODE_LABEL, "batch.kubernetes.io/job-completion-index")
+_REPLICA_TYPE = "training.kubeflow.org/replica-type"
+_REPLICA_INDEX = "training.kubeflow.org/replica-index"
+
+#: Reasons a container waits for that no patience mends. Source: kubernetes pkg/kubelet/images/types.go.
+HOPELESS = ("ErrImageNeverPull", "InvalidImageName")
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One pod of a run.
+
+    Attributes:
+        node: which node of the run it is, from 0.
+        phase: the API's. waiting: (reason, message) of a container that has not started.
+        exit_code, reason: of a container that has ended, e.g. 137 and ``OOMKilled``.
+        restarts: times its container was started again in place.
+    """
+
+    name: str
+    uid: str
+    node: int
+    phase: str
+    created: str
+    host: str | None = None
+    waiting: tuple[str, str] | None = None
+    started: bool = False
+    exit_code: int | None = None
+    reason: str | None = None
+    restarts: int = 0
+    deleted: bool = False
+    image_id: str | None = None
+    message: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+
+def read_pod(item: dict[str, Any]) -> Pod:
+    """A pod of the API."""
+    meta, status = item["metadata"], item.get("status", {})
+    container: dict[str, Any] = next(iter(status.get("containerStatuses") or []), {})
+    state = container.get("state", {})
+    waiting, ended = state.get("waiting"), state.get("terminated") or {}
+    return Pod(
+        name=meta["name"],
+        uid=meta["uid"],
+        node=_node(meta),
+        phase=status.get("phase", "Pending"),
+        created=meta["creationTimestamp"],
+        host=item.get("spec", {}).get("nodeName"),
+        waiting=(waiting.get("reason", ""), waiting.get("message", "")) if waiting else None,
+        started=bool(state.get("running") or ended),
+        exit_code=ended.get("exitCode"),
+        reason=ended.get("reason") or status.get("reason"),
+        restarts=container.get("restartCount", 0),
+        deleted="deletionTimestamp" in meta,
+        image_id=container.get("imageID") or None,
+        message=status.get("message"),
+    )
+
+
+def _node(meta: dict[str, Any]) -> int:
+    labels: dict[str, str] = meta.get("labels", {})
+    for label in _INDEX_LABELS:
+        if labels.get(label, "").isdigit():
+            return int(labels[label])
+    annotation = meta.get("annotations", {}).get("batch.kubernetes.io/job-completion-index", "")
+    if annotation.isdigit():
+        return int(annotation)
+    if labels.get(_REPLICA_INDEX, "").isdigit():
+        return int(labels[_REPLICA_INDEX]) + (labels.get(_REPLICA_TYPE) == "worker")
+    match = re.search(r"-(\d+)(?:-[a-z0-9]{5})?$", meta["name"])
+    return int(match[1]) if match else 0
+
+
+def newest(pods: Sequence[Pod], nodes: int) -> dict[int, Pod]:
+    """Node → its newest pod: a pod that comes again replaces the one before."""
+    found: dict[int, Pod] = {}
+    for pod in sorted(pods, key=lambda pod: (pod.created, pod.uid)):
+        if pod.node < nodes:
+            found[pod.node] = pod
+    return found
+
+
+def state_of(pods: Sequence[Pod], nodes: int, workload: str) -> State:
+    """The run's state.
+
+    Args:
+        workload: ``active``, ``done`` or ``failed`` as its controller says, or ``unknown`` where none acts on it.
+    """
+    latest = newest(pods, nodes)
+    hopeless = next((pod for pod in latest.values() if pod.waiting and pod.waiting[0] in HOPELESS), None)
+    if hopeless is not None and hopeless.waiting is not None:
+        return State("exited", error=f"{hopeless.name}: {hopeless.waiting[0]}: {hopeless.waiting[1]}")
+    ended = len(latest) == nodes and all(pod.ended for pod in latest.values())
+    if workload == "active" or (workload == "unknown" and not ended):
+        return State("running" if any(pod.started for pod in latest.values()) else "created")
+    failed = next((pod for pod in latest.values() if pod.exit_code), None)
+    return State(
+        "exited",
+        exit_code=failed.exit_code if failed else 0 if workload == "done" or ended else None,
+        oom_killed=any(pod.reason == "OOMKilled" for pod in pods),
+        error=next((pod.message for pod in latest.values() if pod.message), None),
+        image_id=next((pod.image_id for pod in latest.values() if pod.image_id), None),
+    )
+
+
+def workload_state(workloads: Sequence[dict[str, Any]], expected: int) -> str:
+    """``active``, ``done`` or ``failed`` of Jobs, a PyTorchJob or a TrainJob; ``unknown`` until a controller looked.
+
+    One Job of several that failed is the run's failure: its peers only wait for it.
+    """
+    if len(workloads) < expected:
+        return "failed"
+    verdicts = [_verdict(workload.get("status") or {}) for workload in workloads]
+    for verdict in ("failed", "unknown", "active"):
+        if verdict in verdicts:
+            return verdict
+    return "done"
+
+
+def _verdict(status: dict[str, Any]) -> str:
+    """Source: conditions of batch/v1 and trainer (Complete, Failed) and of kubeflow.org/v1 (Succeeded, Failed)."""
+    if not status:
+        return "unknown"
+    for condition in status.get("conditions") or []:
+        if condition.get("status") == "True" and condition["type"] in ("Complete", "Succeeded"):
+            return "done"
+        if condition.get("status") == "True" and condition["type"] == "Failed":
+            return "failed"
+    return "active"

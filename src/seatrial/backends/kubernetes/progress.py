@@ -1,0 +1,96 @@
+"""A run's progress in words: what each pod waits for, said once, kept as evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from seatrial.backends.kubernetes.client import Cluster
+from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_holders
+from seatrial.backends.kubernetes.pods import Pod
+from seatrial.backends.kubernetes.survey import read_node
+from seatrial.errors import SeatrialError
+
+#: Events that tell how far a pod is. Source: kubernetes pkg/kubelet/events/event.go.
+_STEPS = {
+    "Scheduled": "has a node",
+    "Pulling": "pulls its image",
+    "Pulled": "has its image",
+    "Preempted": "was preempted",
+}
+
+
+class Progress:
+    """Says what happens to pods.
+
+    Args:
+        say: a line for people.
+        record: writes a host event of the run.
+    """
+
+    def __init__(self, cluster: Cluster, say: Callable[[str], None], record: Callable[..., None]) -> None:
+        self._cluster, self._say, self._record = cluster, say, record
+        self._said: set[str] = set()
+        self._items: dict[str, dict[str, Any]] = {}
+
+    async def pod(self, pod: Pod, item: dict[str, Any]) -> None:
+        """A pod is new or has changed."""
+        self._items[pod.name] = item
+        if pod.waiting and pod.waiting[0] not in ("ContainerCreating", "PodInitializing"):
+            await self._trouble(pod, *pod.waiting)
+        if pod.started and not pod.ended:
+            self._once(f"{pod.name} runs" + (f" on {pod.host}" if pod.host else ""))
+        if pod.reason in ("OOMKilled", "Evicted", "Preempting"):
+            await self._trouble(pod, pod.reason, pod.message or "")
+        for condition in item.get("status", {}).get("conditions") or []:
+            if condition.get("reason") == "Unschedulable":
+                await self._trouble(pod, "FailedScheduling", condition.get("message", ""))
+        if pod.ended and pod.exit_code:
+            self._once(f"{pod.name} has ended with exit code {pod.exit_code}")
+
+    async def event(self, pod: Pod, item: dict[str, Any]) -> None:
+        """The cluster said something about a pod."""
+        reason, message = item.get("reason", ""), item.get("message", "")
+        if reason in _STEPS and not pod.started:
+            self._once(f"{pod.name} {_STEPS[reason]}")
+        elif item.get("type") == "Warning" and not pod.started:
+            await self._trouble(pod, reason, message)
+
+    def trouble(self, error: SeatrialError) -> None:
+        """The cluster cannot be watched."""
+        self._once(f"{error.message}; trying again")
+
+    async def _trouble(self, pod: Pod, reason: str, message: str) -> None:
+        key = f"{pod.name} {reason} {message}"
+        if key in self._said:
+            return
+        self._said.add(key)
+        finding = explain(pod, reason, message, await self._surroundings(pod, message))
+        if finding is None or f"{pod.node} {finding.id} {finding.message}" in self._said:
+            return
+        self._said.add(f"{pod.node} {finding.id} {finding.message}")
+        self._say(f"{finding.message}. {finding.cause}. Run: {finding.fix}")
+        self._record("finding", **finding.to_dict())
+
+    async def _surroundings(self, pod: Pod, message: str) -> Surroundings:
+        """Nodes and holders, asked only where the answer needs them; what may not be read is left out."""
+        item = self._items.get(pod.name, {})
+        containers = item.get("spec", {}).get("containers") or [{}]
+        resource = next(
+            (key for key in containers[0].get("resources", {}).get("limits", {}) if "/" in key), "nvidia.com/gpu"
+        )
+        nodes = holders = None
+        if "Insufficient" in message or "node(s)" in message:
+            try:
+                listing = await self._cluster.request("GET", "/api/v1/nodes")
+                nodes = tuple(read_node(node, resource) for node in listing["items"])
+                holders = gpu_holders((await self._cluster.request("GET", "/api/v1/pods"))["items"], resource)
+            except SeatrialError:
+                pass  # a namespaced Role cannot read them: the explanation says so
+        return Surroundings(item, resource, nodes, holders)
+
+    def _once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._say(line)
+            self._record("note", message=line)

@@ -1,0 +1,125 @@
+"""What planning needs to know of a cluster: its version, its operators, its GPUs. What may not be read is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from seatrial.backends.kubernetes.client import Cluster
+from seatrial.backends.kubernetes.problems import ApiError
+from seatrial.errors import SeatrialError
+from seatrial.job.cluster import Kind
+
+#: Indexed Jobs are stable from here. Source: kubernetes.io/blog, release notes of 1.24.
+INDEXED_SINCE = (1, 24)
+#: podFailurePolicy is on by default from here. Source: kubernetes.io/docs/concepts/workloads/controllers/job.
+DISRUPTIONS_SINCE = (1, 26)
+
+#: Kind → (API group, plural, the command that installs the operator).
+OPERATORS: dict[Kind, tuple[str, str, str]] = {
+    "pytorchjob": (
+        "kubeflow.org",
+        "pytorchjobs",
+        'kubectl apply --server-side -k "github.com/kubeflow/trainer/manifests/overlays/standalone?ref=v1.9.4"',
+    ),
+    "trainjob": (
+        "trainer.kubeflow.org",
+        "trainjobs",
+        'kubectl apply --server-side -k "https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"',
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node's GPUs: ``capacity`` as the device plugin reported, ``allocatable`` those that are healthy."""
+
+    name: str
+    capacity: int
+    allocatable: int
+    ready: bool
+    unschedulable: bool = False
+    product: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    taints: tuple[dict[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """A cluster at one moment.
+
+    Attributes:
+        version: ``(1, 29)``; git_version as the server prints it.
+        operators: kinds whose CRD is there.
+        nodes: None when they may not be listed: then nothing is said about capacity.
+        unread: sentences about what could not be read.
+    """
+
+    version: tuple[int, int] = (1, 99)
+    git_version: str = "unknown"
+    namespace: str = "default"
+    context: str | None = None
+    operators: tuple[Kind, ...] = ()
+    nodes: tuple[Node, ...] | None = None
+    unread: tuple[str, ...] = ()
+
+    @property
+    def indexed(self) -> bool:
+        return self.version >= INDEXED_SINCE
+
+    @property
+    def disruptions_free(self) -> bool:
+        return self.version >= DISRUPTIONS_SINCE
+
+
+def survey(cluster: Cluster, gpu_resource: str = "nvidia.com/gpu") -> ClusterFacts:
+    """Ask the cluster. Raises EngineUnavailableError when it does not answer."""
+    version = cluster.get("/version")
+    nodes: tuple[Node, ...] | None = None
+    unread = []
+    try:
+        nodes = tuple(read_node(item, gpu_resource) for item in cluster.get("/api/v1/nodes")["items"])
+    except ApiError as error:
+        unread.append(f"nodes may not be listed here, so nothing is said about free GPUs ({error.message})")
+    return ClusterFacts(
+        version=(_number(version["major"]), _number(version["minor"])),
+        git_version=version["gitVersion"],
+        namespace=cluster.namespace,
+        context=cluster.context,
+        operators=tuple(kind for kind in OPERATORS if _has_crd(cluster, kind)),
+        nodes=nodes,
+        unread=tuple(unread),
+    )
+
+
+def read_node(item: dict[str, Any], gpu_resource: str) -> Node:
+    """A node of the API."""
+    status, spec = item.get("status", {}), item.get("spec", {})
+    labels = item["metadata"].get("labels", {})
+    return Node(
+        name=item["metadata"]["name"],
+        capacity=_number(status.get("capacity", {}).get(gpu_resource, "0")),
+        allocatable=_number(status.get("allocatable", {}).get(gpu_resource, "0")),
+        ready=any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", [])),
+        unschedulable=bool(spec.get("unschedulable")),
+        product=labels.get("nvidia.com/gpu.product"),
+        labels=labels,
+        taints=tuple(spec.get("taints") or ()),
+    )
+
+
+def _has_crd(cluster: Cluster, kind: Kind) -> bool:
+    """Asked of discovery, which everybody may read; CRD objects are for administrators."""
+    group, plural, _ = OPERATORS[kind]
+    version = "v1" if kind == "pytorchjob" else "v1alpha1"
+    try:
+        found = cluster.find(f"/apis/{group}/{version}")
+    except SeatrialError:
+        return False
+    return any(resource["name"] == plural for resource in (found or {}).get("resources", []))
+
+
+def _number(text: str) -> int:
+    """``"20+"`` is 20: providers add a plus to the minor version."""
+    digits = "".join(character for character in str(text) if character.isdigit())
+    return int(digits or 0)

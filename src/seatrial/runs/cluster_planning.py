@@ -1,0 +1,364 @@
+"""Job + facts of a cluster → Plan. Nothing is asked here: the survey comes in."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from seatrial.backends.container import AGENT_GRACE_S, SHM_BYTES_PER_GPU
+from seatrial.backends.env_file import read_env_file
+from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, node_variable, rendezvous
+from seatrial.backends.kubernetes.survey import OPERATORS, ClusterFacts
+from seatrial.errors import GpuContractError, GpuRequestError, UsageError
+from seatrial.images.code_layer import with_code
+from seatrial.job.cluster import POD_CONFIG, ClusterPlan, CodeWay, Kind, PodMount, Volume
+from seatrial.job.gpus import GpuRequest
+from seatrial.job.model import Job
+from seatrial.job.plan import (
+    AGENT_PYTHON_FLAGS,
+    CONTAINER_DATA,
+    CONTAINER_MODELS,
+    CONTAINER_PROJECT,
+    CONTAINER_RESUME,
+    CONTAINER_RUN,
+    CONTAINER_SECRETS,
+    AgentPlan,
+    Choice,
+    ImagePlan,
+    Plan,
+)
+from seatrial.job.script import ScriptFacts
+from seatrial.job.units import format_bytes
+from seatrial.runs.facts import git_commit
+from seatrial.runs.target_command import Places, target_argv
+
+#: A pod is started again this often where its checkpoints outlive it.
+RESTARTS = 3
+
+#: The pod's user where the submitter is root: no image needs one, and clusters refuse root.
+DEFAULT_UID = 1000
+
+#: Told to scripts that can go on from their own run's checkpoints, since a pod that comes back runs the same command.
+GO_ON_VARIABLE = "SEATRIAL_GO_ON"
+
+
+@dataclass(frozen=True)
+class _Gpus:
+    """GPUs of each pod."""
+
+    count: int
+    mode: Literal["required", "none", "auto-cpu"]
+    choice: Choice
+    warnings: tuple[str, ...] = ()
+
+
+def make_cluster_plan(
+    job: Job, run_id: str, script: ScriptFacts, image: ImagePlan, facts: ClusterFacts, environ: Mapping[str, str]
+) -> Plan:
+    """Resolve a job for a cluster.
+
+    Args:
+        image: to build or ready, with what could be learned of a ready one filled in.
+
+    Raises:
+        SeatrialError: something asked for cannot be done on this cluster.
+    """
+    _refuse_what_a_pod_has_not(job)
+    options = job.kubernetes
+    kind, kind_choice = _kind(job, facts)
+    gpus = _gpus(job, facts)
+    image, code, files, code_choice = _code(job, script, image)
+    launcher, launcher_choice = _launcher(job, script, gpus.count)
+    models = options.models or Volume(kind="emptydir")
+    run_mount = (
+        PodMount(volume=models, target=CONTAINER_RUN, sub_path=f".seatrial/{run_id}") if models.lasting else None
+    )
+    restarts = options.restarts if options.restarts is not None else (RESTARTS if run_mount else 0)
+    mounts = [PodMount(volume=models, target=CONTAINER_MODELS)]
+    if options.data is not None:
+        mounts.append(PodMount(volume=options.data, target=CONTAINER_DATA, read_only=True))
+    if job.resume is not None:
+        mounts.append(_resume_mount(job, models))
+    places = Places(
+        project=job.workdir or CONTAINER_PROJECT,
+        run=CONTAINER_RUN,
+        data=CONTAINER_DATA if options.data else None,
+        models=CONTAINER_MODELS,
+        resume=CONTAINER_RESUME if job.resume else None,
+    )
+    argv, script_index = target_argv(job.target, image, image.python or "python3", places)
+    cluster = ClusterPlan(
+        name=f"seatrial-{run_id}",
+        kind=kind,
+        indexed=facts.indexed,
+        disruptions_free=facts.disruptions_free,
+        context=facts.context,
+        namespace=facts.namespace,
+        nodes=job.nodes,
+        min_nodes=options.min_nodes,
+        gpus=gpus.count,
+        gpu_resource=options.gpu_resource,
+        cpus=job.cpus,
+        memory_bytes=job.memory_bytes,
+        shm_bytes=_shm_bytes(job, gpus.count),
+        image=image.tag,
+        command=(image.python or "python3", *AGENT_PYTHON_FLAGS, f"{POD_CONFIG}/agent.pyz", f"{POD_CONFIG}/plan.json"),
+        workdir=places.project,
+        env=_env(job, places, environ),
+        secrets=job.secrets,
+        recipes=job.target.kind == "recipe" and not image.build,
+        code=code,
+        files=files,
+        mounts=tuple(mounts),
+        run_mount=run_mount,
+        read_only_root=not job.writable and code != "image",
+        uid=options.uid or os.getuid() or DEFAULT_UID,
+        node_selector=options.node_selector,
+        tolerations=options.tolerations,
+        priority_class=options.priority_class,
+        runtime_class=options.runtime_class,
+        service_account=options.service_account,
+        image_pull_secrets=options.image_pull_secrets,
+        restarts=restarts,
+        ttl_s=options.ttl_s,
+        grace_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
+        labels={MANAGED_BY: "seatrial", RUN_LABEL: run_id, **({"seatrial.name": job.name} if job.name else {})},
+    )
+    agent = AgentPlan(
+        run_id=run_id,
+        argv=tuple(argv),
+        script=script_index,
+        workdir=places.project,
+        run_dir=CONTAINER_RUN,
+        launcher=launcher,
+        processes=max(1, gpus.count) if launcher == "torchrun" else 1,
+        nodes=job.nodes,
+        min_nodes=options.min_nodes,
+        node_rank_variable=node_variable(cluster) if job.nodes > 1 else None,
+        rendezvous=rendezvous(cluster) if job.nodes > 1 else None,
+        restarts=restarts if launcher == "torchrun" else 0,
+        env={**places.env(), "SEATRIAL_RUN_ID": run_id, GO_ON_VARIABLE: "1", **_recipes_path(cluster)},
+        secrets=job.secrets,
+        secrets_dir=CONTAINER_SECRETS if job.secrets else None,
+        gpu_mode=gpus.mode,
+        gpu_count=gpus.count or None,
+        check="none" if not gpus.count else "torch" if script.framework == "torch" else "driver",
+        grace_s=job.grace_s,
+        timeout_s=job.timeout_s,
+        framed=True,
+    )
+    return Plan(
+        run_id=run_id,
+        created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        job=job.model_copy(update={"env": {k: v for k, v in job.env.items() if k not in job.secrets}}),
+        backend="k8s",
+        injection="device-plugin" if gpus.count else "none",
+        gpus=(),
+        image=image,
+        cluster=cluster,
+        agent=agent,
+        choices=(kind_choice, gpus.choice, code_choice, launcher_choice, _restart_choice(restarts, models)),
+        warnings=(*gpus.warnings, *facts.unread, *_image_warnings(job, image), *_volume_warnings(models, options.data)),
+        git_commit=git_commit(job.project),
+    )
+
+
+def _refuse_what_a_pod_has_not(job: Job) -> None:
+    """An option that would do nothing is refused."""
+    given = {
+        "--mount": job.mounts,
+        "--publish": job.publish,
+        "--network": job.network,
+        "--device": job.devices,
+        "--ulimit": job.ulimits,
+        "--gpu-memory": job.gpu_memory_bytes,
+    }
+    unknown = [flag for flag, value in given.items() if value]
+    if unknown:
+        raise UsageError(
+            f"{', '.join(unknown)}: not on Kubernetes", run="seatrial run … --on k8s --data pvc:NAME --models pvc:NAME"
+        )
+    for flag, folder in (("--data", job.data), ("--models", job.models)):
+        if folder is not None:
+            raise UsageError(
+                f"{flag} {folder.source} is a folder of this machine, which pods cannot mount",
+                cause="a volume of the cluster holds data and models: a claim, or a folder of the node",
+                run=f"seatrial run … {flag} pvc:NAME   # or hostpath:/FOLDER on a cluster of one machine",
+            )
+    if job.hosts:
+        raise UsageError(
+            "--nodes takes a number on Kubernetes: the scheduler finds the hosts", run="seatrial run … --nodes 2"
+        )
+    if job.kubernetes.min_nodes is not None and job.kubernetes.min_nodes > job.nodes:
+        raise UsageError(
+            f"min_nodes is {job.kubernetes.min_nodes}, more than the {job.nodes} nodes", run="seatrial run … --nodes N"
+        )
+
+
+def _kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
+    """Raises UsageError when the operator of the kind asked for is not there."""
+    asked = job.kubernetes.kind
+    if asked == "auto":
+        kind: Kind = facts.operators[0] if facts.operators else "job"
+        reason = f"the cluster has the CRD of {kind}" if facts.operators else "no Kubeflow operator is there"
+    else:
+        kind, reason = asked, f"--kind {asked}"
+        if kind in OPERATORS and facts.git_version != "unknown" and kind not in facts.operators:
+            group, plural, install = OPERATORS[kind]
+            raise UsageError(
+                f"The cluster has no {plural}.{group}",
+                cause="Kubeflow's operator is not installed; --kind job needs none",
+                run=f"{install}   # or: seatrial run … --kind job",
+            )
+    if kind == "job":
+        reason += (
+            "; an Indexed Job" if facts.indexed else f"; one Job a node, since {facts.git_version} has no Indexed Jobs"
+        )
+    return kind, Choice(what="kind", value=kind, reason=reason)
+
+
+def _gpus(job: Job, facts: ClusterFacts) -> _Gpus:
+    request = GpuRequest.parse(job.gpus)
+    resource = job.kubernetes.gpu_resource
+    if request.kind == "none":
+        return _Gpus(0, "none", Choice(what="gpus", value="none", reason="--gpus none"))
+    if request.kind == "auto":
+        if any(node.allocatable for node in facts.nodes or ()):
+            return _Gpus(1, "required", Choice(what="gpus", value=f"1 {resource}", reason="a node has some"))
+        reason = f"no node has {resource}" if facts.nodes is not None else "nodes may not be listed"
+        return _Gpus(0, "auto-cpu", Choice(what="gpus", value="none", reason=reason))
+    if request.kind != "count" or request.count is None:
+        raise GpuRequestError(
+            f"--gpus {job.gpus}: on Kubernetes the scheduler picks the GPUs, so only a count can be asked for",
+            run="seatrial run … --gpus 1   # of each pod; --nodes N for several pods",
+        )
+    warning = _capacity_problem(request.count, job, facts)
+    if warning is not None and job.kubernetes.require_capacity:
+        raise GpuContractError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")
+    choice = Choice(what="gpus", value=f"{request.count} {resource} a pod", reason=f"--gpus {job.gpus}")
+    return _Gpus(request.count, "required", choice, (warning,) if warning else ())
+
+
+def _capacity_problem(count: int, job: Job, facts: ClusterFacts) -> str | None:
+    """More GPUs a pod than any node has: it may still come true, since pools scale from zero."""
+    resource = job.kubernetes.gpu_resource
+    if facts.nodes is None:
+        return None
+    best = max(facts.nodes, key=lambda node: node.capacity, default=None)
+    if best is None or best.capacity == 0:
+        return f"No node of this cluster has {resource} now: pods wait until one comes"
+    if best.capacity < count:
+        return f"No node has {count} {resource}: the best, {best.name}, has {best.capacity}"
+    return None
+
+
+def _code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, CodeWay, dict[str, str], Choice]:
+    """How the project's code gets into the pod."""
+    if job.target.kind in ("recipe", "image"):
+        return image, "none", {}, Choice(what="code", value="in the image", reason=f"the target is a {job.target.kind}")
+    path = job.project / job.target.value
+    alone = job.target.kind == "script" and len(script.files) <= 1
+    way = job.kubernetes.code
+    if way == "auto":
+        way = "configmap" if alone and not job.kubernetes.registry else "image"
+        reason = (
+            "a single script" if way == "configmap" else "more than one file" if not alone else "a registry is named"
+        )
+    else:
+        reason = f"[kubernetes] code = {way!r}"
+    if way == "image":
+        folders = [volume for volume in (job.project / "data", job.project / "models") if volume.is_dir()]
+        layered = with_code(image, job.project, folders, job.kubernetes.registry)
+        return layered, "image", {}, Choice(what="code", value=layered.tag, reason=reason)
+    if job.target.kind != "script":
+        raise UsageError("Only a script can go into a ConfigMap", run='seatrial run … with [kubernetes] code = "image"')
+    text = _text_of(path)
+    name = job.target.value if not job.target.value.startswith("/") else Path(job.target.value).name
+    size = format_bytes(len(text.encode()))
+    return image, "configmap", {name: text}, Choice(what="code", value=f"ConfigMap, {size}", reason=reason)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path.name} is not UTF-8, so it cannot go into a ConfigMap", run=f"file {path}") from None
+
+
+def _launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Literal["torchrun", "none"], Choice]:
+    """torchrun where the script joins a process group. Several nodes that do not would train the same model twice."""
+    ranks = f"torchrun, {job.nodes} × {max(1, gpus)} rank{'s' * (job.nodes * max(1, gpus) > 1)}"
+    if job.launcher != "auto":
+        value = ranks if job.launcher == "torchrun" else "none"
+        return job.launcher, Choice(what="launcher", value=value, reason=f"--launcher {job.launcher}")
+    if script.torchrun_evidence and not script.one_process_evidence:
+        reason = f"the script joins a process group: {script.torchrun_evidence}"
+        return "torchrun", Choice(what="launcher", value=ranks, reason=reason)
+    if job.target.kind == "recipe" and (gpus > 1 or job.nodes > 1):
+        return "torchrun", Choice(what="launcher", value=ranks, reason="recipes use a rank a GPU")
+    reason = script.one_process_evidence or "no sign that the script joins a process group"
+    if job.nodes > 1:
+        raise UsageError(
+            f"{job.target.value or 'The image'} would run on {job.nodes} nodes without knowing of the others: {reason}",
+            cause="each node would train the same model again; a distributed script calls init_process_group",
+            run="seatrial run … --launcher torchrun   # if it does join one",
+        )
+    return "none", Choice(what="launcher", value="none", reason=reason)
+
+
+def _env(job: Job, places: Places, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables of the container. NCCL and Gloo tell what is wrong, and nothing while all is well."""
+    ours = {"NCCL_DEBUG": "WARN"} if job.nodes > 1 else {}
+    from_files = {name: value for path in job.env_files for name, value in read_env_file(path, environ).items()}
+    env = {**ours, **places.env(), **from_files, **job.env}
+    return {name: value for name, value in env.items() if name not in job.secrets}
+
+
+def _recipes_path(cluster: ClusterPlan) -> dict[str, str]:
+    return {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
+
+
+def _shm_bytes(job: Job, gpus: int) -> int:
+    """/dev/shm counts as the pod's memory: at most half of it, as on Docker."""
+    if job.shm_bytes is not None:
+        return job.shm_bytes
+    size = SHM_BYTES_PER_GPU * max(1, gpus)
+    return size if job.memory_bytes is None else min(size, job.memory_bytes // 2)
+
+
+def _resume_mount(job: Job, models: Volume) -> PodMount:
+    if not models.lasting:
+        raise UsageError(
+            "--resume needs the volume with the earlier run's checkpoints", run="seatrial run … --models pvc:NAME"
+        )
+    path = f".seatrial/{job.resume}/checkpoints"
+    return PodMount(volume=models, target=CONTAINER_RESUME, sub_path=path, read_only=True)
+
+
+def _restart_choice(restarts: int, models: Volume) -> Choice:
+    if restarts:
+        return Choice(what="restarts", value=str(restarts), reason=f"checkpoints outlive a pod on {models}")
+    return Choice(
+        what="restarts", value="none", reason="a pod that comes back would begin anew: no volume keeps checkpoints"
+    )
+
+
+def _image_warnings(job: Job, image: ImagePlan) -> tuple[str, ...]:
+    if not image.build or job.kubernetes.registry:
+        return ()
+    return (f"{image.tag} is pushed nowhere: the nodes must have this engine's images, or set [kubernetes] registry",)
+
+
+def _volume_warnings(models: Volume, data: Volume | None) -> tuple[str, ...]:
+    hostpaths = [str(volume) for volume in (models, data) if volume is not None and volume.kind == "hostpath"]
+    warnings = [
+        f"{path}: a folder of whichever node the pod lands on, and the cluster may forbid it" for path in hostpaths
+    ]
+    if not models.lasting:
+        warnings.append("Models lie in the pod and go with it: --models pvc:NAME keeps them")
+    return tuple(warnings)
