@@ -245,3 +245,18 @@ def test_an_engine_that_is_not_running(local_project: Project, words: list[str])
     ended = local_project.cli("run", "train.py", *words, exit_code=5, DOCKER_HOST="unix:///nowhere/docker.sock")
     assert ended.stderr.startswith("error: ") and "Docker" in ended.stderr and "  run: " in ended.stderr
     assert local_project.runs == []
+
+
+def test_the_name_of_a_run_that_ended_unwatched_is_free(local_project: Project) -> None:
+    local_project.write("train.py", "print('ready')")
+    first = local_project.detach("train.py", "--name", "worker1")
+    local_project.wait_for(lambda: not local_project.alive())
+    local_project.run("train.py", "--name", "worker1")
+    assert local_project.last.name != first
+    assert [line["status"] for line in json.loads(local_project.cli("runs", "ls", "--json").stdout)] == ["done"] * 2
+
+
+def test_a_limit_of_gpu_memory_without_gpus_is_refused(local_project: Project) -> None:
+    local_project.write("train.py", "import torch")
+    words = ["plan", "train.py", "--on", "local", "--gpus", "none", "--gpu-memory", "4GB"]
+    assert "--gpu-memory limits nothing" in local_project.cli(*words, exit_code=2).stderr

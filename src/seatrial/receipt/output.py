@@ -34,7 +34,7 @@ class Output:
 
     findings: known failures in stderr and stdout, one of each.
     exception: the last Python exception on stderr, ``ValueError: …``, or None.
-    last_line: the last line on stderr, or None.
+    last_line: the last line on stderr that is not indented, since those explain one before them, or None.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -50,7 +50,8 @@ def read_output(run_dir: Path) -> Output:
             finding.evidence = [f"{name} {clean(line)}" for line in finding.evidence]
             findings.setdefault(finding.id, finding)
     tail = [_RANK.sub("", line) for line in _tail(run_dir / STREAMS[0]).splitlines()]
-    last_line = next((line for line in reversed(tail) if line.strip()), None)
+    said = [line for line in tail if line.strip()]
+    last_line = next((line for line in reversed(said) if not line[0].isspace()), said[-1] if said else None)
     return Output(tuple(findings.values()), last_exception(tail), clean(last_line) if last_line else None)
 
 

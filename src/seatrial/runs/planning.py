@@ -329,7 +329,7 @@ def _gpu_memory_limit(job: Job, script: ScriptFacts) -> int | None:
         )
     if job.gpu_memory_bytes is not None and not container.gpu_memory_enforceable(script.framework):
         raise UsageError(
-            f"--gpu-memory cannot be enforced on this target: {script.framework or 'nothing it imports'} offers no limit",
+            f"--gpu-memory cannot be enforced on this target: {script.framework or 'its source'} offers no limit",
             cause="Only torch and TensorFlow can be held to one; CUDA itself has none",
             run="seatrial run … without --gpu-memory",
         )
