@@ -77,14 +77,11 @@ def main(argv: Sequence[str]) -> int:
         if arguments.memory_fraction:
             cap(arguments.memory_fraction, group.device)
         seed_all(arguments.seed)
-        # Channels last is what cuDNN's Tensor-Core kernels read; on the CPU oneDNN has layouts of its own.
-        last = group.device.type == "cuda"
-        layout = torch.channels_last if last else torch.contiguous_format
         channels = train_set.images_NCHW.shape[1]
-        model = network(channels, train_set.classes).to(group.device, memory_format=layout)  # type: ignore[call-overload]
+        model = network(channels, train_set.classes).to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         augment = partial(affine, degrees=ROTATION_DEGREES, shift=SHIFT)
         source = training_images(
-            train_set, normalise, arguments.batch, group, arguments.seed, augment, channels_last=last
+            train_set, normalise, arguments.batch, group, arguments.seed, augment, channels_last=True
         )
         step = Step(
             model,
@@ -101,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
         if group.first:
             total = arguments.batch * group.world
             print(f"mnist-deep: batch {arguments.batch} on each of {group.world} rank(s), {total} together", flush=True)
-        tests = TestImages(test_set, normalise, group, channels_last=last)
+        tests = TestImages(test_set, normalise, group, channels_last=True)
         outcome = fit(step, lambda: evaluate(model, tests, group, precision), trackers, script.settings(arguments))
         if outcome.terminated:
             return EXIT_TERMINATED

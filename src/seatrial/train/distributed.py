@@ -102,8 +102,8 @@ def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
 def open_store(rank: int, world: int) -> PrefixStore:
     """A connection to torchrun's store (MASTER_ADDR, MASTER_PORT), with keys of this attempt alone.
 
-    torchrun keeps one store over restarts (torch 2.13, --standalone): without a prefix the restarted ranks would read the
-    addresses of the dead ones and wait for them.
+    torchrun keeps one store over restarts (torch 2.13, --standalone): without a prefix the restarted ranks would read
+    the addresses of the dead ones and wait for them.
     """
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
