@@ -101,7 +101,7 @@ def _devices(path: Path, spec: dict[str, Any]) -> Iterator[CdiDevice]:
         raise ValueError(f"kind must be vendor/class, not {kind!r}")
     if not isinstance(devices, list) or not devices:
         raise ValueError("devices must be a list of at least one device")
-    common = _host_paths(spec.get("containerEdits"))
+    common = tuple(_host_paths(spec.get("containerEdits")))
     for device in devices:
         # nvidia-ctk once wrote index names as bare YAML integers; the engines read them as text.
         name = device.get("name") if isinstance(device, dict) else None

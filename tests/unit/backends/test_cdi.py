@@ -136,3 +136,12 @@ def test_a_broken_spec_is_a_finding(host: Path, name: str, text: str, cause: str
 def test_bytes_that_are_no_text(host: Path) -> None:
     (host / "cdi/a.yaml").write_bytes(b"\xff\xfe\x00")
     assert [finding.id for finding in read_specs([host / "cdi"]).findings] == ["cdi-spec-unreadable"]
+
+
+def test_common_paths_are_of_every_device(tmp_path: Path) -> None:
+    text = (
+        "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {}\n- name: all\n"
+        "  containerEdits: {}\ncontainerEdits:\n  deviceNodes:\n  - path: /dev/nvidia-uvm\n"
+    )
+    (tmp_path / "nvidia.yaml").write_text(text)
+    assert [device.host_paths for device in read_specs([tmp_path]).devices] == [("/dev/nvidia-uvm",)] * 2
