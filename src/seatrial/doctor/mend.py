@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
-from rich.syntax import Syntax
 from rich.text import Text
 
 from seatrial.doctor.change import Change, Journal
@@ -16,6 +15,8 @@ from seatrial.errors import DiskError
 
 RESTART_S = 60.0
 
+_DIFF = {"+": "green", "-": "red", "@": "cyan"}
+
 Ask = Callable[[str], bool]
 
 
@@ -24,7 +25,8 @@ def mend(results: Sequence[Result], machine: Machine, console: Console, ask: Ask
     agreed: list[Change] = []
     for change in changes_for(results, machine):
         console.print(Text(f"\n{change.path}: {change.why}", style="bold"), soft_wrap=True)
-        console.print(Syntax(change.diff(), "diff", background_color="default"))
+        for line in change.diff().splitlines():
+            console.print(Text(line, style=_DIFF.get(line[:1], "")), soft_wrap=True)
         if ask(f"Write {change.path}?"):
             agreed.append(change)
     if not agreed:

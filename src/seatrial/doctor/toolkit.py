@@ -104,8 +104,6 @@ def _runtime(machine: Machine) -> Verdict:
             cause=cause,
             fix=restart,
         )
-    if machine.hook and not docker.nvidia_hook and "nvidia" not in docker.runtimes:
-        return found("runtime-unknown", [f"{machine.hook} is there", f"docker info: {', '.join(docker.runtimes)}"])
     if late := _installed_after_start(machine):
         return found(
             "toolkit-missing",

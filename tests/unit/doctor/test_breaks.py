@@ -1,0 +1,916 @@
+"""Every failure that doctor knows, made on purpose: each check's each finding has its reproduction in BREAKS.
+
+A break changes one thing of a healthy machine. The check must find it, show evidence and a fix; and where the chain
+breaks, no earlier link may be blamed. Breaks of real engines and images are in tests/integration/test_doctor.py too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fakes import FakeGpu
+from machines import KERNEL, SPEC, UUID, VERSION, HealthGpu, Host, docker_info, healthy, podman_info
+from seatrial.doctor.chain import CHAIN
+from seatrial.doctor.cluster import Cluster
+from seatrial.doctor.examine import Result, examine
+from seatrial.doctor.subject import LookError, Wanted
+from seatrial.errors import CommandTimeoutError
+from seatrial.system.command import Completed
+from unit.probe import driver_trees as trees
+
+Break = Callable[[Host], object]
+
+#: (check, finding) → the break. Several for one pair carry a word behind a slash.
+BREAKS: dict[tuple[str, str], Break] = {}
+
+
+def breaks(check: str, finding: str) -> Callable[[Break], Break]:
+    def keep(function: Break) -> Break:
+        key = (check, finding)
+        while key in BREAKS:
+            key = (key[0] + "/", finding)
+        BREAKS[key] = function
+        return function
+
+    return keep
+
+
+# ------------------------------------------------------------------- hardware
+
+
+@breaks("hardware.present", "no-gpu-on-bus")
+def no_gpu(host: Host) -> None:
+    host.remove("/sys/bus/pci/devices/0000:10:00.0")
+    host.pci("0000:00:02.0", kind="0x020000")  # a network card of NVIDIA's is no GPU
+    host.nvml_error = 9
+
+
+@breaks("hardware.present", "no-gpu-on-bus")
+def no_bus(host: Host) -> None:
+    host.remove("/sys/bus")
+    host.nvml_error = 12
+
+
+@breaks("hardware.answers", "gpu-lost")
+def off_the_bus(host: Host) -> None:
+    (host.root / "sys/bus/pci/devices/0000:10:00.0/config").write_bytes(b"\xff" * 64)
+    host.answer("dmesg", stdout="NVRM: Xid (PCI:0000:10:00): 79, GPU has fallen off the bus.\n")
+
+
+@breaks("hardware.bound", "nouveau-bound")
+def nouveau(host: Host) -> None:
+    host.remove("/sys/bus/pci/devices/0000:10:00.0")
+    host.pci("0000:10:00.0", driver="nouveau")
+    host.remove("/proc/driver/nvidia/version")
+    host.nvml_error = 9
+
+
+@breaks("hardware.bound", "gpu-bound-elsewhere")
+def passed_through(host: Host) -> None:
+    host.remove("/sys/bus/pci/devices/0000:10:00.0")
+    host.pci("0000:10:00.0", driver="vfio-pci")
+
+
+@breaks("hardware.peer-path", "iommu-peer-traffic")
+def iommu(host: Host) -> None:
+    host.two_gpus()
+    host.write("/proc/cmdline", "BOOT_IMAGE=/vmlinuz intel_iommu=on\n")
+    host.write("/sys/kernel/iommu_groups/7/type", "DMA\n")
+
+
+# --------------------------------------------------------------------- driver
+
+
+@breaks("driver.loaded", "driver-not-loaded")
+def module_missing(host: Host) -> None:
+    host.remove("/proc/driver/nvidia/version")
+    host.write(f"/lib/modules/{KERNEL}/modules.dep", "kernel/fs/ext4.ko:\n")  # a kernel update without its headers
+    host.nvml_error = 9
+
+
+@breaks("driver.signed", "driver-not-signed")
+def secure_boot(host: Host) -> None:
+    host.remove("/proc/driver/nvidia/version")
+    host.nvml_error = 9
+    host.write("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\x06\0\0\0\x01")
+    host.answer("modinfo", "-F", "signer", "nvidia", stdout="box Secure Boot Module Signature key\n")
+    host.answer("mokutil", "--list-enrolled", stdout="Subject: CN=Canonical Ltd. Master Certificate Authority\n")
+
+
+@breaks("driver.update", "driver-update-pending")
+def upgraded(host: Host) -> None:
+    host.answer("modinfo", "-F", "version", "nvidia", stdout="590.48.01\n")
+
+
+@breaks("driver.started", "adapter-init-failed")
+def blackwell_on_closed_modules(host: Host) -> None:
+    host.pci("0000:12:00.0", device="0x2b85")
+    closed = trees.NVRM.replace("Open Kernel Module", "x86_64 Kernel Module")
+    host.write("/proc/driver/nvidia/version", closed)
+
+
+@breaks("driver.started", "adapter-init-failed")
+def volta_on_open_modules(host: Host) -> None:
+    host.pci("0000:12:00.0", device="0x1db6")
+
+
+@breaks("driver.opened", "device-node-missing")
+def cannot_open(host: Host) -> None:
+    host.gpus.append(None)
+
+
+@breaks("driver.opened", "gpu-lost")
+def lost(host: Host) -> None:
+    host.remove("/sys/bus")  # where the bus is not shown, NVML alone tells
+    host.gpus.append(HealthGpu(uuid="GPU-2", minor=1, lost=True))
+
+
+@breaks("driver.fabric", "fabric-manager-not-ready")
+def fabric_in_progress(host: Host) -> None:
+    host.gpu(fabric=(2, 0))
+
+
+@breaks("driver.fabric", "fabric-manager-not-ready")
+def fabric_manager_off(host: Host) -> None:
+    host.pci("0000:05:00.0", device="0x22a3", kind="0x068000", driver="nvidia-nvswitch")
+    host.answer("systemctl", "is-active", "nvidia-fabricmanager", stdout="inactive\n", exit_code=3)
+
+
+@breaks("driver.compute-mode", "compute-mode-exclusive")
+def prohibited(host: Host) -> None:
+    host.gpu(compute_mode=2)
+
+
+@breaks("driver.mig", "mig-no-instances")
+def mig_empty(host: Host) -> None:
+    host.gpu(mig_mode=(1, 1))
+
+
+@breaks("driver.mig", "mig-mode-pending")
+def mig_pending(host: Host) -> None:
+    host.gpu(mig_mode=(0, 1))
+
+
+@breaks("driver.memory", "gpu-memory-held")
+def orphan(host: Host) -> None:
+    host.gpu(memory_used_bytes=60 * 2**30, processes=[])
+
+
+@breaks("driver.settings", "persistence-off")
+def persistence(host: Host) -> None:
+    host.gpu(persistence=0)
+
+
+@breaks("driver.settings", "power-limit-lowered")
+def power(host: Host) -> None:
+    host.gpu(power_limit_mw=350_000)
+
+
+# ------------------------------------------------------------------ userspace
+
+
+@breaks("userspace.libraries", "nvml-library-missing")
+def no_libraries(host: Host) -> None:
+    for file in (host.root / "usr/lib/x86_64-linux-gnu").glob("lib*nvidia-ml*"):
+        file.unlink()
+    host.nvml_error = 12
+
+
+def wsl(host: Host) -> None:
+    host.remove("/proc/driver/nvidia")
+    host.remove("/sys/bus")
+    for node in (host.root / "dev").iterdir():
+        node.unlink()
+    host.remove("/usr/lib/x86_64-linux-gnu")
+    trees.wsl(host.root)
+
+
+@breaks("userspace.libraries", "wsl-libcuda")
+def wsl_without_libcuda(host: Host) -> None:
+    wsl(host)
+    host.remove("/usr/lib/wsl/lib/libcuda.so.1")
+    host.remove("/usr/lib/wsl/lib/libcuda.so.1.1")
+
+
+@breaks("userspace.wsl", "wsl-libcuda")
+def linux_driver_inside_wsl(host: Host) -> None:
+    wsl(host)
+    host.write("/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14")
+
+
+@breaks("userspace.versions", "driver-library-mismatch")
+def libraries_upgraded(host: Host) -> None:
+    host.remove("/usr/lib/x86_64-linux-gnu")
+    trees.libraries(host.root, "/usr/lib/x86_64-linux-gnu", "590.48.01")
+    host.nvml_error = 18
+
+
+@breaks("userspace.nodes", "uvm-node-missing")
+def no_uvm(host: Host) -> None:
+    host.remove("/dev/nvidia-uvm")
+    host.write("/proc/modules", "nvidia 1 1 - Live 0x0\n")
+
+
+@breaks("userspace.nodes", "device-nodes-missing")
+def no_nodes(host: Host) -> None:
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia0"):
+        host.remove(f"/dev/{name}")
+
+
+@breaks("userspace.nodes", "device-node-missing")
+def one_node_missing(host: Host) -> None:
+    host.two_gpus()
+    host.remove("/dev/nvidia1")
+
+
+@breaks("userspace.access", "device-permission")
+def selinux(host: Host) -> None:
+    host.write("/sys/fs/selinux/enforce", "1")
+    host.answer("getsebool", "container_use_devices", stdout="container_use_devices --> off\n")
+
+
+def cu_init(status: int | None, said: str, count: int = 0) -> Break:
+    def apply(host: Host) -> None:
+        import json
+        import sys
+
+        host.answer(sys.executable, stdout=json.dumps([status, said, count]) + "\n")
+
+    return apply
+
+
+for _status, _id in (
+    (None, "libcuda-missing"),
+    (34, "libcuda-missing"),
+    (46, "compute-mode-exclusive"),
+    (802, "fabric-manager-not-ready"),
+    (803, "driver-library-mismatch"),
+    (804, "forward-compatibility"),
+    (999, "cuda-unknown-error"),
+    (1, "gpus-unusable"),
+):
+    breaks("userspace.cuda", _id)(cu_init(_status, f"cuInit: CUDA_ERROR ({_status})"))
+
+
+@breaks("userspace.cuda", "cuda-visible-devices")
+def hidden_in_the_shell(host: Host) -> None:
+    host.environ["CUDA_VISIBLE_DEVICES"] = "all"
+    cu_init(100, "cuInit: CUDA_ERROR_NO_DEVICE (100)")(host)
+
+
+@breaks("userspace.cuda", "mig-no-instances")
+def mig_without_slices(host: Host) -> None:
+    """Where driver.mig stands earlier in the chain it is blamed; the check by itself must know it, too."""
+    host.gpu(mig_mode=(1, 1))
+    cu_init(100, "cuInit: CUDA_ERROR_NO_DEVICE (100)")(host)
+
+
+@breaks("userspace.upgrades", "driver-upgraded-unattended")
+def unattended(host: Host) -> None:
+    host.write("/etc/apt/apt.conf.d/20auto-upgrades", 'APT::Periodic::Unattended-Upgrade "1";\n')
+    host.write("/etc/apt/apt.conf.d/50unattended-upgrades", '//  "nvidia-";\n')
+
+
+# --------------------------------------------------------------------- engine
+
+
+@breaks("engine.docker", "engine-down")
+def docker_down(host: Host) -> None:
+    said = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+    host.docker = Completed(("docker", "info"), 1, "", said)
+
+
+@breaks("engine.docker", "engine-down")
+def docker_hangs(host: Host) -> None:
+    said = "docker did not answer within 3 s"
+    host.docker = CommandTimeoutError(said, argv=["docker", "info"], exit_code_of_command=-9, stderr="")
+
+
+@breaks("engine.docker", "engine-permission")
+def docker_forbidden(host: Host) -> None:
+    said = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock"
+    host.docker = Completed(("docker", "info"), 1, "", said)
+
+
+@breaks("engine.docker", "engine-missing")
+def docker_missing(host: Host) -> None:
+    host.docker, host.on = None, "docker"
+
+
+@breaks("engine.podman", "engine-missing")
+def podman_missing(host: Host) -> None:
+    host.on = "podman"
+
+
+@breaks("engine.podman", "engine-down")
+def podman_broken(host: Host) -> None:
+    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", "Error: mkdir /run/libpod: no space")
+
+
+@breaks("engine.podman", "rootless-no-subids")
+def podman_without_subids(host: Host) -> None:
+    info = podman_info()
+    info["host"]["security"]["rootless"] = True
+    info["host"]["idMappings"] = {"uidmap": [{"container_id": 0, "host_id": 1000, "size": 1}]}
+    host.docker, host.podman = None, info
+
+
+@breaks("engine.any", "engine-missing")
+def no_engine(host: Host) -> None:
+    host.docker = None
+
+
+@breaks("engine.desktop", "docker-desktop-context")
+def desktop(host: Host) -> None:
+    host.docker = docker_info(OperatingSystem="Docker Desktop")
+
+
+@breaks("engine.snap", "docker-snap")
+def snap(host: Host) -> None:
+    host.docker = docker_info(DockerRootDir="/var/snap/docker/common/var-lib-docker", Runtimes={"runc": {}})
+
+
+@breaks("engine.runtimes", "runtime-unknown")
+def runtime_without_program(host: Host) -> None:
+    host.remove("/usr/bin/nvidia-container-runtime")
+
+
+# -------------------------------------------------------------------- toolkit
+
+NO_TOOLKIT = {"Runtimes": {"runc": {"path": "runc"}}}
+
+
+def without_toolkit(host: Host) -> None:
+    for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime"):
+        host.remove(f"/usr/bin/{name}")
+    host.docker = docker_info(**NO_TOOLKIT)
+
+
+breaks("toolkit.installed", "toolkit-missing")(without_toolkit)
+
+
+@breaks("toolkit.daemon-json", "daemon-json-invalid")
+def torn_daemon_json(host: Host) -> None:
+    host.write("/etc/docker/daemon.json", '{"features": {"cdi": true},}\n')
+
+
+@breaks("toolkit.runtime", "runtime-unknown")
+def edited_and_not_restarted(host: Host) -> None:
+    host.write("/etc/docker/daemon.json", '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}')
+    host.docker = docker_info(**NO_TOOLKIT)
+
+
+@breaks("toolkit.runtime", "toolkit-missing")
+def installed_after_the_daemon_started(host: Host) -> None:
+    host.docker = docker_info(**NO_TOOLKIT)
+    os.utime(host.root / "var/run/docker.pid", (1, 1))
+
+
+@breaks("toolkit.features", "ctk-erases-features")
+def features_dropped(host: Host) -> None:
+    host.write("/etc/docker/daemon.json.bak", '{"features": {"containerd-snapshotter": true}}')
+    host.write("/etc/docker/daemon.json", '{"features": {"cdi": true}}')
+
+
+@breaks("toolkit.vendor", "cdi-no-vendor")
+def gpus_through_cdi_without_a_spec(host: Host) -> None:
+    host.docker = docker_info(ServerVersion="29.2.0", **NO_TOOLKIT)
+
+
+@breaks("toolkit.cgroups", "no-cgroups-rootful")
+def no_cgroups(host: Host) -> None:
+    host.write("/etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\nno-cgroups = true\n")
+
+
+@breaks("toolkit.cgroups", "no-cgroups-rootless")
+def cgroups_on_rootless(host: Host) -> None:
+    host.write("/etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\n#no-cgroups = false\n")
+    host.docker = docker_info(SecurityOptions=["name=rootless", "name=cgroupns"])
+
+
+@breaks("toolkit.device-rules", "device-access-lost")
+def systemd_reload(host: Host) -> None:
+    host.docker = docker_info(CgroupDriver="systemd")
+
+
+@breaks("toolkit.version", "toolkit-vulnerable")
+def old_toolkit(host: Host) -> None:
+    host.answer("nvidia-ctk", "--version", stdout="NVIDIA Container Toolkit CLI version 1.17.7\ncommit: x\n")
+
+
+@breaks("toolkit.apt", "toolkit-apt-sources")
+def two_lists(host: Host) -> None:
+    line = "deb https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n"
+    host.write("/etc/apt/sources.list.d/nvidia-container-toolkit.list", line)
+    host.write("/etc/apt/sources.list.d/libnvidia-container.list", line)
+
+
+@breaks("toolkit.apt", "toolkit-apt-sources")
+def key_of_apt_key(host: Host) -> None:
+    host.write("/etc/apt/trusted.gpg.d/nvidia.gpg")
+
+
+# ------------------------------------------------------------------------ CDI
+
+
+def spec(host: Host, *, path: str = SPEC, version: str = VERSION, uvm: bool = True, name: str = "all") -> None:
+    """A spec as nvidia-ctk writes them, of this machine."""
+    root = str(host.root)  # CDI specs name absolute paths; under a fake root they are looked for below it
+    assert root
+    nodes = ["/dev/nvidiactl", "/dev/nvidia0", *(["/dev/nvidia-uvm"] if uvm else [])]
+    library = f"/usr/lib/x86_64-linux-gnu/libcuda.so.{version}"
+    content = {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [{"name": name, "containerEdits": {"deviceNodes": [{"path": node} for node in nodes]}}],
+        "containerEdits": {"mounts": [{"hostPath": library, "containerPath": library}]},
+    }
+    host.write(path, yaml.safe_dump(content))
+
+
+def docker_takes_cdi(host: Host) -> None:
+    without_toolkit(host)
+    devices = [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]
+    host.docker = docker_info(**NO_TOOLKIT, DiscoveredDevices=devices, CDISpecDirs=["/etc/cdi", "/var/run/cdi"])
+
+
+@breaks("cdi.readable", "cdi-spec-unreadable")
+def torn_spec(host: Host) -> None:
+    docker_takes_cdi(host)
+    spec(host)
+    host.write("/var/run/cdi/other.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n")
+
+
+@breaks("cdi.readable", "cdi-device-conflict")
+def doubled_device(host: Host) -> None:
+    spec(host)
+    spec(host, path="/var/run/cdi/again.yaml")
+
+
+@breaks("cdi.names", "cdi-unresolvable")
+def podman_without_a_spec(host: Host) -> None:
+    host.docker, host.podman = None, podman_info()
+
+
+@breaks("cdi.names", "cdi-unresolvable")
+def spec_of_another_gpu(host: Host) -> None:
+    docker_takes_cdi(host)
+    spec(host, name="GPU-of-before")
+
+
+@breaks("cdi.names", "cdi-unresolvable")
+def cdi_is_off(host: Host) -> None:
+    docker_takes_cdi(host)
+    host.docker = docker_info(**NO_TOOLKIT, ServerVersion="27.5.1", CDISpecDirs=None)
+    spec(host)
+
+
+@breaks("cdi.fresh", "cdi-spec-stale")
+def spec_of_an_older_driver(host: Host) -> None:
+    docker_takes_cdi(host)
+    spec(host, version="550.54.14")
+
+
+@breaks("cdi.fresh", "cdi-spec-stale")
+def old_libraries_linger(host: Host) -> None:
+    docker_takes_cdi(host)
+    host.write("/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14")
+    spec(host, version="550.54.14")
+
+
+@breaks("cdi.uvm", "cdi-uvm-missing-in-spec")
+def spec_without_uvm(host: Host) -> None:
+    docker_takes_cdi(host)
+    spec(host, uvm=False)
+
+
+@breaks("cdi.shadowed", "cdi-spec-shadowed")
+def two_folders(host: Host) -> None:
+    docker_takes_cdi(host)
+    spec(host)
+    spec(host, path="/etc/cdi/nvidia.yaml")
+
+
+# ---------------------------------------------------------------------- image
+
+
+def image(host: Host, **env: str) -> None:
+    assert host.image is not None
+    host.image = replace(host.image, env=env)
+
+
+@breaks("image.present", "subject-missing")
+def no_such_container(host: Host) -> None:
+    host.wanted = Wanted(container="gone")
+
+
+@breaks("image.requires", "image-requires-newer-driver")
+def image_of_a_newer_cuda(host: Host) -> None:
+    image(host, NVIDIA_REQUIRE_CUDA="cuda>=13.2 brand=geforce,driver>=590,driver<591")
+
+
+@breaks("image.variables", "nvidia-visible-devices")
+def void(host: Host) -> None:
+    image(host, NVIDIA_VISIBLE_DEVICES="void")
+
+
+@breaks("image.variables", "capabilities-lack-compute")
+def utility_alone(host: Host) -> None:
+    image(host, NVIDIA_DRIVER_CAPABILITIES="utility,graphics")
+
+
+@breaks("image.variables", "cuda-visible-devices")
+def all_is_no_device(host: Host) -> None:
+    image(host, CUDA_VISIBLE_DEVICES="all")
+
+
+@breaks("image.driver-libraries", "driver-libraries-in-image")
+def committed(host: Host) -> None:
+    assert isinstance(host.still, dict)
+    host.still["libraries"]["driver"] = ["/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14"]
+
+
+@breaks("image.compat", "forward-compatibility")
+def compat_on_geforce(host: Host) -> None:
+    host.gpu(name="NVIDIA GeForce RTX 4090")
+    assert isinstance(host.still, dict)
+    host.still["libraries"]["compat"] = ["/usr/local/cuda-13.2/compat/libcuda.so.595.71.05"]
+
+
+# ------------------------------------------------------------------ container
+
+
+@breaks("container.starts", "gpus-not-injectable")
+def no_way_in(host: Host) -> None:
+    from seatrial.errors import GpuContractError
+
+    host.live = GpuContractError("Docker has no way to give the container GPU 0", cause="…", run="ls -l /dev/nvidia*")
+
+
+@breaks("container.starts", "subject-does-not-start")
+def does_not_start(host: Host) -> None:
+    host.live = LookError("Docker could not start the container: exit code 127", "sh: not found")
+
+
+@breaks("container.starts", "toolkit-missing")
+def engine_refuses(host: Host) -> None:
+    host.live = LookError("refused", 'could not select device driver "" with capabilities: [[gpu]].')
+
+
+def blind(host: Host, cu_init: int | None, *, libcuda: bool = True, **facts: object) -> None:
+    """CUDA in the container shows nothing."""
+    assert isinstance(host.live, dict)
+    host.live["cuda"].update(visible=[], kernels=[], cu_init=cu_init, error=f"cuInit: ({cu_init})")
+    if not libcuda:
+        host.live["cuda"]["libcuda"] = None
+    host.live.update(facts)
+
+
+@breaks("container.gpus", "device-nodes-missing")
+def gpus_flag_ignored(host: Host) -> None:
+    blind(host, None, libcuda=False, device_nodes=[])
+
+
+@breaks("container.gpus", "device-node-missing")
+def node_withheld(host: Host) -> None:
+    blind(host, 100, device_nodes=["nvidiactl", "nvidia-uvm"])
+
+
+@breaks("container.gpus", "uvm-node-missing")
+def uvm_withheld(host: Host) -> None:
+    blind(host, 999, device_nodes=["nvidiactl", "nvidia0"])
+
+
+@breaks("container.gpus", "libcuda-missing")
+def libcuda_hidden(host: Host) -> None:
+    blind(host, None, libcuda=False)
+
+
+@breaks("container.gpus", "nvidia-visible-devices")
+def void_at_run_time(host: Host) -> None:
+    blind(host, None, libcuda=False, device_nodes=[], env={"NVIDIA_VISIBLE_DEVICES": "void"})
+
+
+@breaks("container.gpus", "capabilities-lack-compute")
+def utility_at_run_time(host: Host) -> None:
+    blind(host, None, libcuda=False, env={"NVIDIA_DRIVER_CAPABILITIES": "utility"})
+
+
+@breaks("container.gpus", "cuda-visible-devices")
+def wrong_index(host: Host) -> None:
+    blind(host, 100, env={"CUDA_VISIBLE_DEVICES": "7"})
+
+
+@breaks("container.gpus", "mig-no-instances")
+def mig_inside(host: Host) -> None:
+    assert isinstance(host.live, dict)
+    blind(host, 100, nvml={**host.live["nvml"], "mig_enabled": True})
+
+
+@breaks("container.gpus", "gpus-missing")
+def one_of_two(host: Host) -> None:
+    host.two_gpus()
+    assert isinstance(host.live, dict)
+    host.live["cuda"]["visible"].pop()
+    host.live["cuda"]["kernels"].pop()
+
+
+@breaks("container.gpus", "other-gpus")
+def another_gpu(host: Host) -> None:
+    assert isinstance(host.live, dict)
+    host.live["cuda"]["visible"][0]["uuid"] = "GPU-ffffffff-0000-0000-0000-000000000000"
+
+
+@breaks("container.gpus", "gpus-unusable")
+def no_reason(host: Host) -> None:
+    blind(host, 1)
+
+
+def kernel_fails(host: Host, error: str) -> None:
+    assert isinstance(host.live, dict)
+    host.live["cuda"]["kernels"][0].update(ok=False, error=error)
+
+
+for _id, _error in (
+    ("gpus-unusable", "cuCtxSynchronize: CUDA_ERROR_SOMETHING (700000)"),
+    ("gpu-memory-held", "cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY (2)"),
+    ("compute-mode-exclusive", "cuDevicePrimaryCtxRetain: CUDA_ERROR_DEVICE_UNAVAILABLE (46)"),
+    ("no-kernel-image", "cuModuleLoadData: CUDA_ERROR_NO_BINARY_FOR_GPU (209)"),
+):
+    breaks("container.kernels", _id)(lambda host, error=_error: kernel_fails(host, error))
+
+
+@breaks("container.peers", "no-peer-access")
+def no_peers(host: Host) -> None:
+    host.two_gpus()
+    assert isinstance(host.live, dict)
+    host.live["peers"] = [[0, 1], [1, 0]]
+
+
+@breaks("container.shm", "shared-memory-too-small")
+def docker_shm(host: Host) -> None:
+    assert isinstance(host.live, dict)
+    host.live["shm_bytes"] = 64 * 2**20
+
+
+@breaks("container.shm", "nccl-shared-memory")
+def docker_shm_for_two(host: Host) -> None:
+    host.two_gpus()
+    docker_shm(host)
+
+
+@breaks("container.shm", "nccl-shared-memory")
+def dead_ranks(host: Host) -> None:
+    assert isinstance(host.live, dict)
+    host.live["shm_stale"] = ["nccl-AbCdEf"]
+
+
+@breaks("container.access", "device-permission")
+def closed_inside(host: Host) -> None:
+    assert isinstance(host.live, dict)
+    host.live["closed_nodes"] = ["/dev/nvidia0"]
+
+
+@breaks("container.access", "device-access-lost")
+def injected_behind_runc(host: Host) -> None:
+    host.docker = docker_info(CgroupDriver="systemd")
+    host.wanted = Wanted(container="old")
+    host.inspected = {"HostConfig": {"DeviceRequests": [{"Count": -1}], "Devices": []}}
+
+
+# ------------------------------------------------------------------ framework
+
+
+def torch(host: Host, version: str | None, cuda: str | None) -> None:
+    assert isinstance(host.still, dict)
+    host.still["torch"] = {"version": version, "cuda": cuda}
+
+
+@breaks("framework.torch-build", "torch-cpu-only")
+def cpu_wheel(host: Host) -> None:
+    torch(host, "2.11.0+cpu", None)
+
+
+@breaks("framework.driver", "driver-too-old")
+def old_driver(host: Host) -> None:
+    torch(host, "2.11.0+cu130", "13.0")
+    host.nvml_driver = "570.86.10"
+    host.remove("/usr/lib/x86_64-linux-gnu")
+    trees.kernel(host.root, version="570.86.10")
+    trees.libraries(host.root, "/usr/lib/x86_64-linux-gnu", "570.86.10")
+    host.answer("modinfo", "-F", "version", "nvidia", stdout="570.86.10\n")
+
+
+@breaks("framework.cudnn", "cudnn-versions")
+def two_cudnns(host: Host) -> None:
+    assert isinstance(host.still, dict)
+    pip = "/usr/lib/python3/site-packages/nvidia/cudnn/lib/libcudnn.so.9"
+    host.still["libraries"]["cudnn"] = [pip, "/usr/lib/x86_64-linux-gnu/libcudnn.so.9.1.0"]
+    host.still["distributions"] = {"torch": "2.11.0", "nvidia-cudnn-cu13": "9.19.0.56"}
+
+
+@breaks("framework.others", "tensorflow-no-gpu")
+def tensorflow_alone(host: Host) -> None:
+    assert isinstance(host.still, dict)
+    host.still["distributions"] = {"tensorflow": "2.20.0"}
+
+
+@breaks("framework.others", "jax-no-gpu")
+def jax_alone(host: Host) -> None:
+    assert isinstance(host.still, dict)
+    host.still["distributions"] = {"jax": "0.9.0", "jaxlib": "0.9.0"}
+
+
+@breaks("framework.architectures", "no-kernel-image")
+def no_hopper(host: Host) -> None:
+    assert isinstance(host.types, dict)
+    host.types["torch"]["arch_list"] = ["sm_50", "sm_80", "sm_120"]
+
+
+def types_fail(host: Host, error: str) -> None:
+    assert isinstance(host.types, dict)
+    host.types["kernels"][3].update(ok=False, error=error)
+
+
+for _id, _error in (
+    ("no-kernel-image", "CUDA error: no kernel image is available for execution on the device"),
+    ("cuda-out-of-memory", "CUDA out of memory. Tried to allocate 20.00 MiB."),
+    ("framework-cannot-compute", "a matrix product in bfloat16 on cuda:0 differs from the CPU's"),
+    ("driver-too-old", "The NVIDIA driver on your system is too old (found version 12020)."),
+):
+    breaks("framework.types", _id)(lambda host, error=_error: types_fail(host, error))
+
+
+@breaks("framework.types", "no-cuda-device")
+def torch_sees_nothing(host: Host) -> None:
+    assert isinstance(host.types, dict)
+    host.types["kernels"] = []
+
+
+def collective(host: Host, **result: object) -> None:
+    host.two_gpus()
+    host.collective = {"ok": False, "hung": False, "seconds": 20.0, "error": "", **result}
+
+
+@breaks("framework.collective", "nccl-timeout")
+def collective_hangs(host: Host) -> None:
+    collective(host, hung=True, without_p2p={"ok": True})
+
+
+@breaks("framework.collective", "nccl-shared-memory")
+def collective_without_shm(host: Host) -> None:
+    said = "Error while creating shared memory segment /dev/shm/nccl-x (size 9637888), error: No space left on device"
+    collective(host, error=said)
+
+
+@breaks("framework.collective", "nccl-error")
+def collective_fails(host: Host) -> None:
+    collective(host, error="something else")
+
+
+# ----------------------------------------------------------------- kubernetes
+
+
+def node(capacity: int = 8, allocatable: int = 8) -> dict[str, object]:
+    status = {"capacity": {"nvidia.com/gpu": str(capacity)}, "allocatable": {"nvidia.com/gpu": str(allocatable)}}
+    return {"metadata": {"name": "gpu-1"}, "status": status if capacity else {"capacity": {}, "allocatable": {}}}
+
+
+def pod(name: str = "train", gpus: int = 1, on: str | None = "gpu-1", **status: object) -> dict[str, object]:
+    containers = [{"resources": {"limits": {"nvidia.com/gpu": str(gpus)} if gpus else {}}}]
+    return {
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": containers, **({"nodeName": on} if on else {})},
+        "status": {"phase": "Running" if on else "Pending", **status},
+    }
+
+
+CLUSTERS: dict[int, Cluster] = {}
+
+
+def cluster(host: Host, **objects: list[dict[str, object]]) -> None:
+    host.write("/home/u/.kube/config", "apiVersion: v1\n")
+    CLUSTERS[id(host)] = Cluster("https://10.0.0.1:6443", **{"nodes": [node()], **objects})  # type: ignore[arg-type]
+
+
+@breaks("kubernetes.reachable", "k8s-unreachable")
+def dead_cluster(host: Host) -> None:
+    text = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": "x"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    host.write("/home/u/.kube/config", yaml.safe_dump(text))
+
+
+@breaks("kubernetes.nodes", "k8s-no-gpu-resource")
+def no_plugin(host: Host) -> None:
+    cluster(host, nodes=[node(0)])
+
+
+@breaks("kubernetes.nodes", "k8s-plugin-sees-no-gpu")
+def blind_plugin(host: Host) -> None:
+    cluster(host, nodes=[node(0)], pods=[pod("nvidia-device-plugin-x7", gpus=0)])
+
+
+@breaks("kubernetes.healthy", "k8s-gpu-unhealthy")
+def sick_gpu(host: Host) -> None:
+    cluster(host, nodes=[node(8, 7)])
+
+
+@breaks("kubernetes.free", "k8s-insufficient-gpus")
+def all_taken(host: Host) -> None:
+    cluster(host, pods=[pod(gpus=8), pod("waits", gpus=1, on=None)])
+
+
+@breaks("kubernetes.runtime-class", "k8s-runtime-missing")
+def unknown_handler(host: Host) -> None:
+    cluster(host, events=[{"message": 'failed to get sandbox runtime: no runtime for "nvidia" is configured'}])
+
+
+@breaks("kubernetes.images", "k8s-image-pull")
+def image_pull(host: Host) -> None:
+    waiting = {"image": "x:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+    cluster(host, pods=[pod(containerStatuses=[waiting])])
+
+
+# ---------------------------------------------------------------------- tests
+
+#: Errors whose cause an earlier link shows, too, and is blamed for.
+SHOWN_EARLIER = {("userspace.cuda", "mig-no-instances"), ("container.gpus", "device-node-missing")}
+
+
+def look(host: Host) -> list[Result]:
+    machine = host.machine()
+    if id(host) in CLUSTERS:
+        vars(machine)["cluster"] = CLUSTERS.pop(id(host))
+    return examine(machine)
+
+
+@pytest.mark.parametrize("key", BREAKS, ids=lambda key: " ".join(key))
+def test_break_is_found_and_named(key: tuple[str, str], tmp_path: Path) -> None:
+    host = healthy(tmp_path)
+    BREAKS[key](host)
+    check, finding_id = key[0].rstrip("/"), key[1]
+    if check == "kubernetes.reachable":
+        pytest.importorskip("kr8s")
+    if (check, finding_id) == ("userspace.cuda", "mig-no-instances"):
+        results = {
+            r.check.id: r for r in examine(host.machine(), [layer for layer in CHAIN if layer.name == "userspace"])
+        }
+    else:
+        results = {result.check.id: result for result in look(host)}
+    verdict = results[check].verdict
+    findings = {finding.id: finding for finding in verdict.findings}
+    assert finding_id in findings, verdict
+    finding = findings[finding_id]
+    assert finding.evidence and all(finding.evidence) and finding.fix and finding.cause
+    assert verdict.status == {"error": "broken", "warning": "warning", "info": "ok"}[verdict.findings[0].severity]
+    first = next((id for id, result in results.items() if result.verdict.status == "broken"), None)
+    if verdict.status == "broken":
+        assert first == check or (check, finding_id) in SHOWN_EARLIER, results[first or check].verdict
+    else:
+        assert first is None, results[first].verdict if first else None
+
+
+def test_every_finding_of_every_check_has_a_reproduction() -> None:
+    made = {(check.rstrip("/"), finding) for check, finding in BREAKS}
+    promised = {(check.id, finding) for layer in CHAIN for check in layer.checks for finding in check.finds}
+    assert promised - made == set()
+
+
+def test_nodes_that_this_user_may_not_open_are_named(tmp_path: Path) -> None:
+    host = healthy(tmp_path)
+    machine = host.machine()
+    node = machine.driver.gpus[0]._replace(accessible=False, world=False)
+    vars(machine)["driver"] = machine.driver._replace(gpus={0: node})
+    [result] = [result for result in examine(machine) if result.check.id == "userspace.access"]
+    assert result.verdict.findings[0].id == "device-permission"
+    assert result.verdict.findings[0].fix == "sudo chmod a+rw /dev/nvidia0"
+
+
+def test_slices_are_offered_by_name(tmp_path: Path) -> None:
+    host = healthy(tmp_path)
+    parent = host.gpus[0]
+    assert parent is not None
+    parent.slices = [FakeGpu(uuid="MIG-1", name="NVIDIA H200 MIG 1g.18gb", parent=parent)]
+    [result] = [result for result in examine(host.machine()) if result.check.id == "driver.mig"]
+    assert result.verdict.status == "ok" and "--gpus 0:0" in result.verdict.line
+
+
+def test_uuids_are_compared_without_their_prefix(tmp_path: Path) -> None:
+    """CUDA writes GPU- before the UUID of a slice whose name does not tell that it is one."""
+    host = healthy(tmp_path)
+    assert isinstance(host.live, dict)
+    host.live["cuda"]["visible"][0]["uuid"] = UUID.replace("GPU-", "MIG-").upper()
+    [result] = [result for result in examine(host.machine()) if result.check.id == "container.gpus"]
+    assert result.verdict.status == "ok"

@@ -1,0 +1,151 @@
+"""The chain as a whole: a healthy machine, blocking, crashes, time-outs, files that are closed, others' checks."""
+
+from __future__ import annotations
+
+import threading
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from machines import Host, healthy
+from seatrial.doctor import chain, examine, report
+from seatrial.doctor.chain import CHAIN, Layer
+from seatrial.doctor.check import Check, Verdict, ok
+from seatrial.doctor.examine import Result
+from seatrial.doctor.machine import Machine
+from seatrial.findings.catalogue import by_id
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return healthy(tmp_path)
+
+
+def by_check(results: list[Result]) -> dict[str, Result]:
+    return {result.check.id: result for result in results}
+
+
+def test_a_healthy_machine_is_all_green(host: Host) -> None:
+    results = examine.examine(host.machine())
+    wrong = {result.check.id: result.verdict for result in results if result.verdict.status not in ("ok", "skipped")}
+    assert wrong == {}
+    assert report.exit_code(results) == 0
+    seen = {result.check.layer for result in results if result.verdict.status == "ok"}
+    assert seen == {layer.name for layer in CHAIN} - {"kubernetes"}
+
+
+def test_two_healthy_gpus_are_all_green(host: Host) -> None:
+    host.two_gpus()
+    results = examine.examine(host.machine())
+    assert [result.check.id for result in results if result.verdict.status not in ("ok", "skipped")] == []
+
+
+def test_what_stands_behind_a_break_is_blocked_by_it_and_not_blamed(host: Host) -> None:
+    host.remove("/proc/driver/nvidia/version")
+    host.nvml_error = 9
+    results = by_check(examine.examine(host.machine()))
+    broken = [id for id, result in results.items() if result.verdict.status == "broken"]
+    assert broken == ["driver.loaded"]
+    for id in ("userspace.cuda", "toolkit.installed", "container.starts", "container.kernels", "framework.types"):
+        assert results[id].verdict.status == "blocked" and results[id].blocked_by == "driver.loaded", id
+    assert results["engine.docker"].verdict.status == "ok"  # which needs no driver
+
+
+def test_ids_layers_needs_and_findings_fit_together() -> None:
+    checks = [check for layer in CHAIN for check in layer.checks]
+    ids = [check.id for check in checks]
+    assert len(ids) == len(set(ids))
+    for layer in CHAIN:
+        assert all(check.layer == layer.name for check in layer.checks)
+    for number, check in enumerate(checks):
+        assert set(check.needs) <= set(ids), check.id
+        for need in check.needs:
+            same_layer = need.partition(".")[0] == check.layer
+            assert ids.index(need) < number or same_layer, f"{check.id} needs {need}, which stands behind it"
+        assert all(by_id(id) for id in check.finds)
+
+
+def a_layer(*checks: Check) -> list[Layer]:
+    return [Layer("other", "Other", checks)]
+
+
+def test_a_crash_is_a_finding_and_no_green(host: Host) -> None:
+    def crash(machine: Machine) -> Verdict:
+        raise ZeroDivisionError("of course")
+
+    layers = a_layer(Check("other.crash", "It works", (), crash), Check("other.fine", "Fine", (), lambda m: ok("fine")))
+    crashed, fine = examine.examine(host.machine(), layers)
+    assert fine.verdict.status == "ok"
+    assert crashed.verdict.status == "unknown" and crashed.verdict.findings[0].id == "check-crashed"
+    assert "ZeroDivisionError: of course" in crashed.verdict.findings[0].evidence[0]
+    assert report.exit_code([crashed, fine]) == 1
+
+
+def test_a_check_that_hangs_is_given_up(host: Host) -> None:
+    release = threading.Event()
+    hangs = Check("other.hangs", "It answers", (), lambda machine: ok(str(release.wait(30))), timeout_s=0.2)
+    [result] = examine.examine(host.machine(), a_layer(hangs))
+    release.set()
+    assert result.verdict.status == "unknown" and result.verdict.findings[0].id == "check-timed-out"
+
+
+def test_a_file_that_may_not_be_read_is_no_green(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = host.root / "etc/apt/sources.list.d/x.list"
+    host.write("/etc/apt/sources.list.d/x.list", "deb https://example.org stable main\n")
+    real = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:  # tests may run as root, whom no mode keeps out
+        if path == closed:
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    result = by_check(examine.examine(host.machine()))["toolkit.apt"]
+    assert result.verdict.status == "unknown"
+    assert "/etc/apt/sources.list.d/x.list" in result.verdict.line
+
+
+def third_party(monkeypatch: pytest.MonkeyPatch, loads: object) -> list[Check]:
+    class Entry(EntryPoint):
+        def load(self) -> object:
+            if isinstance(loads, Exception):
+                raise loads
+            return loads
+
+    entry = Entry("theirs", "their_package.checks", chain.ENTRY_POINTS)
+    monkeypatch.setattr(chain, "entry_points", lambda group: [entry])
+    layers = chain.with_third_party()
+    assert layers[: len(CHAIN)] == CHAIN
+    return list(layers[-1].checks)
+
+
+def test_other_packages_add_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = Check("infiniband.link", "InfiniBand is up", (), lambda machine: ok("up"))
+    assert third_party(monkeypatch, theirs) == [theirs]
+    assert third_party(monkeypatch, [theirs]) == [theirs]
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        ImportError("their wheel is broken"),
+        [Check("driver.loaded", "Ours", (), lambda machine: ok("I replace it"))],
+        ["no check"],
+    ],
+    ids=["import-error", "replaces-ours", "no-check"],
+)
+def test_other_packages_replace_nothing_and_fail_aloud(
+    monkeypatch: pytest.MonkeyPatch, host: Host, loads: object
+) -> None:
+    [check] = third_party(monkeypatch, loads)
+    verdict = check.look(host.machine())
+    assert check.id == "other.theirs" and verdict.findings[0].id == "check-not-loadable"
+
+
+def test_a_broken_contract_asks_the_host_part(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.remove("/dev/nvidia-uvm")
+    monkeypatch.setattr(examine, "Machine", lambda environ: host.machine())
+    finding = examine.first_broken({})
+    assert finding is not None and finding.id == "uvm-node-missing"
+    assert not any(words[1:2] == ("run",) for words in host.asked)  # no container was started for it
