@@ -7,9 +7,10 @@ import threading
 import time
 from typing import Dict, List, Optional
 
+from seatrial.agent.alert import Alerts
 from seatrial.agent.journal import Journal
 from seatrial.agent.plan import Gpu, Plan
-from seatrial.findings.catalogue import by_id
+from seatrial.agent.watchdog import Watchdog
 from seatrial.findings.finding import Finding
 from seatrial.probe import proc
 from seatrial.probe.sampler import Sampler
@@ -21,7 +22,7 @@ _QUICK_FOR_S = 60.0
 
 
 class Observer(threading.Thread):
-    """Writes ``sample`` and ``gpu.context`` events until told to stop.
+    """Writes ``sample`` and ``gpu.context`` events, and the watchdog's findings, until told to stop.
 
     Args:
         target: PID of the target; contexts of processes outside its tree prove nothing.
@@ -36,7 +37,8 @@ class Observer(threading.Thread):
         self._target = target
         self._journal = journal
         self._stop_asked = threading.Event()
-        self._told_lost: List[str] = []
+        self._alerts = Alerts(plan.run_id, plan.alert_command, plan.alert_webhook, journal)
+        self._watchdog = Watchdog(sampler, plan.run_dir, plan.hang_after_s, self._tell)
 
     def run(self) -> None:
         started_s = time.monotonic()
@@ -48,8 +50,9 @@ class Observer(threading.Thread):
                 return
             self._look_for_contexts()
             if time.monotonic() >= due_s:
-                self._journal.write("sample", **self._sampler.sample())
-                self._tell_lost()
+                sample = self._sampler.sample()
+                self._journal.write("sample", **sample)
+                self._watchdog.look(sample)
                 due_s = max(due_s + self._interval_s, time.monotonic())
 
     def stop(self) -> bool:
@@ -94,10 +97,6 @@ class Observer(threading.Thread):
             self._sampler.mains.add(pid)
             self._journal.write("gpu.context", uuid=uuid, pid=pid, evidence=evidence, memory_bytes=memory_bytes)
 
-    def _tell_lost(self) -> None:
-        for uuid in sorted(self._sampler.lost.difference(self._told_lost)):
-            self._told_lost.append(uuid)
-            known = by_id("gpu-lost")
-            evidence = ["NVML says that %s is lost" % uuid]
-            finding = Finding(known.id, known.severity, known.title, known.cause, known.fix, evidence)
-            self._journal.write("finding", **finding.to_dict())
+    def _tell(self, finding: Finding) -> None:
+        self._journal.write("finding", **finding.to_dict())
+        self._alerts.send(finding)

@@ -41,6 +41,9 @@ class Plan(NamedTuple):
     sample_interval_s: float = 1.0
     grace_s: float = 30.0
     timeout_s: Optional[float] = None
+    hang_after_s: Optional[float] = None
+    alert_command: Optional[str] = None
+    alert_webhook: Optional[str] = None
     interactive: bool = False
     host_sampled: bool = False
     framed: bool = False

@@ -9,6 +9,7 @@ from seatrial.findings.framework import FRAMEWORK
 from seatrial.findings.host import HOST
 from seatrial.findings.known import Known
 from seatrial.findings.kubernetes import KUBERNETES
+from seatrial.findings.running import RUNNING
 
 #: Layer → its entries. A line is the first entry's whose symptom it shows: frameworks come last, since their most
 #: general entries ("CUDA error:") stand at the end.
@@ -17,6 +18,7 @@ LAYERS: Dict[str, Tuple[Known, ...]] = {
     "engine": ENGINE,
     "container": CONTAINER,
     "kubernetes": KUBERNETES,
+    "running": RUNNING,
     "framework": FRAMEWORK,
     "doctor": DOCTOR,
 }

@@ -27,6 +27,10 @@
     model = "models/*.pth"
     test_accuracy = ">= 0.985"       # any other name: a metric the script reports, and its condition
 
+    [watch]
+    hang_after = "10m"               # no step, no output, nothing computed
+    webhook = "https://chat.example.org/hook"   # or command = "…"; for what the watchdog finds
+
 In pyproject.toml the same keys stand under ``[tool.seatrial]``. Relative paths count from the file's folder.
 """
 
@@ -206,6 +210,11 @@ Condition = Annotated[
     BeforeValidator(_matching(_CONDITION, 'a condition such as ">= 0.985"')),
     Schema({**_TEXT, "pattern": f"^{_CONDITION}$"}),
 ]
+Webhook = Annotated[
+    str,
+    BeforeValidator(_matching(r"https?://[^\s/]+\S*", "an http or https URL")),
+    Schema({**_TEXT, "pattern": "^https?://"}),
+]
 Globs = Annotated[
     list[str],
     BeforeValidator(_list_of_one),
@@ -259,6 +268,18 @@ class CriteriaTable(_Table):
     model: Globs = Field(default=[], description="Globs, one of which must match a new file that is not empty.")
 
 
+class WatchTable(_Table):
+    """What the watchdog looks for while the run goes on, and whom it tells."""
+
+    hang_after: Annotated[
+        float | None,
+        BeforeValidator(_or_false(_duration)),
+        Schema({"anyOf": [_text("5m"), {"type": "number"}, _OR_FALSE]}),
+    ] = Field(default=300.0, description="Silence after which a run is said to hang; false: never.")
+    command: str | None = Field(default=None, description="Shell command run inside for each of its findings.")
+    webhook: Webhook | None = Field(default=None, description="URL that each of its findings is posted to.")
+
+
 class ConfigFile(_Table):
     """seatrial.toml: what to run, on which GPUs, with which limits, and what a good run is."""
 
@@ -296,6 +317,7 @@ class ConfigFile(_Table):
     resume: str | None = Field(default=None, description="ID of the run to go on from.")
     image: ImageTable = Field(default_factory=ImageTable, description="How the image is made.")
     criteria: CriteriaTable = Field(default_factory=CriteriaTable, description="What a good run is.")
+    watch: WatchTable = Field(default_factory=WatchTable, description="What is looked for while the run goes on.")
     kubernetes: KubernetesTable = Field(default_factory=KubernetesTable, description="Where on a cluster, and how.")
 
 

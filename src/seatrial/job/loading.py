@@ -21,8 +21,8 @@ from pydantic_core import ErrorDetails
 from seatrial.errors import ConfigError, DataError
 from seatrial.job.cluster import ClusterOptions
 from seatrial.job.cluster_config import KubernetesTable, volumes_apart
-from seatrial.job.config import ConfigFile, CriteriaTable, ImageTable
-from seatrial.job.model import Criteria, ImageOptions, Job, Target
+from seatrial.job.config import ConfigFile, CriteriaTable, ImageTable, WatchTable
+from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
 from seatrial.job.target import resolve_target
 
 if sys.version_info >= (3, 11):
@@ -34,6 +34,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "": ConfigFile,
     "image": ImageTable,
     "criteria": CriteriaTable,
+    "watch": WatchTable,
     "kubernetes": KubernetesTable,
 }
 
@@ -262,7 +263,7 @@ def _job(project: Path, config: dict[str, Any], target: Target) -> Job:
     rest = {
         key: value
         for key, value in config.items()
-        if key not in ("target", "module", "args", "image", "criteria", "kubernetes", "nodes")
+        if key not in ("target", "module", "args", "image", "criteria", "kubernetes", "nodes", "watch")
     }
     fields = {renamed.get(key, key): _frozen(value) for key, value in rest.items()}
     sizes = {"max_size": "max_size_bytes", "max_compressed": "max_compressed_bytes"}
@@ -276,6 +277,7 @@ def _job(project: Path, config: dict[str, Any], target: Target) -> Job:
         hosts=hosts,
         image=image,
         criteria=_criteria(config.get("criteria", {})),
+        watch=_watch(config.get("watch", {})),
         kubernetes=_cluster(config.get("kubernetes", {})),
         **fields,
     )
@@ -284,6 +286,10 @@ def _job(project: Path, config: dict[str, Any], target: Target) -> Job:
 def _cluster(table: Mapping[str, Any]) -> ClusterOptions:
     renamed = {"ttl": "ttl_s"}
     return ClusterOptions(**{renamed.get(key, key): _frozen(value) for key, value in table.items()})
+
+
+def _watch(table: Mapping[str, Any]) -> WatchOptions:
+    return WatchOptions(**{"hang_after_s" if key == "hang_after" else key: value for key, value in table.items()})
 
 
 def _criteria(table: Mapping[str, Any]) -> Criteria:

@@ -99,6 +99,20 @@ class Criteria(Strict):
     metrics: dict[str, str] = Field(default_factory=dict)
 
 
+class WatchOptions(Strict):
+    """The ``[watch]`` table: what the watchdog looks for while the run goes on, and whom it tells.
+
+    Attributes:
+        hang_after_s: seconds without a step, output or computing after which it speaks of a hang; None: never.
+        command: run by /bin/sh where the target runs, for each finding.
+        webhook: URL that each finding is posted to, from where the target runs.
+    """
+
+    hang_after_s: float | None = 300.0
+    command: str | None = None
+    webhook: str | None = None
+
+
 class Job(Strict):
     """Everything the user asked for.
 
@@ -150,4 +164,5 @@ class Job(Strict):
     resume: str | None = None
     image: ImageOptions = Field(default_factory=ImageOptions)
     criteria: Criteria = Field(default_factory=Criteria)
+    watch: WatchOptions = Field(default_factory=WatchOptions)
     kubernetes: ClusterOptions = Field(default_factory=ClusterOptions)

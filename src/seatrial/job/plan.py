@@ -138,6 +138,8 @@ class AgentPlan(Frozen):
         gpu_count: how many GPUs must be visible where nobody could know which; the agent then takes those.
         check: ``torch`` (a torch kernel on each GPU), ``driver`` (a driver-level one), ``none``.
         gpu_memory_bytes: limit that an unmodified torch or TensorFlow script is held to, or None.
+        hang_after_s: silence after which the watchdog speaks of a hang; None: never.
+        alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events.
         interactive: a shell: checks run, then the target inherits the terminal.
         framed: events go to stdout, too, as lines of seatrial.frames: nothing but the log leaves this place.
         host_sampled: the agent runs beside a container without Python (companion): checks only.
@@ -167,6 +169,9 @@ class AgentPlan(Frozen):
     sample_interval_s: float = 1.0
     grace_s: float = 30.0
     timeout_s: float | None = None
+    hang_after_s: float | None = None
+    alert_command: str | None = None
+    alert_webhook: str | None = None
     interactive: bool = False
     host_sampled: bool = False
     framed: bool = False

@@ -114,6 +114,9 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
         gpu_memory_bytes=_gpu_memory_limit(job, script),
         grace_s=job.grace_s,
         timeout_s=job.timeout_s,
+        hang_after_s=job.watch.hang_after_s,
+        alert_command=job.watch.command,
+        alert_webhook=job.watch.webhook,
         interactive=interactive,
         host_sampled=parts.companion is not None,
     )

@@ -1,0 +1,188 @@
+"""The watchdog: looks at every sample and tells, once each, what will end the run badly or wastes it."""
+
+import os
+import time
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+from seatrial.findings.catalogue import by_id
+from seatrial.findings.finding import Finding
+from seatrial.probe import proc
+from seatrial.probe.sampler import Sampler
+
+#: Memory this full ends the run soon. torch's allocator keeps what it once had, so less would warn of nothing.
+GPU_MEMORY_FULL = 0.97
+HOST_MEMORY_FULL = 0.95
+SHARED_MEMORY_FULL = 0.90
+
+#: A slowdown shorter than this is a spike; the power cap is told later, it is only worth knowing.
+SLOWED_S = 10.0
+CAPPED_S = 60.0
+_SLOWDOWNS = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+
+#: Below this tensor and DRAM activity nothing is computed. A hung NCCL kernel spins at 100 % utilisation and reads
+#: flags only; an H200 with a context and no kernel reads 0.0 %.
+QUIET_PCT = 1.0
+#: Without GPUs, or before Hopper: this little CPU, or no utilisation.
+QUIET_CORES = 0.05
+
+#: Xids that the program itself causes. Source: https://docs.nvidia.com/deploy/xid-errors/
+XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45})
+
+#: How often dead processes are looked for.
+_ZOMBIES_EVERY_S = 10.0
+
+#: Bytes of events.jsonl looked at in one go for lines that are not the agent's own.
+_CHUNK_BYTES = 256 * 1024
+
+Tell = Callable[[Finding], None]
+
+
+class Watchdog:
+    """Call ``look`` after each sample.
+
+    Args:
+        run_dir: output and steps are watched there. hang_after_s: None: hangs are not looked for.
+        tell: gets each finding, once for each GPU.
+    """
+
+    def __init__(self, sampler: Sampler, run_dir: str, hang_after_s: Optional[float], tell: Tell) -> None:
+        self._sampler, self._tell, self._hang_after_s = sampler, tell, hang_after_s
+        self._activity = _Activity(run_dir)
+        self._told: Set[Tuple[str, str]] = set()
+        self._since_s: Dict[Tuple[str, str], float] = {}
+        self._worked = False
+        self._quiet_since_s: Optional[float] = None
+        self._zombies_due_s = 0.0
+
+    def look(self, sample: Dict[str, Any], now_s: Optional[float] = None) -> None:
+        """Judge one ``sample`` event's keys. ``now_s`` is a monotonic clock."""
+        now_s = time.monotonic() if now_s is None else now_s
+        for uuid, numbers in self._sampler.xids().items():
+            self._xid(uuid, numbers)
+        for uuid in sorted(self._sampler.lost):
+            self._once("gpu-lost", uuid, "NVML says that %s is lost" % uuid)
+        for uuid in sorted(self._sampler.failing):
+            self._once("device-access-lost", uuid, "%s answers no NVML call any more" % uuid)
+        for gpu in sample["gpus"]:
+            self._gpu(gpu, now_s)
+        self._shares(sample)
+        self._hang(sample, now_s)
+        if now_s >= self._zombies_due_s:
+            self._zombies_due_s = now_s + _ZOMBIES_EVERY_S
+            self._zombies()
+
+    def _xid(self, uuid: str, numbers: List[int]) -> None:
+        for number in sorted(set(numbers)):
+            severity = "warning" if number in XIDS_OF_PROGRAMS else "error"
+            self._once("gpu-xid", "%s %d" % (uuid, number), "Xid %d on %s" % (number, uuid), severity)
+
+    def _gpu(self, gpu: Dict[str, Any], now_s: float) -> None:
+        uuid, reasons = gpu["uuid"], gpu["throttle_reasons"] or []
+        slowed = [reason for reason in reasons if reason in _SLOWDOWNS]
+        if self._lasts("slowed", uuid, bool(slowed), SLOWED_S, now_s):
+            evidence = "%s for %.0f s on %s, %s °C" % (", ".join(slowed), SLOWED_S, uuid, gpu["temperature_c"])
+            self._once("gpu-slowed-down", uuid, evidence)
+        if self._lasts("capped", uuid, "sw_power_cap" in reasons, CAPPED_S, now_s):
+            self._once("gpu-power-capped", uuid, "%s W for %.0f s on %s" % (gpu["power_w"], CAPPED_S, uuid))
+        share = _share(gpu["memory_used_bytes"], gpu["memory_total_bytes"])
+        if share >= GPU_MEMORY_FULL:
+            self._once("gpu-memory-nearly-full", uuid, "%.0f %% in use on %s" % (100 * share, uuid))
+
+    def _shares(self, sample: Dict[str, Any]) -> None:
+        host = _share(sample["memory_bytes"], sample["memory_limit_bytes"])
+        if host >= HOST_MEMORY_FULL:
+            self._once("host-memory-nearly-full", "", "%.0f %% of the limit in use" % (100 * host))
+        shared = _share(sample["shm_used_bytes"], sample["shm_total_bytes"])
+        if shared >= SHARED_MEMORY_FULL:
+            self._once("shared-memory-nearly-full", "", "%.0f %% of /dev/shm in use" % (100 * shared))
+
+    def _hang(self, sample: Dict[str, Any], now_s: float) -> None:
+        """Silence alone is no hang: a first download or compilation is silent too, so it must have worked before."""
+        told = self._activity.new()
+        quiet = _quiet(sample)
+        self._worked = self._worked or not quiet
+        if self._hang_after_s is None or told or not quiet or not self._worked:
+            self._quiet_since_s = None
+            return
+        if self._quiet_since_s is None:
+            self._quiet_since_s = now_s
+        elif now_s - self._quiet_since_s >= self._hang_after_s:
+            spins = ["%.0f" % gpu["utilization_pct"] for gpu in sample["gpus"] if gpu["utilization_pct"] is not None]
+            spinning = ", utilisation %s %%" % ", ".join(spins) if spins else ""
+            evidence = "no step, no output and nothing computed for %.0f s%s" % (self._hang_after_s, spinning)
+            self._once("hang", "", evidence)
+
+    def _zombies(self) -> None:
+        for uuid in self._sampler.uuids:
+            for listed in self._sampler.compute_processes(uuid) or []:
+                process = proc.read(listed.pid)
+                if process is not None and process.state == "Z" and listed.memory_bytes:
+                    evidence = "PID %d holds %d bytes on %s" % (listed.pid, listed.memory_bytes, uuid)
+                    self._once("zombie-holds-gpu-memory", "%s %d" % (uuid, listed.pid), evidence)
+
+    def _lasts(self, what: str, uuid: str, holds: bool, seconds: float, now_s: float) -> bool:
+        """Whether it has held without a break for so long."""
+        if not holds:
+            self._since_s.pop((what, uuid), None)
+            return False
+        return now_s - self._since_s.setdefault((what, uuid), now_s) >= seconds
+
+    def _once(self, id: str, about: str, evidence: str, severity: Optional[str] = None) -> None:
+        if (id, about) in self._told:
+            return
+        self._told.add((id, about))
+        known = by_id(id)
+        self._tell(Finding(known.id, severity or known.severity, known.title, known.cause, known.fix, [evidence]))
+
+
+class _Activity:
+    """Whether the target has printed or reported anything since the last look."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._logs = [os.path.join(run_dir, name) for name in ("stdout.log", "stderr.log")]
+        self._sizes = [0, 0]
+        self._events = os.path.join(run_dir, "events.jsonl")
+        self._offset = 0
+
+    def new(self) -> bool:
+        sizes = [_size(path) for path in self._logs]
+        printed, self._sizes = sizes != self._sizes, sizes
+        return self._reported() or printed
+
+    def _reported(self) -> bool:
+        """Lines of events.jsonl that are not the agent's own."""
+        if _size(self._events) <= self._offset:
+            return False
+        try:
+            with open(self._events, "rb") as file:
+                file.seek(self._offset)
+                data = file.read(_CHUNK_BYTES)
+        except OSError:
+            return False
+        self._offset += len(data)
+        return any(b'"source":"agent"' not in line and line.strip() for line in data.split(b"\n"))
+
+
+def _quiet(sample: Dict[str, Any]) -> bool:
+    """Whether nothing is computed: by GPM where it is, else by utilisation, else by the CPU."""
+    if not sample["gpus"]:
+        return bool(sample["cpu_cores"] < QUIET_CORES)
+    for gpu in sample["gpus"]:
+        fine = [gpu[key] for key in ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct")]
+        known = [value for value in fine if value is not None]
+        if known and max(known) >= QUIET_PCT:
+            return False
+        if not known and (gpu["utilization_pct"] or 0.0) > 0:
+            return False
+    return True
+
+
+def _share(part: Optional[int], whole: Optional[int]) -> float:
+    return part / whole if part is not None and whole else 0.0
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

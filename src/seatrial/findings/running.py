@@ -1,0 +1,81 @@
+"""What the watchdog sees while a run goes on; nothing of it is printed by programs."""
+
+from seatrial.findings.known import Known
+
+_MEASURED = "measured on an H200, driver 580"
+
+RUNNING = (
+    Known(
+        id="gpu-xid",
+        title="The driver reported an Xid error on a GPU",
+        symptoms=(),
+        cause="Xid 13, 31, 43 and 45 come from the program itself; 48, 63, 64, 74, 79, 94, 95, 119 from the hardware",
+        fix="sudo dmesg | grep -i xid   # and look its number up: https://docs.nvidia.com/deploy/xid-errors/",
+        sources=("https://docs.nvidia.com/deploy/xid-errors/",),
+        severity="warning",
+    ),
+    Known(
+        id="gpu-slowed-down",
+        title="A GPU is slowed down by heat or by its power supply",
+        symptoms=(),
+        cause="It is too hot, or the host's power supply asks it to brake",
+        fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER   # then look at fans, airflow and power cables",
+        sources=("https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html",),
+        severity="warning",
+    ),
+    Known(
+        id="gpu-power-capped",
+        title="A GPU runs at its power limit",
+        symptoms=(),
+        cause="It works hard: a good matmul always meets the limit, and gets a few percent less clock",
+        fix="nvidia-smi -q -d POWER   # nothing to mend, unless the limit was lowered",
+        sources=(_MEASURED,),
+        severity="info",
+    ),
+    Known(
+        id="gpu-memory-nearly-full",
+        title="A GPU's memory is nearly full",
+        symptoms=(),
+        cause="The next larger batch, or a growing cache, ends in an out-of-memory error",
+        fix="a smaller batch, gradient checkpointing, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        sources=("https://docs.pytorch.org/docs/stable/notes/cuda.html",),
+        severity="warning",
+    ),
+    Known(
+        id="host-memory-nearly-full",
+        title="The run's host memory is nearly full",
+        symptoms=(),
+        cause="The kernel will kill one of its processes when the limit is reached, a loader worker first",
+        fix="seatrial run --memory …   # a higher limit, or fewer workers",
+        sources=("https://docs.kernel.org/admin-guide/cgroup-v2.html",),
+        severity="warning",
+    ),
+    Known(
+        id="shared-memory-nearly-full",
+        title="/dev/shm is nearly full",
+        symptoms=(),
+        cause="Loader workers and NCCL hand data over there and die with a bus error when it is full",
+        fix="seatrial run --shm-size …   # larger, or fewer workers and a smaller prefetch_factor",
+        sources=("pytorch/pytorch#5040",),
+        severity="warning",
+    ),
+    Known(
+        id="hang",
+        title="The run seems to hang",
+        symptoms=(),
+        cause="It worked before, and now reports no step, prints nothing and computes nothing; with several GPUs one "
+        "rank often waits for another in NCCL, whose kernels spin at 100 % utilisation",
+        fix="seatrial runs exec RUN -- py-spy dump --pid 1   # then: seatrial runs stop RUN",
+        sources=("pytorch/pytorch#50820",),
+        severity="warning",
+    ),
+    Known(
+        id="zombie-holds-gpu-memory",
+        title="A dead process still holds GPU memory",
+        symptoms=(),
+        cause="It has ended and its parent has not asked how, or the driver is still taking it apart",
+        fix="ps -eo pid,ppid,stat,cmd | grep ' Z'   # end its parent",
+        sources=("NVIDIA/open-gpu-kernel-modules#272",),
+        severity="warning",
+    ),
+)

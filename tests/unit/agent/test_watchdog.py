@@ -1,0 +1,201 @@
+"""What the watchdog says of samples, once each; hangs by silence and stillness; alerts through real processes."""
+
+import http.server
+import json
+import os
+import subprocess
+import threading
+import time
+
+import pytest
+
+from fakes import FakeGpu, FakeNvml
+from seatrial import events
+from seatrial.agent.alert import Alerts
+from seatrial.agent.journal import Journal
+from seatrial.agent.watchdog import CAPPED_S, SLOWED_S, Watchdog
+from seatrial.findings.finding import Finding
+from seatrial.probe import proc
+from seatrial.probe.sampler import Sampler
+
+UUID = FakeGpu().uuid
+
+
+class Case:
+    """A watchdog over a fake GPU and a clock of our own."""
+
+    def __init__(self, tmp_path, hang_after_s=300.0):
+        self.gpu = FakeGpu(throttle_bits=0)
+        self.folder = tmp_path
+        self.sampler = Sampler([UUID], pynvml=FakeNvml([self.gpu]))
+        self.told = []
+        self.watchdog = Watchdog(self.sampler, str(tmp_path), hang_after_s, self.told.append)
+        self.now_s = 0.0
+
+    def look(self, seconds=1.0, gpu=None, **keys):
+        self.now_s += seconds
+        sample = self.sampler.sample()
+        sample["gpus"][0].update({"tensor_activity_pct": 20.0, "dram_activity_pct": 10.0, **(gpu or {})})
+        sample.update({"shm_used_bytes": 0, **keys})
+        self.watchdog.look(sample, self.now_s)
+        return [finding.id for finding in self.told]
+
+
+@pytest.fixture
+def case(tmp_path):
+    return Case(tmp_path)
+
+
+def test_a_healthy_run_is_not_talked_about(case):
+    for _ in range(5):
+        assert case.look(60.0) == []
+
+
+def test_xid_of_the_program_warns_and_of_the_hardware_is_an_error_once_each(case):
+    case.gpu.xids += [31, 31, 79]
+    case.look()
+    case.gpu.xids += [79]
+    case.look()
+    assert [(finding.id, finding.severity) for finding in case.told] == [("gpu-xid", "warning"), ("gpu-xid", "error")]
+    assert case.told[1].evidence == [f"Xid 79 on {UUID}"]
+
+
+def test_nvml_that_stops_answering(case):
+    case.look()
+    case.gpu.failing = True
+    assert case.look() == ["device-access-lost"] and case.look() == ["device-access-lost"]
+
+
+def test_a_lost_gpu(case):
+    case.look()
+    case.gpu.lost = True
+    assert case.look() == ["gpu-lost"]
+
+
+def test_a_slowdown_must_last(case):
+    hot = {"throttle_reasons": ["hw_thermal_slowdown"]}
+    assert case.look(1, hot) == [] and case.look(SLOWED_S - 1, hot) == []
+    assert case.look(1, {"throttle_reasons": []}) == [] and case.look(1, hot) == []
+    assert case.look(SLOWED_S, hot) == ["gpu-slowed-down"]
+
+
+def test_the_power_cap_is_information(case):
+    capped = {"throttle_reasons": ["sw_power_cap"]}
+    case.look(1, capped)
+    assert case.look(CAPPED_S, capped) == ["gpu-power-capped"] and case.told[0].severity == "info"
+
+
+def test_what_is_nearly_full(case):
+    assert case.look(memory_bytes=96, memory_limit_bytes=100, shm_used_bytes=91, shm_total_bytes=100) == [
+        "host-memory-nearly-full",
+        "shared-memory-nearly-full",
+    ]
+    assert case.look(1, {"memory_used_bytes": 98, "memory_total_bytes": 100})[-1] == "gpu-memory-nearly-full"
+
+
+SPINNING = {"utilization_pct": 100.0, "tensor_activity_pct": 0.0, "dram_activity_pct": 0.1}
+
+
+def test_a_hung_collective_spins_at_full_utilisation(case):
+    case.look()
+    assert case.look(1, SPINNING) == [] and case.look(299, SPINNING) == []
+    assert case.look(1, SPINNING) == ["hang"] and "utilisation 100 %" in case.told[0].evidence[0]
+
+
+def test_a_long_start_is_no_hang(case):
+    for _ in range(5):
+        assert case.look(400, {**SPINNING, "utilization_pct": 0.0}) == []
+
+
+@pytest.mark.parametrize("sign", ["output", "step"])
+def test_whoever_speaks_does_not_hang(case, sign):
+    case.look()
+    for number in range(5):
+        if sign == "output":
+            with (case.folder / "stdout.log").open("a") as log:
+                log.write("still here\n")
+        else:
+            with (case.folder / "events.jsonl").open("a") as log:
+                log.write(json.dumps({"step": number}) + "\n")
+        assert case.look(250, SPINNING) == []
+
+
+def test_the_agents_own_lines_are_no_sign_of_life(case):
+    case.look()
+    for _ in range(4):
+        Journal(str(case.folder / "events.jsonl")).write("sample", gpus=[])
+        said = case.look(150, SPINNING)
+    assert said == ["hang"]
+
+
+def test_hangs_may_be_switched_off(tmp_path):
+    case = Case(tmp_path, hang_after_s=None)
+    case.look()
+    assert case.look(1, SPINNING) == [] and case.look(9999, SPINNING) == []
+
+
+def test_a_zombie_that_holds_memory(case):
+    child = subprocess.Popen(["true"])
+    for _ in range(100):
+        if proc.read(child.pid).state == "Z":
+            break
+        time.sleep(0.02)
+    case.gpu.processes = [(child.pid, 10**9), (os.getpid(), 10**9)]
+    assert case.look() == ["zombie-holds-gpu-memory"]
+    child.wait()
+
+
+FINDING = Finding("hang", "warning", "The run seems to hang", "why", "fix", ["seen"])
+
+
+def noted(path, seconds=10.0):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        notes = [event["message"] for event in events.read(str(path))[0]]
+        if notes:
+            return notes
+        time.sleep(0.05)
+    return []
+
+
+def test_a_command_gets_the_finding(tmp_path):
+    command = (
+        'printf "%s\\n" "$SEATRIAL_FINDING_ID" "$SEATRIAL_RUN_ID" "$SEATRIAL_FINDING" > told.part && mv told.part '
+    )
+    Alerts("r1", f"cd {tmp_path} && {command}told", None, Journal(str(tmp_path / "events.jsonl"))).send(FINDING)
+    end = time.monotonic() + 10
+    while not (tmp_path / "told").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    id, run, finding = (tmp_path / "told").read_text().splitlines()
+    assert (id, run) == ("hang", "r1") and json.loads(finding)["fix"] == "fix"
+
+
+def test_a_webhook_is_posted_to(tmp_path):
+    received = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.handle_request)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}/hook"
+    Alerts("r1", None, url, Journal(str(tmp_path / "events.jsonl"))).send(FINDING)
+    thread.join(20)
+    server.server_close()
+    assert received[0]["text"] == "hang: The run seems to hang (run r1)" and received[0]["finding"]["id"] == "hang"
+
+
+def test_alerts_that_fail_are_noted_and_nothing_else(tmp_path):
+    path = tmp_path / "events.jsonl"
+    Alerts("r1", "echo no such tool >&2; exit 3", None, Journal(str(path))).send(FINDING)
+    assert noted(path) == ["the alert's command failed: no such tool"]
+    path.unlink()
+    Alerts("r1", None, "http://127.0.0.1:9/x", Journal(str(path))).send(FINDING)
+    assert "the alert's webhook failed" in noted(path)[0] and "refused" in noted(path)[0]
