@@ -14,6 +14,7 @@ from seatrial.backends.base import Backend, Handle, State
 from seatrial.backends.container import AGENT_GRACE_S
 from seatrial.events import EventLog
 from seatrial.runs import without_agent
+from seatrial.runs.alerts import Alerts
 from seatrial.runs.output import OutputReader, Stream
 from seatrial.runs.store import Run
 
@@ -39,7 +40,7 @@ def follow(
 
     Args:
         tail: begin with the last so many chunks of output; None: from the beginning.
-        say: what a cluster does before the run has any output, in words.
+        say: what a cluster does before the run has any output, and what the watchdog finds, in words.
     """
     handle = run.handle()
     reader = OutputReader(run.folder)
@@ -54,6 +55,7 @@ def follow(
     backend = table.backend(handle.backend, environ)
     state = backend.state(handle)
     asked = time.monotonic()
+    alerts = Alerts(run, from_now=tail is not None)
     with backend.collect(handle, run.folder, say):
         while until_end and state.status in ("created", "running"):
             for stream, data in reader.new():
@@ -62,6 +64,8 @@ def follow(
             if time.monotonic() - asked >= STATE_INTERVAL_S or _has_finished(run):
                 state = backend.state(handle)
                 asked = time.monotonic()
+                for line in alerts.new():
+                    say(line)
     for stream, data in reader.new():
         write(stream, data)
     if state.status not in ("created", "running"):
