@@ -43,7 +43,7 @@ test-all: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup tests
 
 docs: $(VENV)/.test
-	$(BIN)/python scripts/write_docs.py
+	$(BIN)/python docs/reference/generate.py
 
 clean:
 	rm -rf $(VENV) build dist

@@ -1,5 +1,6 @@
 """Secrets: read once, deleted, and cut out of everything the target prints."""
 
+import json
 import os
 import re
 from typing import Dict, Iterable, List, Optional
@@ -24,6 +25,25 @@ def take(names: Iterable[str], folder: Optional[str]) -> Dict[str, str]:
 def encode(secrets: Dict[str, str]) -> List[bytes]:
     """The values as the target may print them."""
     return [value.encode("utf-8", "surrogateescape") for value in secrets.values()]
+
+
+def blot(path: str, secrets: Iterable[bytes]) -> None:
+    """Overwrite secrets in a file in place, byte for byte, so that readers' offsets hold; as plain text and in JSON.
+
+    For what the target has written past us: its own lines in events.jsonl.
+    """
+    known = {secret for secret in secrets if secret}
+    known |= {json.dumps(secret.decode("utf-8", "surrogateescape"))[1:-1].encode() for secret in known}
+    if not known:
+        return
+    pattern = re.compile(b"|".join(re.escape(secret) for secret in sorted(known, key=len, reverse=True)))
+    try:
+        with open(path, "r+b") as file:
+            for match in list(pattern.finditer(file.read())):
+                file.seek(match.start())
+                file.write(b"*" * (match.end() - match.start()))
+    except OSError:  # the log is gone, or the file system broken: said already, by the journal
+        return
 
 
 class Redactor:

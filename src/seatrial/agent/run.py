@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Any, Dict, List, Optional, Set
 
-from seatrial.agent import guard, launcher, output, shared_memory, signals
+from seatrial.agent import guard, launcher, output, redaction, shared_memory, signals
 from seatrial.agent.journal import Journal, say
 from seatrial.agent.observer import Observer
 from seatrial.agent.plan import Plan
@@ -86,6 +86,7 @@ class Run:
         ended_s = time.monotonic()
         self._end_leftovers(wakeup)
         energy_after_j = sampler.energy_j() if observer.stop() else {}
+        redaction.blot(self._journal.path, self._secrets)
         code = self._write_exited(ended_s - started_s, oom_kills_before)
         energy_j = _difference(energy_before_j, energy_after_j)
         self._journal.write("agent.finished", exit_code=code, energy_j=energy_j)

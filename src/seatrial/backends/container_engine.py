@@ -15,11 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
-
-from python_on_whales import DockerClient
-from python_on_whales.client_config import ClientNotFoundError
-from python_on_whales.exceptions import DockerException
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from seatrial import events
 from seatrial.backends.base import EngineFacts, Handle, ImageFacts, State, Status
@@ -34,6 +30,9 @@ from seatrial.errors import (
 )
 from seatrial.job.plan import ContainerPlan, Plan
 from seatrial.system import command
+
+if TYPE_CHECKING:  # loaded where it is used: half a second that a listing of runs need not wait for
+    from python_on_whales import DockerClient
 
 INFO_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0  # inspect, kill, remove: milliseconds when well, seconds on a machine that swaps
@@ -93,6 +92,8 @@ class ContainerEngine:
         return image_facts(json.loads(ended.stdout)[0])
 
     def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
+        from python_on_whales.exceptions import DockerException
+
         try:
             lines = self._client().image.pull(reference, stream_logs=True)
             for _, line in cast(Iterable[tuple[str, bytes]], lines):
@@ -137,6 +138,8 @@ class ContainerEngine:
         return self.options(container, image).plus(detach=True).argv(self.call)
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
+        from python_on_whales.exceptions import DockerException
+
         container, image = _container(plan)
         self._check_beside(plan, run_dir)
         options = self.options(container, image)
@@ -203,11 +206,14 @@ class ContainerEngine:
     # --------------------------------------------------------------- the parts
 
     def _client(self) -> DockerClient:
+        from python_on_whales import DockerClient
+        from python_on_whales.client_config import ClientNotFoundError
+
         client = DockerClient(client_call=self.call, client_type=cast(Literal["docker", "podman"], self.name))
         try:
             client.client_config.get_client_call_with_path()
         except ClientNotFoundError as error:
-            raise EngineUnavailableError(f"{self.call[0]} is not installed") from error
+            raise EngineUnavailableError(f"{self.call[0]} is not installed", run=self.facts().fix) from error
         return client
 
     def _ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.docker import Docker
-from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.backends.local import Local
 from seatrial.backends.podman import Podman
 from seatrial.errors import EngineUnavailableError, UsageError
@@ -19,7 +18,7 @@ BACKENDS: dict[str, Callable[[Mapping[str, str]], Backend]] = {
     "docker": lambda environ: Docker(client_call("docker", environ)),
     "podman": lambda environ: Podman(client_call("podman", environ)),
     "local": lambda environ: Local(),
-    "k8s": lambda environ: Kubernetes(environ),
+    "k8s": lambda environ: _kubernetes(environ),
 }
 
 #: A cluster is asked for by name: nobody should find a run there that was meant for this machine.
@@ -31,6 +30,12 @@ def backend(name: str, environ: Mapping[str, str]) -> Backend:
     if name not in BACKENDS:
         raise UsageError(f"There is no backend {name!r}: choose from auto, {', '.join(BACKENDS)}")
     return BACKENDS[name](environ)
+
+
+def _kubernetes(environ: Mapping[str, str]) -> Backend:
+    from seatrial.backends.kubernetes.backend import Kubernetes  # much to import, and seldom asked
+
+    return Kubernetes(environ)
 
 
 def client_call(engine: str, environ: Mapping[str, str]) -> list[str]:

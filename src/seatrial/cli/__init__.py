@@ -24,6 +24,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "prune": ("prune", "Delete ended runs and give their disk back."),
 }
 
+#: 128 + SIGPIPE, as shells report it; 0 would read as a run that is done.
+EXIT_NO_READER = 141
+
 _HELP = """\
 Usage: seatrial COMMAND [OPTIONS] [TARGET] [-- TARGET'S OWN ARGUMENTS]
 
@@ -81,8 +84,10 @@ def _guarded(argv: list[str]) -> int:
     try:
         return _dispatch(argv)
     except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        return EXIT_NO_READER
     except Exception as error:  # noqa: BLE001  the one place that turns every error into a sentence
         return problems.report(error, argv)
 

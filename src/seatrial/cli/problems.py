@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import tempfile
@@ -22,6 +23,9 @@ def report(error: Exception, argv: list[str]) -> int:
     if (usage := _usage_problem(error, argv)) is not None:
         _print(console, *usage)
         return EXIT_USAGE
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        _print(console, f"{error.filename or 'A file'} cannot be written: {error.strerror}", None, "df -h . /tmp")
+        return EXIT_ENGINE
     return _unexpected(console, error)
 
 

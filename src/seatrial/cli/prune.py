@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -20,10 +22,14 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def prune(
     keep: Annotated[int, typer.Option("--keep", help="Keep the newest so many ended runs.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     project: Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="The project folder.")] = Path(),
 ) -> int:
     """Delete ended runs of this project: logs, evidence, receipts and checkpoints. Saved models stay."""
     pruned = control.prune(RunStore(project.absolute()), os.environ, keep=keep, dry_run=dry_run)
+    if as_json:
+        print(json.dumps({**dataclasses.asdict(pruned), "dry_run": dry_run}))
+        return EXIT_DONE
     verb = "would remove" if dry_run else "removed"
     print(f"{verb} {pruned.runs} run{'s' * (pruned.runs != 1)}, {format_bytes(pruned.bytes)}")
     return EXIT_DONE

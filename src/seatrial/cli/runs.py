@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, UsageError
@@ -55,15 +54,15 @@ def list_(
     if not lines:
         Console(stderr=True).print("No runs yet. Start one: seatrial run digits", highlight=False)
         return EXIT_DONE
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("RUN", "NAME", "TARGET", "ON", "GPUS", "STATUS", "TIME"):
-        table.add_column(column, no_wrap=column in ("RUN", "ON", "GPUS", "TIME"), overflow="fold")
+    rows = [("RUN", "NAME", "TARGET", "ON", "GPUS", "TIME", "STATUS")]
     for line in lines:
         status = line.status if line.status in ("done", "running", "starting") else f"{line.status}: {line.outcome}"
         seconds = format_seconds(line.seconds) if line.seconds is not None else ""
         gpus = "?" if line.gpus is None else str(line.gpus)
-        table.add_row(line.id, line.name or "", line.target, line.backend, gpus, status, seconds)
-    Console(highlight=False).print(table)
+        rows.append((line.id, line.name or "", line.target, line.backend, gpus, seconds, status))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:  # by hand: rich needs a second for a thousand lines
+        print("  ".join(map(str.ljust, row, widths)).rstrip())
     return EXIT_DONE
 
 
@@ -95,10 +94,10 @@ def logs(
 
 
 @app.command()
-def attach(reference: Reference = "last", project: Project = _HERE) -> int:
+def attach(reference: Reference = "last", as_json: AsJson = False, project: Project = _HERE) -> int:
     """Follow a run to its end and print its receipt. Ctrl-C leaves; the run goes on."""
     run = _store(project).find(reference)
-    screen = Screen()
+    screen = Screen(json=as_json)
     try:
         follow(run, screen.write, os.environ, tail=10, say=screen.say)
     except KeyboardInterrupt:
@@ -126,11 +125,12 @@ def execute(context: typer.Context, reference: Reference = "last", project: Proj
 def stop(
     reference: Reference,
     kill: Annotated[bool, typer.Option("--kill", help="SIGKILL at once, without the time to save.")] = False,
+    as_json: AsJson = False,
     project: Project = _HERE,
 ) -> int:
     """End a run: SIGTERM, its grace period, SIGKILL. Prints its receipt."""
     run = _store(project).find(reference)
-    Screen().receipt(control.stop(run, os.environ, kill=kill), run)
+    Screen(json=as_json).receipt(control.stop(run, os.environ, kill=kill), run)
     return EXIT_DONE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -56,7 +57,7 @@ class Screen:
 
     def detached(self, plan: Plan) -> None:
         """How to get back to a run that goes on alone."""
-        self._out.print(plan.run_id)
+        print(json.dumps({"id": plan.run_id, "name": plan.job.name}) if self._json else plan.run_id)
         self.say(f"goes on by itself; seatrial runs logs -f {plan.run_id}")
 
     def receipt(self, receipt: Receipt, run: Run) -> None:

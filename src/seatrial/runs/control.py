@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle
-from seatrial.errors import UsageError
+from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.receipt.model import Receipt
 from seatrial.runs.finalise import finalise
 from seatrial.runs.liveness import state_of
@@ -41,13 +41,15 @@ def remove(store: RunStore, run: Run, environ: Mapping[str, str], *, force: bool
                 f"Run {run.id} has not ended", run=f"seatrial runs stop {run.id}   # or: seatrial runs rm -f {run.id}"
             )
         stop(run, environ, kill=True)
-    elif (handle := run.handle()) is not None:
+    elif run.summary() is None and (handle := run.handle()) is not None:
         table.backend(handle.backend, environ).remove(handle)
     store.remove(run)
 
 
 def is_live(run: Run, environ: Mapping[str, str]) -> bool:
-    """It is being started or runs."""
+    """It is being started or runs. One that has been finalised is asked for no more."""
+    if run.summary() is not None:
+        return False
     handle = run.handle()
     if handle is None:
         return run.is_starting()
@@ -63,8 +65,8 @@ class Pruned:
 
 
 def prune(store: RunStore, environ: Mapping[str, str], *, keep: int, dry_run: bool) -> Pruned:
-    """Remove all ended runs but the newest ``keep``; what runs, or cannot be asked, stays."""
-    ended = [run for run in store.all() if not is_live(run, environ)]
+    """Remove all ended runs but the newest ``keep``; what runs, or whose engine does not answer, stays."""
+    ended = [run for run in store.all() if _has_ended(run, environ)]
     doomed = ended[: max(0, len(ended) - keep)]
     size_bytes = sum(path.lstat().st_size for run in doomed for path in run.folder.rglob("*") if path.is_file())
     if not dry_run:
@@ -73,8 +75,20 @@ def prune(store: RunStore, environ: Mapping[str, str], *, keep: int, dry_run: bo
     return Pruned(len(doomed), size_bytes)
 
 
+def _has_ended(run: Run, environ: Mapping[str, str]) -> bool:
+    try:
+        return not is_live(run, environ)
+    except EngineUnavailableError:
+        return False
+
+
 def _live(run: Run, environ: Mapping[str, str]) -> tuple[Backend, Handle]:
     handle = run.handle()
+    if run.is_starting():
+        raise UsageError(
+            f"Run {run.id} is being prepared: its image may be building",
+            run="seatrial runs ls   # until it runs; Ctrl-C where it was started ends it",
+        )
     if handle is None or state_of(handle, environ).status not in ("created", "running"):
         raise UsageError(f"Run {run.id} has ended", run=f"seatrial runs show {run.id}")
     return table.backend(handle.backend, environ), handle

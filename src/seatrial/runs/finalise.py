@@ -13,6 +13,7 @@ from typing import Any
 from seatrial import events
 from seatrial.backends import table
 from seatrial.backends.base import Handle, State
+from seatrial.errors import DiskError
 from seatrial.events import EventLog
 from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
@@ -59,8 +60,16 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
     receipt = judge(
         plan, evidence, skipped_lines=skipped, state=state, run_dir=run.folder, now=time.time(), image=image
     )
-    write_receipt(run.folder, receipt)
-    write_atomically(run.folder / "summary.json", json.dumps(_summary(run, receipt)).encode())
+    try:
+        write_receipt(run.folder, receipt)
+        write_atomically(run.folder / "summary.json", json.dumps(_summary(run, receipt)).encode())
+    except DiskError as error:
+        how = receipt.exit_cause.words
+        raise DiskError(
+            error.message,
+            cause=f"The run has ended all the same: {how}. Its receipt is made as soon as there is room",
+            run=f"df -h {run.folder}; seatrial runs show {run.id}",
+        ) from error
     leases(environ).release(run.id)
     handover.remove_secrets(run.id, environ)
     if handle is not None:

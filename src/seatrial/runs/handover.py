@@ -14,15 +14,31 @@ from pathlib import Path
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
 
+#: A shorter value stands in many words by chance.
+_TELLING_LENGTH = 8
+
 
 def check_secrets(job: Job, environ: Mapping[str, str]) -> None:
-    """Raises UsageError when a named secret is not set on this host."""
+    """Raises UsageError when a named secret is not set on this host, or stands where plan.json would tell it."""
     missing = [name for name in job.secrets if not environ.get(name)]
     if missing:
         raise UsageError(
             f"The secret {missing[0]} is not set in this environment",
             run=f"read -rs {missing[0]} && export {missing[0]}",
         )
+
+    open_words = {
+        "the target's arguments": job.target.args,
+        "--env": [value for name, value in job.env.items() if name not in job.secrets],
+    }
+    for name in job.secrets:
+        for where, words in open_words.items():
+            if len(environ[name]) >= _TELLING_LENGTH and any(environ[name] in word for word in words):
+                raise UsageError(
+                    f"The value of the secret {name} stands in {where}, which plan.json and the receipt show",
+                    cause=f"--secret {name} gives it to the target as the variable {name} already",
+                    run=f"grep -rn {name} .   # read os.environ[{name!r}] in the script, and leave the value out",
+                )
 
 
 def secrets_folder(run_id: str, environ: Mapping[str, str]) -> Path:

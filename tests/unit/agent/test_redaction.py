@@ -1,5 +1,6 @@
 """Secrets leave no trace, however the stream is cut."""
 
+import json
 import re
 
 import pytest
@@ -36,3 +37,15 @@ def test_secrets_are_read_and_deleted(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
         redaction.take(["HF_TOKEN"], str(tmp_path))
+
+
+def test_what_the_target_wrote_past_the_agent_is_blotted_out_in_place(tmp_path):
+    log = tmp_path / "events.jsonl"
+    secret = 'p"wort-ä'
+    log.write_text(json.dumps({"message": f"token {secret}."}) + "\n" + f"raw {secret}\n")
+    size = log.stat().st_size
+    redaction.blot(str(log), [secret.encode(), b""])
+    left = log.read_text()
+    assert "wort" not in left and log.stat().st_size == size
+    assert json.loads(left.splitlines()[0])["message"].startswith("token ***")
+    redaction.blot(str(tmp_path / "nowhere"), [b"secret"])
