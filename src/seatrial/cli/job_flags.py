@@ -21,8 +21,13 @@ _CONTAINER = "The container"
 _JUDGING = "Limits and criteria"
 _CLUSTER = "Kubernetes (--on k8s)"
 
-#: Flags that stand in the table [kubernetes].
-_CLUSTER_KEYS = ("kind", "namespace", "context", "require_capacity")
+#: Flag → its key in the table [kubernetes].
+_CLUSTER_KEYS = {
+    "kind": "kind",
+    "namespace": "namespace",
+    "kube_context": "context",
+    "require_capacity": "require_capacity",
+}
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="TARGET", help="Script, recipe name, or nothing with -m or --image.")
@@ -104,7 +109,7 @@ def job_flags(
         str | None, _option("--kind", help="auto, job, pytorchjob or trainjob.", panel=_CLUSTER, metavar="KIND")
     ] = None,
     namespace: Annotated[str | None, _option("--namespace", help="Default: the context's.", panel=_CLUSTER)] = None,
-    context: Annotated[str | None, _option("--context", help="Of the kubeconfig.", panel=_CLUSTER)] = None,
+    kube_context: Annotated[str | None, _option("--context", help="Of the kubeconfig.", panel=_CLUSTER)] = None,
     require_capacity: Annotated[
         bool | None, _option("--require-capacity", help="Refuse what no node of now can hold.", panel=_CLUSTER)
     ] = None,
@@ -139,7 +144,7 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
     project = flags.pop("project", None) or Path.cwd()
     if (ready := flags.pop("image", None)) is not None:
         flags["image"] = {"ready": ready}
-    cluster = {key: flags.pop(key) for key in _CLUSTER_KEYS if key in flags}
+    cluster = {key: flags.pop(flag) for flag, key in _CLUSTER_KEYS.items() if flag in flags}
     if cluster:
         flags["kubernetes"] = cluster
     if words:

@@ -27,8 +27,8 @@ from seatrial.system import agent_archive
 #: File of the run's folder that is handed over with the agent: our wheel, for recipes in a ready image.
 RECIPES = "recipes.whl"
 
-#: For objects to go after a deletion, on top of the pods' own grace.
-GONE_TIMEOUT_S = 30.0
+#: For pods to end after a deletion, on top of their own grace.
+END_TIMEOUT_S = 30.0
 POLL_S = 0.2
 
 
@@ -172,9 +172,12 @@ class Kubernetes:
                 cluster.delete(path, propagation="Orphan")
             for pod in pods:
                 cluster.delete(f"/api/v1/namespaces/{namespace}/pods/{pod.name}", grace_s=grace_s)
-            deadline_s = time.monotonic() + grace_s + GONE_TIMEOUT_S
-            while self._pods(cluster, namespace, plan) and time.monotonic() < deadline_s:
+            deadline_s = time.monotonic() + grace_s + END_TIMEOUT_S
+            while any(not pod.ended for pod in self._pods(cluster, namespace, plan)) and time.monotonic() < deadline_s:
                 time.sleep(POLL_S)
+        # Ended pods may stay for a minute, until the kubelet has tidied up; nobody needs to wait for that.
+        for pod in pods:
+            cluster.delete(f"/api/v1/namespaces/{namespace}/pods/{pod.name}", grace_s=0)
         self._remove_rest(cluster, namespace, plan)
 
     def _remove_rest(self, cluster: Cluster, namespace: str, plan: ClusterPlan) -> None:

@@ -46,10 +46,14 @@ class Sink:
         os.write(self._logs[number], data)
         os.write(self._index, b"%.6f %d %d\n" % (unix_s, number, len(data)))
 
-    def evidence(self, node: int, line: bytes) -> None:
-        """A line of a pod's events.jsonl."""
-        event = events.parse(line) if self._many else None
-        os.write(self._events, events.encode({**event, "node": node}) if event else line)
+    def evidence(self, node: int, line: bytes, unix_s: float) -> None:
+        """A line of a pod's events.jsonl. One without a time gets the log's: here its neighbours tell nothing."""
+        event = events.parse(line)
+        if event is None:
+            return
+        if event["t"] is None:
+            event["t"] = round(unix_s, 4)
+        os.write(self._events, events.encode({**event, "node": node} if self._many else event))
 
     def host_event(self, type: str, **keys: Any) -> None:
         self._host.write(type, **keys)
@@ -122,7 +126,7 @@ class PodLog:
         if kind != frames.EVIDENCE:
             self._sink.output(self._pod.node, _NUMBERS[kind], data, time_ns / 1e9)
         elif data:
-            self._sink.evidence(self._pod.node, data)
+            self._sink.evidence(self._pod.node, data, time_ns / 1e9)
 
 
 def parse_time_ns(stamp: bytes) -> int | None:

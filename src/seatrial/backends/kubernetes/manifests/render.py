@@ -55,7 +55,7 @@ def render(plan: Plan, binaries: Mapping[str, bytes]) -> list[Manifest]:
             raise UsageError(
                 f"{config_map['metadata']['name']} would hold {size:,} bytes, and a ConfigMap takes less than 1 MiB",
                 cause="the script is too large to be handed over as a ConfigMap",
-                run="seatrial run … --code image   # with [kubernetes] registry, unless the nodes have this engine",
+                run='seatrial run … with [kubernetes] code = "image" and registry = "ghcr.io/me"',
             )
         digest = hashlib.sha256(json.dumps([config_map.get("data"), config_map.get("binaryData")]).encode())
         config_map["metadata"]["annotations"] = {"seatrial.content": digest.hexdigest()[:16]}
@@ -70,7 +70,21 @@ def agent_plan(plan: Plan) -> str:
 
 def as_yaml(manifests: list[Manifest], *, whole: bool = True) -> str:
     """One YAML stream; without ``whole``, binary data is only told by its size."""
-    return "---\n".join(yaml.dump(_shown(m, whole), sort_keys=False, width=120) for m in manifests)
+    return "---\n".join(yaml.dump(_shown(m, whole), Dumper=_Dumper, sort_keys=False, width=120) for m in manifests)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines as they are, not as one quoted line; no aliases, which people do not read."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _shown(manifest: Manifest, whole: bool) -> Manifest:
