@@ -234,8 +234,11 @@ def _runs(shapes: list[Any], every_steps: int | None, done: int) -> list[tuple[A
 
 
 def _resume_place(settings: Settings) -> Path | None:
-    """What was asked for; after an elastic restart by torchrun, this run's own newest checkpoint."""
-    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    """What was asked for; after a restart, by torchrun or of its pod, this run's own newest checkpoint.
+
+    A pod that comes back counts torchrun's restarts anew, so its ranks would begin where the others go on.
+    """
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" or "SEATRIAL_GO_ON" in os.environ
     if restarted and settings.checkpoints and checkpoints(settings.checkpoints):
         return settings.checkpoints
     return settings.resume
