@@ -43,6 +43,10 @@ class Screen:
             why = next((choice.reason for choice in plan.choices if choice.what == "gpus"), "")
             self.say(f"NO GPU: this run uses the CPU ({why}).")
         gpus = ", ".join(f"{gpu.mig or gpu.index} {gpu.name}" for gpu in plan.gpus) or "CPU"
+        if plan.cluster is not None and plan.cluster.gpus:
+            gpus = f"{plan.cluster.gpus} {plan.cluster.gpu_resource}"
+        if plan.cluster is not None and plan.cluster.nodes > 1:
+            gpus = f"{plan.cluster.nodes} pods with {gpus}"
         where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend
         self.say(f"{plan.run_id}: {_target(plan)} on {gpus} ({where})")
         for warning in plan.warnings:
