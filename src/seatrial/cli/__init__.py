@@ -88,6 +88,9 @@ def _guarded(argv: list[str]) -> int:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         return EXIT_NO_READER
+    except KeyboardInterrupt:  # while no command takes Ctrl-C as its own; 128 + SIGINT, as shells count
+        print(file=sys.stderr)
+        return 130
     except Exception as error:  # noqa: BLE001  the one place that turns every error into a sentence
         return problems.report(error, argv)
 
