@@ -28,6 +28,7 @@ $(VENV)/.test: $(VENV)/.installed
 # Exit code 5 says that no container could be had here (no engine, no base image): then locally, in a venv of its own.
 demo: $(VENV)/.installed
 	@$(BIN)/seatrial run digits -C demo || { [ $$? -eq 5 ] && $(BIN)/seatrial run digits -C demo --on local; }
+	@echo; echo "Next, with a script of yours: source $(VENV)/bin/activate && cd YOUR_PROJECT && seatrial run train.py"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
