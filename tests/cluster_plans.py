@@ -1,4 +1,4 @@
-"""Plans for clusters, made from jobs as the command line would. Import as ``from cluster_plans import a_cluster_plan``."""
+"""Plans for clusters, made from jobs as the command line would."""
 
 from __future__ import annotations
 

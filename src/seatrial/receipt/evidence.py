@@ -95,7 +95,13 @@ class Evidence:
 
     @cached_property
     def exited(self) -> Moment | None:
-        return self.last("target.exited")
+        """The end of the target. Of several nodes, the first that failed: the others fail because of it.
+
+        A node's last end counts, since a pod that was lost comes back.
+        """
+        ends = {moment.number("node"): moment for moment in self.all("target.exited")}
+        failed = (moment for moment in ends.values() if moment.number("exit_code") != 0)
+        return min(failed, key=lambda moment: moment.at_s, default=self.last("target.exited"))
 
     @cached_property
     def contexts(self) -> dict[str, Moment]:

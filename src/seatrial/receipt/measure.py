@@ -71,9 +71,8 @@ def _gpu_use(samples: Sequence[Sample], uuid: str) -> GpuUse:
 
 def _energy(evidence: Evidence, uuids: Sequence[str]) -> tuple[float | None, Literal["counter", "power"] | None]:
     """Joules of all GPUs: by the agent's own difference, else of the counters in the samples, else from power."""
-    finished = evidence.last("agent.finished")
-    told = mapping(finished.keys.get("energy_j")) if finished else {}
-    differences = [number(told.get(uuid)) for uuid in uuids]
+    told = [mapping(finished.keys.get("energy_j")) for finished in evidence.all("agent.finished")]
+    differences = [_sum(number(one.get(uuid)) for one in told if uuid in one) for uuid in uuids]
     if None in differences or not uuids:
         differences = [_counter_difference(evidence.samples, uuid) for uuid in uuids]
     counted = [joules for joules in differences if joules is not None and joules >= 0]
@@ -83,6 +82,12 @@ def _energy(evidence: Evidence, uuids: Sequence[str]) -> tuple[float | None, Lit
     if uuids and len(integrals) == len(uuids):
         return sum(integrals), "power"
     return None, None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Of an agent on each node, and of each that came back; None when one could not tell, or none did."""
+    known = list(values)
+    return None if not known or None in known else sum(value for value in known if value is not None)
 
 
 def _counter_difference(samples: Sequence[Sample], uuid: str) -> float | None:
