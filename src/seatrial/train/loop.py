@@ -23,8 +23,9 @@ from seatrial.train.stopping import EarlyStopping, StopRequest
 from seatrial.train.trackers import Trackers
 from seatrial.train.watchdog import Watchdog
 
-#: Steps queued between two looks at SIGTERM. The ranks agree on stopping there, 0.2 ms over Gloo on one host.
-STEPS_PER_LOOK = 64
+#: Steps queued between two looks at SIGTERM. The ranks agree on stopping there, 0.2 ms over Gloo on one host. On
+#: a CPU a step may take a second, and whoever sent the signal waits 30.
+STEPS_PER_LOOK = {"cuda": 64, "cpu": 1}
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,10 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             source.start(epoch, first_step)
             step.start_epoch((epoch - 1) * len(spans), first_step)
             epoch_began, done = time.perf_counter(), first_step
-            for shape, steps in _runs([span.shape for span in source.spans[first_step:]], settings.every_steps, done):
+            look = STEPS_PER_LOOK[step.device.type]
+            for shape, steps in _runs(
+                [span.shape for span in source.spans[first_step:]], look, settings.every_steps, done
+            ):
                 engine.run(shape, steps)
                 done += steps
                 watchdog.beat((epoch - 1) * len(spans) + done)
@@ -225,11 +229,11 @@ def report(
     note(line)
 
 
-def _runs(shapes: list[Any], every_steps: int | None, done: int) -> list[tuple[Any, int]]:
+def _runs(shapes: list[Any], look: int, every_steps: int | None, done: int) -> list[tuple[Any, int]]:
     """Consecutive steps of one shape, cut where the loop looks up or saves."""
     numbered = enumerate(shapes, start=done)
     cut = every_steps or len(shapes) + done
-    groups = groupby(numbered, key=lambda item: (item[1], item[0] // STEPS_PER_LOOK, item[0] // cut))
+    groups = groupby(numbered, key=lambda item: (item[1], item[0] // look, item[0] // cut))
     return [(shape, len(list(members))) for (shape, _, _), members in groups]
 
 
