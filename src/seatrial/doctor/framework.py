@@ -129,7 +129,7 @@ def _cudnn(machine: Machine) -> Verdict:
     for path in facts["libraries"]["cudnn"]:
         named = re.search(r"\.so\.(\d+\.\d+\.\d+)", path)
         version = named.group(1) if named else None
-        if version is None and "site-packages/nvidia/cudnn" in path:
+        if version is None and "/nvidia/cudnn/lib/" in path:
             dists = [v for name, v in facts["distributions"].items() if name.startswith("nvidia-cudnn")]
             version = ".".join(dists[0].split(".")[:3]) if dists else None
         if version is not None:

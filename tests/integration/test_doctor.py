@@ -1,0 +1,264 @@
+"""doctor on real engines: what it sees inside real containers, of broken images and broken configurations.
+
+The host's own facts are made up (a root with a driver, NVML), since no GPU is here; the engine, the containers, the
+images and the look inside are real, with a CUDA driver made for it (fake_libcuda.c).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from machines import UUID, Host, healthy
+from seatrial.backends.docker import Docker
+from seatrial.backends.podman import Podman
+from seatrial.doctor import report
+from seatrial.doctor.examine import Result, examine
+from seatrial.doctor.machine import Machine
+from seatrial.doctor.subject import Wanted
+from seatrial.system import command
+
+IMAGE = "python:3.11-slim-bookworm"
+SOURCE = Path(__file__).parents[1] / "fake_libcuda.c"
+HEX = UUID.removeprefix("GPU-").replace("-", "")
+
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("doctor")]
+
+
+def breaks_module() -> ModuleType:
+    """benchmarks/doctor_breaks.py, which runs the same cases on a GPU."""
+    path = Path(__file__).parents[2] / "benchmarks" / "doctor_breaks.py"
+    spec = importlib.util.spec_from_file_location("doctor_breaks", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["doctor_breaks"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here")
+    folder = tmp_path_factory.mktemp("driver")
+    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", folder / "libcuda.so.1", SOURCE], check=True)
+    return folder
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return healthy(tmp_path / "root")
+
+
+def machine(host: Host, engine: Docker | Podman, wanted: Wanted) -> Machine:
+    """Real engine and containers, on a host of which the rest is made up."""
+
+    def run(argv: Sequence[str], **options: Any) -> command.Completed:
+        real = tuple(argv[: len(engine.call)]) == tuple(engine.call)
+        return command.run(argv, **options) if real else host._run(argv, **options)
+
+    environ = {**os.environ, f"SEATRIAL_{engine.name.upper()}": " ".join(engine.call)}
+    nvml = host.machine().pynvml
+    return Machine(environ, root=host.root, run=run, pynvml=nvml, wanted=engine.name, subject=wanted)
+
+
+def by_check(results: list[Result]) -> dict[str, Result]:
+    return {result.check.id: result for result in results}
+
+
+def fake_driver(module: ModuleType, libcuda: Path, **env: str) -> Any:
+    nodes = {f"/dev/{name}": "/dev/null" for name in ("nvidiactl", "nvidia-uvm")}
+    variables = {"LD_LIBRARY_PATH": "/driver", "FAKE_CUDA_GPUS": HEX, **env}
+    return module.Driver(
+        control=nodes,
+        gpus={"/dev/nvidia0": "/dev/null"},
+        mounts=("-v", f"{libcuda}:/driver:ro"),
+        libcuda=("/driver/libcuda.so.1",),
+        env=tuple(word for name, value in variables.items() for word in ("-e", f"{name}={value}")),
+    )
+
+
+#: What the made-up driver must do for a real one's answer to that break.
+ANSWERS = {
+    "device node withheld": {"FAKE_CUDA_GPUS": ""},
+    "CUDA_VISIBLE_DEVICES wrong": {"FAKE_CUDA_GPUS": ""},
+    "uvm node missing": {"FAKE_CUDA_FAIL": "cuInit:999"},
+}
+CASES = ("healthy", "device node withheld", "libcuda hidden", "CUDA_VISIBLE_DEVICES wrong", "64 MB of shared memory")
+
+
+@pytest.mark.parametrize("name", [*CASES, "uvm node missing"])
+def test_a_break_in_a_running_container_is_named(
+    name: str, docker_backend: Docker, host: Host, libcuda: Path, tmp_path: Path
+) -> None:
+    module = breaks_module()
+    empty = tmp_path / "empty"
+    empty.touch()
+    driver = fake_driver(module, libcuda, **ANSWERS.get(name, {}))
+    case = module.cases(driver, empty)[name]
+    with module.container("docker", IMAGE, case.options, "python3") as container:
+        results = examine(machine(host, docker_backend, Wanted(container=container)))
+    told = report.to_dict(results)
+    # NVML has no fake that a container could load, so its own words are of a missing library there.
+    if name in ("healthy", "64 MB of shared memory"):
+        assert by_check(results)["container.gpus"].verdict.status == "ok"
+        assert by_check(results)["container.kernels"].verdict.status == "ok"
+    assert module.judge(case, told) is None, json.dumps(told["checks"], indent=1)
+
+
+def test_an_image_is_started_with_what_the_user_gives(docker_backend: Docker, host: Host) -> None:
+    """Without a way to bring these GPUs in the break is named, and no container starts."""
+    host.docker = None
+    for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime"):
+        host.remove(f"/usr/bin/{name}")
+    results = by_check(examine(machine(host, docker_backend, Wanted(image=IMAGE))))
+    starts = results["container.starts"].verdict
+    # The nodes of the made-up root are not on the real host: the engine says so, and the catalogue or we know it.
+    assert starts.status == "broken" and starts.findings[0].evidence
+    assert results["image.present"].verdict.status == "ok"
+    left = subprocess.run(["docker", "ps", "-aq", "--filter", "label=seatrial.doctor"], capture_output=True, text=True)
+    assert left.stdout == ""
+
+
+SITE = "/usr/local/lib/python3.11/dist-packages"
+CUDNN = f"{SITE}/nvidia_cudnn_cu13-9.19.0.56.dist-info"
+
+#: Five breaks in one image; each is another check's.
+BROKEN = f"""
+FROM {IMAGE}
+RUN mkdir -p {SITE}/torch {SITE}/nvidia/cudnn/lib {CUDNN}
+RUN printf "__version__ = '2.11.0+cpu'\\ncuda: object = None\\n" > {SITE}/torch/version.py
+RUN touch {SITE}/nvidia/cudnn/lib/libcudnn.so.9 /usr/lib/x86_64-linux-gnu/libcudnn.so.9.1.0
+RUN printf "Metadata-Version: 2.1\\nName: nvidia-cudnn-cu13\\nVersion: 9.19.0.56\\n" > {CUDNN}/METADATA
+RUN touch /usr/lib/x86_64-linux-gnu/libcuda.so.1
+ENV NVIDIA_REQUIRE_CUDA="cuda>=99.0" NVIDIA_DRIVER_CAPABILITIES=utility CUDA_VISIBLE_DEVICES=all
+"""
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Any]:
+    """Builds an image from a Dockerfile's text; removes it at the end."""
+    tag = f"seatrial-doctor-test:{os.getpid()}"
+
+    def made(dockerfile: str) -> str:
+        folder = tmp_path / "image"
+        folder.mkdir()
+        (folder / "Dockerfile").write_text(dockerfile)
+        done = subprocess.run(["docker", "build", "-q", "-t", tag, folder], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return tag
+
+    yield made
+    subprocess.run(["docker", "image", "rm", "-f", tag], capture_output=True, timeout=60)
+
+
+def test_a_broken_image_is_named(build: Any, docker_backend: Docker, host: Host) -> None:
+    results = by_check(examine(machine(host, docker_backend, Wanted(image=build(BROKEN)))))
+    found = {id: [finding.id for finding in result.verdict.findings] for id, result in results.items()}
+    assert found["framework.torch-build"] == ["torch-cpu-only"]
+    assert found["framework.cudnn"] == ["cudnn-versions"]
+    assert found["image.driver-libraries"] == ["driver-libraries-in-image"]
+    assert found["image.requires"] == ["image-requires-newer-driver"]
+    assert sorted(found["image.variables"]) == ["capabilities-lack-compute", "cuda-visible-devices"]
+
+
+def test_an_image_without_python_leaves_nothing_claimed(build: Any, docker_backend: Docker, host: Host) -> None:
+    tag = build('FROM scratch\nCMD ["/x"]\n')
+    results = by_check(examine(machine(host, docker_backend, Wanted(image=tag))))
+    for id in ("image.driver-libraries", "container.gpus", "framework.torch-build"):
+        assert results[id].verdict.status == "unknown" and "no Python" in results[id].verdict.line, id
+
+
+@pytest.mark.podman
+def test_podman_resolves_the_spec_that_we_write(podman_backend: Podman, host: Host, tmp_path: Path) -> None:
+    """A real container gets the devices and the libraries of a generated spec, through Podman's own CDI."""
+    if os.getuid() != 0:
+        pytest.skip("only root makes device nodes and writes /etc/cdi")
+    from seatrial.doctor import cdi_spec, fixes
+
+    spec = fixes.spec_of(host.machine())
+    text = cdi_spec.to_yaml(spec).replace("nvidia.com/gpu", "seatrial.test/gpu")
+    text = text.replace("hostPath: /usr", f"hostPath: {host.root}/usr")
+    for node in ("/dev/nvidiactl", "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm", "/dev/nvidia0"):
+        text = text.replace(
+            f"path: {node}\n", f"path: {node}\n      hostPath: /dev/null\n".replace("      hostPath", "    hostPath")
+        )
+    lines = []
+    for line in text.splitlines():  # hostPath stands below its path, at the same depth
+        if line.strip() == "hostPath: /dev/null":
+            line = " " * (len(lines[-1]) - len(lines[-1].lstrip()) + 2) + line.strip()
+        lines.append(line)
+    folder = Path("/etc/cdi")
+    made_folder = not folder.exists()
+    folder.mkdir(exist_ok=True)
+    path = folder / f"seatrial-test-{os.getpid()}.yaml"
+    path.write_text("\n".join(lines) + "\n")
+    try:
+        program = "ls /dev | grep nvidia; ls /usr/lib/x86_64-linux-gnu/libcuda.so.1; echo $NVIDIA_VISIBLE_DEVICES"
+        argv = [*podman_backend.call, "run", "--rm", "--device", "seatrial.test/gpu=all", IMAGE, "sh", "-c", program]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    finally:
+        path.unlink()
+        if made_folder:
+            folder.rmdir()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [
+        "nvidia-uvm",
+        "nvidia-uvm-tools",
+        "nvidia0",
+        "nvidiactl",
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+        "void",
+    ]
+
+
+def test_wrong_runtime_name_is_known_by_its_error(docker_backend: Docker) -> None:
+    from seatrial.doctor.explain import explain_text
+
+    argv = ["docker", "run", "--rm", "--runtime", "nvidia", IMAGE, "true"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert [finding.id for finding in explain_text(done.stderr)] == ["runtime-unknown"]
+
+
+def test_gpus_without_a_toolkit_are_known_by_their_error(docker_backend: Docker) -> None:
+    from seatrial.doctor.explain import explain_text
+
+    if docker_backend.facts().nvidia_hook:
+        pytest.skip("this Docker has the toolkit")
+    argv = ["docker", "run", "--rm", "--gpus", "all", IMAGE, "true"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert [finding.id for finding in explain_text(done.stderr)] == ["toolkit-missing"]
+
+
+def test_an_engine_that_hangs_is_told_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that accepts the connection and says nothing."""
+    import socket
+    import threading
+    import time
+
+    path = tmp_path / "docker.sock"
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+    held: list[socket.socket] = []
+    threading.Thread(target=lambda: held.append(server.accept()[0]), daemon=True).start()
+    start = time.monotonic()
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    results = by_check(examine(Machine(wanted="docker")))
+    seconds = time.monotonic() - start
+    server.close()
+    verdict = results["engine.docker"].verdict
+    assert verdict.status == "broken" and "did not answer" in verdict.line and seconds < 15
+    assert results["image.present"].verdict.status in ("blocked", "skipped")
