@@ -20,7 +20,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Check the whole GPU-container chain, link by link, and mend what is safe."),
     "explain": ("explain", "What an error text or a log means, and the command that mends it."),
     "cdi": ("cdi", "Write a CDI spec of this machine's GPUs, or check those that are there."),
+    "dashboard": ("dashboard", "A web page: live GPUs, runs, curves, receipts, comparison."),
     "exporter": ("exporter", "Serve GPUs, containers and runs to Prometheus."),
+    "k8s": ("k8s", "Clusters: cleanup removes what seatrial made there."),
     "prune": ("prune", "Delete ended runs and give their disk back."),
 }
 

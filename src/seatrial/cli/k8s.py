@@ -1,0 +1,46 @@
+"""``seatrial k8s …``: what is about a cluster and not about one run."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated
+
+import typer
+
+from seatrial.backends.kubernetes.cleanup import clean_up
+from seatrial.backends.kubernetes.client import Cluster
+from seatrial.errors import EXIT_DONE
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Clusters: what seatrial has made there.",
+)
+
+
+@app.callback()
+def k8s() -> None:
+    """Clusters: what seatrial has made there."""
+
+
+@app.command()
+def cleanup(
+    namespace: Annotated[str | None, typer.Option("--namespace", help="Default: the context's.")] = None,
+    context: Annotated[str | None, typer.Option("--context", help="Of the kubeconfig.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also what still runs.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Delete what seatrial made on a cluster and has ended, and only that: it carries our label. Volumes stay."""
+    removed = clean_up(Cluster(os.environ, context, namespace), everything=everything, dry_run=dry_run)
+    if as_json:
+        print(json.dumps(removed))
+        return EXIT_DONE
+    for name in removed:
+        print(f"{'would remove' if dry_run else 'removed'} {name}")
+    if not removed:
+        print("nothing of seatrial's to remove")
+    return EXIT_DONE
