@@ -18,8 +18,9 @@ from python_on_whales.client_config import ClientNotFoundError
 from python_on_whales.exceptions import DockerException, NoSuchImage
 
 from seatrial.errors import DiskError, EngineUnavailableError, ImageError
-from seatrial.images.dockerfile import PIP_SECRET
+from seatrial.images.dockerfile import PIP_SECRET, SLIMMER
 from seatrial.images.failure import explain, readable
+from seatrial.images.slim import slimmer_bytes
 from seatrial.images.wheel import wheel_bytes
 from seatrial.job.plan import ImagePlan
 
@@ -168,6 +169,8 @@ def _write_context(image: ImagePlan, context: Path) -> None:
     contents |= {name: text.encode() for name, text in image.context_texts.items()}
     if image.own_wheel:
         contents[image.own_wheel] = wheel_bytes()
+    if image.slimmed:
+        contents[SLIMMER] = slimmer_bytes()
     for name in (*contents, *image.context_files):
         (context / name).parent.mkdir(parents=True, exist_ok=True)
     for name, data in contents.items():

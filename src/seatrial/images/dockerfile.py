@@ -7,7 +7,7 @@ every BuildKit since Docker 18.09's default frontend of 20.10 and in Buildah sin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from seatrial.job.plan import CONTAINER_PROJECT
 
@@ -24,6 +24,7 @@ PIP_SECRET = "pip_conf"
 REQUIREMENTS = "requirements.txt"
 CONSTRAINTS = "constraints.txt"
 WHEELS = "wheels"
+SLIMMER = "slim.pyz"
 
 #: Worth 0.7 s of each `import torch` (1.6 → 2.3 s without it on 2 cores, Python 3.11, torch 2.13.0+cpu; 14 MB).
 #: A file that does not compile is no reason to stop.
@@ -53,11 +54,15 @@ class ImageContents:
         compiles: the job compiles at run time.
         requirements, constraints: there is such a file in the build context, and it is not empty.
         git: a requirement comes from a git repository.
-        cpu_index: index of CPU builds to look at where the base's pip names no source of its own, or None.
+        builder: image of the builder stage, where that needs more than the base has, or None.
+        index: package index to look at as well, or None. index_needed: the requirements name a build that only it
+            has; otherwise a base whose pip names its own sources keeps to those.
         ca_bundle, pip_conf: these build secrets are given.
         wheels: there is a folder of wheels in the build context.
         sources: digest of index and find-links, so that other sources make other layers; None without any.
         own_wheel: file name of our wheel in the build context, or None.
+        slimming: arguments of the slimming program, () for none.
+        labels: further labels.
     """
 
     slug: str
@@ -67,12 +72,16 @@ class ImageContents:
     requirements: bool = True
     constraints: bool = False
     git: bool = False
-    cpu_index: str | None = None
+    builder: str | None = None
+    index: str | None = None
+    index_needed: bool = False
     ca_bundle: bool = False
     pip_conf: bool = False
     wheels: bool = False
     sources: str | None = None
     own_wheel: str | None = None
+    slimming: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 def render(contents: ImageContents) -> str:
@@ -115,7 +124,12 @@ def _debian_packages(contents: ImageContents, packages: list[str]) -> Iterator[s
 
 
 def _builder(contents: ImageContents) -> Iterator[str]:
-    yield "FROM base AS builder"
+    if contents.builder is None:
+        yield "FROM base AS builder"
+    else:
+        yield "# The compiler and CUDA's headers stay in this stage."
+        yield f"FROM {contents.builder} AS builder"
+        yield from _debian_packages(contents, sorted({*contents.system_packages, "build-essential", "python3-dev"}))
     if contents.git:
         yield "# A requirement comes from a git repository."
         yield from _run(contents, ["apt-get update", "apt-get install -y --no-install-recommends git ca-certificates"])
@@ -129,6 +143,11 @@ def _builder(contents: ImageContents) -> Iterator[str]:
         yield f"COPY {files} /build/"
         yield "# pip compiles the bytecode here, once: programs start fast. Its cache is the builder's, in no layer."
         yield from _pip_install(contents)
+    if contents.slimming:
+        yield "# image.slim asks for it; docs/images.md says what each level leaves out, and what to read first."
+        arguments = " ".join(contents.slimming)
+        yield f"RUN --mount=type=bind,source={SLIMMER},target=/build/{SLIMMER} \\"
+        yield f"    {VENV_PYTHON} /build/{SLIMMER} --root {VENV} {arguments}"
 
 
 def _pip_install(contents: ImageContents) -> Iterator[str]:
@@ -138,11 +157,14 @@ def _pip_install(contents: ImageContents) -> Iterator[str]:
         flags += ["-c", f"/build/{CONSTRAINTS}"]
     if contents.wheels:
         flags += ["--find-links", f"/build/{WHEELS}"]
-    if contents.cpu_index:
+    if contents.index and contents.index_needed:
+        yield "# The build for the target's driver and GPU is on PyTorch's own index."
+        flags.append(f"--extra-index-url {contents.index}")
+    elif contents.index:
         yield "# No GPU: the CPU build of torch. A base whose pip names an index or find-links keeps to those."
         commands.append(
             f"index=$({VENV_PYTHON} -m pip config list | grep -E 'index-url|find-links' > /dev/null"
-            f" || echo --extra-index-url {contents.cpu_index})"
+            f" || echo --extra-index-url {contents.index})"
         )
         flags.append("$index")
     commands.append(f"{VENV_PYTHON} -m pip install {' '.join(flags)}")
@@ -170,7 +192,9 @@ def _final(contents: ImageContents) -> Iterator[str]:
     yield "# Last, so that projects with equal packages share every layer."
     yield f'LABEL org.opencontainers.image.title="{contents.slug}" \\'
     yield f'      org.opencontainers.image.base.name="{contents.base}" \\'
-    yield '      seatrial.built="true"'
+    labels = {"seatrial.built": "true", **contents.labels}
+    lines = [f'      {name}="{value}"' for name, value in sorted(labels.items())]
+    yield " \\\n".join(lines)
 
 
 def _run(contents: ImageContents, commands: list[str], mounts: Sequence[str] = ()) -> Iterator[str]:

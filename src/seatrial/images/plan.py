@@ -5,10 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, GpuContractError
+from seatrial.images.base import (
+    DEFAULT_BASE,
+    Base,
+    cuda_base,
+    needed_flavour,
+    no_cuda_base,
+    python_of_image,
+    slim_base,
+    ubuntu_pythons,
+)
 from seatrial.images.dockerfile import (
     CA_SECRET,
     CONSTRAINTS,
@@ -18,16 +30,26 @@ from seatrial.images.dockerfile import (
     ImageContents,
     render,
 )
-from seatrial.images.project import project_requirements, settle_torch
+from seatrial.images.project import Needs, project_needs
 from seatrial.images.recipes import recipe_requirements
 from seatrial.images.requirements import Requirements, checked_requirement
+from seatrial.images.settle import Settled, settle
+from seatrial.images.slim import slimmer_bytes, slimming_for
 from seatrial.images.wheel import WHEEL_NAME, wheel_bytes
-from seatrial.job.model import ImageOptions, Job
+from seatrial.job.model import Flavour, ImageOptions, Job
 from seatrial.job.plan import Choice, ImagePlan
+from seatrial.stack.machine import Machine, parse_target
+from seatrial.stack.resolve import Stack
 
 
 def plan_image(
-    job: Job, *, imports: frozenset[str], compiles: bool, cpu_only: bool
+    job: Job,
+    *,
+    imports: frozenset[str],
+    compiles: bool,
+    cpu_only: bool,
+    machine: Machine | None = None,
+    multi_gpu: bool = False,
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """The image this job runs in, and why it is like that.
 
@@ -35,6 +57,8 @@ def plan_image(
         imports: top-level names that the target imports; without meaning for a recipe or a ready image.
         compiles: the target compiles when it runs (torch.compile, Triton, C++ extensions).
         cpu_only: the run has no GPU.
+        machine: what it will run on, unless ``image.target`` names another; None: nothing is known of it.
+        multi_gpu: the target may use several GPUs, so that what those need is kept when slimming.
 
     Returns:
         (plan, choices). A ready image's entrypoint, cmd, env and python are for the caller to fill in from its
@@ -42,38 +66,49 @@ def plan_image(
 
     Raises:
         ConfigError: a requirement, file or folder that the build could not use, by ``file:line`` or key.
+        GpuContractError: no build of the framework does on the machine's GPUs or driver.
         TargetError: no such recipe.
     """
     if job.image.ready:
         choice = Choice(what="image", value=job.image.ready, reason="a ready image was asked for; nothing is built")
         return ImagePlan(tag=job.image.ready, build=False, python=None), (choice,)
-    base = Choice(what="base image", value=job.image.base, reason=_reason_of_base(job.image))
-    found, cpu_index, packages = plan_packages(job, imports=imports, cpu_only=cpu_only)
+    machine = _machine(job, machine, cpu_only)
+    needs = image_needs(job, imports)
+    base, settled = _base_and_stack(job, needs, imports, machine)
+    found = settled.requirements
     wheels = _wheels(job)
     with_ours = job.target.kind == "recipe" or "seatrial" in imports
+    slimming = slimming_for(job, settled.stack, machine, compiles=compiles, multi_gpu=multi_gpu)
+    labels = _labels(settled.stack, slimming.architectures)
     contents = ImageContents(
         slug=_slug(job),
-        base=job.image.base,
-        system_packages=job.image.system_packages,
+        base=base.image,
+        builder=base.builder,
+        system_packages=(*base.system_packages, *job.image.system_packages),
         compiles=compiles,
         requirements=bool(found.lines),
         constraints=bool(found.constraints),
         git=found.needs_git,
-        cpu_index=cpu_index,
+        index=settled.index,
+        index_needed=settled.index_needed,
         ca_bundle=job.image.ca_bundle is not None,
         pip_conf=pip_conf(job.image) is not None,
         wheels=bool(wheels),
         sources=_digest_of_sources(job.image, wheels),
         own_wheel=WHEEL_NAME if with_ours else None,
+        slimming=slimming.arguments,
+        labels=labels,
     )
     dockerfile = render(contents)
     texts = _texts(found)
     everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if with_ours else b"")
+    if slimming.arguments:
+        everything += slimmer_bytes()
     digest = hashlib.sha256(everything).hexdigest()[:12]
     plan = ImagePlan(
         tag=f"seatrial/{contents.slug}:{digest}",
         build=True,
-        base=job.image.base,
+        base=base.image,
         python=VENV_PYTHON,
         dockerfile=dockerfile,
         context_files={f"{WHEELS}/{path.name}": str(path) for path in wheels},
@@ -81,19 +116,112 @@ def plan_image(
         own_wheel=contents.own_wheel,
         secrets={CA_SECRET: str(_ca_bundle(job))} if job.image.ca_bundle else {},
         network=job.image.build_network,
+        stack=stack_facts(settled.stack),
+        architectures=slimming.architectures,
+        slimmed=bool(slimming.arguments),
     )
-    return plan, (base, *packages, *_compiler(compiles))
+    choices = (base.choice, needs.choice, *settled.choices, *_compiler(compiles), *slimming.choices)
+    warnings = tuple(Choice(what="warning", value=text, reason="said by the resolver") for text in settled.warnings)
+    return plan, (*choices, *warnings)
 
 
 def plan_packages(
-    job: Job, *, imports: frozenset[str], cpu_only: bool
-) -> tuple[Requirements, str | None, tuple[Choice, ...]]:
-    """What pip is asked for, whether for an image or for a venv: (requirements, index of CPU builds or None, why)."""
-    found, packages = _requirements(job, imports)
-    found, cpu_index, torch = settle_torch(
-        found, imports, cpu_only=cpu_only, own_sources=bool(job.image.index_url or job.image.find_links)
+    job: Job, *, imports: frozenset[str], cpu_only: bool, machine: Machine | None = None, python: str | None = None
+) -> Settled:
+    """What pip is asked for in a virtual environment of this Python, where there is no image to choose."""
+    settled = settle(
+        image_needs(job, imports),
+        imports,
+        machine=_machine(job, machine, cpu_only),
+        own_sources=_own_sources(job),
+        python=python,
+        mirror=job.image.torch_index,
     )
-    return found, cpu_index, (packages, *torch)
+    needs = image_needs(job, imports)
+    return replace(settled, choices=(needs.choice, *settled.choices))
+
+
+def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | None:
+    """What to build for; None: the CPU. A named target is built for even where there is no GPU."""
+    if job.image.target is not None:
+        return parse_target(job.image.target)
+    return None if cpu_only else machine or Machine()
+
+
+def _base_and_stack(job: Job, needs: Needs, imports: frozenset[str], machine: Machine | None) -> tuple[Base, Settled]:
+    """Base image and stack together: the base has one Python, and the stack may need a base."""
+
+    def settled_on(python: str | None) -> Settled:
+        return settle(
+            needs,
+            imports,
+            machine=machine,
+            own_sources=_own_sources(job),
+            python=python,
+            mirror=job.image.torch_index,
+        )
+
+    own_base = job.image.base != DEFAULT_BASE
+    if own_base:
+        settled = settled_on(python_of_image(job.image.base))
+        return slim_base(settled.stack, job.image, ""), settled
+    flavour, reason = needed_flavour(job.image, job.project, needs.requirements)
+    if flavour is None or machine is None:
+        settled = settled_on(None)
+        if machine is None:
+            reason = "small; no GPU in this run"
+        flavour, why = _flavour_of(settled.stack)
+        if flavour is None:
+            return slim_base(settled.stack, job.image, reason), settled
+        reason = why
+    return _cuda_base(settled_on, flavour, reason)
+
+
+def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
+    """What the stack itself asks of the base."""
+    if stack.wheel is not None and stack.wheel.system_cuda and not stack.cpu:
+        return "cudnn-runtime", f"{stack.wheel.name} brings no CUDA of its own"
+    if stack.forward_compat:
+        return "base", "the driver is older than the CUDA: NVIDIA's cuda-compat is in this base"
+    return None, ""
+
+
+def _cuda_base(settled_on: Callable[[str | None], Settled], flavour: Flavour, reason: str) -> tuple[Base, Settled]:
+    """The first Ubuntu, newest first, whose Python the stack has wheels for and that nvidia/cuda is built on."""
+    failed: Exception | None = None
+    for ubuntu, python in ubuntu_pythons().items():
+        try:
+            settled = settled_on(python)
+        except (ConfigError, GpuContractError) as error:
+            failed = failed or error
+            continue
+        if base := cuda_base(settled.stack, flavour, ubuntu, reason):
+            return base, settled
+        failed = failed or no_cuda_base(settled.stack, flavour)
+    assert failed is not None
+    raise failed
+
+
+def _own_sources(job: Job) -> bool:
+    return bool(job.image.index_url or job.image.find_links)
+
+
+def stack_facts(stack: Stack) -> dict[str, str]:
+    """What was resolved, as plain words: for labels, the receipt and the check of the built image."""
+    facts = {"python": stack.python} if stack.python else {}
+    if stack.wheel is not None:
+        facts |= {stack.wheel.framework: stack.wheel.version, "build": str(stack.build)}
+        if not stack.cpu:
+            facts["cuda"] = stack.wheel.cuda
+            facts |= {key: value for key in ("cudnn", "nccl") if (value := getattr(stack.wheel, key))}
+    return facts
+
+
+def _labels(stack: Stack, architectures: tuple[str, ...]) -> dict[str, str]:
+    labels = {f"seatrial.stack.{name}": value for name, value in stack_facts(stack).items()}
+    if architectures:
+        labels["seatrial.architectures"] = " ".join(architectures)
+    return labels
 
 
 def pip_conf(options: ImageOptions) -> str | None:
@@ -106,30 +234,19 @@ def pip_conf(options: ImageOptions) -> str | None:
     return "\n".join(["[global]", *lines, ""]) if lines else None
 
 
-def _requirements(job: Job, imports: frozenset[str]) -> tuple[Requirements, Choice]:
+def image_needs(job: Job, imports: frozenset[str]) -> Needs:
+    """What the job's target needs from pip, ``image.requirements`` included."""
     if job.target.kind == "recipe":
         found = Requirements(lines=recipe_requirements(job.target.value))
-        choice = Choice(
-            what="packages", value=", ".join(found.lines), reason=f"the recipe {job.target.value} uses them"
-        )
+        needs = Needs(found, f"the recipe {job.target.value}", f"the recipe {job.target.value} uses them")
     else:
         script_dir = (job.project / job.target.value).parent if job.target.kind == "script" else job.project
-        found, choice = project_requirements(job.project, imports, script_dir)
+        needs = project_needs(job.project, imports, script_dir)
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
-    if further:
-        choice = choice.model_copy(
-            update={
-                "value": ", ".join((*found.lines, *further)),
-                "reason": f"{choice.reason}; image.requirements adds {', '.join(further)}",
-            }
-        )
-    return found + Requirements(lines=further), choice
-
-
-def _reason_of_base(options: ImageOptions) -> str:
-    if options.base == ImageOptions.model_fields["base"].default:
-        return "small, and the wheels bring their own CUDA"
-    return "image.base names it"
+    if not further:
+        return needs
+    reason = f"{needs.reason}; image.requirements adds {', '.join(further)}"
+    return replace(needs, requirements=needs.requirements + Requirements(lines=further), reason=reason)
 
 
 def _compiler(compiles: bool) -> tuple[Choice, ...]:

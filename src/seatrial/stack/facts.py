@@ -31,7 +31,7 @@ class Wheel(BaseModel):
         jit_from: it compiles for the GPU at run time with a compiler of its own, from this capability on.
         extra: the package's extra that brings its CUDA libraries, e.g. ``and-cuda``; None: they are dependencies.
         system_cuda: it brings no CUDA and needs the image's.
-        sure: no source contradicts the row.
+        sure: the row was read in its source, not inferred.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

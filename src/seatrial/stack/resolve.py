@@ -97,12 +97,11 @@ def candidates(wants: Wants) -> Iterator[Candidate]:
 
 
 def _preference(candidate: Candidate, wants: Wants) -> tuple[object, ...]:
-    """Sort key, the best first: no stop-gap, the version asked for, sure facts, newest, the index's own build."""
+    """Sort key, the best first: no stop-gap, the version preferred, the newest, the index's own build."""
     wheel = candidate.wheel
     return (
         candidate.forward_compat,
         candidate.cpu == wants.gpu,
-        not wheel.sure,
         wheel.version != wants.prefer,
         _descending(wheel.version),
         not wheel.default,
@@ -126,7 +125,7 @@ def _stack(chosen: Candidate, wants: Wants, machine: Machine) -> Stack:
             f"{machine.described} names no driver: {wheel.name} needs {minimum_driver(wheel.cuda)} or later"
         )
     if not wheel.sure and not chosen.cpu:
-        warnings.append(f"sources disagree on the architectures of {wheel.name}; the built image is asked")
+        warnings.append(f"the architectures of {wheel.name} are not sure")
     return Stack(
         python=chosen.python,
         requirement=_requirement(chosen, local=own_index),

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from seatrial.errors import ConfigError, TargetError
+from seatrial.errors import ConfigError, TargetError, UsageError
 from seatrial.images.plan import pip_conf, plan_image
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
+from seatrial.stack.machine import Machine, parse_target
 
 TORCH = frozenset({"torch", "argparse"})
 SCRIPT = Target(kind="script", value="train.py")
@@ -33,10 +34,12 @@ def planned(
     imports: frozenset[str] = TORCH,
     compiles: bool = False,
     cpu_only: bool = False,
+    machine: Machine | None = None,
+    built_for: str | None = None,
     **image: Any,
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    job = Job(project=project, target=target, image=ImageOptions(**image))
-    return plan_image(job, imports=imports, compiles=compiles, cpu_only=cpu_only)
+    job = Job(project=project, target=target, image=ImageOptions(target=built_for, **image))
+    return plan_image(job, imports=imports, compiles=compiles, cpu_only=cpu_only, machine=machine)
 
 
 def text_of(plan: ImagePlan) -> str:
@@ -98,6 +101,86 @@ def test_a_folder_of_wheels_goes_into_the_build(project: Path, snapshot: Snapsho
     plan, _ = planned(project, find_links=str(wheel.parent))
     assert plan.context_files == {"wheels/thing-1.0-py3-none-any.whl": str(wheel)}
     assert text_of(plan) == snapshot
+
+
+#: Framework → what the target imports.
+FRAMEWORKS = {
+    "torch": frozenset({"torch"}),
+    "tensorflow": frozenset({"tensorflow"}),
+    "transformers": frozenset({"transformers", "datasets"}),
+    "jax": frozenset({"jax", "optax"}),
+    "none": frozenset({"numpy"}),
+}
+
+
+@pytest.mark.parametrize("flavour", ["cpu", "slim", "base", "cudnn-runtime", "devel"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_framework_on_every_flavour(
+    project: Path, framework: str, flavour: str, snapshot: SnapshotAssertion
+) -> None:
+    options = {} if flavour in ("cpu", "slim") else {"flavour": flavour}
+    machine = parse_target("driver=580.65.06,gpu=H100")
+    plan, choices = planned(
+        project, imports=FRAMEWORKS[framework], cpu_only=flavour == "cpu", machine=machine, **options
+    )
+    reasons = "\n".join(f"{choice.what}: {choice.value}: {choice.reason}" for choice in choices)
+    assert f"{text_of(plan)}\n{reasons}" == snapshot
+
+
+def test_the_base_follows_the_stack(project: Path) -> None:
+    bases = {
+        "torch==1.13.1": "python:3.10-slim-bookworm",
+        "torch==2.9.0": "python:3.11-slim-bookworm",
+        "tensorflow==2.13.0": "nvidia/cuda:11.8.0-cudnn8-runtime-ubuntu22.04",  # brings no CUDA of its own
+    }
+    machine = parse_target("driver=535.129,gpu=T4")
+    for line, base in bases.items():
+        (project / "requirements.txt").write_text(f"{line}\n")
+        assert planned(project, imports=frozenset(), machine=machine)[0].base == base
+    (project / "requirements.txt").write_text("torch==2.13.0+cu130\n")
+    plan, choices = planned(project, machine=parse_target("driver=535.129,gpu=H100"))
+    assert plan.base == "nvidia/cuda:13.0.3-base-ubuntu24.04"
+    assert "cuda-compat" in choices[0].reason
+
+
+def test_cuda_code_is_compiled_in_a_stage_of_its_own(project: Path) -> None:
+    (project / "kernel.cu").touch()
+    plan, choices = planned(project)
+    assert plan.dockerfile is not None
+    assert "FROM nvidia/cuda:13.0.3-devel-ubuntu24.04 AS builder" in plan.dockerfile
+    assert plan.base == "nvidia/cuda:13.0.3-base-ubuntu24.04"
+    assert "kernel.cu" in choices[0].reason
+
+
+def test_a_target_is_built_for_without_a_gpu_here(project: Path) -> None:
+    plan, _ = planned(project, cpu_only=True, built_for="driver=535.129,gpu=A4000")
+    assert "torch==2.13.0+cu126" in plan.context_texts["requirements.txt"]
+    assert plan.stack == {"python": "3.11", "torch": "2.13.0", "build": "cu126", "cuda": "12.6"} | {
+        "cudnn": "9.10.2.21",
+        "nccl": "2.29.3",
+    }
+
+
+def test_slimming_follows_what_the_source_shows(project: Path, snapshot: SnapshotAssertion) -> None:
+    (project / "train.py").write_text("import torch\ntorch.fft.fft(x)\nmodel = DataParallel(model)\n")
+    plan, _ = planned(project, slim="arch", built_for="h100")
+    assert plan.architectures == ("9.0",)
+    assert "--unused compile,linalg,nvshmem,random,sparse,sparselt --arch 90" in str(plan.dockerfile)
+    assert text_of(plan) == snapshot
+    assert planned(project, slim="unused", built_for="h100", compiles=True)[0].tag != plan.tag
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"slim": "arch"}, "needs to know the GPUs"),
+        ({"slim": "unused", "imports": frozenset({"tensorflow"})}, "knows the libraries of torch only"),
+        ({"built_for": "h1000"}, "no GPU is known as 'h1000'"),
+    ],
+)
+def test_what_cannot_be_built_is_named(project: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        planned(project, **options)
 
 
 def test_a_ready_image_is_not_built(project: Path) -> None:

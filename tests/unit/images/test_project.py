@@ -6,19 +6,15 @@ import pytest
 
 from seatrial.errors import ConfigError
 from seatrial.images.packages import packages_of_imports
-from seatrial.images.project import TORCH_CPU_INDEX, TORCH_VERSION, project_requirements, settle_torch
-from seatrial.images.requirements import Requirements
+from seatrial.images.project import LOCK, Needs, project_needs
 
-TORCH = f"torch=={TORCH_VERSION}"
+
+def needs_of(project: Path, *imports: str) -> Needs:
+    return project_needs(project, frozenset(imports), project)
 
 
 def lines_of(project: Path, *imports: str) -> tuple[str, ...]:
-    return project_requirements(project, frozenset(imports), project)[0].lines
-
-
-def settled(*lines: str, imports: tuple[str, ...] = ("torch",), constraints: tuple[str, ...] = ()) -> tuple[str, ...]:
-    found = Requirements(lines, constraints)
-    return settle_torch(found, frozenset(imports), cpu_only=False, own_sources=False)[0].lines
+    return needs_of(project, *imports).requirements.lines
 
 
 def test_imports_become_packages(tmp_path: Path) -> None:
@@ -49,9 +45,9 @@ def test_pyproject_extras_give_what_is_imported(tmp_path: Path) -> None:
 
 def test_a_pyproject_without_dependencies_falls_back_to_imports(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.seatrial]\ngpus = "none"\n[project]\nname = "x"\n')
-    found, choice = project_requirements(tmp_path, frozenset({"yaml"}), tmp_path)
-    assert found.lines == ("pyyaml",)
-    assert "taken from the imports" in choice.reason
+    found = needs_of(tmp_path, "yaml")
+    assert found.requirements.lines == ("pyyaml",)
+    assert "taken from the imports" in found.choice.reason
 
 
 @pytest.mark.parametrize(
@@ -68,52 +64,63 @@ def test_a_bad_pyproject_is_named(tmp_path: Path, text: str, message: str) -> No
         lines_of(tmp_path, "numpy")
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ((), (TORCH, "numpy")),
-        (("torch", "numpy"), (TORCH, "numpy")),
-        (("numpy<2", "Torch>=2.6"), ("numpy<2", TORCH)),
-        (("torch==2.6.0",), ("torch==2.6.0",)),
-        (("torch<2.9",), ("torch<2.9",)),
-        (("torch>=2.14",), ("torch>=2.14",)),
-        (("torchvision", "torch"), ("torchvision", TORCH, "numpy")),
-        (("torchvision==0.20.0",), ("torchvision==0.20.0", "torch", "numpy")),
-        (("torch @ https://e.org/torch-2.0-cp311-none-any.whl",),) * 2,
-    ],
-)
-def test_torch_is_fixed_where_it_is_open(lines: tuple[str, ...], expected: tuple[str, ...]) -> None:
-    if "torch @" in str(lines):
-        assert settled(*lines)[0] == expected[0]
-    else:
-        assert settled(*lines) == expected
-
-
-def test_a_constraint_decides_on_torch() -> None:
-    assert settled("torch", "numpy", constraints=("torch==2.8.0",)) == ("torch", "numpy")
-
-
-def test_no_torch_where_nothing_imports_it() -> None:
-    assert settle_torch(Requirements(("numpy",)), frozenset({"numpy"}), cpu_only=True, own_sources=False) == (
-        Requirements(("numpy",)),
-        None,
-        [],
+def test_uv_lock_fixes_versions_but_not_those_of_one_build(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "x"\nrequires-python = ">=3.12"\ndependencies = ["torch", "einops"]\n'
     )
+    (tmp_path / "uv.lock").write_text(
+        "version = 1\n"
+        '[[package]]\nname = "x"\nversion = "0.1"\nsource = { virtual = "." }\n'
+        '[[package]]\nname = "einops"\nversion = "0.8.1"\nsource = { registry = "https://pypi.org/simple" }\n'
+        '[[package]]\nname = "torch"\nversion = "2.9.1"\nsource = { registry = "https://pypi.org/simple" }\n'
+        '[[package]]\nname = "nvidia-cudnn-cu12"\nversion = "9"\nsource = { registry = "https://pypi.org/simple" }\n'
+        '[[package]]\nname = "numpy"\nversion = "1"\nsource = { registry = "https://pypi.org/simple" }\n'
+        '[[package]]\nname = "numpy"\nversion = "2"\nsource = { registry = "https://pypi.org/simple" }\n'
+    )
+    found = needs_of(tmp_path, "torch")
+    assert found.requirements.lines == ("torch", "einops")
+    assert found.requirements.constraints == ("einops==0.8.1", "torch==2.9.1")
+    assert str(found.python) == ">=3.12"
 
 
-@pytest.mark.parametrize(
-    ("cpu_only", "own_sources", "options", "index", "build"),
-    [
-        (True, False, (), TORCH_CPU_INDEX, f"CPU, from {TORCH_CPU_INDEX}"),
-        (True, True, (), None, "as your index has it"),
-        (True, False, ("--index-url https://e.org/simple",), None, "as your index has it"),
-        (False, False, (), None, "CUDA"),
-    ],
-)
-def test_which_build_of_torch(
-    cpu_only: bool, own_sources: bool, options: tuple[str, ...], index: str | None, build: str
-) -> None:
-    found = Requirements(("torch",), options=options)
-    _, extra, choices = settle_torch(found, frozenset({"torch"}), cpu_only=cpu_only, own_sources=own_sources)
-    assert extra == index
-    assert choices[-1].value == build
+def test_setup_py_is_read_and_not_run(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text(
+        "from setuptools import setup\nraise SystemExit('run!')\nneeds = ['numpy>=1.26', 'torch']\n"
+        "setup(name='x', install_requires=needs, python_requires='>=3.9')\n"
+    )
+    found = needs_of(tmp_path, "numpy")
+    assert (found.requirements.lines, str(found.python), found.source) == (
+        ("numpy>=1.26", "torch"),
+        ">=3.9",
+        "setup.py",
+    )
+    (tmp_path / "setup.py").write_text("setup(\n install_requires=[\n  'torch=2'])\n")
+    with pytest.raises(ConfigError, match=r"^setup.py:3: 'torch=2'"):
+        needs_of(tmp_path, "numpy")
+
+
+def test_the_pip_part_of_environment_yml(tmp_path: Path) -> None:
+    (tmp_path / "environment.yml").write_text(
+        "name: x\ndependencies:\n  - python=3.10\n  - pytorch\n  - pip:\n    - einops>=0.8\n"
+    )
+    found = needs_of(tmp_path, "torch", "einops")
+    assert (found.requirements.lines, str(found.python)) == (("einops>=0.8", "torch"), "==3.10.*")
+    (tmp_path / "environment.yml").write_text("dependencies:\n  - pip:\n    - einops = 1\n")
+    with pytest.raises(ConfigError, match=r"^environment.yml:3: 'einops = 1'"):
+        needs_of(tmp_path, "torch")
+    (tmp_path / "environment.yml").write_text("a: [\n")
+    with pytest.raises(ConfigError, match=r"^environment.yml:2: not YAML"):
+        needs_of(tmp_path, "torch")
+
+
+def test_transformers_gets_what_it_asks_for_by_itself(tmp_path: Path) -> None:
+    assert lines_of(tmp_path, "transformers", "torch") == ("torch", "transformers", "accelerate")
+    (tmp_path / "train.py").write_text("from transformers import BitsAndBytesConfig\n")
+    assert lines_of(tmp_path, "transformers")[-2:] == ("accelerate", "bitsandbytes")
+
+
+def test_a_lock_of_ours_is_followed(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text("numpy==2.1.0\n")
+    found = needs_of(tmp_path, "numpy")
+    assert found.requirements.constraints == ("numpy==2.1.0",)
+    assert LOCK in found.reason

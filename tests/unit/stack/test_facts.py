@@ -18,7 +18,7 @@ def test_every_row_names_its_source_and_confidence(name: str) -> None:
     assert rows
     for row in rows:
         assert row["source"] in data["sources"], row
-        assert row["confidence"] in ("high", "medium", "low", "conflict"), row
+        assert row["confidence"] in ("high", "medium", "low"), row
 
 
 def test_drivers() -> None:

@@ -1,0 +1,121 @@
+"""The base image by need: slim Python when the wheels bring CUDA, an nvidia/cuda image when something else needs it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import Version
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements import Requirements, canonical_name
+from seatrial.job.model import Flavour, ImageOptions
+from seatrial.job.plan import Choice
+from seatrial.stack.facts import CudaImage, cuda_images, table
+from seatrial.stack.resolve import Stack
+
+DEFAULT_BASE: str = ImageOptions.model_fields["base"].default
+
+#: Packages that compile CUDA code with nvcc when pip installs them from source. Source: their install pages.
+_COMPILED_BY_PIP = ("flash-attn", "apex", "causal-conv1d", "mamba-ssm", "deepspeed", "pointnet2-ops", "pytorch3d")
+
+#: Debian 12 and 11, from which many images are made, and their python3; https://packages.debian.org/python3.
+_PYTHON_OF_DEBIAN = {"bookworm": "3.11", "bullseye": "3.9", "trixie": "3.13"}
+
+#: What Ubuntu's images lack for a virtual environment.
+_UBUNTU_PYTHON = ("python3", "python3-venv")
+
+
+@dataclass(frozen=True)
+class Base:
+    """Images to build from.
+
+    Attributes:
+        image: of the final stage. builder: of the builder stage, where that needs more, or None.
+        system_packages: Debian packages that the base needs before anything else.
+    """
+
+    image: str
+    builder: str | None
+    system_packages: tuple[str, ...]
+    choice: Choice
+
+
+def python_of_image(image: str) -> str | None:
+    """The Python that an image of this name has, as far as its name tells."""
+    name = image.partition("@")[0]
+    repository, _, tag = name.rpartition("/")[2].partition(":")
+    if repository == "python" and (match := re.match(r"(\d+\.\d+)", tag)):
+        return match[1]
+    ubuntu: dict[str, str] = table("nvidia_images")["python"]
+    release = re.search(r"ubuntu[:-]?(\d\d\.04)", name)
+    if release:
+        return ubuntu.get(release[1])
+    debian = re.search("|".join(_PYTHON_OF_DEBIAN), tag) if repository == "debian" else None
+    return _PYTHON_OF_DEBIAN[debian[0]] if debian else None
+
+
+def needed_flavour(options: ImageOptions, project: Path, found: Requirements) -> tuple[Flavour | None, str]:
+    """(kind of nvidia/cuda image, why); None where slim Python does. Known before any framework is settled."""
+    if options.flavour is not None:
+        return options.flavour, "image.flavour names it"
+    compiled = [line for line in found.lines if canonical_name(line) in _COMPILED_BY_PIP]
+    if compiled:
+        return "devel", f"{compiled[0]} compiles CUDA code when it is installed"
+    sources = [path.name for pattern in ("*.cu", "csrc/*.cu", "src/*.cu") for path in sorted(project.glob(pattern))]
+    if sources:
+        return "devel", f"the project has CUDA code ({sources[0]})"
+    return None, "small, and the wheels bring their own CUDA"
+
+
+def slim_base(stack: Stack, options: ImageOptions, reason: str) -> Base:
+    """The official slim Python, or what the user names."""
+    if options.base != DEFAULT_BASE:
+        return Base(options.base, None, (), Choice(what="base image", value=options.base, reason="image.base names it"))
+    image = DEFAULT_BASE.replace("3.11", stack.python) if stack.python else DEFAULT_BASE
+    return Base(image, None, (), Choice(what="base image", value=image, reason=reason))
+
+
+def ubuntu_pythons() -> dict[str, str]:
+    """Ubuntu release → its Python, for the releases of nvidia/cuda images, newest first."""
+    pythons: dict[str, str] = table("nvidia_images")["python"]
+    return dict(sorted(pythons.items(), reverse=True))
+
+
+def cuda_base(stack: Stack, flavour: Flavour, ubuntu: str, reason: str) -> Base | None:
+    """The nvidia/cuda image of the stack's CUDA on this Ubuntu; None where there is none.
+
+    With ``devel`` the compiler stays in the builder stage and the final image is ``base``.
+    """
+    image = _release(stack, ubuntu)
+    if image is None:
+        return None
+    final = "base" if flavour == "devel" else flavour
+    tag = image.tag(final, ubuntu)
+    if flavour == "devel":
+        reason += "; nvcc stays in the builder stage"
+    choice = Choice(what="base image", value=tag, reason=reason)
+    builder = image.tag("devel", ubuntu) if flavour == "devel" else None
+    return Base(tag, builder, _UBUNTU_PYTHON, choice)
+
+
+def no_cuda_base(stack: Stack, flavour: Flavour) -> ConfigError:
+    """There is no nvidia/cuda image for the CUDA of this stack."""
+    cuda = stack.wheel.cuda if stack.wheel else "?"
+    return ConfigError(
+        f"no nvidia/cuda image of CUDA {cuda} is known with flavour {flavour}",
+        cause="NVIDIA publishes none, or has deleted it",
+        run='in seatrial.toml: [image] base = "…", an image of yours',
+    )
+
+
+def _release(stack: Stack, ubuntu: str) -> CudaImage | None:
+    """The newest patch of the stack's CUDA; of the newest CUDA there is when the stack names none."""
+    wanted = Version(stack.wheel.cuda).release[:2] if stack.wheel and not stack.cpu else None
+    fitting = [
+        image
+        for image in cuda_images()
+        if ubuntu in image.ubuntu and (wanted is None or Version(image.cuda).release[:2] == wanted)
+    ]
+    return max(fitting, key=lambda image: Version(image.cuda)) if fitting else None

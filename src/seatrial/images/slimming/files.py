@@ -1,0 +1,100 @@
+"""Level ``files``: what no run reads. Tests, headers, static archives, build tools, profilers' parts, debug symbols."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from re import Pattern
+
+from seatrial.images.slimming.compact import compact
+from seatrial.images.slimming.elf import is_elf
+from seatrial.images.slimming.report import Report
+
+#: Folders by path below site-packages → why. numpy's, sympy's and networkx's tests; torch's own are in torch/test.
+_FOLDERS: tuple[tuple[Pattern[str], str], ...] = (
+    (re.compile(r"(^|/)tests?$"), "tests"),
+    (re.compile(r"^nvidia/[^/]+/(bin|nvvm|src)$"), "CUDA build tools"),
+)
+
+#: Headers: what compiles at run time reads them, and then they stay.
+_HEADERS: tuple[tuple[Pattern[str], str], ...] = (
+    (re.compile(r"^(torch|nvidia/[^/]+|tensorflow)/include$"), "headers"),
+    (re.compile(r"^torch/share/cmake$"), "headers"),
+)
+
+_FILES: tuple[tuple[Pattern[str], str], ...] = (
+    (re.compile(r"\.a$"), "static archives"),
+    (re.compile(r"^torch/bin/(?!torch_shm_manager)"), "build tools of torch"),  # `import torch` asks for that one
+    # A second copy of NVRTC that nothing in torch, cuDNN or cuBLAS names (strings of their libraries, CUDA 13.0).
+    (re.compile(r"/libnvrtc(-builtins)?\.alt\.so"), "duplicate compilers"),
+    # CUPTI's kernel-counter parts: Nsight asks for them. libcupti itself stays, libtorch_cpu is linked to it.
+    (re.compile(r"/lib(nvperf_host|nvperf_target|pcsamplingutil|checkpoint)\.so"), "nvperf"),
+    (re.compile(r"^triton/(FileCheck|instrumentation/libGPUInstrumentationTestLib\.so)$"), "tests"),
+)
+
+#: Tests that a package imports when it runs. numpy/testing imports numpy._core.tests._natype.
+_NEEDED = re.compile(r"^numpy/_core/tests$")
+
+_LEAST_DUPLICATE = 1_000_000
+
+
+def slim_files(site: Path, report: Report, *, keep_headers: bool) -> None:
+    """Remove them from one site-packages."""
+    rules = _FOLDERS if keep_headers else _FOLDERS + _HEADERS
+    for folder, reason in list(_matching(site, rules, folders=True)):
+        if folder.exists():
+            report.add(reason, size_of(folder))
+            shutil.rmtree(str(folder))
+    for path, reason in list(_matching(site, _FILES, folders=False)):
+        report.add(reason, size_of(path))
+        path.unlink()
+    _link_duplicates(site, report)
+    for path in libraries(site):
+        report.add("symbol tables and debug information", compact(path, []))
+
+
+def libraries(site: Path) -> list[Path]:
+    """Every shared library, symbolic links left out."""
+    return [
+        path
+        for path in sorted(site.rglob("*"))
+        if ".so" in path.name and path.is_file() and not path.is_symlink() and is_elf(path)
+    ]
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder; a symbolic link has none."""
+    if path.is_symlink():
+        return 0
+    if path.is_file():
+        return path.stat().st_size
+    return sum(size_of(child) for child in path.iterdir())
+
+
+def _matching(site: Path, rules: tuple[tuple[Pattern[str], str], ...], *, folders: bool) -> Iterator[tuple[Path, str]]:
+    for parent, names, files in os.walk(str(site)):
+        for name in sorted(names if folders else files):
+            path = Path(parent) / name
+            shown = path.relative_to(site).as_posix()
+            reason = next((reason for rule, reason in rules if rule.search(shown)), None)
+            if reason and not _NEEDED.search(shown):
+                yield path, reason
+
+
+def _link_duplicates(site: Path, report: Report) -> None:
+    """Wheels cannot hold symbolic links, so a library and its two shorter names are three files."""
+    seen: dict[tuple[str, str], Path] = {}
+    for path in libraries(site):
+        if path.stat().st_size < _LEAST_DUPLICATE:
+            continue
+        key = (str(path.parent), hashlib.sha256(path.read_bytes()).hexdigest())
+        if key in seen:
+            report.add("duplicate libraries", path.stat().st_size)
+            path.unlink()
+            path.symlink_to(seen[key].name)
+        else:
+            seen[key] = path
