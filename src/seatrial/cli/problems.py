@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sys
 import tempfile
@@ -11,7 +12,7 @@ import traceback
 from rich.console import Console
 from rich.text import Text
 
-from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, SeatrialError
+from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, GpuContractError, SeatrialError
 
 
 def report(error: Exception, argv: list[str]) -> int:
@@ -19,6 +20,8 @@ def report(error: Exception, argv: list[str]) -> int:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if isinstance(error, SeatrialError):
         _print(console, error.message, error.cause, error.run)
+        if isinstance(error, GpuContractError):
+            second_opinion(console)
         return error.exit_code
     if (usage := _usage_problem(error, argv)) is not None:
         _print(console, *usage)
@@ -27,6 +30,13 @@ def report(error: Exception, argv: list[str]) -> int:
         _print(console, f"{error.filename or 'A file'} cannot be written: {error.strerror}", None, "df -h . /tmp")
         return EXIT_ENGINE
     return _unexpected(console, error)
+
+
+def second_opinion(console: Console) -> None:
+    """What doctor sees of the host, for a GPU contract that is broken."""
+    from seatrial.doctor import examine  # only now: no other error needs it
+
+    console.print(Text(examine.second_opinion(os.environ)))
 
 
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:

@@ -9,7 +9,8 @@ import typer
 
 from seatrial.cli.job_flags import Words, read_job, takes_job
 from seatrial.cli.screen import Screen
-from seatrial.errors import EXIT_DONE, SeatrialError
+from seatrial.doctor.examine import second_opinion
+from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
 from seatrial.runs import launch
 from seatrial.runs.finalise import finalise
 from seatrial.runs.launch import Prepared
@@ -50,7 +51,10 @@ def run(
         return EXIT_DONE
     with interrupt_stops(prepared.run, environ, screen.say):
         follow(prepared.run, screen.write, environ, say=screen.say)
-    return _receipt(prepared, environ, screen)
+    exit_code = _receipt(prepared, environ, screen)
+    if exit_code == EXIT_GPU_CONTRACT:
+        screen.say(second_opinion(environ))
+    return exit_code
 
 
 def _receipt(prepared: Prepared, environ: dict[str, str], screen: Screen) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.doctor.chain import CHAIN, HOST, Layer
@@ -47,8 +47,17 @@ def examine(
     return [results[check.id] for layer in layers for check in layer.checks]
 
 
-def first_broken(environ: dict[str, str]) -> Finding | None:
-    """What is broken first on the host, for a run whose GPU contract failed; None when the host is healthy."""
+def second_opinion(environ: Mapping[str, str]) -> str:
+    """What a run whose GPU contract failed says of the host, and where to look next. Never raises."""
+    finding = first_broken(environ)
+    if finding is None:
+        return "The host's part of the chain is healthy; the container's: seatrial doctor --image IMAGE"
+    fix = f"\n  run: {finding.fix}" if finding.fix else ""
+    return f"The first broken link on this host: {finding.message}{fix}\n  all: seatrial doctor"
+
+
+def first_broken(environ: Mapping[str, str]) -> Finding | None:
+    """What is broken first on the host, in under 1.5 s; None when the host is healthy."""
     layers = [layer for layer in CHAIN if layer.name in HOST]
     broken = (result for result in examine(Machine(environ), layers) if result.verdict.status == "broken")
     result = next(broken, None)
