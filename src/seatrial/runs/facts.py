@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from seatrial.job.plan import Gpu
 from seatrial.probe import driver_files, nvml
 from seatrial.probe.driver_files import DriverFiles
 from seatrial.probe.nvml import Inventory
+from seatrial.stack.machine import Machine, this_machine
 from seatrial.system import command
 
 
@@ -40,6 +41,11 @@ class HostFacts:
             gpu.uuid: (gpu.utilization_pct or 0) / 100 + (gpu.memory_used_bytes or 0) / max(1, gpu.memory_bytes)
             for gpu in self.inventory.gpus
         }
+
+    def machine(self, gpus: Sequence[Gpu] | None = None) -> Machine:
+        """Driver and GPUs as the resolver wants them: of these GPUs, or of all that are here."""
+        chosen = self.gpus if gpus is None else gpus
+        return this_machine(self.inventory.driver_version, [(gpu.name, gpu.compute_capability) for gpu in chosen])
 
 
 def read_host(environ: Mapping[str, str]) -> HostFacts:

@@ -160,7 +160,7 @@ class _Parts:
 
 
 def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> _Parts:
-    image, image_choices = _image(job, site, script, cpu_only=not gpus)
+    image, image_choices = _image(job, site, script, gpus)
     way_in = injection.choose(
         site.engine,
         gpus,
@@ -224,10 +224,15 @@ def _with_recipes(container: ContainerPlan, image: ImagePlan, site: Site) -> tup
     return container.model_copy(update={"mounts": (*container.mounts, wheel)}), {"PYTHONPATH": path}
 
 
-def _image(job: Job, site: Site, script: ScriptFacts, *, cpu_only: bool) -> tuple[ImagePlan, tuple[Choice, ...]]:
+def _image(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """The image to build, or the ready one with what it says of itself filled in."""
     image, choices = plan_image(
-        job, imports=frozenset(script.imports), compiles=script.compiler_evidence is not None, cpu_only=cpu_only
+        job,
+        imports=frozenset(script.imports),
+        compiles=script.compiler_evidence is not None,
+        cpu_only=not gpus,
+        machine=site.host.machine(gpus),
+        multi_gpu=len(gpus) > 1 or script.multi_gpu_evidence is not None,
     )
     if image.build:
         return image, choices
