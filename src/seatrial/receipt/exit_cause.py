@@ -108,7 +108,7 @@ def _stopped(case: Case) -> str | None:
     clean_end = "; the target ended cleanly" if _exit_code(case) == 0 else ""
     after = format_seconds(_run_s(case, stops[0]))
     if any(moment.keys.get("origin") == "user" for moment in signals):
-        return f"Stopped by the user after {after} (Ctrl-C or seatrial runs stop){clean_end}"
+        return f"Stopped by the user after {after}{clean_end}"
     return f"Stopped from outside by {name} after {after}{clean_end}"
 
 

@@ -120,7 +120,7 @@ def _warnings(case: Case) -> tuple[str, ...]:
     """Sentences no reader may miss, the loudest first."""
     evidence, warnings = case.evidence, []
     if case.plan.agent.gpu_mode == "auto-cpu":
-        warnings.append("This ran on the CPU: --gpus auto found no GPU to use. Ask with --gpus all to insist")
+        warnings.append("This ran on the CPU: --gpus auto found no GPU to use; --gpus all would have refused to start")
     warnings += [warning for warning in case.plan.warnings if warning not in warnings]
     kills = evidence.exited.number("oom_kills") if evidence.exited else None
     if kills and kills > 0 and evidence.exited and evidence.exited.number("exit_code") == 0:
