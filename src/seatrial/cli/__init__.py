@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "cdi": ("cdi", "Write a CDI spec of this machine's GPUs, or check those that are there."),
     "dashboard": ("dashboard", "A web page: live GPUs, runs, curves, receipts, comparison."),
     "exporter": ("exporter", "Serve GPUs, containers and runs to Prometheus."),
+    "sweep": ("sweep", "Run a job with several settings and compare them."),
     "k8s": ("k8s", "Clusters: cleanup removes what seatrial made there."),
     "prune": ("prune", "Delete ended runs and give their disk back."),
 }

@@ -1,0 +1,55 @@
+"""``seatrial dashboard``: the web page over runs and live telemetry."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seatrial.errors import EXIT_DONE, UsageError
+from seatrial.runs.store import RunStore
+from seatrial.system.address import is_loopback, parse_address
+from seatrial.telemetry.engines import Names
+from seatrial.telemetry.reading import Reader
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+#: A token of one's own; the command line would show it to every user of the machine.
+TOKEN_VARIABLE = "SEATRIAL_DASHBOARD_TOKEN"
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+def dashboard(
+    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8765",
+    interval_s: Annotated[float, typer.Option("--interval", "-i", help="Seconds between readings.")] = 1.0,
+    project: Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="Whose runs to show.")] = Path(),
+) -> int:
+    """A web page: live GPUs, runs with logs, curves and receipts, two runs side by side.
+
+    Off this machine (--listen 0.0.0.0:8765) a token is needed; it is printed, or set it in SEATRIAL_DASHBOARD_TOKEN.
+    """
+    try:
+        from seatrial.dashboard import server
+        from seatrial.dashboard.feed import Feed
+    except ImportError as error:
+        raise UsageError(
+            f"The dashboard needs {error.name}, which is not installed", run="pip install 'seatrial[dashboard]'"
+        ) from error
+    if not 0.2 <= interval_s <= 60:
+        raise UsageError(f"An interval of {interval_s:g} s is out of range: 0.2 to 60", run="seatrial dashboard -i 1")
+    host, port = parse_address(listen, "dashboard", 8765)
+    token = os.environ.get(TOKEN_VARIABLE) or (None if is_loopback(host) else secrets.token_urlsafe(24))
+    store = RunStore(project.absolute())
+    reader = Reader(Names(os.environ))
+    feed = Feed(reader.read, interval_s=interval_s, tend=server.Housekeeping(store, dict(os.environ)))
+    made = server.make_app(store, feed, token)
+    sock = server.listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{sock.getsockname()[1]}/" + (f"?token={token}" if token else "")
+    print(f"seatrial dashboard: {address}", file=sys.stderr, flush=True)
+    server.serve(made, sock)
+    return EXIT_DONE

@@ -1,0 +1,88 @@
+"""Feed: one thread that reads, however many pages look; each reading is turned into bytes once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from seatrial.telemetry.reading import Read
+
+#: Readings that a page gets at once when it opens: ten minutes at one a second.
+HISTORY = 600
+
+#: What the graphs need of a GPU; the rest of a reading is only shown as it is now.
+_GRAPHED = ("index", "mig", "name", "uuid", "utilization_pct", "sm_activity_pct", "tensor_activity_pct",
+            "dram_activity_pct", "memory_used_bytes", "memory_total_bytes", "temperature_c", "power_w")  # fmt: skip
+
+#: A comment line keeps proxies from closing a stream in which nothing happens.
+_KEEP_ALIVE_S = 15.0
+
+
+class Feed:
+    """Readings for server-sent events.
+
+    Args:
+        read: one reading. tend: called after each, in the same thread, for slow housekeeping.
+    """
+
+    def __init__(self, read: Read, *, interval_s: float = 1.0, tend: Callable[[], None] = lambda: None) -> None:
+        self._read, self._interval_s, self._tend = read, interval_s, tend
+        self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
+        self._latest = b""
+        self._number = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed: asyncio.Event | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="readings", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read. Call from the server's event loop."""
+        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._done.set()
+
+    def history(self) -> list[dict[str, Any]]:
+        """The last readings, as much of them as is graphed."""
+        return list(self._history)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Server-sent events, one a reading; a page too slow for that gets the newest when it is ready again."""
+        assert self._changed is not None
+        seen = -1
+        while not self._done.is_set():
+            if seen != self._number and self._latest:
+                seen = self._number
+                yield self._latest
+            try:
+                await asyncio.wait_for(self._changed.wait(), _KEEP_ALIVE_S)
+            except asyncio.TimeoutError:
+                yield b": still here\n\n"
+
+    def _go_on(self) -> None:
+        due_s = time.monotonic()
+        while not self._done.wait(max(0.0, due_s - time.monotonic())):
+            due_s = max(due_s + self._interval_s, time.monotonic())
+            reading = self._read()
+            graphed = [{key: gpu.get(key) for key in _GRAPHED} for gpu in reading["gpus"]]
+            self._history.append({"t": reading["t"], "gpus": graphed, "cpu_cores": reading["machine"]["cpu_cores"]})
+            self._latest = b"data: " + json.dumps(reading, separators=(",", ":")).encode() + b"\n\n"
+            self._number += 1
+            assert self._loop is not None
+            try:
+                self._loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:  # the server has ended meanwhile
+                return
+            self._tend()
+
+    def _wake(self) -> None:
+        """Everybody who waits goes on; who comes later waits for the next."""
+        assert self._changed is not None
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,104 @@
+"""Guard: who may ask, and what a browser may do with the answer.
+
+Only GET and HEAD pass, and nothing they reach changes anything, so there is nothing to forge. On the loopback address
+the Host header must be a loopback name: a page of another site that points its own name at 127.0.0.1 is turned away.
+Anywhere else a token is needed: once as ``?token=``, which becomes a cookie, or as a bearer token.
+"""
+
+from __future__ import annotations
+
+import hmac
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from seatrial.system.address import is_loopback
+
+COOKIE = "seatrial-token"
+
+#: Scripts and styles of our own only; plotly sets style attributes, which can neither load nor run anything.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """ASGI middleware.
+
+    Args:
+        token: required from everybody when not None; None is for the loopback address.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("content-security-policy", POLICY)
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("Only GET: nothing can be changed here.\n", 405)
+        headers = Headers(scope=scope)
+        if self._token is None:
+            host = headers.get("host", "")
+            name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+            if is_loopback(name.removeprefix("[").removesuffix("]")):
+                return None
+            return PlainTextResponse("This page answers to localhost and 127.0.0.1 only.\n", 403)
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        if "token" in query:
+            return self._log_in(scope, query)
+        if self._matches(_cookie(headers.get("cookie", ""))) or self._matches(
+            headers.get("authorization", "").removeprefix("Bearer ")
+        ):
+            return None
+        return PlainTextResponse("A token is needed: open the address that seatrial dashboard printed.\n", 401)
+
+    def _log_in(self, scope: Scope, query: dict[str, list[str]]) -> Response:
+        """The token leaves the address bar, and with it history and logs."""
+        token = query.pop("token")[0]
+        if not self._matches(token):
+            return PlainTextResponse("This is not the token.\n", 401)
+        rest = urlencode(query, doseq=True)
+        path = "/" + scope["path"].lstrip("/\\")  # never another site's address
+        answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
+        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", path="/")
+        return answer
+
+    def _matches(self, given: str) -> bool:
+        assert self._token is not None
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+
+
+def _cookie(header: str) -> str:
+    try:
+        morsel = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return morsel.value if morsel else ""

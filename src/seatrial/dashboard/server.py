@@ -1,0 +1,121 @@
+"""The server: our page and script, plotly's own file from its package, and the API behind the guard."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import importlib.util
+import socket
+from collections.abc import AsyncIterator, Mapping
+from importlib import resources
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from seatrial.dashboard.api import Api
+from seatrial.dashboard.feed import Feed
+from seatrial.dashboard.guard import Guard
+from seatrial.errors import SeatrialError, UsageError
+from seatrial.runs.finalise import finalise
+from seatrial.runs.store import RunStore
+
+_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+#: Open streams do not hold the end up.
+_SHUTDOWN_S = 1
+
+
+def make_app(store: RunStore, feed: Feed, token: str | None) -> Starlette:
+    """The ASGI application. Raises UsageError when plotly is not installed."""
+    files = {name: _File(data, Path(name).suffix) for name, data in _static().items()}
+    files["plotly.js"] = _File(_plotly().read_bytes(), ".js")
+
+    def serve(name: str) -> Route:
+        async def answer(request: Request) -> Response:
+            return files[name].answer(request)
+
+        return Route("/" if name == "index.html" else f"/{name}", answer)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        feed.start()
+        yield
+        feed.stop()
+
+    routes = [*(serve(name) for name in files), *Api(store, feed).routes()]
+    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)], lifespan=lifespan)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises UsageError when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except OSError as error:
+        made.close()
+        other = port + 1 if port < 65535 else 8765
+        raise UsageError(
+            f"Cannot listen on {host}:{port}: {error.strerror}", run=f"seatrial dashboard --listen {host}:{other}"
+        ) from error
+    return made
+
+
+def serve(app: Starlette, sock: socket.socket) -> None:
+    """Until SIGINT or SIGTERM."""
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_SHUTDOWN_S, server_header=False)
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[sock])
+
+
+class Housekeeping:
+    """Makes the receipts of runs that have ended, as ``runs ls`` does; asks engines every ``every`` readings."""
+
+    def __init__(self, store: RunStore, environ: Mapping[str, str], every: int = 10) -> None:
+        self._store, self._environ, self._every, self._turn = store, environ, every, 0
+
+    def __call__(self) -> None:
+        self._turn += 1
+        if self._turn % self._every:
+            return
+        for run in self._store.all():
+            if run.summary() is None:
+                try:
+                    finalise(run, self._environ)
+                except SeatrialError:  # its engine does not answer, or its plan is of another version: the list says so
+                    continue
+
+
+class _File:
+    """A file in memory, plain and gzipped."""
+
+    def __init__(self, data: bytes, suffix: str) -> None:
+        self._plain, self._zipped, self._type = data, gzip.compress(data, 6), _TYPES[suffix]
+
+    def answer(self, request: Request) -> Response:
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(self._zipped, media_type=self._type, headers={"content-encoding": "gzip"})
+        return Response(self._plain, media_type=self._type)
+
+
+def _static() -> dict[str, bytes]:
+    folder = resources.files("seatrial.dashboard").joinpath("static")
+    return {entry.name: entry.read_bytes() for entry in folder.iterdir() if Path(entry.name).suffix in _TYPES}
+
+
+def _plotly() -> Path:
+    """plotly.js inside the installed Python package; found without importing it."""
+    spec = importlib.util.find_spec("plotly")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / "package_data" / "plotly.min.js"
+        if path.exists():
+            return path
+    raise UsageError(
+        "The dashboard's charts come from plotly, which is not here", run="pip install 'seatrial[dashboard]'"
+    )
