@@ -237,7 +237,7 @@ def pip_conf(options: ImageOptions) -> str | None:
 def image_needs(job: Job, imports: frozenset[str]) -> Needs:
     """What the job's target needs from pip, ``image.requirements`` included."""
     if job.target.kind == "recipe":
-        found = Requirements(lines=recipe_requirements(job.target.value))
+        found = Requirements(lines=recipe_requirements(job.target))
         needs = Needs(found, f"the recipe {job.target.value}", f"the recipe {job.target.value} uses them")
     else:
         script_dir = (job.project / job.target.value).parent if job.target.kind == "script" else job.project

@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
-from seatrial.errors import TargetError
+from dataclasses import dataclass
 
-#: Recipe → requirements for pip; torch is settled with the rest of the stack. Sources: the import lines of
-#: recipes/<name>.py and of what they use in train/.
-RECIPE_REQUIREMENTS: dict[str, tuple[str, ...]] = {
-    "digits": ("torch", "numpy", "safetensors", "scikit-learn"),
-    "mnist": ("torch", "numpy", "safetensors"),
+from seatrial.errors import TargetError
+from seatrial.job.model import Target
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe as the host side knows it.
+
+    Attributes:
+        requirements: for pip; torch is settled with the rest of the stack. Sources: the import lines of
+            recipes/<name>.py and of what they use in train/.
+        trains: takes ``--data``, ``--models`` and ``--resume``, saves a model, and runs a rank per GPU.
+    """
+
+    requirements: tuple[str, ...]
+    trains: bool = True
+
+
+_TORCH = ("torch", "numpy", "safetensors")
+
+#: The targets of ``seatrial run``, by name.
+RECIPES: dict[str, Recipe] = {
+    "cifar10": Recipe(_TORCH),
+    "digits": Recipe((*_TORCH, "scikit-learn")),
+    "matmul": Recipe(_TORCH, trains=False),
+    "mnist": Recipe(_TORCH),
+    "mnist-deep": Recipe(_TORCH),
+    "spam": Recipe((*_TORCH, "tokenizers", "transformers")),
+}
+
+#: Programs behind verbs of their own. bench runs another recipe, so it needs that one's packages too.
+TOOLS: dict[str, Recipe] = {
+    "bench": Recipe(_TORCH, trains=False),
+    "predict-spam": Recipe(RECIPES["spam"].requirements, trains=False),
 }
 
 
-def recipe_requirements(name: str) -> tuple[str, ...]:
-    """Requirements of one recipe. Raises TargetError for a name that is none."""
+def recipe(name: str) -> Recipe:
+    """A recipe or tool by name. Raises TargetError for a name that is none."""
     try:
-        return RECIPE_REQUIREMENTS[name]
+        return {**RECIPES, **TOOLS}[name]
     except KeyError:
-        known = ", ".join(sorted(RECIPE_REQUIREMENTS))
+        known = ", ".join(sorted(RECIPES))
         raise TargetError(f"No recipe is called {name!r}; there are: {known}", run="seatrial run digits") from None
+
+
+def recipe_requirements(target: Target) -> tuple[str, ...]:
+    """What pip is asked for, for a target that is a recipe."""
+    inner = [RECIPES[word].requirements for word in target.args if word in RECIPES] if target.value == "bench" else []
+    return tuple(dict.fromkeys(name for needs in (recipe(target.value).requirements, *inner) for name in needs))

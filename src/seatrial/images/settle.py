@@ -105,10 +105,10 @@ def _settle_one(
 ) -> Settled:
     found = settled.requirements
     if place is None:
-        line, reason = _name_alone(framework, machine), f"imported, and {needs.source} does not list it"
+        line, reason = _name_alone(framework, machine), "imported"
         found, place = found + Requirements(lines=(line,)), len(found.lines)
     else:
-        line, reason = found.lines[place], f"in {needs.source}"
+        line, reason = found.lines[place], "imported" if needs.source == "the imports" else f"in {needs.source}"
     wants = _wants(framework, line, found, needs, machine, python)
     requirement = parsed(line)
     if requirement is None or requirement.url or not _known(wants):
