@@ -12,6 +12,9 @@ from seatrial.findings.match import match_lines, match_text
 #: A line longer than this is read in pieces: memory stays bounded whatever comes. Symptoms are below 150 characters.
 MAX_LINE_BYTES = 1 << 16
 
+#: Entries that say which part failed and not why.
+GENERAL = ("cuda-error", "nccl-error")
+
 
 def explain_text(text: str) -> list[Finding]:
     """Known failures in a text as somebody copied it, or the entry of an ID."""
@@ -19,8 +22,11 @@ def explain_text(text: str) -> list[Finding]:
     try:
         entry = by_id(word)
     except KeyError:
-        # A terminal has broken the line where it pleased: what is one line of an error stands in two.
-        return match_text(text) or match_text(" ".join(text.split()))
+        found = match_text(text)
+        if any(finding.id not in GENERAL for finding in found):
+            return found
+        # A terminal may have broken the line where it pleased: what is one line of an error stands in two.
+        return match_text(" ".join(text.split())) or found
     return [Finding(entry.id, entry.severity, entry.title, entry.cause, entry.fix)]
 
 

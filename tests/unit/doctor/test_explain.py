@@ -1,0 +1,172 @@
+"""explain: every string that programs print leads to its entry; logs of any size and encoding."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from seatrial.doctor.explain import explain_stream, explain_text
+from seatrial.findings.catalogue import CATALOGUE
+from seatrial.findings.known import GAP
+
+#: As printed, with what differs from case to case filled in → the entry.
+PRINTED = {
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.": "driver-not-loaded",
+    "nvidia-container-cli: initialization error: nvml error: driver not loaded": "driver-not-loaded",
+    "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service": "driver-not-signed",
+    "modprobe: ERROR: could not insert 'nvidia': Required key not available": "driver-not-signed",
+    "NVRM: GPU 0000:01:00.0 is already bound to nouveau.": "nouveau-bound",
+    "No devices were found": "adapter-init-failed",
+    "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x22:0x56:894)": "adapter-init-failed",
+    "Failed to initialize NVML: Driver/library version mismatch": "driver-library-mismatch",
+    "nvidia-container-cli: nvml error: driver/library version mismatch": "driver-library-mismatch",
+    "NVRM: API mismatch: the client has the version 590.48, but this kernel module has": "driver-library-mismatch",
+    "Unable to determine the device handle for GPU 0000:17:00.0: GPU is lost.": "gpu-lost",
+    "NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus.": "gpu-lost",
+    "Error 802: system not yet initialized": "fabric-manager-not-ready",
+    "UserWarning: CUDA initialization: CUDA unknown error - this may be due to an incorrectly set up environment, e.g."
+    " changing env variable CUDA_VISIBLE_DEVICES after program start.": "cuda-unknown-error",
+    "failed call to cuInit: UNKNOWN ERROR (303)": "cuda-unknown-error",
+    "cuInit(0) failed -> CUDA_ERROR_UNKNOWN": "cuda-unknown-error",
+    'Error response from daemon: could not select device driver "" with capabilities: [[gpu]]': "toolkit-missing",
+    'could not select device driver "nvidia" with capabilities: [[gpu]]': "toolkit-missing",
+    "docker: Error response from daemon: unknown or invalid runtime name: nvidia.": "runtime-unknown",
+    "docker: Error response from daemon: Unknown runtime specified nvidia.": "runtime-unknown",
+    "failed to discover GPU vendor from CDI: no known GPU vendor found": "cdi-no-vendor",
+    "AMD CDI spec not found": "cdi-no-vendor",
+    "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all": "cdi-unresolvable",
+    'could not select device driver "cdi" with capabilities: []': "cdi-unresolvable",
+    'failed to stat CDI host device "/dev/nvidia-modeset": no such file or directory': "cdi-spec-stale",
+    "Failed to initialize NVML: Unknown Error": "device-access-lost",
+    "nvidia-container-cli: mount error: failed to add device rules: unable to find any existing device filters attached"
+    " to the cgroup: bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted": "no-cgroups-rootless",
+    "Failed to initialize NVML: Insufficient Permissions": "device-permission",
+    "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object"
+    " file: no such file or directory": "nvml-library-missing",
+    "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer"
+    " version, or use an earlier cuda container": "image-requires-newer-driver",
+    "nvidia-container-cli: mount error: file creation failed: /var/lib/docker/overlay2/x/merged/usr/lib/x86_64-linux-gnu"
+    "/libnvidia-ml.so.1: file exists": "driver-libraries-in-image",
+    "nvidia-container-cli: mount error: stat failed: /usr/lib/wsl/lib/libcuda.so.1: no such file": "wsl-libcuda",
+    "E: Conflicting values set for option Signed-By regarding source https://nvidia.github.io/libnvidia-container/stable"
+    "/deb/amd64/ /: /usr/share/keyrings/x.gpg != ": "toolkit-apt-sources",
+    "The following signatures couldn't be verified: NO_PUBKEY DDCAE044F796ECB0": "toolkit-apt-sources",
+    "RuntimeError: No CUDA GPUs are available": "no-cuda-device",
+    "CUDA error: no CUDA-capable device is detected": "no-cuda-device",
+    "RuntimeError: Found no NVIDIA driver on your system. Please check": "no-cuda-device",
+    "AssertionError: Torch not compiled with CUDA enabled": "torch-cpu-only",
+    "The NVIDIA driver on your system is too old (found version 12020). Please update": "driver-too-old",
+    "RuntimeError: CUDA error: no kernel image is available for execution on the device": "no-kernel-image",
+    "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.": (
+        "no-kernel-image"
+    ),
+    "Error 804: forward compatibility was attempted on non supported HW": "forward-compatibility",
+    "cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH": "cudnn-versions",
+    "Could not load library libcudnn_cnn_infer.so.8. Error: libcuda.so: cannot open": "cudnn-versions",
+    "Loaded runtime CuDNN library: 8.0.5 but source was compiled with: 8.1.0.": "cudnn-versions",
+    "Could not find cuda drivers on your machine, GPU will not be used.": "tensorflow-no-gpu",
+    "Cannot dlopen some GPU libraries. Please make sure the missing libraries": "tensorflow-no-gpu",
+    "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).": (
+        "shared-memory-too-small"
+    ),
+    "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.": "shared-memory-too-small",
+    "NCCL WARN Call to posix_fallocate failed : No space left on device": "nccl-shared-memory",
+    "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-zX1 (size 9637888), error: No space left on"
+    " device (28)": "nccl-shared-memory",
+    "[rank0]: ncclSystemError: System call (e.g. socket, malloc) or external library call failed": "nccl-error",
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE": "nccl-timeout",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.": "cuda-out-of-memory",
+    "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable": "compute-mode-exclusive",
+    "0/4 nodes are available: 4 Insufficient nvidia.com/gpu.": "k8s-insufficient-gpus",
+    "Incompatible strategy detected auto": "k8s-plugin-sees-no-gpu",
+    "No devices found. Waiting indefinitely.": "k8s-plugin-sees-no-gpu",
+    "error starting plugins: invalid device discovery strategy": "k8s-plugin-sees-no-gpu",
+    'Failed to create pod sandbox: failed to get sandbox runtime: no runtime for "nvidia" is configured': (
+        "k8s-runtime-missing"
+    ),
+    "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu": (
+        "k8s-gpu-unhealthy"
+    ),
+    "Warning  Failed  Error: ImagePullBackOff": "k8s-image-pull",
+}
+
+
+@pytest.mark.parametrize("text", PRINTED, ids=lambda text: text[:40])
+def test_what_is_printed_leads_to_its_entry(text: str) -> None:
+    assert [finding.id for finding in explain_text(text)] == [PRINTED[text]]
+
+
+@pytest.mark.parametrize("entry", [entry for entry in CATALOGUE if entry.symptoms], ids=lambda entry: entry.id)
+def test_every_symptom_leads_to_its_own_entry(entry: object) -> None:
+    for symptom in entry.symptoms:  # type: ignore[attr-defined]
+        text = symptom.replace(GAP, " 12 ")
+        assert [finding.id for finding in explain_text(text)] == [entry.id]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
+def test_an_id_is_explained(entry: object) -> None:
+    [finding] = explain_text(f" {entry.id}\n")  # type: ignore[attr-defined]
+    assert finding.cause and finding.fix
+
+
+def test_a_line_that_a_terminal_broke_is_still_known() -> None:
+    text = "RuntimeError: CUDA error: no kernel image is\n  available for execution on the device"
+    assert "no-kernel-image" in [finding.id for finding in explain_text(text)]
+
+
+def test_nothing_is_made_up() -> None:
+    assert explain_text("Traceback (most recent call last):\nKeyError: 'x'") == []
+
+
+class Endless(io.RawIOBase):
+    """A log that is made while it is read: ``size`` bytes of one line, and a failure behind it."""
+
+    def __init__(self, size: int, filler: bytes) -> None:
+        self.parts = self._parts(size, filler)
+
+    def _parts(self, size: int, filler: bytes) -> Iterator[bytes]:
+        for _ in range(size // (1 << 20)):
+            yield filler * ((1 << 20) // len(filler))
+        yield b"\nRuntimeError: CUDA out of memory. Tried \xff\xfe to allocate\n"
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        self.kept = getattr(self, "kept", b"") or next(self.parts, b"")
+        count = min(len(view), len(self.kept))
+        view[:count], self.kept = self.kept[:count], self.kept[count:]
+        return count
+
+
+@pytest.mark.parametrize("filler", [b"x" * 64, b"\xff\xfe\x00" * 21 + b"\n"], ids=["one line", "no UTF-8"])
+def test_memory_stays_bounded(filler: bytes) -> None:
+    stream = io.BufferedReader(Endless(16 << 20, filler), 1 << 16)
+    tracemalloc.start()
+    found = explain_stream(stream)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [finding.id for finding in found] == ["cuda-out-of-memory"]
+    assert peak < 4 << 20  # the log itself is made of 1 MiB pieces
+
+
+def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-m", "seatrial", "explain", *arguments], input=stdin, capture_output=True)
+
+
+def test_the_command_reads_stdin_and_says_what_it_knows() -> None:
+    done = run("--json", stdin=b"\xff\xfeepoch 1\nRuntimeError: No CUDA GPUs are available\n")
+    [finding] = json.loads(done.stdout)
+    assert done.returncode == 0 and finding["id"] == "no-cuda-device"
+    assert finding["evidence"] == ["line 2: RuntimeError: No CUDA GPUs are available"]
+    done = run(stdin=b"all is well\n")
+    assert done.returncode == 1 and b"seatrial doctor" in done.stdout
+    done = run("CUDA", "out of memory")
+    assert done.returncode == 0 and b"id   cuda-out-of-memory" in done.stdout
