@@ -207,7 +207,17 @@ def _plan(
         may_pull=may_pull,
     )
     plan = make_plan(job, site, ground.script, selection, interactive=interactive)
-    return plan.model_copy(update={"choices": (ground.why_backend, *plan.choices)})
+    warnings = (*plan.warnings, *_nothing_to_resume(job.resume, site.resume_from))
+    return plan.model_copy(update={"choices": (ground.why_backend, *plan.choices), "warnings": warnings})
+
+
+def _nothing_to_resume(reference: str | None, checkpoints: Path | None) -> list[str]:
+    if checkpoints is None or (checkpoints.is_dir() and any(checkpoints.iterdir())):
+        return []
+    return [
+        f"--resume {reference}: that run saved no checkpoint, so the target begins anew "
+        "(a script saves them in $SEATRIAL_RUN_DIR/checkpoints and finds them again in $SEATRIAL_RESUME_DIR)"
+    ]
 
 
 def _as_finding(error: SeatrialError) -> Finding:
