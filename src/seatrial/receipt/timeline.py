@@ -33,8 +33,8 @@ def _steps(evidence: Evidence) -> list[Entry]:
     moments = evidence.all("step")
     if not moments:
         return []
-    first = Entry(at_s=moments[0].at_s, words="First numbers reported by the script")
-    last = Entry(at_s=moments[-1].at_s, words=f"Last of {count(len(moments), 'line')} of numbers reported by the script")
+    first = Entry(at_s=moments[0].at_s, words="First line of numbers from the script")
+    last = Entry(at_s=moments[-1].at_s, words=f"Last of {count(len(moments), 'line')} of numbers from the script")
     return [first] if len(moments) == 1 else [first, last]
 
 
