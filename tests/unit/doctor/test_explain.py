@@ -36,7 +36,7 @@ PRINTED = {
     "cuInit(0) failed -> CUDA_ERROR_UNKNOWN": "cuda-unknown-error",
     'Error response from daemon: could not select device driver "" with capabilities: [[gpu]]': "toolkit-missing",
     'could not select device driver "nvidia" with capabilities: [[gpu]]': "toolkit-missing",
-    "docker: Error response from daemon: unknown or invalid runtime name: nvidia.": "runtime-unknown",
+    "Error response from daemon: unknown or invalid runtime name: nvidia.": "runtime-unknown",
     "docker: Error response from daemon: Unknown runtime specified nvidia.": "runtime-unknown",
     "failed to discover GPU vendor from CDI: no known GPU vendor found": "cdi-no-vendor",
     "AMD CDI spec not found": "cdi-no-vendor",
@@ -51,7 +51,7 @@ PRINTED = {
     " file: no such file or directory": "nvml-library-missing",
     "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer"
     " version, or use an earlier cuda container": "image-requires-newer-driver",
-    "nvidia-container-cli: mount error: file creation failed: /var/lib/docker/overlay2/x/merged/usr/lib/x86_64-linux-gnu"
+    "nvidia-container-cli: mount error: file creation failed: /var/lib/docker/overlay2/x/usr/lib/x86_64-linux-gnu"
     "/libnvidia-ml.so.1: file exists": "driver-libraries-in-image",
     "nvidia-container-cli: mount error: stat failed: /usr/lib/wsl/lib/libcuda.so.1: no such file": "wsl-libcuda",
     "E: Conflicting values set for option Signed-By regarding source https://nvidia.github.io/libnvidia-container/stable"
