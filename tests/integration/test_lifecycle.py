@@ -260,3 +260,17 @@ def test_a_limit_of_gpu_memory_without_gpus_is_refused(local_project: Project) -
     local_project.write("train.py", "import torch")
     words = ["plan", "train.py", "--on", "local", "--gpus", "none", "--gpu-memory", "4GB"]
     assert "--gpu-memory limits nothing" in local_project.cli(*words, exit_code=2).stderr
+
+
+def test_ctrl_c_before_the_start_still_leaves_a_receipt(local_project: Project) -> None:
+    local_project.write("train.py", "import six; print('never')")
+    local_project.write("requirements.txt", "--index-url http://192.0.2.1/\nsix-of-nowhere")  # TEST-NET-1: pip waits
+    local_project.write("seatrial.toml", "")
+    started = local_project.start("train.py")
+    local_project.wait_for(lambda: local_project.runs and (local_project.last / "plan.json").exists())
+    time.sleep(2)
+    started.send_signal(signal.SIGINT)
+    _, shown = started.communicate(timeout=60)
+    assert started.returncode == 130 and "Traceback" not in shown
+    assert "the user stopped it first" in local_project.receipt()["exit_cause"]["words"]
+    assert not local_project.alive()

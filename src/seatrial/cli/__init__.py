@@ -29,6 +29,8 @@ VERBS: dict[str, tuple[str, str]] = {
 
 #: 128 + SIGPIPE, as shells report it; 0 would read as a run that is done.
 EXIT_NO_READER = 141
+#: 128 + SIGINT, in the same way.
+EXIT_INTERRUPTED = 130
 
 _HELP = """\
 Usage: seatrial COMMAND [OPTIONS] [TARGET] [-- TARGET'S OWN ARGUMENTS]
@@ -77,7 +79,12 @@ def _dispatch(argv: list[str]) -> int:
         cut = rest.index("--")
         rest, target_arguments = rest[:cut], rest[cut + 1 :]
     module = importlib.import_module(f"seatrial.cli.{VERBS[verb][0]}")
-    result = module.app(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)
+    try:
+        result = module.app(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)
+    except Exception as error:
+        if type(error).__name__ == "Abort":  # typer's name for Ctrl-C
+            raise KeyboardInterrupt from error
+        raise
     return int(result or 0)
 
 
@@ -91,9 +98,9 @@ def _guarded(argv: list[str]) -> int:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         return EXIT_NO_READER
-    except KeyboardInterrupt:  # while no command takes Ctrl-C as its own; 128 + SIGINT, as shells count
-        print(file=sys.stderr)
-        return 130
+    except KeyboardInterrupt:  # before or after typer, which makes an Abort of it
+        print("stopped", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001  the one place that turns every error into a sentence
         return problems.report(error, argv)
 

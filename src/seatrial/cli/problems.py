@@ -53,8 +53,6 @@ def _print(console: Console, message: str, cause: str | None, run: str | None) -
 
 def _usage_problem(error: Exception, argv: list[str]) -> tuple[str, str | None, str | None] | None:
     """(message, cause, command) of an error in the words typed, as typer's parser raises it, else None."""
-    if type(error).__name__ == "Abort":  # a question answered with Ctrl-C
-        return "Stopped", None, None
     format_message = getattr(error, "format_message", None)
     if format_message is None:
         return None

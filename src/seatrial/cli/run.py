@@ -43,7 +43,7 @@ def run(
     screen.announce(prepared.plan)
     try:
         launch.start(prepared, environ, screen.progress)
-    except SeatrialError:
+    except (SeatrialError, KeyboardInterrupt):
         _receipt(prepared, environ, screen)
         raise
     if detach:

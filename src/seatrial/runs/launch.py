@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends import table
-from seatrial.backends.base import Backend, EngineFacts
+from seatrial.backends.base import Backend, EngineFacts, Handle
 from seatrial.backends.home import host_files
 from seatrial.backends.kubernetes.backend import cluster_manifests
 from seatrial.backends.kubernetes.manifests.render import as_yaml
@@ -100,23 +100,35 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
     """Build the image if it is not there, hand the secrets over, start the run detached.
 
     Raises:
-        SeatrialError: it did not start. The reason is among the run's events, so that a receipt can tell it; its
-            leases and secrets are taken back.
+        SeatrialError, KeyboardInterrupt: it did not start, or was ended at once. The reason is among the run's
+            events, so that a receipt can tell it; its leases and secrets are taken back.
     """
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     log = EventLog(str(run.events_path), "host")
+    handle = None
     try:
         make_ready(prepared, environ, say)
         handle = backend.start(plan, run.folder)
         run.save_handle(handle)
         leases(environ).bind(run.id, handle)
+        _record_launch(log, prepared, handle)
     except BaseException as error:
+        if handle is not None:  # nobody could find it again, or its user has just said that it shall not run
+            backend.stop(handle, 0)
         leases(environ).release(run.id)
         handover.remove_secrets(run.id, environ)
         run.give_up()
-        if isinstance(error, SeatrialError):
+        if isinstance(error, (SeatrialError, KeyboardInterrupt)):
             log.write("finding", **_as_finding(error).to_dict())
         raise
+    finally:
+        log.close()
+    if plan.companion is not None:
+        without_agent.record_start(run, plan)
+
+
+def _record_launch(log: EventLog, prepared: Prepared, handle: Handle) -> None:
+    plan, backend = prepared.plan, prepared.backend
     facts = backend.image(plan.image.tag) if plan.image else None
     log.write(
         "host.launched",
@@ -128,9 +140,6 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
         image_digest=facts.digest if facts else None,
         image_bytes=facts.size_bytes if facts else None,
     )
-    log.close()
-    if plan.companion is not None:
-        without_agent.record_start(run, plan)
 
 
 def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
@@ -220,7 +229,9 @@ def _nothing_to_resume(reference: str | None, checkpoints: Path | None) -> list[
     ]
 
 
-def _as_finding(error: SeatrialError) -> Finding:
+def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
+    if isinstance(error, KeyboardInterrupt):
+        return Finding("stopped", "error", "the user stopped it first", cause="Ctrl-C", fix="seatrial run …")
     kind = "gpu-contract" if isinstance(error, GpuContractError) else "engine-refused"
     return Finding(kind, "error", error.message, cause=error.cause, fix=error.run)
 
