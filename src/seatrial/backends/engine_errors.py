@@ -229,6 +229,7 @@ PULL_SYMPTOMS: tuple[Symptom, ...] = (
         ImageError,
         "There is no image {reference}",
         "the registry has no such name or tag",
+        "{engine} manifest inspect {reference}",
     ),
     Symptom(
         r"pull access denied|unauthorized|access to the resource is denied|authentication required",
@@ -276,6 +277,7 @@ def start_error(engine: str, argv: Sequence[str], exit_code: int, stderr: str) -
         argv=argv,
         exit_code_of_command=exit_code,
         stderr=stderr,
+        run=f"{engine} container run --help",
     )
 
 
@@ -296,7 +298,8 @@ def unavailable_error(engine: str, stderr: str) -> EngineUnavailableError:
 
 def last_line(stderr: str) -> str:
     """The engine's own reason: the last line that is not its pointer to ``--help``, without its prefixes."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("Run '")]
+    pointers = ("Run '", "See '", "Usage:")
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith(pointers)]
     if not lines:
         return ""
     return re.sub(r"^(?:docker: |Error: |Error response from daemon: )+", "", lines[-1])

@@ -28,7 +28,9 @@ NEVER_AUTO = ("k8s",)
 def backend(name: str, environ: Mapping[str, str]) -> Backend:
     """The backend of this name. Raises UsageError naming those that there are."""
     if name not in BACKENDS:
-        raise UsageError(f"There is no backend {name!r}: choose from auto, {', '.join(BACKENDS)}")
+        raise UsageError(
+            f"There is no backend {name!r}: choose from auto, {', '.join(BACKENDS)}", run="seatrial run … --on auto"
+        )
     return BACKENDS[name](environ)
 
 

@@ -31,7 +31,7 @@ START = {
     "docker-program": (ImageError, "cannot run nosuch", None),
     "docker-network": (UsageError, "no network named nosuchnet", "docker network ls"),
     "docker-port": (EngineError, "Port 8123", "ss -ltnp 'sport = :8123'"),
-    "docker-workdir": (CommandError, "Cannot mkdir: /etc/passwd is not a directory", None),
+    "docker-workdir": (CommandError, "Cannot mkdir: /etc/passwd is not a directory", "run --help"),
     "docker-no-daemon": (EngineUnavailableError, "does not answer", "sudo systemctl start docker"),
     "docker-permission": (EngineUnavailableError, "may not use", "usermod -aG docker"),
     "podman-runtime": (GpuContractError, "no runtime named nvidia", "nvidia-ctk"),
@@ -43,7 +43,7 @@ START = {
     "podman-program": (ImageError, "cannot run nosuch", None),
     "podman-network": (UsageError, "no network named nosuchnet", "podman network ls"),
     "podman-keep-id": (EngineUnavailableError, "no user IDs to map", "usermod --add-subuids"),
-    "podman-workdir": (CommandError, 'workdir "/workspace" does not exist', None),
+    "podman-workdir": (CommandError, 'workdir "/workspace" does not exist', "run --help"),
 }
 
 
@@ -134,3 +134,14 @@ def test_last_line_skips_the_pointer_to_help():
         "docker: Error response from daemon: reason\n\nRun 'docker run --help' for more information\n"
     ) == ("reason")
     assert last_line("") == ""
+
+
+def test_a_refused_option_is_quoted_and_has_a_next_command():
+    said = """invalid argument "nofoo" for "--ulimit" flag: invalid ulimit argument: nofoo
+
+Usage:  docker container run [OPTIONS] IMAGE [COMMAND] [ARG...]
+
+Run 'docker container run --help' for more information"""
+    error = start_error("docker", ["docker"], 125, said)
+    assert error.message.endswith('invalid argument "nofoo" for "--ulimit" flag: invalid ulimit argument: nofoo')
+    assert error.run == "docker container run --help"
