@@ -20,21 +20,17 @@ def _reachable(machine: Machine) -> Verdict:
     path = cluster.kubeconfig(machine.environ, machine.root)
     if path is None:
         return skipped("no kubeconfig")
-    try:
-        found_cluster = machine.cluster
-    except ClusterError as error:
-        if error.installable:
+    seen = machine.cluster
+    if isinstance(seen, ClusterError):
+        if seen.installable:
             return unknown(f"{path} is there, and kr8s is not: pip install 'seatrial[k8s]' to look at the cluster")
-        return found("k8s-unreachable", [f"kubeconfig: {path}", str(error)], severity="warning")
-    assert found_cluster is not None
-    return ok(f"{found_cluster.server} answers: {len(found_cluster.nodes)} nodes")
+        return found("k8s-unreachable", [f"kubeconfig: {path}", str(seen)], severity="warning")
+    assert seen is not None
+    return ok(f"{seen.server} answers: {len(seen.nodes)} node{'s' * (len(seen.nodes) != 1)}")
 
 
 def _cluster(machine: Machine) -> Cluster | None:
-    try:
-        return machine.cluster
-    except ClusterError:
-        return None
+    return machine.cluster if isinstance(machine.cluster, Cluster) else None
 
 
 def _nodes(machine: Machine) -> Verdict:

@@ -242,7 +242,10 @@ class Machine:
     # ------------------------------------------------------------- kubernetes
 
     @cached_property
-    def cluster(self) -> cluster.Cluster | None:
-        """The cluster of the kubeconfig, None without one. Raises ClusterError."""
+    def cluster(self) -> cluster.Cluster | cluster.ClusterError | None:
+        """The cluster of the kubeconfig; the error when it does not answer; None without a kubeconfig."""
         path = cluster.kubeconfig(self.environ, self.root)
-        return cluster.read(self.root + path) if path is not None else None
+        try:
+            return cluster.read(self.root + path) if path is not None else None
+        except cluster.ClusterError as error:
+            return error

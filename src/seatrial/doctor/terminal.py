@@ -86,7 +86,7 @@ def finding_lines(finding: Finding, width: int, *, said: str = "", indent: str =
     if finding.cause:
         yield from _wrapped(finding.cause, f"{indent}why  ", width)
     for line in finding.evidence:
-        for piece in line.splitlines() or [""]:
+        for piece in filter(str.strip, line.splitlines()):
             yield from _wrapped(piece, f"{indent}seen ", width, "dim")
     if finding.fix:
         fix = finding.fix
