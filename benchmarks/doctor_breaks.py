@@ -100,7 +100,7 @@ def container(engine: str, image: str, options: Sequence[str], python: str) -> I
     """A container that sleeps, under a name; removed at the end."""
     name = f"seatrial-doctor-breaks-{time.time_ns()}"
     sleep = ["-c", "import time; time.sleep(600)"]
-    argv = [engine, "run", "-d", "--init", "--name", name, "--network", "none", *options, "--entrypoint", python, image]
+    argv = [engine, "run", "-d", "--name", name, "--network", "none", *options, "--entrypoint", python, image]
     subprocess.run([*argv, *sleep], check=True, capture_output=True, text=True, timeout=60)
     try:
         yield name

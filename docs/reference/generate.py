@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from seatrial.doctor.chain import CHAIN
 from seatrial.findings.catalogue import CATALOGUE, LAYERS
 from seatrial.findings.known import Known
 from seatrial.job.config import json_schema
@@ -48,7 +49,30 @@ def _entry_lines(entry: Known) -> Iterator[str]:
     yield "- Source: " + ", ".join(entry.sources)
 
 
-PAGES = {"seatrial.schema.json": schema_text, "findings.md": findings_text}
+def checks_text() -> str:
+    """checks.md: what doctor looks at, layer by layer."""
+    return "\n".join(_checks_lines()) + "\n"
+
+
+def _checks_lines() -> Iterator[str]:
+    count = sum(len(layer.checks) for layer in CHAIN)
+    yield "# Checks of doctor"
+    yield ""
+    yield f"The {count} links that `seatrial doctor` looks at, in the order in which a GPU needs them. A check whose"
+    yield "needs are broken is not looked at: it is blocked by them. Each finding is reproduced in"
+    yield "`tests/unit/doctor/test_breaks.py`. Generated from `src/seatrial/doctor/`."
+    for layer in CHAIN:
+        yield ""
+        yield f"## {layer.title}"
+        yield ""
+        yield "| check | makes sure that | finds | needs |"
+        yield "|---|---|---|---|"
+        for check in layer.checks:
+            finds = ", ".join(f"[`{id}`](findings.md#{id})" for id in check.finds)
+            yield f"| `{check.id}` | {check.title} | {finds} | {', '.join(f'`{need}`' for need in check.needs)} |"
+
+
+PAGES = {"seatrial.schema.json": schema_text, "findings.md": findings_text, "checks.md": checks_text}
 
 if __name__ == "__main__":
     for name, text in PAGES.items():

@@ -196,7 +196,6 @@ USERSPACE = (
         "userspace.cuda",
         "CUDA starts on the host",
         (
-            "libcuda-missing",
             "cuda-visible-devices",
             "mig-no-instances",
             "gpus-unusable",
