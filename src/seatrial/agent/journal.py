@@ -1,10 +1,11 @@
 """The agent's pen on events.jsonl: a full disk costs the line, never the run. In a pod the log stream gets it, too."""
 
 import sys
-from typing import Any, Union
+from typing import Any, List, Union
 
 from seatrial.agent.log_stream import FramedOutput, LogStream
 from seatrial.agent.pass_through import PassThrough
+from seatrial.agent.redaction import Redactor
 from seatrial.events import EventLog
 
 
@@ -36,6 +37,11 @@ class Journal:
     def way_out(self, number: int) -> "Union[PassThrough, FramedOutput]":
         """Where the target's stdout (1) or stderr (2) is passed on to."""
         return PassThrough(number) if self._stream is None else FramedOutput(number, self._stream)
+
+    def hide(self, secrets: "List[bytes]") -> None:
+        """Cut these out of events that leave by the log stream."""
+        if self._stream is not None:
+            self._stream.redactor = Redactor(secrets)
 
     def flush(self, wait_s: float) -> None:
         """Wait for the log stream's reader."""

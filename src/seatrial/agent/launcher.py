@@ -21,15 +21,18 @@ def command(plan: Plan) -> List[str]:
 
 
 def _meeting(plan: Plan) -> List[str]:
-    """How the ranks find each other. c10d at node 0: whoever is lost may come back; static ranks could not."""
-    restarts = ["--max-restarts", str(plan.restarts)] if plan.restarts else []
+    """How the ranks find each other. c10d at node 0: whoever is lost may come back; static ranks could not.
+
+    Several nodes start torchrun again (attempts.py) where one would let it restart its ranks: its rendezvous takes a
+    node that comes back within the 15 s in which the lost one counts as alive, and then waits for ever (torch 2.13).
+    """
     if plan.nodes == 1:
-        return ["--standalone"] + restarts
+        return ["--standalone"] + (["--max-restarts", str(plan.restarts)] if plan.restarts else [])
     nodes = str(plan.nodes) if plan.min_nodes is None else "%d:%d" % (plan.min_nodes, plan.nodes)
     meeting = ["--nnodes", nodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", str(plan.rendezvous)]
     # Images are pulled at different speeds: the others wait for node 0 as long as they would wait for each other.
     settings = ["--rdzv-conf", "is_host=%d,read_timeout=%d" % (plan.node_rank == 0, MEETING_TIMEOUT_S)]
-    return meeting + ["--rdzv-id", plan.run_id] + settings + restarts
+    return meeting + ["--rdzv-id", plan.run_id] + settings
 
 
 def interpreter(plan: Plan) -> str:

@@ -6,6 +6,7 @@ from typing import Dict
 
 from seatrial import frames
 from seatrial.agent.pass_through import PassThrough
+from seatrial.agent.redaction import Redactor
 
 _KINDS: Dict[int, bytes] = {1: frames.STDOUT, 2: frames.STDERR}
 
@@ -21,6 +22,7 @@ class LogStream:
     """
 
     def __init__(self, events_path: str) -> None:
+        self.redactor = Redactor([])
         self._out = PassThrough(1)
         self._lock = threading.Lock()
         self._path = events_path
@@ -37,7 +39,7 @@ class LogStream:
                 return
             end = data.rfind(b"\n") + 1
             self._offset += end
-            for line in data[:end].splitlines():
+            for line in (self.redactor.feed(data[:end]) + self.redactor.flush()).splitlines():
                 self._out.write(frames.encode(frames.EVIDENCE, line))
 
     def send(self, framed: bytes) -> None:

@@ -62,6 +62,11 @@ class Run:
         self._max_rss_bytes: Optional[int] = None
         self._exhausted: Optional[Finding] = None
 
+    @property
+    def asked_to_end(self) -> bool:
+        """A signal or the time limit ended it, not the target itself."""
+        return self._stops > 0 or self._timed_out
+
     def run(self) -> int:
         """From start to end; the agent's exit code."""
         become_subreaper()

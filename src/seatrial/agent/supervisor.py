@@ -3,10 +3,10 @@
 import os
 import platform
 import socket
-from typing import Dict, Optional
+from typing import Dict, Optional, Tuple
 
 import seatrial
-from seatrial.agent import contract, gpu_memory, light_import, redaction, signals
+from seatrial.agent import attempts, contract, gpu_memory, light_import, redaction, signals
 from seatrial.agent.environment import target_environment
 from seatrial.agent.journal import Journal, say
 from seatrial.agent.plan import Plan
@@ -39,7 +39,13 @@ def supervise(plan: Plan, journal: Journal) -> int:
             plan = plan._replace(gpus=list(outcome.gpus))
         if plan.gpu_memory_bytes is not None:
             gpu_memory.install(hooks, plan.gpu_memory_bytes, env)
-        return Run(plan, env, journal, redaction.encode(secrets), outcome.torch).run()
+        journal.hide(redaction.encode(secrets))
+
+        def once() -> Tuple[int, bool]:
+            run = Run(plan, env, journal, redaction.encode(secrets), outcome.torch)
+            return run.run(), run.asked_to_end
+
+        return attempts.run_again(plan, journal, once)
     except signals.Stopped as stopped:
         say("stopped by %s before the target was started" % signals.name(stopped.number))
         name = signals.name(stopped.number)

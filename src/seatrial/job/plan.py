@@ -130,7 +130,7 @@ class AgentPlan(Frozen):
         nodes: machines or pods that train together; min_nodes: torchrun goes on with so few, None: needs all.
         node_rank: this machine's number, or None where ``node_rank_variable`` of the environment tells it.
         rendezvous: ``HOST:PORT`` where torchrun's processes meet over c10d; ``$NAME`` is taken from the environment.
-        restarts: how often torchrun starts the ranks again after one has failed.
+        restarts: how often the ranks start again after one has failed, or a node was lost.
         env: set for the target on top of the container's environment.
         secrets: names; values are files of that name in ``secrets_dir``, read and deleted at the start.
         gpu_mode: ``required`` (fail closed), ``none`` (CPU asked for) or ``auto-cpu`` (auto found none).
