@@ -14,6 +14,8 @@ import sys
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run a script, module, recipe or image in a GPU container; ends with a receipt."),
     "plan": ("plan", "Show what run would do, and why each choice; changes nothing."),
+    "build": ("build", "Build the image that run would use, prove it, take it apart; or check a Dockerfile."),
+    "init": ("init", "Write seatrial.toml with what was found in the project, and why."),
     "shell": ("shell", "Open an interactive shell in the same container."),
     "runs": ("runs", "List, show and steer runs: ls, show, logs, attach, exec, stop, rm."),
     "top": ("top", "GPUs, containers and runs of this machine, live."),

@@ -41,6 +41,19 @@ def _option(*names: str, help: str, panel: str, metavar: str | None = None) -> A
 def job_flags(
     module: Annotated[str | None, _option("-m", help="Run a module, as python -m does.", panel=_JOB)] = None,
     image: Annotated[str | None, _option("--image", help="A ready image; its ENTRYPOINT is kept.", panel=_JOB)] = None,
+    built_for: Annotated[
+        str | None,
+        _option(
+            "--target",
+            help="Build for h100, or driver=535.129,gpu=A4000; default: this machine.",
+            panel=_JOB,
+            metavar="MACHINE",
+        ),
+    ] = None,
+    slim: Annotated[
+        str | None,
+        _option("--slim", help="Leave more out of the image: none, files, unused, arch.", panel=_JOB, metavar="LEVEL"),
+    ] = None,
     on: Annotated[
         str | None,
         _option("--on", help="auto, docker, podman, local or k8s.", panel=_JOB, metavar="BACKEND"),
@@ -142,8 +155,10 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
             run=f"seatrial run {words[0]} -- {' '.join(words[1:])}",
         )
     project = flags.pop("project", None) or Path.cwd()
-    if (ready := flags.pop("image", None)) is not None:
-        flags["image"] = {"ready": ready}
+    image_keys = {"image": "ready", "built_for": "target", "slim": "slim"}
+    given = {key: flags.pop(name) for name, key in image_keys.items() if name in flags}
+    if given:
+        flags["image"] = given
     cluster = {key: flags.pop(flag) for flag, key in _CLUSTER_KEYS.items() if flag in flags}
     if cluster:
         flags["kubernetes"] = cluster
