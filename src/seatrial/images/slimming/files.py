@@ -44,17 +44,30 @@ _LEAST_DUPLICATE = 1_000_000
 
 def slim_files(site: Path, report: Report, *, keep_headers: bool) -> None:
     """Remove them from one site-packages."""
-    rules = _FOLDERS if keep_headers else _FOLDERS + _HEADERS
-    for folder, reason in list(_matching(site, rules, folders=True)):
-        if folder.exists():
-            report.add(reason, size_of(folder))
-            shutil.rmtree(str(folder))
-    for path, reason in list(_matching(site, _FILES, folders=False)):
-        report.add(reason, size_of(path))
-        path.unlink()
+    removed, paths = removable(site, keep_headers=keep_headers)
+    for reason, size in removed.items():
+        report.add(reason, size)
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(str(path))
+        else:
+            path.unlink()
     _link_duplicates(site, report)
     for path in libraries(site):
         report.add("symbol tables and debug information", compact(path, []))
+
+
+def removable(site: Path, *, keep_headers: bool) -> tuple[dict[str, int], list[Path]]:
+    """(reason → bytes, the files and topmost folders that go)."""
+    rules = _FOLDERS if keep_headers else _FOLDERS + _HEADERS
+    removed: dict[str, int] = {}
+    paths: list[Path] = []
+    for folders, chosen in ((True, rules), (False, _FILES)):
+        for path, reason in _matching(site, chosen, folders=folders):
+            if not any(parent in paths for parent in path.parents):
+                removed[reason] = removed.get(reason, 0) + size_of(path)
+                paths.append(path)
+    return removed, paths
 
 
 def libraries(site: Path) -> list[Path]:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from seatrial.images.slimming.arch import slim_arch
+from seatrial.images.slimming.estimate import print_measure
 from seatrial.images.slimming.files import slim_files
 from seatrial.images.slimming.report import Report
 from seatrial.images.slimming.unused import slim_unused
@@ -17,7 +18,8 @@ def main() -> None:
     """Slim every site-packages below ``--root``."""
     parser = argparse.ArgumentParser(prog="slim.pyz", description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help="a virtual environment, or a site-packages folder")
-    parser.add_argument("--level", choices=LEVELS, required=True)
+    parser.add_argument("--level", choices=LEVELS)
+    parser.add_argument("--measure", action="store_true", help="change nothing; print sizes as JSON")
     parser.add_argument("--keep-headers", action="store_true", help="the job compiles at run time")
     parser.add_argument("--unused", default="", help="features that the job does not use, with commas")
     parser.add_argument("--arch", default="", help="architectures to keep, e.g. 80,90")
@@ -25,12 +27,16 @@ def main() -> None:
     given = parser.parse_args()
     report = Report()
     sites = [path.resolve() for path in given.root.glob("lib/python3*/site-packages")] or [given.root.resolve()]
+    targets = {int(text) for text in given.arch.split(",") if text}
+    if given.measure:
+        print_measure(sites, targets)
+        return
     for site in sites:
         slim_files(site, report, keep_headers=given.keep_headers)
         if given.level in ("unused", "arch"):
             slim_unused(site, set(filter(None, given.unused.split(","))), report)
         if given.level == "arch":
-            slim_arch(site, {int(text) for text in given.arch.split(",")}, report, rewrite=not given.zero)
+            slim_arch(site, targets, report, rewrite=not given.zero)
     print("\n".join(report.lines()), flush=True)
     arguments = {key: str(value) for key, value in vars(given).items()}
     report.write(given.root / "slim.json", arguments)

@@ -1,0 +1,52 @@
+"""``seatrial build``: make the image, prove it, say what is in it; or check a Dockerfile of yours."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from seatrial.cli.build_screen import print_built, print_findings
+from seatrial.cli.job_flags import Words, read_job, takes_job
+from seatrial.cli.screen import Screen
+from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED
+from seatrial.images.lint import check_dockerfile
+from seatrial.images.treemap import treemap
+from seatrial.runs.image_job import build_image
+from seatrial.system.files import write_atomically
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@takes_job
+def build(
+    context: typer.Context,
+    words: Words = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Size by package and kind; what slimming saves.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option("--treemap", metavar="FILE.svg", help="A picture of the image; implies --explain.")
+    ] = None,
+    lock: Annotated[bool, typer.Option("--lock", help="Write every version to seatrial.lock.")] = False,
+    check: Annotated[
+        Path | None, typer.Option("--check", metavar="DOCKERFILE", help="Check a Dockerfile of yours; builds nothing.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    *,
+    flags: dict[str, Any],
+) -> int:
+    """Build the image that run would use, prove it, and say what is in it."""
+    screen = Screen(json=as_json)
+    if check is not None:
+        findings = check_dockerfile(check)
+        print_findings(check, findings, as_json=as_json)
+        return EXIT_TARGET_FAILED if any(each.severity == "error" for each in findings) else EXIT_DONE
+    job = read_job(words or [], context.obj, flags)
+    built = build_image(job, dict(os.environ), screen.progress, explain=explain or picture is not None, lock=lock)
+    if picture is not None:
+        assert built.plan.image is not None
+        write_atomically(picture, treemap(built.plan.image.tag, built.contents["packages"]).encode())
+    print_built(built, as_json=as_json)
+    return EXIT_DONE

@@ -1,0 +1,78 @@
+"""seatrial.toml for a project that has none: what was found in it, each line with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from seatrial.errors import UsageError
+from seatrial.images.base import needed_flavour
+from seatrial.images.plan import image_needs
+from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.system.files import write_atomically
+
+FILE = "seatrial.toml"
+
+#: Names that a training script usually has, the likeliest first.
+_USUAL = ("train.py", "main.py", "run.py", "finetune.py", "fine_tune.py", "pretrain.py")
+
+
+def project_file(project: Path, script: str | None = None) -> str:
+    """The text of seatrial.toml. Raises UsageError where no script is there to start from."""
+    target = script or _script(project)
+    job = Job(project=project, target=Target(kind="script", value=target))
+    facts = script_facts(job.target, project)
+    needs = image_needs(job, frozenset(facts.imports))
+    flavour, why = needed_flavour(ImageOptions(), project, needs.requirements)
+    reasons = [
+        f"# {needs.reason}: {', '.join(needs.requirements.lines) or 'none'}",
+        f"# framework: {facts.framework or 'none'}, from the imports {', '.join(facts.imports) or '(none)'}",
+    ]
+    lines = [
+        f"# Found in {project.name} by `seatrial init`. Every key: docs/reference/seatrial.schema.json",
+        f'target = "{target}"',
+        *_gpus(facts),
+    ]
+    data = next((name for name in ("data", "dataset", "datasets") if (project / name).is_dir()), None)
+    if data:
+        lines.append(f'data = "./{data}"                # the folder is there; mounted read-only at /data')
+    lines += ["", "[image]", *reasons]
+    if flavour is not None:
+        lines.append(f'flavour = "{flavour}"            # {why}')
+    else:
+        lines.append(f"# base: slim Python; {why}")
+    if facts.compiler_evidence:
+        lines.append(f"# a C++ compiler goes in: {facts.compiler_evidence}")
+    lines += ['slim = "none"                  # files, unused or arch leave more out: docs/images.md', ""]
+    return "\n".join(lines)
+
+
+def write_project_file(project: Path, script: str | None = None) -> Path:
+    """Write it. Raises UsageError where there is one already."""
+    path = project / FILE
+    if path.exists():
+        raise UsageError(f"{FILE} is there already", run=f"${{EDITOR:-vi}} {FILE}")
+    write_atomically(path, project_file(project, script).encode())
+    return path
+
+
+def _gpus(facts: ScriptFacts) -> Sequence[str]:
+    if facts.torchrun_evidence:
+        return [f'gpus = "all"                   # one process per GPU: {facts.torchrun_evidence}']
+    if facts.one_process_evidence:
+        return [f'gpus = "all"                   # one process for all: {facts.one_process_evidence}']
+    return ['gpus = "auto"                  # one GPU, or the CPU where there is none']
+
+
+def _script(project: Path) -> str:
+    for name in _USUAL:
+        if (project / name).is_file():
+            return name
+    scripts = sorted(path.name for path in project.glob("*.py") if path.name != "setup.py")
+    if len(scripts) == 1:
+        return scripts[0]
+    raise UsageError(
+        "Which script trains? " + (f"There are {', '.join(scripts[:8])}" if scripts else "There is no .py file here"),
+        run=f"seatrial init {scripts[0] if scripts else 'train.py'}",
+    )
