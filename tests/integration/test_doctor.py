@@ -10,8 +10,11 @@ import importlib.util
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -21,9 +24,12 @@ import pytest
 
 from machines import UUID, Host, healthy
 from seatrial.backends.docker import Docker
+from seatrial.backends.kubernetes import client
 from seatrial.backends.podman import Podman
 from seatrial.doctor import report
+from seatrial.doctor.chain import CHAIN
 from seatrial.doctor.examine import Result, examine
+from seatrial.doctor.explain import explain_text
 from seatrial.doctor.machine import Machine
 from seatrial.doctor.subject import Wanted
 from seatrial.system import command
@@ -222,9 +228,52 @@ def test_podman_resolves_the_spec_that_we_write(podman_backend: Podman, host: Ho
     ]
 
 
-def test_wrong_runtime_name_is_known_by_its_error(docker_backend: Docker) -> None:
-    from seatrial.doctor.explain import explain_text
+SPEC_OF_A_GPU_THAT_IS_GONE = """
+cdiVersion: 0.5.0
+kind: seatrial.test/gpu
+devices:
+- name: node
+  containerEdits:
+    deviceNodes: [{path: /dev/nvidia-gone}]
+- name: library
+  containerEdits:
+    mounts: [{hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.1.2.3, containerPath: /x, options: [ro, bind]}]
+"""
 
+
+@pytest.mark.podman
+@pytest.mark.parametrize(
+    ("device", "finding"),
+    [
+        ("nvidia.com/gpu=all", "cdi-unresolvable"),
+        ("seatrial.test/gpu=node", "cdi-spec-stale"),
+        ("seatrial.test/gpu=library", "cdi-spec-stale"),
+    ],
+)
+def test_podmans_own_words_of_a_missing_or_stale_spec_are_known(
+    podman_backend: Podman, device: str, finding: str
+) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root writes /etc/cdi")
+    folder = Path("/etc/cdi")
+    made_folder = not folder.exists()
+    folder.mkdir(exist_ok=True)
+    path = folder / f"seatrial-stale-{os.getpid()}.yaml"
+    path.write_text(SPEC_OF_A_GPU_THAT_IS_GONE)
+    try:
+        if device in podman_backend.facts().cdi_devices and device.startswith("nvidia"):
+            pytest.skip("this machine has a CDI spec of its GPUs")
+        argv = [*podman_backend.call, "run", "--rm", "--device", device, IMAGE, "true"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    finally:
+        path.unlink()
+        if made_folder:
+            folder.rmdir()
+    assert done.returncode != 0
+    assert [found.id for found in explain_text(done.stderr)] == [finding], done.stderr
+
+
+def test_wrong_runtime_name_is_known_by_its_error(docker_backend: Docker) -> None:
     argv = ["docker", "run", "--rm", "--runtime", "nvidia", IMAGE, "true"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
@@ -232,8 +281,6 @@ def test_wrong_runtime_name_is_known_by_its_error(docker_backend: Docker) -> Non
 
 
 def test_gpus_without_a_toolkit_are_known_by_their_error(docker_backend: Docker) -> None:
-    from seatrial.doctor.explain import explain_text
-
     if docker_backend.facts().nvidia_hook:
         pytest.skip("this Docker has the toolkit")
     argv = ["docker", "run", "--rm", "--gpus", "all", IMAGE, "true"]
@@ -244,10 +291,6 @@ def test_gpus_without_a_toolkit_are_known_by_their_error(docker_backend: Docker)
 
 def test_an_engine_that_hangs_is_told_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that accepts the connection and says nothing."""
-    import socket
-    import threading
-    import time
-
     path = tmp_path / "docker.sock"
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(path))
@@ -262,3 +305,60 @@ def test_an_engine_that_hangs_is_told_in_time(tmp_path: Path, monkeypatch: pytes
     verdict = results["engine.docker"].verdict
     assert verdict.status == "broken" and "did not answer" in verdict.line and seconds < 15
     assert results["image.present"].verdict.status in ("blocked", "skipped")
+
+
+CLUSTER = Path(__file__).parents[3] / "shared" / "k8s" / "cluster.sh"
+
+
+@pytest.fixture
+def kubeconfig(docker_backend: Docker, tmp_path: Path) -> Iterator[Path]:
+    """A real cluster of one node."""
+    if not CLUSTER.exists() or os.getuid() != 0:
+        pytest.skip("the script that starts a cluster is not here, or this is not root")
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", 6443)) == 0:
+            pytest.skip("a cluster runs on this machine already")
+    folder = tmp_path / "cluster"
+    try:
+        up = subprocess.run([CLUSTER, "up", folder], capture_output=True, text=True, timeout=180)
+        assert up.returncode == 0, up.stderr
+        yield Path(up.stdout.split()[-1])
+    finally:
+        subprocess.run([CLUSTER, "down", folder], capture_output=True, timeout=120)
+
+
+@pytest.mark.slow
+def test_a_real_node_without_the_resource_then_with_an_unhealthy_gpu(
+    kubeconfig: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("kr8s")
+
+    def look() -> dict[str, Result]:
+        layers = [layer for layer in CHAIN if layer.name == "kubernetes"]
+        return by_check(examine(Machine({"KUBECONFIG": str(kubeconfig)}, run=host._run), layers))
+
+    seen = look()
+    assert seen["kubernetes.reachable"].verdict.status == "ok"
+    assert [finding.id for finding in seen["kubernetes.nodes"].verdict.findings] == ["k8s-no-gpu-resource"]
+
+    door = client.Cluster({"KUBECONFIG": str(kubeconfig)})
+    status = {"capacity": {"nvidia.com/gpu": "2"}, "allocatable": {"nvidia.com/gpu": "1"}}
+    door.call(
+        door.request(
+            "PATCH",
+            "/api/v1/nodes/test-node/status",
+            body={"status": status},
+            headers={"content-type": "application/merge-patch+json"},
+        )
+    )
+    limits = {"limits": {"nvidia.com/gpu": "8"}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "asks-for-too-many"},
+        "spec": {"containers": [{"name": "x", "image": IMAGE, "resources": limits}]},
+    }
+    door.create("/api/v1/namespaces/default/pods", pod)
+    seen = look()
+    assert [finding.id for finding in seen["kubernetes.healthy"].verdict.findings] == ["k8s-gpu-unhealthy"]
+    assert [finding.id for finding in seen["kubernetes.free"].verdict.findings] == ["k8s-insufficient-gpus"]

@@ -16,7 +16,7 @@ from seatrial.doctor.examine import examine
 from seatrial.doctor.machine import Machine
 from seatrial.system.files import make_folder, write_atomically
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 

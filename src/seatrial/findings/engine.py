@@ -59,7 +59,12 @@ ENGINE = (
     Known(
         id="cdi-spec-stale",
         title="The CDI spec is older than the driver: it names files that are gone",
-        symptoms=("failed to stat CDI host device", "failed to fulfil mount request: open /usr/lib…nvidia"),
+        symptoms=(
+            "failed to stat CDI host device",
+            "failed to fulfil mount request: open /usr/lib…nvidia",
+            'error mounting "/usr/lib…libcuda.so',
+            'error mounting "/usr/lib…libnvidia',
+        ),
         cause="The driver was upgraded after the spec was written",
         fix="sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml && sudo rm -f /etc/cdi/nvidia.yaml",
         sources=(_TOOLKIT + "#885", _TOOLKIT + "#1611"),
