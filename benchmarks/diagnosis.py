@@ -152,7 +152,7 @@ def parts(uuid: str) -> dict[str, float]:
         "container": sampler._container,
     }
     found = {name: _mean_ms(call) for name, call in calls.items()}
-    whole = dict(gpm.GPM_METRICS)
+    whole, usual_s = dict(gpm.GPM_METRICS), gpm.MIN_INTERVAL_S
     try:
         gpm.MIN_INTERVAL_S = 0.0
         for count in (1, 4, 6, len(whole)):
@@ -164,7 +164,7 @@ def parts(uuid: str) -> dict[str, float]:
     finally:
         gpm.GPM_METRICS.clear()
         gpm.GPM_METRICS.update(whole)
-        gpm.MIN_INTERVAL_S = 0.9
+        gpm.MIN_INTERVAL_S = usual_s
     return found
 
 

@@ -19,6 +19,9 @@ HISTORY = 600
 _GRAPHED = ("index", "mig", "name", "uuid", "utilization_pct", "sm_activity_pct", "tensor_activity_pct",
             "dram_activity_pct", "memory_used_bytes", "memory_total_bytes", "temperature_c", "power_w")  # fmt: skip
 
+#: Readings that a page which was busy gets all at once when it is ready again; older ones are lost to it.
+CATCH_UP = 60
+
 #: A comment line keeps proxies from closing a stream in which nothing happens.
 _KEEP_ALIVE_S = 15.0
 
@@ -33,8 +36,7 @@ class Feed:
     def __init__(self, read: Read, *, interval_s: float = 1.0, tend: Callable[[], None] = lambda: None) -> None:
         self._read, self._interval_s, self._tend = read, interval_s, tend
         self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
-        self._latest = b""
-        self._number = 0
+        self._recent: deque[tuple[int, bytes]] = deque(maxlen=CATCH_UP)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed: asyncio.Event | None = None
         self._done = threading.Event()
@@ -53,27 +55,31 @@ class Feed:
         return list(self._history)
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Server-sent events, one a reading; a page too slow for that gets the newest when it is ready again."""
+        """Server-sent events, one a reading, beginning with the newest."""
         assert self._changed is not None
-        seen = -1
+        seen = self._recent[-1][0] - 1 if self._recent else 0
         while not self._done.is_set():
-            if seen != self._number and self._latest:
-                seen = self._number
-                yield self._latest
+            for number, event in list(self._recent):
+                if number > seen:
+                    seen = number
+                    yield event
+            if self._recent and self._recent[-1][0] > seen:
+                continue
             try:
                 await asyncio.wait_for(self._changed.wait(), _KEEP_ALIVE_S)
             except asyncio.TimeoutError:
                 yield b": still here\n\n"
 
     def _go_on(self) -> None:
-        due_s = time.monotonic()
+        due_s, number = time.monotonic(), 0
         while not self._done.wait(max(0.0, due_s - time.monotonic())):
             due_s = max(due_s + self._interval_s, time.monotonic())
             reading = self._read()
             graphed = [{key: gpu.get(key) for key in _GRAPHED} for gpu in reading["gpus"]]
             self._history.append({"t": reading["t"], "gpus": graphed, "cpu_cores": reading["machine"]["cpu_cores"]})
-            self._latest = b"data: " + json.dumps(reading, separators=(",", ":")).encode() + b"\n\n"
-            self._number += 1
+            number += 1
+            event = b"data: " + json.dumps(reading, separators=(",", ":")).encode() + b"\n\n"
+            self._recent.append((number, event))
             assert self._loop is not None
             try:
                 self._loop.call_soon_threadsafe(self._wake)

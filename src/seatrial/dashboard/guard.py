@@ -19,9 +19,12 @@ from seatrial.system.address import is_loopback
 
 COOKIE = "seatrial-token"
 
-#: Scripts and styles of our own only; plotly sets style attributes, which can neither load nor run anything.
+#: Scripts and styles of our own only. plotly sets style attributes, which can neither load nor run anything, and makes
+#: one empty <style>, allowed by its hash (of nothing), to fill it through the DOM.
+_OF_NOTHING = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; "
+    f"default-src 'none'; script-src 'self'; style-src 'self' {_OF_NOTHING}; style-src-attr 'unsafe-inline'; "
+    "img-src 'self' data:; "
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 

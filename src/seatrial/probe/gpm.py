@@ -25,7 +25,7 @@ GPM_METRICS = {
 
 #: Comparing two samples is the one costly call: it is made once in this time, however often one samples, so that ten
 #: samples a second cost little more than one. NVML itself wants more than 0.1 s (nvml.h, nvmlGpmMetricsGet).
-MIN_INTERVAL_S = 0.9
+MIN_INTERVAL_S = 0.75
 
 
 class Gpm:

@@ -30,7 +30,7 @@ from seatrial.receipt.exit_cause import exit_cause
 from seatrial.receipt.header import make_header
 from seatrial.receipt.measure import measure
 from seatrial.receipt.model import Criterion, ExitCause, FindingRecord, Receipt
-from seatrial.receipt.output import read_output
+from seatrial.receipt.output import Output, read_output
 from seatrial.receipt.plots import make_plots
 from seatrial.receipt.timeline import make_timeline
 from seatrial.receipt.words import count
@@ -54,6 +54,7 @@ def judge(
     run_dir: Path,
     now: float,
     image: ImageFacts | None,
+    output: Output | None = None,
 ) -> Receipt:
     """The receipt of a run. Reads the run's logs and looks for the saved model; changes nothing.
 
@@ -62,13 +63,14 @@ def judge(
         skipped_lines: lines of that file that were no JSON object.
         state: what the engine says of the run, or None when it cannot be asked.
         now: Unix time in seconds.
+        output: what the target printed, as far as it matters; None: read it from the logs (12 s for a million lines).
     """
     evidence = gather(events, skipped_lines)
     expected = [gpu.uuid for gpu in plan.agent.gpus] if plan.agent.gpu_mode == "required" else []
     case = Case(
         plan=plan,
         evidence=evidence,
-        output=read_output(run_dir),
+        output=read_output(run_dir) if output is None else output,
         measurements=measure(evidence, expected),
         state=state,
         engine_findings=tuple(match_text(state.error)) if state and state.error else (),

@@ -12,11 +12,12 @@ from seatrial import events
 from seatrial.backends.base import State
 from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.output import Output
 from seatrial.receipt.write import load
 from seatrial.runs.output import Stream
 from seatrial.runs.store import Run
 
-#: A provisional receipt is good for this long: judging reads all evidence and both logs.
+#: A provisional receipt is good for this long: judging reads all evidence.
 PROVISIONAL_S = 5.0
 
 #: Most that is read of a log at once.
@@ -60,10 +61,13 @@ class Receipts:
 
 
 def provisional(run: Run) -> Receipt:
-    """The receipt as of now; changes nothing. Raises SeatrialError when the plan cannot be read."""
+    """The receipt as of now; changes nothing. Raises SeatrialError when the plan cannot be read.
+
+    The logs are not read, which can take a minute: what they hold is judged once, at the end.
+    """
     plan = run.plan()
     evidence, _, skipped = events.read(str(run.events_path))
-    return judge(
+    receipt = judge(
         plan,
         evidence,
         skipped_lines=skipped,
@@ -71,7 +75,10 @@ def provisional(run: Run) -> Receipt:
         run_dir=run.folder,
         now=time.time(),
         image=None,
+        output=Output(),
     )
+    judged = tuple(criterion for criterion in receipt.criteria if criterion.id != "clean-output")
+    return receipt.model_copy(update={"criteria": judged})
 
 
 def read_log(run: Run, stream: Stream, start: int | None, end: int | None) -> Piece:

@@ -61,10 +61,10 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 function layout(title, unit, x) {
   const axis = { gridcolor: colour("--rule"), zerolinecolor: colour("--rule"), linecolor: colour("--rule"), automargin: true };
   return {
-    title: { text: title + (unit ? ` (${unit})` : ""), font: { size: 14 }, x: 0, xref: "paper" },
+    title: { text: title + (unit ? ` (${unit})` : "") + (x ? ` over ${x}` : ""), font: { size: 14 }, x: 0, xref: "paper" },
     font: { color: colour("--soft"), size: 11, family: "system-ui, sans-serif" },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 40, r: 8, t: 34, b: 30 },
-    xaxis: { ...axis, title: x ? { text: x } : undefined },
+    xaxis: { ...axis, tickangle: 0, nticks: 6 },
     yaxis: { ...axis, rangemode: "tozero", range: unit === "%" ? [0, 101] : undefined },
     legend: { orientation: "h", y: -0.18 }, showlegend: true, hovermode: "x unified",
     hoverlabel: { bgcolor: colour("--card"), font: { color: colour("--ink") } },
@@ -76,20 +76,21 @@ function chart(element, title, unit, x, lines, dates = false) {
   if (!window.Plotly) return;
   const traces = lines.map((line, i) => ({
     type: "scatter", mode: line.x.length < 2 ? "markers" : "lines", name: line.name, x: line.x, y: line.y,
-    connectgaps: false, line: { width: 1.6, color: colour(`--c${(line.colour ?? i) % 8}`), dash: line.dash },
+    connectgaps: true, line: { width: 1.6, color: colour(`--c${(line.colour ?? i) % 8}`), dash: line.dash },
   }));
   const shape = layout(title, unit, x);
-  if (dates) shape.xaxis.type = "date";
+  if (dates) Object.assign(shape.xaxis, { type: "date", tickformat: "%H:%M:%S", nticks: 5 });
   element.setAttribute("role", "img");
   element.setAttribute("aria-label", `${title}: ${lines.map((l) => `${l.name} ends at ${l.y[l.y.length - 1]}`).join(", ")}`);
   Plotly.react(element, traces, shape, { displayModeBar: false, responsive: true, staticPlot: false });
 }
 
-const axisNames = { seconds: "s", step: "step", epoch: "epoch", line: "report" };
+const axisNames = { seconds: "seconds", step: "steps", epoch: "epochs", line: "reports" };
 
 function drawPlots(holder, plots) {
+  while (holder.children.length < plots.length) holder.append(make("div", { class: "plot" })); // all, before any is sized
   plots.forEach((plot, i) => {
-    const element = holder.children[i] || holder.appendChild(make("div", { class: "plot" }));
+    const element = holder.children[i];
     const lines = plot.lines.map((line, n) => ({
       name: line.name, x: line.points.map((p) => p[0]), y: line.points.map((p) => p[1]),
       dash: line.name.startsWith("B ") ? "dash" : "solid", colour: n,

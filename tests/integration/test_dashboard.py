@@ -1,0 +1,322 @@
+"""The dashboard in a real headless Chromium: live update, dark mode, 1,000 runs, hostile logs, keyboard, a phone."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from fakes import FakeGpu, FakeNvml, a_plan
+from seatrial.runs.store import RunStore
+from seatrial.telemetry.engines import Names
+from seatrial.telemetry.reading import Reader
+
+for needed in ("starlette", "uvicorn", "plotly", "playwright"):
+    pytest.importorskip(needed, reason=f"{needed} is not installed")
+
+import uvicorn  # noqa: E402
+from playwright.sync_api import sync_playwright  # noqa: E402
+
+from seatrial.dashboard import server  # noqa: E402
+from seatrial.dashboard.feed import Feed  # noqa: E402
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
+HOSTILE = b"<script>window.hit=1</script>\n<img src=x onerror='window.hit=1'>\n</pre><b>bold</b>\n\x1b[31mred\x1b[0m\n"
+MEGABYTES = 50
+
+pytestmark = pytest.mark.xdist_group("dashboard")
+
+
+def a_run(store, id, name=None, stdout=b"", summary=True, offset=0.0):
+    """A run with a loss curve, as its folder would be."""
+    folder = store.root / id
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(a_plan(folder, run_id=id).model_dump_json())
+    (folder / "stdout.log").write_bytes(stdout)
+    lines = [{"t": 1e9, "type": "target.started", "source": "agent", "pid": 1}]
+    lines += [
+        {"t": 1e9 + n, "type": "step", "source": "target", "step": n, "loss": math.exp(-n / 9) + offset, "images": 64}
+        for n in range(30)
+    ]
+    (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if name:
+        (folder / "name").write_text(name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A thousand runs: most of them ended, three that go on, one of those hostile."""
+    store = RunStore(tmp_path_factory.mktemp("dashboard"))
+    for number in range(997):
+        folder = store.root / f"20261120-{number:06d}-bbbb"
+        folder.mkdir(parents=True)
+        summary = {"id": folder.name, "name": None, "target": "train.py", "backend": "docker", "gpus": 1,
+                   "exit_code": number % 2, "outcome": "Finished in 3 s", "seconds": 3.0}  # fmt: skip
+        (folder / "summary.json").write_text(json.dumps(summary))
+    a_run(store, "20261121-000001-aaaa", name="base")
+    a_run(store, "20261121-000002-aaaa", name="<i>tilt</i>", offset=0.5)
+    long_line = HOSTILE * (MEGABYTES * 2**20 // len(HOSTILE))
+    a_run(store, "20261121-000003-aaaa", name="hostile", stdout=long_line)
+    return store
+
+
+def serve(store, token=None, interval_s=0.3):
+    """(address, the server, the fake GPU)."""
+    gpu = FakeGpu(utilization_pct=41)
+    reader = Reader(Names(NO_ENGINES), pynvml=FakeNvml([gpu]))
+    feed = Feed(reader.read, interval_s=interval_s)
+    sock = server.listen("127.0.0.1", 0)
+    config = uvicorn.Config(server.make_app(store, feed, token), log_level="warning", timeout_graceful_shutdown=1)
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]}, daemon=True)
+    thread.start()
+    while not running.started:
+        time.sleep(0.02)
+    return f"http://127.0.0.1:{sock.getsockname()[1]}/", running, thread, gpu
+
+
+@pytest.fixture(scope="module")
+def site(store):
+    address, running, thread, gpu = serve(store)
+    yield address, gpu
+    running.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page that fails the test on any script error and on any request to elsewhere."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    opened, trouble = context.new_page(), []
+    opened.set_default_timeout(60_000)  # two cores may be shared with other tests
+    opened.on("pageerror", lambda error: trouble.append(str(error)))
+    opened.on("dialog", lambda dialog: (trouble.append("a dialog opened"), dialog.dismiss()))
+    opened.on("request", lambda request: "127.0.0.1" in request.url or trouble.append(request.url))
+    yield opened
+    shots = os.environ.get("SEATRIAL_SCREENSHOTS")
+    if shots:
+        opened.screenshot(path=Path(shots) / f"{os.environ['PYTEST_CURRENT_TEST'].split('::')[1].split(' ')[0]}.png")
+    context.close()
+    assert trouble == []
+
+
+def get(url, method="GET", **headers):
+    request = urllib.request.Request(url, method=method, headers={k.replace("_", "-"): v for k, v in headers.items()})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.headers, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read()
+
+
+def test_numbers_and_graphs_follow_the_gpu(page, site):
+    address, gpu = site
+    gpu.utilization_pct = 41
+    page.goto(address)
+    page.wait_for_selector("text=41 %")
+    gpu.utilization_pct = 87
+    page.wait_for_selector("text=87 %", timeout=5000)
+    page.wait_for_selector(".plot .main-svg .scatterlayer path.js-line")
+    assert page.inner_text("#state") == "live"
+
+
+def test_dark_mode_follows_the_system_at_once(page, site):
+    page.emulate_media(color_scheme="light")
+    page.goto(site[0])
+    page.wait_for_selector(".plot .main-svg")
+    colour = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(colour)
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(colour) != light == "rgb(244, 245, 247)"
+
+
+def test_a_thousand_runs_are_paged_and_found(page, site):
+    began = time.monotonic()
+    page.goto(site[0] + "#/runs")
+    page.wait_for_selector("text=1000 runs, page 1 of 20")
+    assert time.monotonic() - began < 30 and page.locator("tbody tr").count() == 50
+    page.get_by_role("button", name="Older").click()
+    page.wait_for_selector("text=1000 runs, page 2 of 20")
+    page.get_by_label("Find runs").fill("base")
+    page.wait_for_selector("text=1 runs, page 1 of 1")
+
+
+def test_curves_and_markup_in_names(page, site):
+    page.goto(site[0] + "#/runs/20261121-000002-aaaa")
+    page.wait_for_selector(".plot .main-svg")
+    assert page.inner_text("h1") == "<i>tilt</i>" and page.locator("h1 i").count() == 0
+    assert "loss" in page.inner_text(".plots")
+
+
+def test_a_log_of_50_megabytes_with_markup(page, site):
+    began = time.monotonic()
+    page.goto(site[0] + "#/runs/20261121-000003-aaaa")
+    page.wait_for_selector("text=52.4 MB in all")
+    assert time.monotonic() - began < 40
+    text = page.inner_text("pre.log")
+    assert "<script>window.hit=1</script>" in text and "\x1b" not in text and "red" in text
+    before = len(text)
+    page.get_by_role("button", name="Earlier").click()
+    for _ in range(100):  # Playwright's own waiting would need eval, which the page's policy forbids
+        if page.evaluate("document.querySelector('pre.log').textContent.length") > before:
+            break
+        page.wait_for_timeout(100)
+    assert page.evaluate("document.querySelector('pre.log').textContent.length") > before
+    assert page.evaluate("window.hit") is None and page.locator("pre.log b, pre.log img").count() == 0
+
+
+def test_the_receipt_is_shown_in_a_frame_that_can_do_nothing(page, site):
+    page.goto(site[0] + "#/runs/20261121-000001-aaaa")
+    frame = page.frame_locator("iframe")
+    page.locator("iframe").scroll_into_view_if_needed()
+    frame.locator("h1").wait_for()
+    _, headers, _ = get(site[0] + "receipts/20261121-000001-aaaa")
+    assert "sandbox" in headers["content-security-policy"] and "script" not in headers["content-security-policy"]
+
+
+def test_with_the_keyboard_alone_to_a_comparison(page, site):
+    page.goto(site[0])
+    page.wait_for_selector("text=live")
+
+    def focused():
+        return page.evaluate(
+            "(document.activeElement.getAttribute('aria-label') || document.activeElement.textContent)"
+        )
+
+    def tab_to(what, limit=40):
+        for _ in range(limit):
+            page.keyboard.press("Tab")
+            if what in focused():
+                return
+        raise AssertionError(f"{what} is not reached by Tab")
+
+    tab_to("Runs")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=1000 runs")
+    tab_to("Compare <i>tilt</i>")
+    page.keyboard.press("Space")
+    tab_to("Compare base")
+    page.keyboard.press("Space")
+    page.wait_for_selector("button:not([disabled]):has-text('Compare two')")
+    for _ in range(20):
+        page.keyboard.press("Shift+Tab")
+        if focused() == "Compare two":
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=B against A")
+    page.wait_for_selector(".plot .main-svg")
+    assert "A: 20261121-000002-aaaa" in page.inner_text("thead")
+
+
+def test_it_is_readable_on_a_phone(browser, site):
+    context = browser.new_context(viewport={"width": 360, "height": 740}, device_scale_factor=2)
+    page = context.new_page()
+    for view in ("", "#/runs", "#/runs/20261121-000001-aaaa", "#/compare/20261121-000001-aaaa/20261121-000002-aaaa"):
+        page.goto(site[0] + view)
+        page.wait_for_selector("main h1")
+        page.wait_for_timeout(700)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, view
+    context.close()
+
+
+def test_nothing_but_get_and_no_path_out(site):
+    address, _ = site
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        assert get(address + "api/runs", method)[0] == 405
+    for path in (
+        "api/runs/..",
+        "api/runs/%2e%2e%2f%2e%2e%2fetc",
+        "receipts/..%2f..",
+        "..%2f..%2fetc%2fpasswd",
+        "app.py",
+    ):
+        assert get(address + path)[0] == 404, path
+    assert get(address + "api/runs/x/log?start=-1")[0] in (400, 404)
+    assert get(address + "api/runs?page=x")[0] == 400
+    status, headers, _ = get(address)
+    policy = headers["content-security-policy"]
+    assert status == 200 and "script-src 'self';" in policy and "default-src 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_another_sites_name_for_this_address_is_turned_away(site):
+    assert get(site[0], Host="evil.example:8765")[0] == 403
+    assert get(site[0], Host="localhost:8765")[0] == 200 and get(site[0], Host="[::1]:8765")[0] == 200
+
+
+def test_a_token_is_asked_for_everywhere(store):
+    address, running, thread, _ = serve(store, token="s3cret")
+    try:
+        for path in ("", "app.js", "api/runs", "api/events", "receipts/x"):
+            assert get(address + path)[0] == 401
+        assert get(address + "?token=wrong")[0] == 401
+        assert get(address + "api/runs", Authorization="Bearer s3cret")[0] == 200
+        assert get(address + "api/runs", Cookie="seatrial-token=s3cret")[0] == 200
+        assert get(address + "api/runs", Host="any.example", Cookie="seatrial-token=s3cret")[0] == 200
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        answer = opener.open(address + "?token=s3cret")
+        assert answer.url == address and answer.status == 200  # the token has left the address
+    finally:
+        running.should_exit = True
+        thread.join(10)
+
+
+def test_fifty_dashboards_get_every_reading(store):
+    """Fifty open streams for some seconds: none misses a reading, none is late by more than one."""
+    address, running, thread, _ = serve(store, interval_s=0.5)
+    seen = [[] for _ in range(50)]
+    end = time.monotonic() + 8
+
+    def watch(times):
+        with urllib.request.urlopen(address + "api/events", timeout=20) as stream:
+            while time.monotonic() < end:
+                line = stream.readline()
+                if line.startswith(b"data: "):
+                    times.append(json.loads(line[6:])["t"])
+
+    threads = [threading.Thread(target=watch, args=(times,)) for times in seen]
+    try:
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(30)
+    finally:
+        running.should_exit = True
+        thread.join(10)
+    every = sorted({t for times in seen for t in times})
+    assert len(every) >= 8, len(every)
+    for times in seen:
+        inside = [t for t in every if times[0] <= t <= times[-1]]
+        assert times == inside and len(times) >= len(every) / 2
+
+
+def test_a_port_in_use_is_one_sentence():
+    from seatrial.errors import UsageError
+
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    with pytest.raises(UsageError, match="Cannot listen on"):
+        server.listen("127.0.0.1", taken.getsockname()[1])
+    taken.close()
