@@ -26,6 +26,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "exporter": ("exporter", "Serve GPUs, containers and runs to Prometheus."),
     "sweep": ("sweep", "Run a job with several settings and compare them."),
     "k8s": ("k8s", "Clusters: cleanup removes what seatrial made there."),
+    "bench": ("bench", "Measure a recipe in several ways, side by side: bench train mnist --compare eager,graph."),
+    "predict": ("predict", "Ask a trained model: predict spam TEXT."),
     "prune": ("prune", "Delete ended runs and give their disk back."),
 }
 

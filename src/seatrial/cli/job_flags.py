@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from seatrial.errors import UsageError
-from seatrial.images.recipes import RECIPE_REQUIREMENTS
+from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
 from seatrial.job.model import Job
 from seatrial.runs.store import RunStore
@@ -166,10 +166,10 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
         flags["target"] = words[0]
     flags["args"] = target_arguments
     if resume is None:
-        return load_job(project, flags, recipes=RECIPE_REQUIREMENTS)
+        return load_job(project, flags, recipes=RECIPES)
     earlier = RunStore(project.absolute()).find(resume)
     if {"target", "module", "image"} & flags.keys():
-        return load_job(project, {**flags, "resume": earlier.id}, recipes=RECIPE_REQUIREMENTS)
+        return load_job(project, {**flags, "resume": earlier.id}, recipes=RECIPES)
     return _again(earlier.plan().job, flags).model_copy(update={"resume": earlier.id})
 
 
@@ -181,9 +181,9 @@ def _again(earlier: Job, flags: dict[str, Any]) -> Job:
     if earlier.target.kind == "image":
         target = {"image": {"ready": earlier.image.ready}}
     args = {"args": list(earlier.target.args)}
-    plain = load_job(earlier.project, {**target, **args}, recipes=RECIPE_REQUIREMENTS)
+    plain = load_job(earlier.project, {**target, **args}, recipes=RECIPES)
     given = {key: value for key, value in flags.items() if value not in (None, [])}
-    asked = load_job(earlier.project, {**target, **args, **given}, recipes=RECIPE_REQUIREMENTS)
+    asked = load_job(earlier.project, {**target, **args, **given}, recipes=RECIPES)
     changed = {key: value for key in Job.model_fields if (value := getattr(asked, key)) != getattr(plain, key)}
     return earlier.model_copy(update={"name": None, **changed})
 

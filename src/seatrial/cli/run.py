@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated, Any
 
 import typer
 
 from seatrial.cli.job_flags import Words, read_job, takes_job
 from seatrial.cli.screen import Screen
-from seatrial.doctor.examine import second_opinion
-from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
-from seatrial.runs import launch
-from seatrial.runs.finalise import finalise
-from seatrial.runs.launch import Prepared
-from seatrial.runs.watch import follow, interrupt_stops
+from seatrial.cli.session import carry_out
+from seatrial.errors import EXIT_DONE
+from seatrial.runs import hosts
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -28,6 +26,9 @@ def run(
         str | None, typer.Option("--resume", metavar="RUN", help="Go on from a run's checkpoints.")
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once it has started.")] = False,
+    rank_of: Annotated[
+        int | None, typer.Option("--rank-of", metavar="N", help="This machine's number among --nodes host1,host2.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
     *,
     flags: dict[str, Any],
@@ -37,28 +38,8 @@ def run(
     The target's own arguments go behind --: seatrial run train.py --gpus 1 -- --epochs 5
     """
     job = read_job(words or [], context.obj, flags, resume=resume)
-    environ = dict(os.environ)
-    screen = Screen(json=as_json)
-    prepared = launch.prepare(job, environ)
-    screen.announce(prepared.plan)
-    try:
-        launch.start(prepared, environ, screen.progress)
-    except (SeatrialError, KeyboardInterrupt):
-        _receipt(prepared, environ, screen)
-        raise
-    if detach:
-        screen.detached(prepared.plan)
+    job = hosts.join(job, rank_of, os.environ)
+    if job.hosts and job.node_rank is None:
+        print(hosts.instructions(job, sys.argv[1:]))
         return EXIT_DONE
-    with interrupt_stops(prepared.run, environ, screen.say):
-        follow(prepared.run, screen.write, environ, say=screen.say)
-    exit_code = _receipt(prepared, environ, screen)
-    if exit_code == EXIT_GPU_CONTRACT:
-        screen.say(second_opinion(environ))
-    return exit_code
-
-
-def _receipt(prepared: Prepared, environ: dict[str, str], screen: Screen) -> int:
-    receipt = finalise(prepared.run, environ)
-    assert receipt is not None, "a run that was followed to its end has ended"
-    screen.receipt(receipt, prepared.run)
-    return receipt.exit_code
+    return carry_out(job, dict(os.environ), Screen(json=as_json), detach=detach)

@@ -15,10 +15,13 @@ from rich.console import Console
 from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.job.units import format_seconds
-from seatrial.runs import control
+from seatrial.runs import compare_terminal, control
+from seatrial.runs.compare import compare as compare_receipts
+from seatrial.runs.compare import to_json, write_page
 from seatrial.runs.finalise import finalise
 from seatrial.runs.listing import list_runs
 from seatrial.runs.store import RunStore
+from seatrial.runs.view import Receipts
 from seatrial.runs.watch import follow
 
 app = typer.Typer(
@@ -109,6 +112,29 @@ def attach(reference: Reference = "last", as_json: AsJson = False, project: Proj
         return EXIT_DONE
     screen.receipt(receipt, run)
     return receipt.exit_code
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A")],
+    second: Annotated[str, typer.Argument(metavar="B")],
+    as_json: AsJson = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with plots.")] = None,
+    project: Project = _HERE,
+) -> int:
+    """Two runs side by side: what differs, what was measured, and their curves."""
+    store, receipts = _store(project), Receipts()
+    pair = [store.find(reference) for reference in (first, second)]
+    for run in pair:
+        finalise(run, os.environ)
+    found = compare_receipts(*(receipts.of(run) for run in pair))
+    if html is not None:
+        write_page(html, found)
+    if as_json:
+        print(json.dumps(to_json(found), indent=1))
+    else:
+        compare_terminal.render(found, Console(highlight=False))
+    return EXIT_DONE
 
 
 @app.command("exec")

@@ -22,10 +22,12 @@ class Screen:
 
     Args:
         json: the answer on stdout is JSON, so the target's stdout goes to stderr too.
+        answer_only: the target's output is the answer; a receipt is shown only of a run that failed.
     """
 
-    def __init__(self, *, json: bool = False) -> None:
+    def __init__(self, *, json: bool = False, answer_only: bool = False) -> None:
         self._json = json
+        self._answer_only = answer_only
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
         self._out = Console(highlight=False)
 
@@ -69,7 +71,9 @@ class Screen:
         if self._json:
             print(receipt.model_dump_json(indent=1))
             return
-        terminal.render(receipt, self._out)
+        if self._answer_only and receipt.exit_code == 0:
+            return
+        terminal.render(receipt, self._err if self._answer_only else self._out)
         self.say(f"receipt: {_shown(run.folder / 'receipt.html')}")
 
     def plan(self, plan: Plan, request: list[str]) -> None:

@@ -100,7 +100,7 @@ def _source(target: Target, project: Path) -> Path | None:
     if target.kind == "script":
         return project / target.value
     if target.kind == "recipe":
-        return Path(seatrial.__file__).parent / "recipes" / f"{target.value}.py"  # read, never imported
+        return Path(seatrial.__file__).parent / "recipes" / f"{target.value.replace('-', '_')}.py"  # read only
     if target.kind == "module":
         return find_module(target.value, [project, project / "src"], main=True)
     return None

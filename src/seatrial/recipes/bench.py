@@ -91,8 +91,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         sub = modes.add_parser(mode)
         sub.add_argument("recipe", choices=RECIPES)
         sub.add_argument("--repeats", type=script.positive, default=3)
-        sub.add_argument("--json", type=Path, metavar="FILE")
-        sub.add_argument("--plot", type=Path, metavar="FILE.svg")
+        sub.add_argument("--json", type=Path, default=script.result_file("bench.json"), metavar="FILE")
+        sub.add_argument("--plot", type=Path, default=script.result_file("bench.svg"), metavar="FILE.svg")
         if mode == "train":
             sub.add_argument("--compare", required=True, help=f"some of {','.join(WAYS)}")
             sub.add_argument("--gpus", default="1", help="ranks of ddp")

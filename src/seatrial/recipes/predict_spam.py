@@ -2,12 +2,13 @@
 
 python -m seatrial.recipes.predict_spam --models DIR "WINNER!! Call now to claim your prize"
 python -m seatrial.recipes.predict_spam --models DIR < messages.txt
+
+``seatrial predict spam`` hands standard input over as the file input.txt of the run's folder.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--models", type=Path, default=script.default_folder("models"), metavar="DIR")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="without one, lines are read from standard input")
     arguments = parser.parse_args(argv)
-    texts = arguments.texts or ([] if sys.stdin.isatty() else sys.stdin.read().splitlines())
+    texts = arguments.texts or script.input_lines()
     texts = [text for text in texts if text.strip()]
     if not texts:
         raise InputError("no input text", fix='seatrial predict spam "text…"')

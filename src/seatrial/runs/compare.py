@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from importlib import resources
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+from seatrial.errors import DiskError
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.model import GpuUse, Line, Plot, Receipt
 from seatrial.receipt.svg import draw, legend
 from seatrial.receipt.words import energy_short, figure, percent
+from seatrial.system.files import write_atomically
 
 Words = Callable[[float], str]
 
@@ -129,6 +133,27 @@ def _plots(a: Receipt, b: Receipt) -> tuple[Plot, ...]:
 
 def _named(side: str, lines: Sequence[Line]) -> list[Line]:
     return [line.model_copy(update={"name": f"{side} {line.name}"}) for line in lines if line.points]
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """What ``--json`` and the dashboard's page get."""
+    return {
+        **{side: _about(receipt) for side, receipt in (("a", comparison.a), ("b", comparison.b))},
+        "rows": [asdict(row) for row in comparison.facts + comparison.numbers],
+        "plots": [plot.model_dump(mode="json") for plot in comparison.plots],
+    }
+
+
+def _about(receipt: Receipt) -> dict[str, Any]:
+    return {"id": receipt.header.run_id, "name": receipt.header.name, "target": receipt.header.target}
+
+
+def write_page(path: Path, comparison: Comparison) -> None:
+    """to_html into a file, whole or not at all. Raises DiskError."""
+    try:
+        write_atomically(path, to_html(comparison).encode())
+    except OSError as error:
+        raise DiskError(f"Cannot write {path}: {error.strerror}", run=f"ls -ld {path.absolute().parent}") from error
 
 
 def _bytes(value: float) -> str:

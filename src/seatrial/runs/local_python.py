@@ -46,7 +46,7 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
 
     Asks the interpreters; makes nothing.
     """
-    needed = recipe_requirements(job.target.value) if job.target.kind == "recipe" else script.imports
+    needed = recipe_requirements(job.target) if job.target.kind == "recipe" else script.imports
     missing: dict[Path, list[str]] = {}
     for python in _candidates(host.environ):
         missing[python] = _missing(python, needed)

@@ -13,6 +13,7 @@ from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.env_file import read_env_file
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.plan import plan_image
+from seatrial.images.recipes import recipe
 from seatrial.images.wheel import write_wheel
 from seatrial.job.gpus import GpuRequest, Selection, select
 from seatrial.job.model import DataMount, Job
@@ -35,6 +36,7 @@ from seatrial.job.plan import (
 from seatrial.job.script import ScriptFacts
 from seatrial.runs import without_agent
 from seatrial.runs.facts import HostFacts, git_commit
+from seatrial.runs.hosts import with_hosts
 from seatrial.runs.local_python import choose_python
 from seatrial.runs.recipe_env import with_env_flags
 from seatrial.runs.target_command import Places, container_places, local_places, target_argv
@@ -64,9 +66,13 @@ class Site:
 def with_defaults(job: Job) -> Job:
     """Recipes save their models to ./models unless told otherwise; scripts save where they please."""
     job = with_env_flags(job)
-    if job.target.kind == "recipe" and job.models is None and job.backend != "k8s":
+    if _is_training_recipe(job) and job.models is None and job.backend != "k8s":
         return job.model_copy(update={"models": DataMount(source=job.project / "models", read_only=False)})
     return job
+
+
+def _is_training_recipe(job: Job) -> bool:
+    return job.target.kind == "recipe" and recipe(job.target.value).trains
 
 
 def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[str, str]) -> Selection:
@@ -110,7 +116,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
         secrets_dir=(CONTAINER_SECRETS if parts.container else str(site.secrets_folder)) if job.secrets else None,
         gpu_mode=_gpu_mode(job, gpus),
         gpus=gpus,
-        check=_check(script, gpus),
+        check=_check(job, script, gpus),
         gpu_memory_bytes=_gpu_memory_limit(job, script),
         grace_s=job.grace_s,
         timeout_s=job.timeout_s,
@@ -133,7 +139,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
         companion_image=job.image.base if parts.companion else None,
         python=parts.python,
         venv=parts.venv,
-        agent=agent,
+        agent=with_hosts(agent, job),
         choices=(*selection.choices, *parts.choices, launcher_choice),
         warnings=parts.warnings,
         git_commit=git_commit(job.project),
@@ -310,7 +316,7 @@ def _launcher(job: Job, script: ScriptFacts, gpu_count: int) -> tuple[Literal["t
             value=f"torchrun, {max(1, gpu_count)} rank{'s' * (gpu_count > 1)}",
             reason=f"the script joins a process group: {script.torchrun_evidence}",
         )
-    if job.target.kind == "recipe" and gpu_count > 1:
+    if _is_training_recipe(job) and (gpu_count > 1 or job.nodes > 1):
         return "torchrun", Choice(
             what="launcher", value=f"torchrun, {gpu_count} ranks", reason="recipes use a rank a GPU"
         )
@@ -324,10 +330,10 @@ def _gpu_mode(job: Job, gpus: tuple[Gpu, ...]) -> Literal["required", "none", "a
     return "none" if GpuRequest.parse(job.gpus).kind == "none" else "auto-cpu"
 
 
-def _check(script: ScriptFacts, gpus: tuple[Gpu, ...]) -> Literal["torch", "driver", "none"]:
+def _check(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> Literal["torch", "driver", "none"]:
     if not gpus:
         return "none"
-    return "torch" if script.framework == "torch" else "driver"
+    return "torch" if script.framework == "torch" or job.target.kind == "recipe" else "driver"
 
 
 def _gpu_memory_limit(job: Job, script: ScriptFacts) -> int | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.errors import UsageError
+from seatrial.images.recipes import recipe
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import (
     CONTAINER_DATA,
@@ -87,12 +88,15 @@ def target_argv(target: Target, image: ImagePlan | None, python: str, places: Pl
     behind_python = {
         "script": [places.scripts + target.value],
         "module": ["-m", target.value],
-        "recipe": ["-m", f"seatrial.recipes.{target.value.replace('-', '_')}", *_recipe_arguments(places)],
+        "recipe": ["-m", f"seatrial.recipes.{target.value.replace('-', '_')}", *_recipe_arguments(target, places)],
     }[target.kind]
     return [*entrypoint, python, *behind_python, *target.args], len(entrypoint) + 1
 
 
-def _recipe_arguments(places: Places) -> list[str]:
+def _recipe_arguments(target: Target, places: Places) -> list[str]:
+    """Where a training recipe finds data, saves and resumes; the others read the same from their environment."""
+    if target.kind != "recipe" or not recipe(target.value).trains:
+        return []
     arguments = []
     for flag, value in (("--data", places.data), ("--models", places.models), ("--resume", places.resume)):
         if value is not None:

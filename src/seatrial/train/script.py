@@ -18,9 +18,25 @@ RUN_DIR_VARIABLE = "SEATRIAL_RUN_DIR"
 
 
 def default_folder(name: str) -> Path:
-    """/NAME inside a container of seatrial, ./NAME elsewhere."""
+    """What seatrial names in SEATRIAL_NAME_DIR, /NAME inside a container, ./NAME elsewhere."""
+    if told := os.environ.get(f"SEATRIAL_{name.upper()}_DIR"):
+        return Path(told)
     inside = Path("/") / name
     return inside if inside.is_dir() else Path(name)
+
+
+def input_lines() -> list[str]:
+    """Lines of the run folder's input.txt where seatrial has put one, else of standard input if that is no terminal."""
+    run_dir = os.environ.get(RUN_DIR_VARIABLE)
+    if run_dir and (handed := Path(run_dir) / "input.txt").is_file():
+        return handed.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [] if sys.stdin.isatty() else sys.stdin.read().splitlines()
+
+
+def result_file(name: str) -> Path | None:
+    """Where a measurement leaves its results: a file of the run's folder, or nowhere outside of a run."""
+    run_dir = os.environ.get(RUN_DIR_VARIABLE)
+    return Path(run_dir) / name if run_dir else None
 
 
 def default_checkpoints(models: Path) -> Path:

@@ -246,5 +246,5 @@ def test_bad_options_are_named(project: Path, image: dict[str, Any], message: st
 
 
 def test_an_unknown_recipe_is_named(project: Path) -> None:
-    with pytest.raises(TargetError, match="No recipe is called 'minst'; there are: digits, mnist"):
+    with pytest.raises(TargetError, match="No recipe is called 'minst'; there are: cifar10, digits, matmul, mnist, mnist-deep, spam"):
         planned(project, target=Target(kind="recipe", value="minst"))

@@ -1,0 +1,48 @@
+"""``seatrial predict``: ask a trained model; a Job like any other, so it runs where torch is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any, Literal
+
+import typer
+
+from seatrial.cli.job_flags import read_job, takes_job
+from seatrial.cli.screen import Screen
+from seatrial.cli.session import carry_out
+from seatrial.errors import UsageError
+from seatrial.job.model import DataMount, Target
+from seatrial.runs.launch import Prepared
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@takes_job
+def predict(
+    context: typer.Context,
+    model: Annotated[Literal["spam"], typer.Argument(help="What to ask: spam.")],
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Without one: lines of stdin.")] = None,
+    *,
+    flags: dict[str, Any],
+) -> int:
+    """Say of each message whether it is ham or spam, with the probability: predict spam "WINNER!! Call now"
+
+    The model is the one that ``seatrial run spam`` has saved in ./models, or in --models.
+    """
+    lines = [*(texts or []), *context.obj] or ([] if sys.stdin.isatty() else sys.stdin.read().splitlines())
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        raise UsageError("No input text", run=f'seatrial predict {model} "text…"')
+    job = read_job([model], [], flags)
+    models = job.models or DataMount(source=job.project / "models", read_only=True)
+    if not (models.source / model / "config.json").is_file():
+        raise UsageError(f"There is no trained {model} model in {models.source}", run=f"seatrial run {model}")
+    target = Target(kind="recipe", value=f"predict-{model}")
+
+    def hand_over(prepared: Prepared) -> None:
+        (prepared.run.folder / "input.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    asked = job.model_copy(update={"target": target, "models": models})
+    return carry_out(asked, dict(os.environ), Screen(answer_only=True), before_start=hand_over)

@@ -1,0 +1,54 @@
+"""One run in the foreground, from its Job to its receipt: what run, bench and predict share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from seatrial.cli.screen import Screen
+from seatrial.doctor.examine import second_opinion
+from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
+from seatrial.job.model import Job
+from seatrial.runs import launch
+from seatrial.runs.finalise import finalise
+from seatrial.runs.launch import Prepared
+from seatrial.runs.watch import follow, interrupt_stops
+
+
+def carry_out(
+    job: Job,
+    environ: dict[str, str],
+    screen: Screen,
+    *,
+    detach: bool = False,
+    before_start: Callable[[Prepared], None] = lambda prepared: None,
+) -> int:
+    """Plan, build, start and follow; the exit code of the command.
+
+    Args:
+        detach: return once it has started.
+        before_start: called with the run's folder there and nothing started.
+    """
+    prepared = launch.prepare(job, environ)
+    screen.announce(prepared.plan)
+    try:
+        before_start(prepared)
+        launch.start(prepared, environ, screen.progress)
+    except SeatrialError:
+        _receipt(prepared, environ, screen)
+        raise
+    if detach:
+        screen.detached(prepared.plan)
+        return EXIT_DONE
+    with interrupt_stops(prepared.run, environ, screen.say):
+        follow(prepared.run, screen.write, environ, say=screen.say)
+    exit_code = _receipt(prepared, environ, screen)
+    if exit_code == EXIT_GPU_CONTRACT:
+        screen.say(second_opinion(environ))
+    return exit_code
+
+
+def _receipt(prepared: Prepared, environ: dict[str, str], screen: Screen) -> int:
+    receipt = finalise(prepared.run, environ)
+    assert receipt is not None, "a run that was followed to its end has ended"
+    screen.receipt(receipt, prepared.run)
+    return receipt.exit_code
