@@ -156,7 +156,7 @@ def _modes(machine: Machine) -> Verdict:
             told.append(found("compute-mode-exclusive", evidence, severity=severity))
     if not machine.health:
         return skipped("NVML cannot be asked")
-    return worst(told, "compute mode default: several processes may share a GPU")
+    return worst(told, "compute mode default: several processes may share a GPU; to change it: sudo nvidia-smi -c 3")
 
 
 def _mig(machine: Machine) -> Verdict:
@@ -168,7 +168,8 @@ def _mig(machine: Machine) -> Verdict:
         if gpu.mig_current and not gpu.mig_instances:
             told.append(found("mig-no-instances", [f"GPU {gpu.index}: MIG mode on, 0 instances"]))
     if not any(gpu.mig_current for gpu in machine.health):
-        return worst(told, "MIG is off")
+        able = any(gpu.mig_current is not None for gpu in machine.health)
+        return worst(told, "MIG is off; to turn it on: sudo nvidia-smi -mig 1" if able else "no GPU here has MIG")
     slices = [gpu for gpu in machine.inventory.gpus if gpu.mig]
     names = ", ".join(f"{gpu.mig} {gpu.name}" for gpu in slices)
     return worst(told, f"MIG is on: {names}; ask for a slice with --gpus {slices[0].mig}" if slices else "MIG is on")
@@ -211,7 +212,8 @@ def _settings(machine: Machine) -> Verdict:
         )
     first = machine.health[0]
     limit = f", power limit {first.power_limit_w:g} W" if first.power_limit_w else ""
-    return worst(told, f"persistence {'on' if first.persistence else 'unknown'}{limit}")
+    line = f"persistence {'on' if first.persistence else 'not told'}{limit}"
+    return worst(told, f"{line}; to change them: sudo nvidia-smi -pm 0, -pl WATTS")
 
 
 DRIVER = (

@@ -27,6 +27,9 @@ _MARKS: dict[Status, tuple[str, str]] = {
     "blocked": ("[·]", "dim"),
 }
 
+#: A healthy link with something to know about it.
+_NOTE = ("[i]", "cyan")
+
 _COUNTED: tuple[tuple[Status, str], ...] = (
     ("ok", "ok"),
     ("warning", "warnings"),
@@ -73,8 +76,9 @@ def print_summary(results: Sequence[Result], console: Console, seconds: float) -
 
 
 def _lines(result: Result, width: int) -> Iterator[Text]:
-    mark, style = _MARKS[result.verdict.status]
-    yield from _wrapped(result.verdict.line, f"  {mark} ", width, style if style != "green" else "", style)
+    healthy = result.verdict.status == "ok"
+    mark, style = _NOTE if healthy and result.verdict.findings else _MARKS[result.verdict.status]
+    yield from _wrapped(result.verdict.line, f"  {mark} ", width, "" if healthy else style, style)
     for finding in result.verdict.findings:
         yield from finding_lines(finding, width, said=result.verdict.line)
 
@@ -99,7 +103,7 @@ def finding_lines(finding: Finding, width: int, *, said: str = "", indent: str =
 def _wrapped(text: str, head: str, width: int, style: str = "", head_style: str = "") -> Iterator[Text]:
     """The text beside its head, further lines below the text."""
     pieces = textwrap.wrap(text, max(20, width - len(head)), break_long_words=False, break_on_hyphens=False) or [""]
-    yield Text(head, style=head_style or style).append(pieces[0], style=style)
+    yield Text().append(head, style=head_style or style).append(pieces[0], style=style)
     for piece in pieces[1:]:
         yield Text(" " * len(head) + piece, style=style)
 
