@@ -14,8 +14,7 @@ from starlette.routing import Route
 from seatrial.dashboard.feed import Feed
 from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.receipt import html
-from seatrial.receipt.model import Receipt
-from seatrial.runs.compare import compare
+from seatrial.runs.compare import compare, to_json
 from seatrial.runs.live import look
 from seatrial.runs.store import Run, RunStore, run_name
 from seatrial.runs.view import Receipts, read_log
@@ -88,13 +87,7 @@ class Api:
     def compare(self, request: Request) -> Any:
         """``?a=…&b=…``: two runs side by side."""
         a, b = (self._receipts.of(self._find(request.query_params.get(side, ""))) for side in "ab")
-        found = compare(a, b)
-        return {
-            "a": _about(a),
-            "b": _about(b),
-            "rows": [dataclasses.asdict(row) for row in found.facts + found.numbers],
-            "plots": [plot.model_dump(mode="json") for plot in found.plots],
-        }
+        return to_json(compare(a, b))
 
     async def receipt(self, request: Request) -> Response:
         """The receipt's own page."""
@@ -152,7 +145,3 @@ def _line(run: Run) -> dict[str, Any]:
         return {**line, "target": "?", "backend": "?", "gpus": None, "outcome": error.message, "seconds": None}
     target = plan.job.target.value or plan.job.image.ready or ""
     return {**line, "target": target, "backend": plan.backend, "gpus": len(plan.gpus), "seconds": None}
-
-
-def _about(receipt: Receipt) -> dict[str, Any]:
-    return {"id": receipt.header.run_id, "name": receipt.header.name, "target": receipt.header.target}

@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from seatrial.errors import DiskError
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.model import GpuUse, Line, Plot, Receipt
 from seatrial.receipt.svg import draw, legend
@@ -150,10 +149,7 @@ def _about(receipt: Receipt) -> dict[str, Any]:
 
 def write_page(path: Path, comparison: Comparison) -> None:
     """to_html into a file, whole or not at all. Raises DiskError."""
-    try:
-        write_atomically(path, to_html(comparison).encode())
-    except OSError as error:
-        raise DiskError(f"Cannot write {path}: {error.strerror}", run=f"ls -ld {path.absolute().parent}") from error
+    write_atomically(path, to_html(comparison).encode())
 
 
 def _bytes(value: float) -> str:

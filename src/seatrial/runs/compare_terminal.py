@@ -1,0 +1,58 @@
+"""A comparison in a terminal: the table, then each curve of both runs as bars on a common scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from seatrial.receipt.model import Line, Plot
+from seatrial.receipt.words import figure
+from seatrial.runs.compare import Comparison, name
+
+#: Widest a curve is drawn.
+_CURVE = 48
+
+_BARS = "▁▂▃▄▅▆▇█"
+_ASCII_BARS = "_.-:=+*#"
+
+
+def render(comparison: Comparison, console: Console) -> None:
+    """Print it. What a run reported is text here, never markup."""
+    unicode = console.encoding.lower().startswith("utf")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", f"A: {name(comparison.a)}", f"B: {name(comparison.b)}", "B against A"):
+        table.add_column(Text(title), overflow="fold")
+    for row in comparison.facts + comparison.numbers:
+        change = row.change or ""
+        cells = (row.label, row.a or "-", row.b or "-", change if unicode else change.replace("×", "x"))
+        table.add_row(*(Text(cell) for cell in cells))
+    parts: list[RenderableType] = [table]
+    for plot in comparison.plots:
+        parts += [Text(), *_curves(plot, _BARS if unicode else _ASCII_BARS)]
+    console.print(Group(*parts))
+
+
+def _curves(plot: Plot, bars: str) -> Iterator[Text]:
+    """Every line of a plot over the same x and y."""
+    points = [point for line in plot.lines for point in line.points]
+    x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
+    low, high = min(0.0, *(y for _, y in points)), max(y for _, y in points)
+    unit = f" ({plot.unit})" if plot.unit else ""
+    yield Text(f"{plot.title}{unit}, {figure(x_low)} to {figure(x_high)} {plot.x}", style="bold")
+    width = max(len(line.name) for line in plot.lines)
+    for line in plot.lines:
+        first, last = (figure(float(f"{line.points[i][1]:.4g}")) for i in (0, -1))
+        yield Text(f"  {line.name:<{width}}  {_bars(line, x_low, x_high, low, high, bars)}  {first} > {last}")
+
+
+def _bars(line: Line, x_low: float, x_high: float, low: float, high: float, bars: str) -> str:
+    """The last value in each of _CURVE stretches of x, held until the next; blank outside of the line."""
+    cells: list[str] = []
+    for x, y in sorted(line.points):
+        at = int((x - x_low) / ((x_high - x_low) or 1.0) * (_CURVE - 1))
+        cells += [cells[-1] if cells else " "] * (at - len(cells))
+        cells[at:] = [bars[int((y - low) / ((high - low) or 1.0) * (len(bars) - 1))]]
+    return "".join(cells).ljust(_CURVE)
