@@ -32,7 +32,7 @@ def _meeting(plan: Plan) -> List[str]:
     meeting = ["--nnodes", nodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", str(plan.rendezvous)]
     # Images are pulled at different speeds: the others wait for node 0 as long as they would wait for each other.
     settings = ["--rdzv-conf", "is_host=%d,read_timeout=%d" % (plan.node_rank == 0, MEETING_TIMEOUT_S)]
-    return meeting + ["--rdzv-id", plan.run_id] + settings
+    return meeting + ["--rdzv-id", plan.rendezvous_id or plan.run_id] + settings
 
 
 def interpreter(plan: Plan) -> str:

@@ -29,6 +29,7 @@ class Plan(NamedTuple):
     node_rank: Optional[int] = None
     node_rank_variable: Optional[str] = None
     rendezvous: Optional[str] = None
+    rendezvous_id: Optional[str] = None
     restarts: int = 0
     env: Dict[str, str] = {}  # noqa: RUF012
     secrets: List[str] = []  # noqa: RUF012
@@ -66,12 +67,12 @@ def _placed(plan: Plan) -> Plan:
     """
     if plan.nodes == 1:
         return plan._replace(node_rank=0)
-    rank = plan.node_rank
-    if rank is None:
-        told = os.environ.get(plan.node_rank_variable or "", "")
-        if not told.isdigit():
-            raise ValueError("%s does not tell this node's rank: %r" % (plan.node_rank_variable, told))
-        rank = int(told)
+    if plan.node_rank is not None:  # a machine of its own, with a run folder of its own
+        return plan
+    told = os.environ.get(plan.node_rank_variable or "", "")
+    if not told.isdigit():
+        raise ValueError("%s does not tell this node's rank: %r" % (plan.node_rank_variable, told))
+    rank = int(told)
     folder = os.path.join(plan.run_dir, "nodes", str(rank))
     os.makedirs(folder, exist_ok=True)
     rendezvous = os.path.expandvars(plan.rendezvous) if plan.rendezvous else None

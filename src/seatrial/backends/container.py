@@ -131,6 +131,7 @@ def plan_container(
         gpus_flag=injection.gpus_flag,
         runtime=injection.runtime,
         network=job.network,
+        network_alias=_network_alias(job),
         publish=job.publish,
         ulimits=job.ulimits,
         cpus=job.cpus,
@@ -253,6 +254,13 @@ def _shm(job: Job, gpu_count: int) -> tuple[int, Choice]:
         if job.memory_bytes is not None and size > job.memory_bytes // 2:
             size, reason = job.memory_bytes // 2, "half of --memory, which it counts towards"
     return size, Choice(what="/dev/shm", value=format_bytes(size), reason=reason)
+
+
+def _network_alias(job: Job) -> str | None:
+    """This node's name among several, on a network that has names: not the host's, nor the engine's default."""
+    if job.node_rank is None or job.network in (None, "host", "none", "bridge"):
+        return None
+    return job.hosts[job.node_rank]
 
 
 def _hostname(job: Job, engine: EngineFacts, run_id: str) -> str | None:

@@ -121,6 +121,7 @@ class Job(Strict):
         backend: where to run; ``auto`` takes the first that works.
         gpus: the request as typed; parsed by job.gpus. On several nodes: those of each.
         nodes: machines, or pods. hosts: their names, where there is no cluster to find them.
+        node_rank: which of the hosts this is; None: not joining, or no hosts.
         data, models: host folders for /data and /models.
         mounts: further ``SOURCE:TARGET[:ro|rw]`` mounts, as typed.
         env: variables for the target. ``env_files`` are read on the host and lose against ``env``.
@@ -141,6 +142,7 @@ class Job(Strict):
     gpus: str = "auto"
     nodes: int = 1
     hosts: tuple[str, ...] = ()
+    node_rank: int | None = None
     launcher: Launcher = "auto"
     data: DataMount | None = None
     models: DataMount | None = None

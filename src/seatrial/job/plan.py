@@ -130,6 +130,7 @@ class AgentPlan(Frozen):
         nodes: machines or pods that train together; min_nodes: torchrun goes on with so few, None: needs all.
         node_rank: this machine's number, or None where ``node_rank_variable`` of the environment tells it.
         rendezvous: ``HOST:PORT`` where torchrun's processes meet over c10d; ``$NAME`` is taken from the environment.
+        rendezvous_id: what the nodes of one run have in common; None: the run's ID.
         restarts: how often the ranks start again after one has failed, or a node was lost.
         env: set for the target on top of the container's environment.
         secrets: names; values are files of that name in ``secrets_dir``, read and deleted at the start.
@@ -157,6 +158,7 @@ class AgentPlan(Frozen):
     node_rank: int | None = None
     node_rank_variable: str | None = None
     rendezvous: str | None = None
+    rendezvous_id: str | None = None
     restarts: int = 0
     env: dict[str, str] = Field(default_factory=dict)
     secrets: tuple[str, ...] = ()
@@ -189,6 +191,7 @@ class ContainerPlan(Frozen):
         userns: ``keep-id`` on rootless Podman, else None.
         groups: supplementary groups, e.g. the one that may open /dev/nvidia*.
         devices: device nodes to pass; for ``cdi`` the qualified names.
+        network_alias: a further name on a network of the user's, by which other nodes find this one.
         gpus_flag: argument of Docker's ``--gpus`` without the shell's quotes (``"device=0,2"`` keeps its inner
             ones), or None.
         driver_capabilities: NVIDIA_DRIVER_CAPABILITIES.
@@ -210,6 +213,7 @@ class ContainerPlan(Frozen):
     gpus_flag: str | None = None
     runtime: str | None = None
     network: str | None = None
+    network_alias: str | None = None
     publish: tuple[str, ...] = ()
     ulimits: tuple[str, ...] = ()
     cpus: float | None = None

@@ -1,0 +1,141 @@
+"""Several machines without Kubernetes: who is node 0, which node this is, and what to type on each.
+
+torchrun's processes meet over c10d at node 0. Under Slurm every task knows all of this from its environment.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from seatrial.errors import UsageError
+from seatrial.job.model import Job
+from seatrial.job.plan import AgentPlan
+
+#: torchrun's usual port for a rendezvous. Source: docs.pytorch.org/docs/stable/elastic/run.html.
+PORT = 29400
+
+#: ``--nodes slurm``: hosts and this node's number come from SLURM_JOB_NODELIST and SLURM_NODEID.
+SLURM = ("slurm",)
+
+
+def join(job: Job, rank_of: int | None, environ: Mapping[str, str]) -> Job:
+    """The job with its hosts' names and, where known, which of them this is.
+
+    Args:
+        rank_of: ``--rank-of``, from 0; None where Slurm tells or instructions are wanted.
+
+    Raises UsageError for a number beyond the hosts, or several nodes without names.
+    """
+    if job.backend == "k8s" or (job.nodes == 1 and not job.hosts):
+        if rank_of is not None:
+            raise UsageError("--rank-of needs --nodes host1,host2", run="seatrial run … --nodes a,b --rank-of 0")
+        return job
+    if not job.hosts:
+        raise UsageError(
+            f"{job.nodes} nodes need their names: without Kubernetes nobody else can find them",
+            run="seatrial run … --nodes host1,host2   # or --on k8s; under Slurm: --nodes slurm",
+        )
+    hosts = slurm_hosts(environ) if job.hosts == SLURM else job.hosts
+    if job.hosts == SLURM and rank_of is None:
+        rank_of = int(environ.get("SLURM_NODEID", "0"))
+    if rank_of is not None and not 0 <= rank_of < len(hosts):
+        raise UsageError(f"--rank-of {rank_of}: there are {len(hosts)} hosts, 0 to {len(hosts) - 1}")
+    update: dict[str, object] = {"hosts": hosts, "nodes": len(hosts), "node_rank": rank_of}
+    if job.network is None and job.backend in ("docker", "podman"):
+        update["network"] = "host"  # ranks open ports of their own choice, which no --publish could name
+    return job.model_copy(update=update)
+
+
+def slurm_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The hosts of this Slurm job, in its order. Raises UsageError outside of one."""
+    listed = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
+    if not listed:
+        raise UsageError(
+            "--nodes slurm, and this is no Slurm job: SLURM_JOB_NODELIST is not set",
+            run="srun --nodes 2 --ntasks-per-node 1 seatrial run … --nodes slurm",
+        )
+    return tuple(expand(listed))
+
+
+def expand(nodelist: str) -> list[str]:
+    """``gpu[01-03,7],login`` → its names. Source: slurm.schedmd.com/hostlists.html (one pair of brackets a name)."""
+    names: list[str] = []
+    for word in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,]*)?", nodelist):
+        match = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", word)
+        if match is None:
+            names.append(word)
+            continue
+        for part in match[2].split(","):
+            first, dash, last = part.partition("-")
+            numbers = range(int(first), int(last if dash else first) + 1)
+            names += [f"{match[1]}{number:0{len(first)}d}{match[3]}" for number in numbers]
+    return names
+
+
+def with_hosts(agent: AgentPlan, job: Job) -> AgentPlan:
+    """The agent's part of a run on several hosts; unchanged on one."""
+    if job.node_rank is None:
+        return agent
+    if agent.launcher != "torchrun":
+        raise UsageError(
+            f"{job.target.value or 'The image'} would run on {job.nodes} hosts without knowing of the others",
+            cause="it shows no sign that it joins a process group",
+            run="seatrial run … --launcher torchrun   # if it does join one",
+        )
+    rendezvous = f"{job.hosts[0]}:{PORT}"
+    return agent.model_copy(
+        update={
+            "nodes": job.nodes,
+            "node_rank": job.node_rank,
+            "rendezvous": rendezvous,
+            "rendezvous_id": rendezvous_id(job),
+        }
+    )
+
+
+def rendezvous_id(job: Job) -> str:
+    """What the nodes of one run have in common; each has a run ID of its own."""
+    return job.name or "-".join(("seatrial", job.target.value.replace("/", "-"), str(job.nodes)))
+
+
+def instructions(job: Job, words: Sequence[str]) -> str:
+    """What to type on each host: seatrial's own command, and torchrun's for those who want no seatrial there.
+
+    Args:
+        words: of this command line, behind ``seatrial``.
+    """
+    before, _, behind = _split(words)
+    lines = [f"{len(job.hosts)} hosts meet at {job.hosts[0]}:{PORT}. On each, in the project's folder:", ""]
+    for rank, host in enumerate(job.hosts):
+        lines.append(f"  {host}:  " + shlex.join(["seatrial", *before, "--rank-of", str(rank), *behind]))
+    processes = job.gpus if job.gpus.isdigit() else "gpu" if job.gpus != "none" else "1"
+    target = {"script": [job.target.value], "module": ["-m", job.target.value]}.get(
+        job.target.kind, ["-m", f"seatrial.recipes.{job.target.value.replace('-', '_')}"]
+    )
+    torchrun = ["torchrun", "--nnodes", str(job.nodes), "--nproc-per-node", processes, "--rdzv-backend", "c10d"]
+    torchrun += ["--rdzv-endpoint", f"{job.hosts[0]}:{PORT}", "--rdzv-id", rendezvous_id(job)]
+    torchrun += [*target, *job.target.args]
+    lines += [
+        "",
+        "Without seatrial, the same on every host:",
+        "",
+        "  " + shlex.join(torchrun),
+    ]
+    lines += ["", "Under Slurm:", "", "  " + shlex.join(_slurm(job, before, behind))]
+    return "\n".join(lines)
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], Literal["--", ""], list[str]]:
+    listed = list(words)
+    if "--" not in listed:
+        return listed, "", []
+    cut = listed.index("--")
+    return listed[:cut], "--", listed[cut:]
+
+
+def _slurm(job: Job, before: Sequence[str], behind: Sequence[str]) -> list[str]:
+    named = ["slurm" if word == ",".join(job.hosts) else word for word in before]
+    return ["srun", "--nodes", str(job.nodes), "--ntasks-per-node", "1", "seatrial", *named, *behind]

@@ -1,0 +1,69 @@
+"""Several machines without Kubernetes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import UsageError
+from seatrial.job.model import Job, Target
+from seatrial.job.plan import AgentPlan
+from seatrial.runs.hosts import expand, instructions, join, with_hosts
+
+JOB = Job(project=Path("/p"), target=Target(kind="script", value="train.py"), backend="docker", gpus="2")
+
+
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [
+        ("gpu1", ["gpu1"]),
+        ("gpu[08-10]", ["gpu08", "gpu09", "gpu10"]),
+        ("gpu[1,3-4]-ib,login", ["gpu1-ib", "gpu3-ib", "gpu4-ib", "login"]),
+    ],
+)
+def test_slurms_lists_of_hosts(listed: str, names: list[str]) -> None:
+    assert expand(listed) == names
+
+
+def test_slurm_tells_every_task_who_it_is() -> None:
+    environ = {"SLURM_JOB_NODELIST": "gpu[1-2]", "SLURM_NODEID": "1"}
+    joined = join(JOB.model_copy(update={"hosts": ("slurm",), "nodes": 1}), None, environ)
+    assert (joined.hosts, joined.nodes, joined.node_rank) == (("gpu1", "gpu2"), 2, 1)
+    agent = AgentPlan(run_id="r", argv=("python3", "t.py"), workdir="/", run_dir="/r", launcher="torchrun")
+    placed = with_hosts(agent, joined)
+    assert (placed.nodes, placed.node_rank, placed.rendezvous) == (2, 1, "gpu1:29400")
+
+
+def test_ranks_reach_each_other_from_containers() -> None:
+    joined = join(JOB.model_copy(update={"hosts": ("a", "b"), "nodes": 2}), 0, {})
+    assert joined.network == "host"
+
+
+@pytest.mark.parametrize(
+    ("changes", "rank", "says"),
+    [
+        ({"nodes": 2}, None, "need their names"),
+        ({"hosts": ("a", "b"), "nodes": 2}, 2, "there are 2 hosts"),
+        ({"hosts": ("slurm",)}, None, "no Slurm job"),
+        ({}, 0, "--rank-of needs"),
+    ],
+)
+def test_what_cannot_be_meant(changes: dict[str, object], rank: int | None, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        join(JOB.model_copy(update=changes), rank, {})
+
+
+def test_a_script_that_knows_of_no_others_is_refused() -> None:
+    joined = join(JOB.model_copy(update={"hosts": ("a", "b"), "nodes": 2}), 0, {})
+    agent = AgentPlan(run_id="r", argv=("python3", "t.py"), workdir="/", run_dir="/r")
+    with pytest.raises(UsageError, match="without knowing of the others"):
+        with_hosts(agent, joined)
+
+
+def test_what_to_type() -> None:
+    job = join(JOB.model_copy(update={"hosts": ("a", "b"), "nodes": 2}), None, {})
+    text = instructions(job, ["run", "train.py", "--nodes", "a,b", "--", "--epochs", "5"])
+    assert "  b:  seatrial run train.py --nodes a,b --rank-of 1 -- --epochs 5\n" in text
+    assert "torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint a:29400" in text
+    assert "srun --nodes 2 --ntasks-per-node 1 seatrial run train.py --nodes slurm -- --epochs 5" in text
