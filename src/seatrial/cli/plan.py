@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,6 +12,7 @@ from seatrial.cli.job_flags import Words, read_job, takes_job
 from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.runs import launch
+from seatrial.runs.equivalent import as_compose, as_docker
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -25,12 +26,19 @@ def plan(
     manifests: Annotated[
         bool, typer.Option("--manifests", help="Print only the Kubernetes manifests, whole, as YAML.")
     ] = False,
+    form: Annotated[
+        Literal["docker", "compose"] | None,
+        typer.Option("--as", metavar="FORM", help="Print it as docker run or a compose file, without seatrial."),
+    ] = None,
     *,
     flags: dict[str, Any],
 ) -> int:
     """Show what run would do, and why each choice; changes nothing."""
     environ = dict(os.environ)
     made = launch.plan_only(read_job(words or [], context.obj, flags), environ)
+    if form is not None:
+        print({"docker": as_docker, "compose": as_compose}[form](made), end="")
+        return EXIT_DONE
     screen = Screen(json=as_json)
     if made.cluster is None:
         if manifests:

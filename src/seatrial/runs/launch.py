@@ -10,6 +10,7 @@ from pathlib import Path
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts, Handle
+from seatrial.backends.env_file import proxies_with_login
 from seatrial.backends.home import host_files
 from seatrial.backends.kubernetes.backend import cluster_manifests
 from seatrial.backends.kubernetes.manifests.render import as_yaml
@@ -88,12 +89,26 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
     try:
         selection = _select_and_lease(ground, run, environ)
         plan = _plan(ground, run, selection, environ, interactive=interactive)
+        _refuse_cut_down_image(plan)
         run.save_plan(plan)
     except BaseException:
         leases(environ).release(run.id)
         store.remove(run)
         raise
     return Prepared(run, plan, ground.backend)
+
+
+def _refuse_cut_down_image(plan: Plan) -> None:
+    """An image that keeps code for some GPUs only does not run on others."""
+    kept = plan.image.architectures if plan.image else ()
+    for gpu in plan.gpus if kept else ():
+        major, _, minor = (gpu.compute_capability or "0.0").partition(".")
+        if not any(cc.split(".")[0] == major and int(cc.split(".")[1]) <= int(minor) for cc in kept):
+            raise GpuContractError(
+                f"The image keeps device code for {', '.join(kept)} only, and {gpu.name} is {major}.{minor}",
+                cause="image.slim = 'arch' with another image.target",
+                run="seatrial run … --slim unused",
+            )
 
 
 def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
@@ -181,7 +196,8 @@ def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> 
 
 
 def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
-    job = with_defaults(job)
+    hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
+    job = with_defaults(job.model_copy(update={"secrets": (*job.secrets, *hidden)}))
     script = script_facts(job.target, job.project)  # first: a script that does not parse needs no engine
     request = GpuRequest.parse(job.gpus)
     host = read_host(environ)
