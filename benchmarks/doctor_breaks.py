@@ -22,7 +22,8 @@ from typing import Any
 
 from seatrial.probe import driver_files
 
-DOCTOR_S = 60.0
+#: The first import of torch from a cold disk takes half a minute.
+DOCTOR_S = 90.0
 SMALL_SHM = "64m"
 
 

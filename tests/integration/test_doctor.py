@@ -27,18 +27,20 @@ from seatrial.backends.docker import Docker
 from seatrial.backends.kubernetes import client
 from seatrial.backends.podman import Podman
 from seatrial.doctor import report
+from seatrial.doctor import subject as subject_module
 from seatrial.doctor.chain import CHAIN
 from seatrial.doctor.examine import Result, examine
 from seatrial.doctor.explain import explain_text
 from seatrial.doctor.machine import Machine
 from seatrial.doctor.subject import Wanted
+from seatrial.probe import nvml
 from seatrial.system import command
 
 IMAGE = "python:3.11-slim-bookworm"
 SOURCE = Path(__file__).parents[1] / "fake_libcuda.c"
 HEX = UUID.removeprefix("GPU-").replace("-", "")
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("doctor")]
+pytestmark = pytest.mark.xdist_group("doctor")
 
 
 def breaks_module() -> ModuleType:
@@ -103,6 +105,7 @@ ANSWERS = {
 CASES = ("healthy", "device node withheld", "libcuda hidden", "CUDA_VISIBLE_DEVICES wrong", "64 MB of shared memory")
 
 
+@pytest.mark.docker
 @pytest.mark.parametrize("name", [*CASES, "uvm node missing"])
 def test_a_break_in_a_running_container_is_named(
     name: str, docker_backend: Docker, host: Host, libcuda: Path, tmp_path: Path
@@ -122,6 +125,7 @@ def test_a_break_in_a_running_container_is_named(
     assert module.judge(case, told) is None, json.dumps(told["checks"], indent=1)
 
 
+@pytest.mark.docker
 def test_an_image_is_started_with_what_the_user_gives(docker_backend: Docker, host: Host) -> None:
     """Without a way to bring these GPUs in the break is named, and no container starts."""
     host.docker = None
@@ -168,6 +172,7 @@ def build(tmp_path: Path) -> Iterator[Any]:
     subprocess.run(["docker", "image", "rm", "-f", tag], capture_output=True, timeout=60)
 
 
+@pytest.mark.docker
 def test_a_broken_image_is_named(build: Any, docker_backend: Docker, host: Host) -> None:
     results = by_check(examine(machine(host, docker_backend, Wanted(image=build(BROKEN)))))
     found = {id: [finding.id for finding in result.verdict.findings] for id, result in results.items()}
@@ -178,6 +183,7 @@ def test_a_broken_image_is_named(build: Any, docker_backend: Docker, host: Host)
     assert sorted(found["image.variables"]) == ["capabilities-lack-compute", "cuda-visible-devices"]
 
 
+@pytest.mark.docker
 def test_an_image_without_python_leaves_nothing_claimed(build: Any, docker_backend: Docker, host: Host) -> None:
     tag = build('FROM scratch\nCMD ["/x"]\n')
     results = by_check(examine(machine(host, docker_backend, Wanted(image=tag))))
@@ -273,6 +279,7 @@ def test_podmans_own_words_of_a_missing_or_stale_spec_are_known(
     assert [found.id for found in explain_text(done.stderr)] == [finding], done.stderr
 
 
+@pytest.mark.docker
 def test_wrong_runtime_name_is_known_by_its_error(docker_backend: Docker) -> None:
     argv = ["docker", "run", "--rm", "--runtime", "nvidia", IMAGE, "true"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
@@ -280,6 +287,7 @@ def test_wrong_runtime_name_is_known_by_its_error(docker_backend: Docker) -> Non
     assert [finding.id for finding in explain_text(done.stderr)] == ["runtime-unknown"]
 
 
+@pytest.mark.docker
 def test_gpus_without_a_toolkit_are_known_by_their_error(docker_backend: Docker) -> None:
     if docker_backend.facts().nvidia_hook:
         pytest.skip("this Docker has the toolkit")
@@ -328,6 +336,7 @@ def kubeconfig(docker_backend: Docker, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.docker
 def test_a_real_node_without_the_resource_then_with_an_unhealthy_gpu(
     kubeconfig: Path, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,3 +371,29 @@ def test_a_real_node_without_the_resource_then_with_an_unhealthy_gpu(
     seen = look()
     assert [finding.id for finding in seen["kubernetes.healthy"].verdict.findings] == ["k8s-gpu-unhealthy"]
     assert [finding.id for finding in seen["kubernetes.free"].verdict.findings] == ["k8s-insufficient-gpus"]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_two_ranks_sum_and_a_rank_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU through gloo: the program, its ranks, its meeting point and its time-out are those of a GPU."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(subject_module, "COLLECTIVE_S", 120.0)
+    process = Machine(wanted="local")
+    assert process.subject.collective["ok"] is True, process.subject.collective
+    types = process.subject.types
+    assert types["torch"]["version"] and (types["torch"]["cuda"] or "CPU-only" in types["error"])
+    monkeypatch.setattr(subject_module, "COLLECTIVE_S", 0.3)  # less than the import of torch takes
+    told = Machine(wanted="local").subject.collective
+    assert told["hung"] and not told["ok"] and told["without_p2p"]["hung"]
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_green_as_a_plain_process() -> None:
+    if not nvml.present():
+        pytest.skip("no NVIDIA driver here")
+    results = examine(Machine(wanted="local"))
+    layers = ("hardware", "driver", "userspace", "container")
+    wrong = {r.check.id: r.verdict for r in results if r.check.layer in layers and r.verdict.status == "broken"}
+    assert wrong == {}
+    assert by_check(results)["container.kernels"].verdict.status == "ok"

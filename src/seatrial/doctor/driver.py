@@ -135,7 +135,8 @@ def _fabric(machine: Machine) -> Verdict:
             f"GPU {gpu.index}: fabric {FABRIC_STATES[gpu.fabric_state or 0]}, status {gpu.fabric_status}"
             for gpu in waiting
         ]
-        return found("fabric-manager-not-ready", evidence)
+        # Without a switch in sight this is one GPU of a board, or of a virtual machine, and CUDA itself must tell.
+        return found("fabric-manager-not-ready", evidence, severity="error" if switches else "warning")
     if not switches:
         return skipped("no NVSwitch")
     service = machine.ask("systemctl", "is-active", "nvidia-fabricmanager")

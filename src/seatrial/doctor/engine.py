@@ -7,6 +7,9 @@ from seatrial.doctor.check import Check, Verdict, found, ok, skipped
 from seatrial.doctor.machine import Machine
 from seatrial.errors import EngineUnavailableError
 
+#: Program → its key in ``docker info``. Source: docs.docker.com/reference/api/engine, SystemInfo.
+PARTS = {"containerd": "ContainerdCommit", "runc": "RuncCommit"}
+
 
 def _docker(machine: Machine) -> Verdict:
     if machine.wanted not in ("auto", "docker"):
@@ -19,9 +22,19 @@ def _docker(machine: Machine) -> Verdict:
     if isinstance(info, EngineUnavailableError):
         return _silent(info, other_works=machine.wanted == "auto" and _works(machine.podman))
     assert machine.docker is not None
-    containerd = (info.get("ContainerdCommit") or {}).get("ID") or "unknown"
-    runc = (info.get("RuncCommit") or {}).get("ID") or "unknown"
-    return ok(f"{machine.docker.reason}; containerd {containerd[:20]}, runc {runc[:20]}")
+    return ok(machine.docker.reason)
+
+
+def _parts(machine: Machine) -> Verdict:
+    """Docker starts containers through containerd and runc; it answers without them, and says so here alone."""
+    info = machine.docker_info
+    if not isinstance(info, dict) or machine.wanted not in ("auto", "docker"):
+        return skipped("Docker does not answer")
+    parts = {name: str((info.get(key) or {}).get("ID") or "") for name, key in PARTS.items()}
+    absent = [name for name, version in parts.items() if version in ("", "N/A")]
+    if absent:
+        return found("engine-part-missing", [f"docker info: no version of {name}" for name in absent])
+    return ok(", ".join(f"{name} {version[:20]}" for name, version in parts.items()))
 
 
 def _podman(machine: Machine) -> Verdict:
@@ -107,6 +120,13 @@ def _runtime_programs(machine: Machine) -> Verdict:
 
 ENGINE = (
     Check("engine.docker", "Docker answers", ("engine-down", "engine-permission", "engine-missing"), _docker),
+    Check(
+        "engine.parts",
+        "containerd and runc are beside Docker",
+        ("engine-part-missing",),
+        _parts,
+        needs=("engine.docker",),
+    ),
     Check(
         "engine.podman",
         "Podman answers",

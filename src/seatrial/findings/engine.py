@@ -202,6 +202,18 @@ ENGINE = (
         sources=("https://docs.docker.com/engine/install/",),
     ),
     Known(
+        id="engine-part-missing",
+        title="Docker answers and a program that it starts containers with is not there",
+        symptoms=(
+            'exec: "runc": executable file not found',
+            'exec: "containerd": executable file not found',
+        ),
+        cause="containerd or runc was removed, or belongs to another installation of Docker",
+        fix="sudo apt install --reinstall containerd.io   # brings runc; Debian's own: containerd runc",
+        sources=("https://docs.docker.com/engine/install/",),
+        severity="warning",
+    ),
+    Known(
         id="rootless-no-subids",
         title="Rootless Podman has no user IDs to map",
         symptoms=(

@@ -303,6 +303,11 @@ def docker_missing(host: Host) -> None:
     host.docker, host.on = None, "docker"
 
 
+@breaks("engine.parts", "engine-part-missing")
+def no_runc(host: Host) -> None:
+    host.docker = docker_info(RuncCommit={"ID": "N/A", "Expected": "N/A"})
+
+
 @breaks("engine.podman", "engine-missing")
 def podman_missing(host: Host) -> None:
     host.on = "podman"
