@@ -1,0 +1,297 @@
+"""Kubernetes for real: a cluster on this machine, from ``run`` to the receipt."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cli_project import Project
+from seatrial.backends.kubernetes.client import Cluster
+from seatrial.backends.kubernetes.manifests.render import RESOURCES
+from seatrial.errors import SeatrialError
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
+
+SHARED = Path(__file__).parents[3] / "shared" / "k8s"
+DOCS = Path(__file__).parents[2] / "docs"
+IMAGE = "python:3.11-slim-bookworm"
+NODE = "/api/v1/nodes/test-node"
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory, docker_backend: object) -> Iterator[Path]:
+    """Of a cluster started for this session, or of the one that SEATRIAL_TEST_KUBECONFIG names."""
+    if given := os.environ.get("SEATRIAL_TEST_KUBECONFIG"):
+        yield Path(given)
+        return
+    script = SHARED / "cluster.sh"
+    if not script.exists():
+        pytest.skip("no script beside the repository starts a cluster")
+    folder = tmp_path_factory.mktemp("cluster") / "k8s"
+    started = subprocess.run([script, "up", folder], capture_output=True, text=True, timeout=240)
+    if started.returncode != 0:
+        pytest.skip(f"no cluster: {started.stderr.strip()[-300:]}")
+    yield folder / "kubeconfig"
+    subprocess.run([script, "down", folder], capture_output=True, timeout=120)
+
+
+@pytest.fixture(scope="session")
+def cluster(kubeconfig: Path) -> Cluster:
+    return Cluster({"KUBECONFIG": str(kubeconfig)})
+
+
+@pytest.fixture
+def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path) -> Iterator[Project]:
+    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+    made.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\n[kubernetes]\nuid = 1234\n')
+    yield made
+    made.clean()
+
+
+def left(cluster: Cluster) -> list[str]:
+    """Names of all that carries our label."""
+    found = []
+    for kind in ("ConfigMap", "Secret", "Service", "Job"):
+        base, plural = RESOURCES[kind]
+        listing = cluster.get(
+            f"{base}/namespaces/default/{plural}", labelSelector="app.kubernetes.io/managed-by=seatrial"
+        )
+        found += [item["metadata"]["name"] for item in listing["items"]]
+    return found
+
+
+def wait_until_nothing_is_left(cluster: Cluster, timeout_s: float = 60) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while left(cluster):
+        assert time.monotonic() < deadline_s, left(cluster)
+        time.sleep(0.5)
+
+
+def test_a_script_in_a_config_map(project: Project, cluster: Cluster) -> None:
+    project.write(
+        "train.py",
+        "import getpass, json, os, sys\n"
+        "print('out', getpass.getuser(), os.getuid(), os.environ['NVIDIA_VISIBLE_DEVICES'], *sys.argv[1:])\n"
+        "print('err', file=sys.stderr)\n"
+        "print('hidden', os.environ['HF_TOKEN'])\n"
+        "open('result.txt', 'w').write('x')\n"
+        "with open(os.environ['SEATRIAL_EVENTS'], 'a') as events:\n"
+        "    print(json.dumps({'step': 1, 'loss': 0.5, 'token': os.environ['HF_TOKEN']}), file=events)\n"
+        "print('x' * 20000)\n",
+    )
+    ended = project.run("train.py", "--gpus", "none", "--secret", "HF_TOKEN", "--", "--epochs", "5", HF_TOKEN="s3cr3t")
+    long_line = "x" * 20000
+    expected = f"out seatrial 1234 void --epochs 5\nhidden [redacted]\n{long_line}\n"
+    assert project.output() == expected and ended.stdout.startswith(expected)
+    assert project.output("stderr") == "err\n"
+    receipt = project.receipt()
+    assert (receipt["exit_code"], receipt["exit_cause"]["id"], receipt["header"]["backend"]) == (0, "finished", "k8s")
+    assert [metric["name"] for metric in receipt["measurements"]["metrics"]] == ["loss"]
+    for file in project.last.iterdir():
+        assert not file.is_file() or b"s3cr3t" not in file.read_bytes(), file
+    wait_until_nothing_is_left(cluster)
+    again = project.cli("runs", "logs", "last", KUBECONFIG="/nowhere")  # a finalised run is only its folder
+    assert again.stdout.startswith("out seatrial")
+
+
+def test_a_run_is_left_found_entered_and_stopped(project: Project, cluster: Cluster) -> None:
+    project.write(
+        "train.py",
+        "import signal, sys, time\n"
+        "def save(*_):\n    print('saved', flush=True)\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\nprint('ready', flush=True)\ntime.sleep(300)\n",
+    )
+    project.run("train.py", "--gpus", "none", "--detach", "--name", "held")
+    project.wait_for(lambda: "ready" in project.cli("runs", "logs", "held").stdout)
+    [line] = json.loads(project.cli("runs", "ls", "--json").stdout)
+    assert (line["status"], line["backend"], line["name"]) == ("running", "k8s", "held")
+    assert project.cli("runs", "exec", "held", "--", "sh", "-c", "id -u; exit 7", exit_code=7).stdout == "1234\n"
+    project.cli("runs", "stop", "held", exit_code=None)
+    assert project.output() == "ready\nsaved\n"
+    assert project.receipt()["exit_cause"]["id"] == "stopped"
+    wait_until_nothing_is_left(cluster)
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "cause", "code"),
+    [
+        ("import sys; print('bad', file=sys.stderr); sys.exit(7)", [], "script-error", 1),
+        ("x = b'x' * 500_000_000", ["--memory", "96MB"], "host-oom", 1),
+    ],
+    ids=["exit-code", "memory"],
+)
+def test_a_script_that_fails(project: Project, script: str, flags: list[str], cause: str, code: int) -> None:
+    project.write("train.py", script)
+    project.run("train.py", "--gpus", "none", *flags, exit_code=code)
+    assert project.receipt()["exit_cause"]["id"] == cause
+
+
+def test_no_gpus_then_gpus_that_are_none(project: Project, cluster: Cluster) -> None:
+    """Pending with the reason; with faked capacity it schedules, and the agent finds no GPU: exit 3."""
+    project.write("train.py", "print('never')")
+    project.run("train.py", "--gpus", "2", "--detach", "--name", "pending")
+    project.wait_for(lambda: project.cli("runs", "logs", "pending") and project.events("finding"))
+    [finding] = project.events("finding")
+    assert finding["id"] == "k8s-no-gpu-nodes", finding
+    project.run("train.py", "--gpus", "2", "--require-capacity", exit_code=3)
+    project.cli("runs", "stop", "pending", exit_code=None)
+    _set_gpus(cluster, "1")
+    try:
+        ended = project.run("train.py", "--gpus", "2", "--require-capacity", exit_code=3)
+        assert "test-node, has 1" in ended.stderr
+        project.run("train.py", "--gpus", "1", exit_code=3)
+        receipt = project.receipt()
+        assert receipt["exit_cause"]["id"] == "gpu-contract", receipt["exit_cause"]
+        assert "never" not in project.output()
+    finally:
+        _set_gpus(cluster, None)
+
+
+def _set_gpus(cluster: Cluster, count: str | None) -> None:
+    """The node's capacity, as a device plugin would report it."""
+    cluster.patch(f"{NODE}/status", {"status": {"capacity": {"nvidia.com/gpu": count}}})
+    deadline_s = time.monotonic() + 30
+    while cluster.get(NODE)["status"]["allocatable"].get("nvidia.com/gpu") != count:
+        if count is None and cluster.get(NODE)["status"]["allocatable"].get("nvidia.com/gpu") in (None, "0"):
+            return
+        assert time.monotonic() < deadline_s
+        time.sleep(0.5)
+
+
+def test_an_image_that_is_nowhere(project: Project, cluster: Cluster) -> None:
+    project.write("train.py", "print('never')")
+    project.run("train.py", "--gpus", "none", "--image", "registry.invalid/none:1", "--detach", "--name", "image")
+    project.wait_for(lambda: project.cli("runs", "logs", "image") and project.events("finding"))
+    assert project.events("finding")[0]["id"] == "k8s-image-pull"
+    project.cli("runs", "stop", "image", exit_code=None)
+    wait_until_nothing_is_left(cluster)
+
+
+def test_cleanup_removes_ours_and_only_ours(project: Project, cluster: Cluster) -> None:
+    path = "/api/v1/namespaces/default/configmaps"
+    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "not-ours"}}
+    ours = {**theirs, "metadata": {"name": "ours", "labels": {"app.kubernetes.io/managed-by": "seatrial"}}}
+    for manifest in (theirs, ours):
+        cluster.create(path, manifest)
+    try:
+        assert "would remove configmap/ours" in project.cli("k8s", "cleanup", "--dry-run").stdout
+        assert cluster.find(f"{path}/ours") is not None
+        assert "removed configmap/ours" in project.cli("k8s", "cleanup").stdout
+        assert cluster.find(f"{path}/ours") is None and cluster.find(f"{path}/not-ours") is not None
+    finally:
+        cluster.delete(f"{path}/not-ours")
+
+
+def test_bad_input(project: Project, tmp_path: Path) -> None:
+    project.write("train.py", "print('never')")
+    cases = [
+        (["--kind", "pytorchjob"], "no pytorchjobs.kubeflow.org", {}),
+        (["--namespace", "nowhere"], "no namespace nowhere", {}),
+        (["--context", "nowhere"], "no context nowhere", {}),
+        ([], "no kubeconfig", {"KUBECONFIG": "/nowhere"}),
+        (["--data", str(tmp_path)], "folder of this machine", {}),
+        (["--nodes", "2"], "without knowing of the others", {}),
+    ]
+    for flags, says, variables in cases:
+        ended = project.run("train.py", "--gpus", "none", *flags, exit_code=None, **variables)
+        assert ended.returncode in (2, 5) and says in ended.stderr, ended.stderr
+        assert "Traceback" not in ended.stderr and ended.stderr.count("run:") <= 1
+
+
+def test_expired_credentials(project: Project, tmp_path: Path, kubeconfig: Path) -> None:
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["users"][0]["user"]["token"] = "expired"
+    (tmp_path / "expired").write_text(yaml.dump(config))
+    project.write("train.py", "print('never')")
+    ended = project.run("train.py", "--gpus", "none", exit_code=5, KUBECONFIG=str(tmp_path / "expired"))
+    assert "does not accept these credentials" in ended.stderr
+
+
+def test_with_exactly_the_role_of_the_docs(
+    project: Project, cluster: Cluster, kubeconfig: Path, tmp_path: Path
+) -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "seatrial"}}
+    accounts = "/api/v1/namespaces/default/serviceaccounts"
+    rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+    role, binding = yaml.safe_load_all((DOCS / "kubernetes-role.yaml").read_text())
+    binding["subjects"][0]["namespace"] = "default"
+    cluster.create(accounts, account)
+    cluster.create(f"{rbac}/roles", role)
+    cluster.create(f"{rbac}/rolebindings", binding)
+    try:
+        config = yaml.safe_load(kubeconfig.read_text())
+        config["users"][0]["user"]["token"] = _token(cluster, accounts)
+        (tmp_path / "namespaced").write_text(yaml.dump(config))
+        own = {"KUBECONFIG": str(tmp_path / "namespaced")}
+        project.write("train.py", "print('allowed')")
+        ended = project.run("train.py", "--gpus", "none", **own)
+        assert project.output() == "allowed\n" and "nodes may not be listed" in ended.stderr
+        cluster.delete(f"{rbac}/roles/seatrial")
+        ended = project.run("train.py", "--gpus", "none", exit_code=5, **own)
+        assert re.search(r"Permission is missing: create \w+ in the namespace default", ended.stderr), ended.stderr
+    finally:
+        cluster.delete(f"{rbac}/rolebindings/seatrial")
+        cluster.delete(f"{rbac}/roles/seatrial")
+        cluster.delete(f"{accounts}/seatrial")
+
+
+def _token(cluster: Cluster, accounts: str) -> str:
+    """Of the account's Secret, which controllers before 1.24 make."""
+    deadline_s = time.monotonic() + 30
+    while not (secrets := cluster.get(f"{accounts}/seatrial").get("secrets")):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+    secret = cluster.get(f"/api/v1/namespaces/default/secrets/{secrets[0]['name']}")
+    return base64.b64decode(secret["data"]["token"]).decode()
+
+
+@pytest.fixture(scope="session")
+def operators(cluster: Cluster) -> None:
+    """The CRDs of Kubeflow's operators, without validation: this API server is older than their rules."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for name in ("kubeflow.org_pytorchjobs", "trainer.kubeflow.org_trainjobs"):
+        crd = yaml.load((SHARED / "crds" / f"{name}.yaml").read_text(), Loader=yaml.CSafeLoader)
+        for version in crd["spec"]["versions"]:
+            version["schema"] = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        crd.pop("status", None)
+        if cluster.find(f"{path}/{crd['metadata']['name']}") is None:
+            cluster.create(path, crd)
+    deadline_s = time.monotonic() + 30
+    while not all(_served(cluster, group) for group in ("kubeflow.org/v1", "trainer.kubeflow.org/v1alpha1")):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.3)
+
+
+def _served(cluster: Cluster, group: str) -> bool:
+    try:
+        return cluster.find(f"/apis/{group}") is not None
+    except SeatrialError:
+        return False
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the CRDs are not beside the repository")
+@pytest.mark.parametrize(("kind", "name"), [("pytorchjob", "PyTorchJob"), ("trainjob", "TrainJob")])
+def test_operators_objects(project: Project, cluster: Cluster, operators: None, kind: str, name: str) -> None:
+    """No operator acts here: the object is accepted, read back, and goes with the run."""
+    project.write("train.py", "import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    run_id = project.run("train.py", "--gpus", "none", "--nodes", "2", "--kind", kind, "--detach").stdout.strip()
+    base, plural = RESOURCES[name]
+    path = f"{base}/namespaces/default/{plural}/seatrial-{run_id}"
+    stored: dict[str, Any] = cluster.get(path)
+    assert stored["metadata"]["labels"]["seatrial.run"] == run_id
+    config = cluster.get(f"/api/v1/namespaces/default/configmaps/seatrial-{run_id}-config")
+    assert [owner["kind"] for owner in config["metadata"]["ownerReferences"]] == [name]
+    assert cluster.patch(path, {"metadata": {"annotations": {"a": "b"}}})["metadata"]["annotations"] == {"a": "b"}
+    project.cli("runs", "rm", "--force", run_id)
+    assert cluster.find(path) is None
+    wait_until_nothing_is_left(cluster)
