@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from fakes import FakeGpu, FakeNvml, a_plan
-from seatrial.runs.store import RunStore
+from seatrial.receipt.write import write_receipt
+from seatrial.runs.store import Run, RunStore
+from seatrial.runs.view import provisional
 from seatrial.telemetry.engines import Names
 from seatrial.telemetry.reading import Reader
 
@@ -37,7 +39,7 @@ MEGABYTES = 50
 pytestmark = pytest.mark.xdist_group("dashboard")
 
 
-def a_run(store, id, name=None, stdout=b"", summary=True, offset=0.0):
+def a_run(store, id, name=None, stdout=b"", offset=0.0, ended=False):
     """A run with a loss curve, as its folder would be."""
     folder = store.root / id
     folder.mkdir(parents=True)
@@ -51,6 +53,9 @@ def a_run(store, id, name=None, stdout=b"", summary=True, offset=0.0):
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if name:
         (folder / "name").write_text(name)
+    if ended:
+        write_receipt(folder, provisional(Run(folder)))
+        (folder / "summary.json").write_text(json.dumps({"id": id, "target": "train.py", "exit_code": 0}))
     return folder
 
 
@@ -64,7 +69,7 @@ def store(tmp_path_factory):
         summary = {"id": folder.name, "name": None, "target": "train.py", "backend": "docker", "gpus": 1,
                    "exit_code": number % 2, "outcome": "Finished in 3 s", "seconds": 3.0}  # fmt: skip
         (folder / "summary.json").write_text(json.dumps(summary))
-    a_run(store, "20261121-000001-aaaa", name="base")
+    a_run(store, "20261121-000001-aaaa", name="base", ended=True)
     a_run(store, "20261121-000002-aaaa", name="<i>tilt</i>", offset=0.5)
     long_line = HOSTILE * (MEGABYTES * 2**20 // len(HOSTILE))
     a_run(store, "20261121-000003-aaaa", name="hostile", stdout=long_line)
@@ -159,7 +164,7 @@ def test_a_thousand_runs_are_paged_and_found(page, site):
     page.get_by_role("button", name="Older").click()
     page.wait_for_selector("text=1000 runs, page 2 of 20")
     page.get_by_label("Find runs").fill("base")
-    page.wait_for_selector("text=1 runs, page 1 of 1")
+    page.wait_for_selector("text=1 run, page 1 of 1")
 
 
 def test_curves_and_markup_in_names(page, site):

@@ -191,7 +191,7 @@ function runsView() {
         return [box, make("a", { href: `#/runs/${run.id}` }, run.name || run.id), run.target, run.backend, run.gpus ?? "?", make("span", { class: mark }, run.outcome), run.ended ? seconds(run.seconds) : "running"];
       });
       list.replaceChildren(rows.length ? table(columns, rows, "Runs") : make("p", { class: "soft" }, find ? "No run fits." : "No runs yet. Start one: seatrial run digits"));
-      note.textContent = `${found.total} runs, page ${found.page + 1} of ${found.pages}`;
+      note.textContent = `${found.total} run${found.total === 1 ? "" : "s"}, page ${found.page + 1} of ${found.pages}`;
       back.disabled = page === 0;
       on.disabled = page + 1 >= found.pages;
     } catch (error) { note.textContent = error.message; }
@@ -203,9 +203,10 @@ function runsView() {
 
 function runView(id) {
   const title = make("h1", {}, id), about = make("section", {}), plots = make("div", { class: "plots" });
+  const receipt = make("section", {}, make("h2", {}, "Receipt"), make("p", { class: "soft" }, "It is made when the run ends."));
   const receiptLink = make("p", {}, make("a", { href: `receipts/${encodeURIComponent(id)}`, target: "_blank", rel: "noopener" }, "Receipt on a page of its own"));
   const frame = make("iframe", { title: "Receipt", src: `receipts/${encodeURIComponent(id)}`, sandbox: true, loading: "lazy" });
-  main.replaceChildren(title, about, make("section", {}, make("h2", {}, "Curves"), plots), logSection(id), make("section", {}, make("h2", {}, "Receipt"), receiptLink, frame));
+  main.replaceChildren(title, about, make("section", {}, make("h2", {}, "Curves"), plots), logSection(id), receipt);
   let ended = false, shown = null, timer = 0, stopped = false;
 
   async function load() {
@@ -223,6 +224,7 @@ function runView(id) {
       shown = r.plots;
       drawPlots(plots, shown);
       if (!shown.length) plots.replaceChildren(make("p", { class: "soft" }, "Nothing to draw yet."));
+      if (run.ended && !ended) receipt.replaceChildren(make("h2", {}, "Receipt"), receiptLink, frame);
       ended = run.ended;
     } catch (error) { about.replaceChildren(make("p", { class: "notice", role: "alert" }, error.message)); }
     if (!ended && !stopped) timer = setTimeout(load, 5000);
