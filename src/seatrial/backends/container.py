@@ -219,6 +219,9 @@ def _env(
         from_user.update(read_env_file(path, environ))
     from_user.update(job.env)
     ours = {**home_env(user_name), "PYTHONUNBUFFERED": "1", **proxy_env(environ), **injection.env}
+    if job.cpus is not None:
+        # torch and OpenBLAS count the host's cores, not the quota's: more threads than it grants stall each other.
+        ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(job.cpus)))
     secret = [name for name in job.secrets if name in from_user]
     env = {name: value for name, value in {**ours, **from_user}.items() if name not in job.secrets}
     env.update(_library_path(injection, from_user, image.env))

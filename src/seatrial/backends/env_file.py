@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from seatrial.errors import UsageError
 
@@ -42,10 +43,19 @@ def read_env_file(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def proxy_env(environ: Mapping[str, str]) -> dict[str, str]:
-    """The host's proxy variables in upper and lower case; the lower case one counts where they differ, as in curl."""
+    """The host's proxy variables in upper and lower case; the lower case one counts where they differ, as in curl.
+
+    One whose URL holds a login is not among them: what an engine is told, everybody may read (``docker inspect``).
+    """
     found = {}
     for name in PROXY_VARIABLES:
         value = environ.get(name.lower()) or environ.get(name)
-        if value:
+        if value and not urlsplit(value).password:
             found[name] = found[name.lower()] = value
     return found
+
+
+def proxies_with_login(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the proxy variables set on this host whose URL holds a login: they travel as secrets do."""
+    names = (name for upper in PROXY_VARIABLES for name in (upper, upper.lower()))
+    return tuple(name for name in names if urlsplit(environ.get(name, "")).password)

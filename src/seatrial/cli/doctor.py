@@ -54,6 +54,8 @@ def doctor(
     if undo_last:
         undo(console, os.environ)
         return report.EXIT_OK
+    if as_json and fix:
+        raise UsageError("--fix asks and shows what it changes, --json prints one object", run="seatrial doctor --fix")
     if on not in ENGINES:
         raise UsageError(f"There is no engine {on!r}: choose from {', '.join(ENGINES)}", run="seatrial doctor --help")
     wanted = Wanted(
@@ -75,7 +77,7 @@ def doctor(
         terminal.print_summary(results, console, time.monotonic() - start)
     if report_file is not None:
         write_atomically(report_file, json.dumps(report.full(results, machine), indent=1, default=str).encode())
-        console.print(f"report: {report_file}")
+        Console(stderr=True, highlight=False).print(f"report: {report_file}", soft_wrap=True)
     if fix:
         mend(results, machine, console, lambda question: yes or typer.confirm(question))
     return report.exit_code(results)

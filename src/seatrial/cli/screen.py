@@ -12,6 +12,7 @@ from rich.text import Text
 
 from seatrial.job.plan import Plan
 from seatrial.receipt import terminal
+from seatrial.receipt.case import target_line
 from seatrial.receipt.model import Receipt
 from seatrial.runs.output import Stream
 from seatrial.runs.store import Run
@@ -50,7 +51,7 @@ class Screen:
         if plan.cluster is not None and plan.cluster.nodes > 1:
             gpus = f"{plan.cluster.nodes} pods with {gpus}"
         where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend
-        self.say(f"{plan.run_id}: {_target(plan)} on {gpus} ({where})")
+        self.say(f"{plan.run_id}: {target_line(plan)} on {gpus} ({where})")
         for warning in plan.warnings:
             self.say(f"warning: {warning}")
 
@@ -86,7 +87,7 @@ class Screen:
         table.add_column(overflow="fold")
         for choice in plan.choices:
             table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
-        self._out.print(f"[bold]{_target(plan)}[/] on [bold]{plan.backend}[/]\n")
+        self._out.print(f"[bold]{target_line(plan)}[/] on [bold]{plan.backend}[/]\n")
         self._out.print(table)
         for warning in plan.warnings:
             self._out.print(Text("! ", style="bold yellow").append(warning))
@@ -98,12 +99,6 @@ class Screen:
         if not self._json:
             self._out.print(Text(f"\n{text}", style="dim"), soft_wrap=True)
             self._out.print("whole: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
-
-
-def _target(plan: Plan) -> str:
-    target = plan.job.target
-    words = {"module": ["-m", target.value], "image": [plan.job.image.ready or ""]}.get(target.kind, [target.value])
-    return " ".join([*words, *target.args])
 
 
 def _wrapped(argv: list[str]) -> str:

@@ -33,7 +33,7 @@ def headline(receipt: Receipt) -> str:
 def device(receipt: Receipt) -> str:
     gpus = receipt.header.gpus
     if receipt.header.device != "gpu" or not gpus:
-        return "CPU, for want of a GPU" if receipt.header.device == "cpu-fallback" else "CPU"
+        return "CPU (no GPU found)" if receipt.header.device == "cpu-fallback" else "CPU"
     names = dict.fromkeys(gpu.name for gpu in gpus)
     return ", ".join(f"{sum(gpu.name == name for gpu in gpus)} × {name}" for name in names)
 

@@ -40,8 +40,8 @@ def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     yield from _wrapped(f"{receipt.exit_cause.words} (seatrial exits with {receipt.exit_code})", "    ", width)
     for warning in receipt.warnings:
         yield from _wrapped(warning, "[!] ", width, "yellow")
-    yield from _section("What ran", _table(header_rows(receipt), width))
-    yield from _section("Criteria", [line for c in receipt.criteria for line in _criterion(c, width)])
+    yield from _section("What ran", _table(_shortened(header_rows(receipt)), width))
+    yield from _section("Criteria", list(_criteria(receipt.criteria, width)))
     yield from _section("Findings", [line for f in receipt.findings for line in _finding(f, width)])
     yield from _section("Diagnosis", _table(diagnosis_rows(receipt), width))
     metrics = metric_rows(receipt)
@@ -49,6 +49,11 @@ def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     if len(metrics) > MAX_METRICS:
         yield Text(f"    … and {len(metrics) - MAX_METRICS} more metrics in receipt.md")
     yield from _section("Timeline", _table([Row(f"{e.at_s:8.2f} s", e.words) for e in receipt.timeline], width))
+
+
+def _shortened(rows: Sequence[Row]) -> list[Row]:
+    """A digest's first twelve digits, as the engines list it; the whole of it is in the other renderings."""
+    return [Row(row.label, row.value[:19] if row.value.startswith("sha256:") else row.value) for row in rows]
 
 
 def _section(title: str, lines: Sequence[Text]) -> Iterator[Text]:
@@ -63,11 +68,22 @@ def _table(rows: Sequence[Row], width: int) -> list[Text]:
     return [line for row in rows for line in _wrapped(row.value, f"    {row.label:<{column}}  ", width, dim=4 + column)]
 
 
+def _criteria(criteria: Sequence[Criterion], width: int) -> Iterator[Text]:
+    """What was judged, one by one; then what was not, those of one reason together: there is nothing to look at."""
+    for criterion in criteria:
+        if criterion.verdict != "not judged":
+            yield from _criterion(criterion, width)
+    reasons: dict[str, list[str]] = {}
+    for criterion in criteria:
+        if criterion.verdict == "not judged":
+            reasons.setdefault(criterion.evidence, []).append(criterion.title)
+    mark, style = _MARKS["not judged"]
+    for reason, titles in reasons.items():
+        yield from _wrapped(f"{'; '.join(titles)}: not judged, {reason}", f"{mark} ", width, style)
+
+
 def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:
     mark, style = _MARKS[criterion.verdict]
-    if criterion.verdict == "not judged":  # one line: there is nothing to look at
-        yield from _wrapped(f"{criterion.title}: not judged, {criterion.evidence}", f"{mark} ", width, style)
-        return
     yield Text(f"{mark} {criterion.title}", style=style)
     asked = f"; asked for: {criterion.expected}" if criterion.verdict == "fail" and criterion.expected else ""
     yield from _wrapped(criterion.evidence + asked, "    ", width)

@@ -42,6 +42,8 @@ def follow(
         tail: begin with the last so many chunks of output; None: from the beginning.
         say: what a cluster does before the run has any output, and what the watchdog finds, in words.
     """
+    while until_end and run.is_starting():  # its image may still be building
+        time.sleep(LOG_INTERVAL_S)
     handle = run.handle()
     reader = OutputReader(run.folder)
     if tail is not None:
