@@ -116,7 +116,7 @@ def cuda_twice(file: Dockerfile) -> Iterator[Remark]:
                 each.line,
                 "cuda-twice",
                 "warning",
-                f"CUDA is in this image twice: in {file.final.image} (line {file.final.line}) and in {wheel[1]}'s wheels",
+                f"CUDA is in this image twice: in its base (line {file.final.line}) and in the wheels of {wheel[1]}",
                 "FROM python:3.11-slim-bookworm   # the wheel brings CUDA; the driver comes from the host",
             )
 

@@ -1,0 +1,183 @@
+"""The slimming program on libraries that a real compiler made, loaded by the real loader."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seatrial.images.slim import slimmer_bytes
+from seatrial.images.slimming.compact import PAGE, compact
+from seatrial.images.slimming.elf import DT_SONAME, Elf
+from seatrial.images.slimming.fatbin import CUBIN, PTX, Entry, containers, never_loaded
+from seatrial.images.slimming.stub import X86_64, stub_library
+
+gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+
+
+def fatbin(*entries: tuple[int, int, bytes]) -> bytes:
+    """A container as CUDA 13.0 lays it out: (kind, architecture, payload) each."""
+    body = b""
+    for kind, architecture, payload in entries:
+        header = struct.pack("<HHIQIIHHI", kind, 0x101, 64, len(payload), 0, 0, 0, 1, architecture)
+        body += header + bytes(64 - len(header)) + payload
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def compiled(folder: Path, name: str, source: str, *options: str) -> Path:
+    (folder / "code.c").write_text(source)
+    target = folder / name
+    argv = ["gcc", "-g", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(target), str(folder / "code.c"), *options]
+    subprocess.run(argv, check=True)
+    return target
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A library with a fat binary of three architectures, a pointer to it, and a large .bss behind it all."""
+    data = fatbin((CUBIN, 80, b"\x08" * 3 * PAGE), (CUBIN, 90, b"\x09" * 3 * PAGE), (PTX, 100, b"\x0a" * 9 * PAGE))
+    (tmp_path / "fat.bin").write_bytes(data)
+    return compiled(
+        tmp_path,
+        "libfat.so.1",
+        '__asm__(".section .nv_fatbin,\\"a\\"\\n.balign 8\\n.globl fat\\nfat: .incbin \\"'
+        + str(tmp_path / "fat.bin")
+        + '\\"\\n.previous");'
+        "extern const unsigned char fat[]; const unsigned char *const pointer = fat; static char zeros[200000];"
+        "int sum(int from, int to) { int all = 0; for (int at = from; at < to; at++) all += pointer[at]; return all; }"
+        "int bss(void) { int all = 0; for (int at = 0; at < 200000; at++) all += zeros[at]; return all; }"
+        "int add(int a, int b) { return a + b; }",
+    )
+
+
+@gcc
+def test_a_compacted_library_loads_and_reads_the_same(library: Path) -> None:
+    before = library.read_bytes()
+    (entries,) = containers(before)
+    empty = never_loaded(entries, {90})
+    assert [entry.architecture for entry in entries] == [80, 90, 100]
+    start = entries[1].payload[0] - entries[0].payload[0] + 16 + 64
+    code = (
+        f"import ctypes; l = ctypes.CDLL({str(library)!r}); "
+        f"print(l.add(2, 3), l.bss(), l.sum({start}, {start + 3 * PAGE}), l.sum(80, {80 + 3 * PAGE}))"
+    )
+    assert python(code).stdout == f"5 0 {9 * 3 * PAGE} {8 * 3 * PAGE}\n"
+    saved = compact(library, empty)
+    after = python(code)
+    assert after.stdout == f"5 0 {9 * 3 * PAGE} 0\n", after.stderr  # what was kept is there, the rest reads as zeros
+    assert saved >= len(before) - library.stat().st_size > 8 * PAGE
+    names = [Elf(library.read_bytes()).section_name(each) for each in Elf(library.read_bytes()).sections]
+    assert ".dynsym" in names
+    assert ".symtab" not in names
+    assert not [name for name in names if name.startswith(".debug")]
+
+
+@gcc
+def test_compacting_twice_changes_nothing_more(library: Path) -> None:
+    compact(library, [])
+    once = library.read_bytes()
+    assert compact(library, []) == 0
+    assert library.read_bytes() == once
+
+
+@pytest.mark.parametrize(
+    ("entries", "targets", "kept"),
+    [
+        ([(CUBIN, 75), (CUBIN, 80), (CUBIN, 86), (CUBIN, 90)], {89}, [80, 86]),  # lower minors of the same major
+        ([(CUBIN, 80), (CUBIN, 90), (PTX, 90)], {90}, [90]),
+        ([(CUBIN, 80), (PTX, 80), (PTX, 90)], {100}, [90]),  # no cubin fits: the newest PTX that it reads
+        ([(CUBIN, 80), (CUBIN, 90)], {80, 90}, [80, 90]),
+        ([(CUBIN, 120), (CUBIN, 121)], {120}, [120]),
+        ([(CUBIN, 80)], {90}, []),
+    ],
+)
+def test_what_the_driver_would_load_is_kept(entries: list[tuple[int, int]], targets: set[int], kept: list[int]) -> None:
+    rows = [Entry(kind, architecture, (at, at + 1)) for at, (kind, architecture) in enumerate(entries)]
+    gone = never_loaded(rows, targets)
+    assert [row.architecture for row in rows if row.payload not in gone] == kept
+
+
+def test_what_only_looks_like_a_fat_binary_is_left_alone() -> None:
+    real = fatbin((CUBIN, 90, b"x" * 32))
+    broken = real[:16] + b"\xff\xff" + real[18:]
+    assert containers(b"....." + real[:40]) == []
+    assert containers(b"....." + broken) == []
+    assert len(containers(b"....." + real + broken + real)) == 2
+
+
+@gcc
+def test_a_stub_satisfies_the_loader_and_says_what_was_called(tmp_path: Path) -> None:
+    versions = tmp_path / "versions"
+    versions.write_text("libwork.so.1 { global: *; };\n")
+    real = compiled(
+        tmp_path,
+        "libwork.so.1",
+        "int work(int a) { return a; } int table[7] = {1};",
+        f"-Wl,--version-script={versions}",
+    )
+    (tmp_path / "user.c").write_text(
+        "extern int work(int); extern int table[]; int use(int a) { return work(a) + table[0]; }"
+    )
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libuser.so"), str(tmp_path / "user.c"), str(real)], check=True
+    )
+    elf = Elf(real.read_bytes())
+    if elf.machine != X86_64:
+        pytest.skip("stubs are written for x86-64 only")
+    code = (
+        f"import ctypes; ctypes.CDLL({str(real)!r}); l = ctypes.CDLL({str(tmp_path / 'libuser.so')!r}); "
+        "print('loaded', flush=True); print(l.use(41))"
+    )
+    assert python(code).stdout == "loaded\n42\n"
+    real.write_bytes(stub_library(elf.dynamic_names(DT_SONAME)[0], elf.symbols(), "it was left out"))
+    ended = python(code)
+    assert ended.stdout == "loaded\n"
+    assert ended.returncode == -6
+    assert ended.stderr == "seatrial: work was called, but it was left out\n"
+
+
+@gcc
+def test_the_levels_on_a_site_packages(tmp_path: Path, library: Path) -> None:
+    site = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
+    for name in ("torch/bin", "torch/include", "torch/lib", "numpy/tests", "triton", "nvidia/cu13/lib"):
+        (site / name).mkdir(parents=True)
+    for name in ("torch/bin/protoc", "torch/bin/torch_shm_manager", "torch/include/a.h", "numpy/tests/t.py", "x.a"):
+        (site / name).write_bytes(b"x" * 1000)
+    (site / "triton" / "__init__.py").touch()
+    shutil.copy(library, site / "torch" / "lib" / "libtorch_cuda.so")
+    fft = compiled(tmp_path, "libcufft.so.12", "int cufftPlan1d(void) { return 0; }")
+    shutil.copy(fft, site / "nvidia" / "cu13" / "lib")
+    program = tmp_path / "slim.pyz"
+    program.write_bytes(slimmer_bytes())
+    argv = [sys.executable, str(program), "--root", str(tmp_path / "env"), "--level", "arch", "--arch", "90"]
+    ended = subprocess.run([*argv, "--unused", "fft,compile"], capture_output=True, text=True, check=True)
+    left = sorted(str(path.relative_to(site)) for path in site.rglob("*") if path.is_file())
+    assert left == [
+        "nvidia/cu13/lib/libcufft.so.12",
+        "torch/bin/torch_shm_manager",  # `import torch` asks for it
+        "torch/lib/libtorch_cuda.so",
+    ]
+    report = json.loads((tmp_path / "env" / "slim.json").read_text())
+    assert report["stubs"] == ["libcufft.so.12"]
+    assert report["saved_bytes"]["device code for other GPUs than sm_90"] > 8 * PAGE
+    assert "MB in all" in ended.stdout
+
+
+def test_the_program_runs_on_the_oldest_python_there_is(tmp_path: Path) -> None:
+    program = tmp_path / "slim.pyz"
+    program.write_bytes(slimmer_bytes())
+    found = sorted(Path.home().glob(".pyenv/versions/3.8*/bin/python3"))
+    old = str(found[0]) if found else shutil.which("python3.8")
+    if old is None:
+        pytest.skip("no Python 3.8 here")
+    ended = subprocess.run([old, str(program), "--help"], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,61 @@
+"""Plans printed for others."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+import yaml
+
+from fakes import a_container, a_plan
+from seatrial.errors import UsageError
+from seatrial.job.plan import AgentPlan, Gpu, Mount, Plan
+from seatrial.runs.equivalent import as_compose, as_docker
+
+GPU = Gpu(index=0, uuid="GPU-1", name="NVIDIA H200", memory_bytes=1, compute_capability="9.0")
+
+
+def planned(**container: object) -> Plan:
+    mounts = (
+        Mount(source="/home/me/project", target="/workspace"),
+        Mount(source="/home/me/.seatrial/runs/20261120-000000-test/home", target="/home/seatrial"),
+        Mount(source="/cache/agent.pyz", target="/seatrial/agent.pyz", read_only=True),
+    )
+    agent = AgentPlan(
+        run_id="20261120-000000-test",
+        argv=("python3", "train.py", "--note", "a $b"),
+        script=1,
+        workdir="/workspace",
+        run_dir="/seatrial/run",
+        launcher="torchrun",
+        processes=2,
+        env={"SEATRIAL_EVENTS": "/seatrial/run/x", "OMP_NUM_THREADS": "4"},
+    )
+    made = a_container(mounts=mounts, gpus_flag='"device=GPU-1"', user="1000:1000", **container)
+    return a_plan(agent=agent, container=made, gpus=(GPU,))
+
+
+def test_docker_run() -> None:
+    words = shlex.split(as_docker(planned()).replace("\\\n", " "))
+    assert words[:2] == ["docker", "run"]
+    assert words[words.index("--gpus") + 1] == '"device=GPU-1"'
+    assert "type=bind,source=/home/me/project,target=/workspace" in words
+    assert "OMP_NUM_THREADS=4" in words
+    assert "/home/seatrial:exec,mode=1777" in words
+    assert not [word for word in words if "/seatrial/" in word or "SEATRIAL" in word]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    assert words[-8:] == ["python3", *torchrun, "train.py", "--note", "a $b"]
+
+
+def test_compose() -> None:
+    service = yaml.safe_load(as_compose(planned(ulimits=("nofile=1024:2048",))))["services"]["train"]
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device["device_ids"] == ["GPU-1"]
+    assert service["command"][-1] == "a $$b"
+    assert service["ulimits"] == {"nofile": {"soft": 1024, "hard": 2048}}
+    assert [volume["target"] for volume in service["volumes"]] == ["/workspace"]
+
+
+def test_a_local_plan_has_neither() -> None:
+    with pytest.raises(UsageError, match="no container"):
+        as_docker(a_plan(container=None, backend="local"))

@@ -1,0 +1,34 @@
+"""seatrial init: what it finds is a file that the loader reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import UsageError
+from seatrial.job.loading import load_job
+from seatrial.runs.project_file import write_project_file
+
+
+def test_what_is_found_is_written_and_reads_back(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\ntorch.distributed.init_process_group()\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").touch()
+    text = write_project_file(tmp_path).read_text()
+    assert "framework: torch" in text
+    job = load_job(tmp_path, {})
+    assert (job.target.value, job.gpus, job.data is not None) == ("train.py", "all", True)
+    with pytest.raises(UsageError, match="is there already"):
+        write_project_file(tmp_path)
+
+
+def test_which_script_is_asked_where_it_is_not_plain(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"There is no \.py file here"):
+        write_project_file(tmp_path)
+    (tmp_path / "a.py").touch()
+    (tmp_path / "b.py").touch()
+    with pytest.raises(UsageError, match=r"There are a\.py, b\.py") as caught:
+        write_project_file(tmp_path)
+    assert caught.value.run == "seatrial init a.py"
+    assert 'target = "b.py"' in write_project_file(tmp_path, "b.py").read_text()
