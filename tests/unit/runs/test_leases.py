@@ -88,7 +88,7 @@ def test_two_users_share_the_folder(tmp_path):
     """Seen on a machine where root had leased first: another user could not open the lock."""
     folder = tmp_path / "leases"
     tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:2]:
+    for parent in [path for path in tmp_path.parents if "pytest" in path.parts[-1] or "popen" in path.parts[-1]]:
         parent.chmod(0o755)
     program = (
         "import os, sys; from pathlib import Path; from seatrial.runs.leases import Leases\n"
