@@ -78,7 +78,10 @@ def _any(machine: Machine) -> Verdict:
         return skipped("asked to run without an engine")
     if machine.engine is not None:
         return ok(f"containers are run by {machine.engine.reason.removesuffix(' answers')}")
-    return found("engine-missing", ["no engine that can run containers answers"])
+    for info in (machine.docker_info, machine.podman_info):
+        if isinstance(info, EngineUnavailableError):  # installed: its own line above says what is wrong with it
+            return found("engine-missing", [info.message], cause=info.cause, fix=info.run)
+    return found("engine-missing", ["neither docker nor podman is on PATH, or may be used by this user"])
 
 
 def _desktop(machine: Machine) -> Verdict:
