@@ -97,11 +97,11 @@ def _devices(nodes: dict[str, str]) -> tuple[str, ...]:
 
 
 @contextmanager
-def container(engine: str, image: str, options: Sequence[str], python: str) -> Iterator[str]:
+def container(engine: str, image: str, options: Sequence[str], python: str, network: str = "none") -> Iterator[str]:
     """A container that sleeps, under a name; removed at the end."""
     name = f"seatrial-doctor-breaks-{time.time_ns()}"
     sleep = ["-c", "import time; time.sleep(600)"]
-    argv = [engine, "run", "-d", "--name", name, "--network", "none", *options, "--entrypoint", python, image]
+    argv = [engine, "run", "-d", "--name", name, "--network", network, *options, "--entrypoint", python, image]
     subprocess.run([*argv, *sleep], check=True, capture_output=True, text=True, timeout=60)
     try:
         yield name
@@ -148,6 +148,7 @@ def main() -> int:
     parser.add_argument("--image", required=True)
     parser.add_argument("--engine", default="docker")
     parser.add_argument("--python", default="python3")
+    parser.add_argument("--network", default="none", help="host for machines that cannot make network namespaces")
     parser.add_argument("--mount", action="append", default=[], metavar="SRC:DST[:ro]")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -172,13 +173,14 @@ def main() -> int:
 
     def started_by_doctor() -> dict[str, Any]:
         mounts = [word for text in arguments.mount for word in ("--mount", text)]
-        told, seconds = doctor([*inside, "--image", arguments.image, *mounts])
+        told, seconds = doctor([*inside, "--network", arguments.network, "--image", arguments.image, *mounts])
         why = judge(Case((), None), told)
         return {"passed": why is None, "seconds": seconds, "why": why, "told": told}
 
     def broken(case: Case) -> dict[str, Any]:
         user = tuple(word for text in arguments.mount for word in ("-v", text))
-        with container(arguments.engine, arguments.image, (*user, *case.options), arguments.python) as name:
+        options = (*user, *case.options)
+        with container(arguments.engine, arguments.image, options, arguments.python, arguments.network) as name:
             told, seconds = doctor([*inside, "--container", name])
         why = judge(case, told)
         return {"passed": why is None, "seconds": seconds, "why": why, "told": told}

@@ -36,6 +36,7 @@ def doctor(
     mount: Annotated[list[str] | None, typer.Option("--mount", metavar="SRC:DST[:ro]", help="As for run.")] = None,
     env: Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="As for run.")] = None,
     shm_size: Annotated[str | None, typer.Option("--shm-size", metavar="SIZE", help="As for run.")] = None,
+    network: Annotated[str, typer.Option("--network", metavar="NAME", help="As for run; none is needed.")] = "none",
     host_only: Annotated[bool, typer.Option("--host-only", help="Start no container; under 1.5 s.")] = False,
     fix: Annotated[bool, typer.Option("--fix", help="Apply the safe fixes, each after showing its change.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
@@ -64,6 +65,7 @@ def doctor(
         python=python,
         mounts=tuple(parse_mount(text, Path.cwd()) for text in mount or ()),
         env=dict(_pair(text) for text in env or ()),
+        network=network,
         shm_bytes=None if shm_size is None else parse_bytes(shm_size),
     )
     machine = Machine(os.environ, wanted=on, subject=wanted)

@@ -63,6 +63,7 @@ class Wanted:
     Attributes:
         image: in the engine's store. container: a running one's name or ID; the image is then its own.
         python: interpreter inside, where it is in an unusual place.
+        network: nothing that is looked at needs one; ``host`` for machines that cannot make network namespaces.
     """
 
     image: str | None = None
@@ -71,6 +72,7 @@ class Wanted:
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     shm_bytes: int | None = None
+    network: str = "none"
 
 
 class LookError(Exception):
@@ -282,7 +284,7 @@ class Subject:
             devices=inject.devices,
             gpus_flag=inject.gpus_flag,
             runtime=inject.runtime,
-            network="none",
+            network=self.wanted.network,
             shm_bytes=self.wanted.shm_bytes or SHM_BYTES_PER_GPU * max(1, len(self.gpus)),
             read_only_root=False,
             labels={"seatrial.doctor": name},
