@@ -1,6 +1,7 @@
 """Is the diagnosis right? Scripts bound on purpose, run through seatrial, and what their receipts say.
 
-    python benchmarks/diagnosis.py OUT [--seconds 7] [--budget-s 200] [--only NAME ...] [-- FLAGS FOR seatrial run]
+    python benchmarks/diagnosis.py OUT [--seconds 7] [--budget-s 200] [--config seatrial.toml] [--only NAME ...]
+                                   [-- FLAGS FOR seatrial run]
 
     python benchmarks/diagnosis.py out -- --on docker --image hostlike --gpus 1
     python benchmarks/diagnosis.py out --only all_reduce -- --on docker --image hostlike --gpus 2
@@ -78,13 +79,15 @@ class Report:
         return lines
 
 
-def run_script(name: str, seconds: float, flags: list[str], limit_s: float) -> dict[str, Any]:
+def run_script(name: str, seconds: float, flags: list[str], limit_s: float, config: Path | None) -> dict[str, Any]:
     """Run one through ``seatrial run`` and read its receipt."""
     expected, own_flags, _ = SCRIPTS[name]
     command = [sys.executable, "-m", "seatrial", "run", f"{name}.py", "--json", *flags, *own_flags]
     with tempfile.TemporaryDirectory(prefix="bound-") as folder:
         for path in (BOUND / f"{name}.py", BOUND / "device.py"):
             (Path(folder) / path.name).write_text(path.read_text())
+        if config is not None:
+            (Path(folder) / "seatrial.toml").write_text(config.read_text())
         ended = subprocess.run(
             [*command, "--", str(seconds)], cwd=folder, capture_output=True, text=True, timeout=limit_s
         )
@@ -222,6 +225,7 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=7.0)
     parser.add_argument("--budget-s", type=float, default=200.0)
+    parser.add_argument("--config", type=Path, help="a seatrial.toml for every run")
     parser.add_argument("--only", nargs="*", default=[])
     options = parser.parse_args(own)
     os.environ.setdefault("PYTHONPATH", str(Path(__file__).parent.parent / "src"))
@@ -241,7 +245,9 @@ def main() -> int:
             result = {"why": f"not run: needs {gpus} GPUs"}
         else:
             began = time.monotonic()
-            result = attempt(name, lambda name=name, left_s=left_s: run_script(name, options.seconds, flags, left_s))
+            result = attempt(
+                name, lambda name=name, left_s=left_s: run_script(name, options.seconds, flags, left_s, options.config)
+            )
             result["took_s"] = round(time.monotonic() - began, 1)
         report.found["scripts"][name] = {"expected": expected, **result}
         report.keep()

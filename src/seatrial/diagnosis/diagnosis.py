@@ -19,7 +19,7 @@ Cause = Literal[
 #: Cause → what it means, for people.
 MEANING: dict[Cause, str] = {
     "data-bound": "the GPU waits for data",
-    "launch-bound": "the GPU waits for Python to launch its small kernels",
+    "launch-bound": "its kernels are too small, or launched too slowly, to fill the GPU",
     "compute-bound": "the GPU's arithmetic is the limit",
     "memory-bandwidth-bound": "the GPU's memory bandwidth is the limit",
     "communication-bound": "the GPUs wait for one another",
@@ -55,5 +55,5 @@ class Diagnosis:
 
     @property
     def words(self) -> str:
-        """``launch-bound: the GPU waits for Python to launch its small kernels``."""
+        """``data-bound: the GPU waits for data``."""
         return f"{self.cause}: {MEANING[self.cause]}"
