@@ -71,6 +71,9 @@ def job_flags(
         str | None,
         _option("--nodes", help="Pods, or machines, of these GPUs each: 2, or host1,host2.", panel=_JOB, metavar="N"),
     ] = None,
+    restarts: Annotated[
+        str | None, _option("--restarts", help="Start lost ranks again this often.", panel=_JOB, metavar="N")
+    ] = None,
     launcher: Annotated[
         str | None, _option("--launcher", help="auto, torchrun or none.", panel=_JOB, metavar="NAME")
     ] = None,

@@ -59,7 +59,6 @@ class ClusterOptions(_Frozen):
         code: ``auto``: a single script in a ConfigMap, more in the image.
         registry: where images with the project's code are pushed, e.g. ``ghcr.io/me``.
         gpu_resource: the extended resource that stands for a GPU.
-        restarts: how often a lost or failed pod is started again; None: 3 where checkpoints outlive it, else 0.
         min_nodes: elastic: torchrun goes on with so few nodes; None: all or nothing.
         ttl_s: the cluster deletes an ended workload after so long, should nobody collect it.
         uid: user and group of the pods.
@@ -80,7 +79,6 @@ class ClusterOptions(_Frozen):
     runtime_class: str | None = None
     service_account: str | None = None
     image_pull_secrets: tuple[str, ...] = ()
-    restarts: int | None = None
     min_nodes: int | None = None
     ttl_s: int = 24 * 3600
     uid: int | None = None

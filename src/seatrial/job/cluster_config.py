@@ -105,6 +105,7 @@ TolerationText = Annotated[
     Toleration, BeforeValidator(parse_toleration), Schema({**_TEXT, "examples": ["nvidia.com/gpu:NoSchedule"]})
 ]
 ObjectName = Annotated[str, BeforeValidator(_object_name), Schema({**_TEXT, "pattern": f"^{_OBJECT}$"})]
+Restarts = Annotated[int, BeforeValidator(_whole(0)), Schema({"type": "integer", "minimum": 0})]
 Nodes = Annotated[
     int | tuple[str, ...],
     BeforeValidator(parse_nodes),
@@ -133,9 +134,6 @@ class KubernetesTable(BaseModel):
     runtime_class: ObjectName | None = Field(default=None, description="RuntimeClass of the pods, such as nvidia.")
     service_account: ObjectName | None = Field(default=None, description="ServiceAccount of the pods.")
     image_pull_secrets: list[ObjectName] = Field(default=[], description="Secrets for pulling the image.")
-    restarts: Annotated[int | None, BeforeValidator(_whole(0))] = Field(
-        default=None, description="How often a lost pod starts again; 3 where checkpoints outlive it, else 0."
-    )
     min_nodes: Annotated[int | None, BeforeValidator(_whole(1))] = Field(
         default=None, description="Elastic: go on with so few nodes."
     )

@@ -46,7 +46,7 @@ from pydantic import WithJsonSchema as Schema
 
 from seatrial.errors import UsageError
 from seatrial.job import units
-from seatrial.job.cluster_config import KubernetesTable, Nodes
+from seatrial.job.cluster_config import KubernetesTable, Nodes, Restarts
 from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import BackendName, DataMount, Flavour, Launcher, SlimLevel
 
@@ -290,6 +290,9 @@ class ConfigFile(_Table):
     on: BackendName = Field(default="auto", description="Where to run.")
     gpus: Gpus = Field(default="auto", description="GPU request; a whole number is a count.")
     nodes: Nodes = Field(default=1, description="Machines, or pods, of these GPUs each; or names of hosts.")
+    restarts: Restarts | None = Field(
+        default=None, description="How often lost ranks start again; 3 where they can go on from checkpoints, else 0."
+    )
     launcher: Launcher = Field(
         default="auto", description="One process per GPU, or one for all; auto reads the script."
     )

@@ -122,6 +122,7 @@ class Job(Strict):
         gpus: the request as typed; parsed by job.gpus. On several nodes: those of each.
         nodes: machines, or pods. hosts: their names, where there is no cluster to find them.
         node_rank: which of the hosts this is; None: not joining, or no hosts.
+        restarts: how often ranks that failed or were lost start again; None: 3 where they can go on from checkpoints.
         data, models: host folders for /data and /models.
         mounts: further ``SOURCE:TARGET[:ro|rw]`` mounts, as typed.
         env: variables for the target. ``env_files`` are read on the host and lose against ``env``.
@@ -143,6 +144,7 @@ class Job(Strict):
     nodes: int = 1
     hosts: tuple[str, ...] = ()
     node_rank: int | None = None
+    restarts: int | None = None
     launcher: Launcher = "auto"
     data: DataMount | None = None
     models: DataMount | None = None

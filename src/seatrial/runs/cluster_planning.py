@@ -78,7 +78,7 @@ def make_cluster_plan(
     run_mount = (
         PodMount(volume=models, target=CONTAINER_RUN, sub_path=f".seatrial/{run_id}") if models.lasting else None
     )
-    restarts = options.restarts if options.restarts is not None else (RESTARTS if run_mount else 0)
+    restarts = job.restarts if job.restarts is not None else (RESTARTS if run_mount else 0)
     mounts = [PodMount(volume=models, target=CONTAINER_MODELS)]
     if options.data is not None:
         mounts.append(PodMount(volume=options.data, target=CONTAINER_DATA, read_only=True))

@@ -41,6 +41,9 @@ from seatrial.runs.local_python import choose_python
 from seatrial.runs.recipe_env import with_env_flags
 from seatrial.runs.target_command import Places, container_places, local_places, target_argv
 
+#: A rank that was killed or ran out of memory starts again this often, with its peers.
+RECIPE_RESTARTS = 3
+
 
 @dataclass(frozen=True)
 class Site:
@@ -111,6 +114,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
         run_dir=parts.places.run,
         launcher="none" if interactive else launcher,
         processes=max(1, len(gpus)) if launcher == "torchrun" and not interactive else 1,
+        restarts=_restarts(job, launcher),
         env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},
         secrets=job.secrets,
         secrets_dir=(CONTAINER_SECRETS if parts.container else str(site.secrets_folder)) if job.secrets else None,
@@ -322,6 +326,13 @@ def _launcher(job: Job, script: ScriptFacts, gpu_count: int) -> tuple[Literal["t
         )
     reason = script.one_process_evidence or "no sign that the script joins a process group"
     return "none", Choice(what="launcher", value="none", reason=reason)
+
+
+def _restarts(job: Job, launcher: Literal["torchrun", "none"]) -> int:
+    """torchrun's: recipes go on from their checkpoints, other scripts would begin anew unless they say otherwise."""
+    if launcher != "torchrun":
+        return 0
+    return job.restarts if job.restarts is not None else RECIPE_RESTARTS if _is_training_recipe(job) else 0
 
 
 def _gpu_mode(job: Job, gpus: tuple[Gpu, ...]) -> Literal["required", "none", "auto-cpu"]:
