@@ -210,11 +210,7 @@ def main() -> int:
     def hang() -> dict[str, Any]:
         result = session.run("hang", most, "hang.py", limit_s=40)
         text = (session.out / "hang.log").read_text(errors="replace")
-        said = [
-            line
-            for line in text.splitlines()
-            if "rank" in line and ("stuck" in line or "progress" in line or "hang" in line)
-        ]
+        said = [line for line in text.splitlines() if "since step" in line]
         return {**result, "said": said[0][:200] if said else "nothing"}
 
     def killed() -> dict[str, Any]:
