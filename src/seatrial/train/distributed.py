@@ -139,7 +139,8 @@ class GradientReducer:
             flat.zero_()
             begin = 0
             for parameter in members:
-                parameter.grad = flat[begin : begin + parameter.numel()].view_as(parameter)
+                piece = flat[begin : begin + parameter.numel()]
+                parameter.grad = piece.as_strided(parameter.shape, parameter.stride())  # channels last stays so
                 begin += parameter.numel()
         self._waiting, self._missing, self._sent = [], [len(members) for _, members in self._buckets], 0
 

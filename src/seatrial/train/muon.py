@@ -6,41 +6,36 @@ Source: K. Jordan and others, "Muon: An optimizer for hidden layers", https://ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from seatrial.train.optimizer import Optimizer
 
 #: Coefficients of the quintic iteration, tuned for speed rather than convergence to exactly 1 (same source).
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 3
 
 
-class MuonSgd(torch.optim.Optimizer):
+class MuonSgd(Optimizer):
     """Groups with ``muon=True`` hold filters [outputs, inputs, h, w] kept at norm √outputs; ``lr`` may be a tensor.
 
     With a GradScaler a step whose gradients overflowed counts as one with zero gradients.
     """
 
-    #: Tells torch's GradScaler to hand over scale and overflow as tensors instead of waiting for them.
-    _step_supports_amp_scaling = True
-
     def __init__(self, groups: Iterable[dict[str, Any]], momentum: float) -> None:
         super().__init__(groups, {"lr": 0.0, "momentum": momentum, "weight_decay": 0.0, "muon": False})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:
         """Update every parameter that has a gradient."""
         scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             gradients = [_unscaled(parameter.grad, scale, overflow) for parameter in parameters]
-            buffers = []
-            for parameter in parameters:
-                if "momentum_buffer" not in self.state[parameter]:
-                    self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-                buffers.append(self.state[parameter]["momentum_buffer"])
+            buffers = [self._slots(parameter)["momentum_buffer"] for parameter in parameters]
             if group["weight_decay"]:
                 torch._foreach_add_(gradients, parameters, alpha=group["weight_decay"])
             torch._foreach_mul_(buffers, group["momentum"])
@@ -52,6 +47,9 @@ class MuonSgd(torch.optim.Optimizer):
                     parameter.mul_(len(parameter) ** 0.5 / parameter.norm())
             torch._foreach_mul_(updates, group["lr"])
             torch._foreach_sub_(parameters, updates)
+
+    def _fresh(self, parameter: Tensor) -> dict[str, Any]:
+        return {"momentum_buffer": torch.zeros_like(parameter)}
 
 
 def orthogonalised(updates: list[Tensor]) -> list[Tensor]:

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seatrial.train.optimizer import Adam, Optimizer
 
-def adam(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+
+def adam(model: nn.Module, learning_rate: float) -> Optimizer:
     """Adam as in Kingma and Ba 2015, torch's defaults."""
-    rate = _rate(model, learning_rate)
-    return torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=rate.is_cuda)
+    return Adam(model.parameters(), _rate(model, learning_rate))
 
 
-def adamw(model: nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
+def adamw(model: nn.Module, learning_rate: float, weight_decay: float) -> Optimizer:
     """AdamW; weights that multiply decay, biases and normalisation (one dimension or none) do not."""
-    rate = _rate(model, learning_rate)
-    return torch.optim.AdamW(decay_groups(model, weight_decay), lr=rate, fused=True, capturable=rate.is_cuda)
+    return Adam(decay_groups(model, weight_decay), _rate(model, learning_rate), decoupled=True)
 
 
 def sgd(model: nn.Module, learning_rate: float, momentum: float, weight_decay: float) -> torch.optim.Optimizer:

@@ -6,7 +6,7 @@ The host never waits for the device here. The loss of every step is kept on the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from seatrial.train.distributed import GradientReducer, Ranks
 from seatrial.train.errors import InputError
 from seatrial.train.oom import MicroBatch
+from seatrial.train.optimizer import Optimizer
 from seatrial.train.precision import Precision
 from seatrial.train.rng import rng_state, set_rng_state
 from seatrial.train.schedules import Schedule, table
@@ -58,7 +59,7 @@ class Step:
         self,
         model: nn.Module,
         loss: Loss,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer | torch.optim.Optimizer,
         source: Source,
         *,
         ranks: Ranks,
@@ -127,12 +128,16 @@ class Step:
                 buffer.copy_(saved)
 
     def compile(self) -> None:
-        """Compile loading, forward and (through autograd) backward into few kernels."""
+        """Compile loading, forward, (through autograd) backward and our optimizers into few kernels."""
         self._forward = torch.compile(self._micro_loss, dynamic=False)
+        if isinstance(self.optimizer, Optimizer):
+            self.optimizer.compile()
 
     def uncompile(self) -> None:
         """Go back to torch's own kernels."""
         self._forward = self._micro_loss
+        if isinstance(self.optimizer, Optimizer):
+            self.optimizer.compile(False)
 
     def state(self) -> dict[str, Any]:
         """Everything a step changes."""
@@ -204,13 +209,13 @@ class Step:
     def _update(self, loss: Tensor) -> None:
         self.reducer.reduce()
         if self._clip_norm is not None:
-            self.scaler.unscale_(self.optimizer)
+            self.scaler.unscale_(cast(torch.optim.Optimizer, self.optimizer))
             nn.utils.clip_grad_norm_(self.reducer.parameters, self._clip_norm)
         if self._factors is not None:
             factors_G = self._factors.index_select(1, self.steps_before + self.position).view(-1)
             for rate, base, factor in zip(self._rates, self._base_rates, factors_G.unbind(), strict=True):
                 torch.mul(base, factor, out=rate)
-        self.scaler.step(self.optimizer)
+        self.scaler.step(cast(torch.optim.Optimizer, self.optimizer))
         self.scaler.update()
         self.losses.index_copy_(0, self.position, loss.float())
         self.position.add_(1)
