@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from seatrial import events
 from seatrial.backends.base import EngineFacts, Handle, ImageFacts, State
 from seatrial.backends.kubernetes.client import Cluster, configured
@@ -218,7 +220,15 @@ def _run_dir(handle: Handle) -> Path:
 
 
 def _read_plan(run_dir: Path) -> Plan:
-    return Plan.model_validate_json((run_dir / "plan.json").read_bytes(), strict=False)
+    """Raises EngineError for a plan of another version of seatrial."""
+    try:
+        return Plan.model_validate_json((run_dir / "plan.json").read_bytes(), strict=False)
+    except ValidationError as error:
+        raise EngineError(
+            f"{run_dir / 'plan.json'} cannot be read by this version of seatrial",
+            cause=f"its key {error.errors()[0]['loc']} does not fit",
+            run=f"kubectl delete job,configmap,service -l {RUN_LABEL}={run_dir.name}",
+        ) from error
 
 
 def _workload_paths(plan: ClusterPlan) -> list[str]:
