@@ -27,7 +27,7 @@ LEVELS: dict[str, list[str]] = {
     "arch, zeroed": ["--level", "arch", "--unused", UNUSED, "--zero"],
     "arch": ["--level", "arch", "--unused", UNUSED],
 }
-PROBE_TIMEOUT_S = 45
+
 
 PROBE = r"""
 import time; start = time.perf_counter()
@@ -107,11 +107,12 @@ def main() -> None:
     parser.add_argument("--site", type=Path)
     parser.add_argument("--arch", default="90")
     parser.add_argument("--mnist", type=Path, help="folder with the IDX files: also runs one epoch of the recipe mnist")
-    parser.add_argument("--budget", type=float, default=190, help="seconds after which no further level starts")
+    parser.add_argument("--timeout", type=float, default=45, help="seconds a probe may take")
+    parser.add_argument("--budget", type=float, default=150, help="seconds after which no further level starts")
     given = parser.parse_args()
     began = time.monotonic()
     site = given.site or Path(_output([given.python, "-c", "import torch; print(torch.__path__[0])"]).strip()).parent
-    rows = {"as installed": {**_probe(given, site), "bytes": _bytes(site)}}
+    rows = {"as installed": {**_probe(given, site, twice=True), "bytes": _bytes(site)}}
     with tempfile.TemporaryDirectory(prefix="slimming-") as folder:
         for level, arguments in LEVELS.items():
             if time.monotonic() - began > given.budget:
@@ -160,20 +161,28 @@ def _unlink_libraries(copy: Path) -> None:
             beside.replace(path)
 
 
-def _probe(given: argparse.Namespace, site: Path) -> dict[str, object]:
+def _probe(given: argparse.Namespace, site: Path, *, twice: bool = False) -> dict[str, object]:
+    """The probe's row; ``twice`` says whether two runs agree, without which nothing can be compared."""
     row: dict[str, object] = {}
     try:
-        out = _output([given.python, "-c", PROBE], env=_env(site), timeout=PROBE_TIMEOUT_S)
-        row = json.loads(out.splitlines()[-1])
-        again = json.loads(
-            _output([given.python, "-c", PROBE], env=_env(site), timeout=PROBE_TIMEOUT_S).splitlines()[-1]
-        )
-        row["import_s"] = min(row["import_s"], again["import_s"])  # type: ignore[type-var]
-        row["repeats"] = row["results"] == again["results"]
+        runs = [_run_probe(given, site) for _ in range(2 if twice else 1)]
+        row = dict(runs[-1])
+        if twice:
+            row["repeats"] = runs[0]["results"] == runs[1]["results"]
+    except subprocess.TimeoutExpired:
+        row["error"] = f"no end within {given.timeout:g} s"
     except (subprocess.SubprocessError, OSError, ValueError) as error:
-        row["error"] = f"{error} {getattr(error, 'stderr', '') or ''}"[-600:]
+        row["error"] = (getattr(error, "stderr", "") or str(error)).strip()[-400:]
     if given.mnist is not None:
         row["mnist"] = _mnist(given, site)
+    return row
+
+
+def _run_probe(given: argparse.Namespace, site: Path) -> dict[str, object]:
+    out = _output([given.python, "-c", PROBE], env=_env(site), timeout=given.timeout)
+    row: dict[str, object] = json.loads(out.splitlines()[-1])
+    if not str(row["torch_file"]).startswith(str(site)):
+        raise ValueError(f"the torch of {row['torch_file']} was imported")
     return row
 
 
@@ -182,9 +191,9 @@ def _mnist(given: argparse.Namespace, site: Path) -> str:
     with tempfile.TemporaryDirectory() as models:
         argv = [given.python, "-m", "seatrial.recipes.mnist", "--data", str(given.mnist), "--models", models]
         try:
-            out = _output([*argv, "--epochs", "1"], env=_env(site, REPOSITORY / "src"), timeout=PROBE_TIMEOUT_S)
+            out = _output([*argv, "--epochs", "1"], env=_env(site, REPOSITORY / "src"), timeout=given.timeout)
         except (subprocess.SubprocessError, OSError) as error:
-            return f"FAILED {(getattr(error, 'stderr', '') or str(error))[-300:]}"
+            return f"FAILED {str(getattr(error, 'stderr', '') or error).strip()[-200:]}"
     return next((line for line in out.splitlines() if "accuracy" in line), out[-200:])
 
 

@@ -72,6 +72,11 @@ def needed_flavour(options: ImageOptions, project: Path, found: Requirements) ->
 def slim_base(stack: Stack, options: ImageOptions, reason: str) -> Base:
     """The official slim Python, or what the user names."""
     if options.base != DEFAULT_BASE:
+        if "alpine" in options.base:
+            raise ConfigError(
+                f"the base image {options.base} has musl as its C library, and no framework has wheels for that",
+                run=f'in seatrial.toml: [image] base = "{DEFAULT_BASE}"',
+            )
         return Base(options.base, None, (), Choice(what="base image", value=options.base, reason="image.base names it"))
     image = DEFAULT_BASE.replace("3.11", stack.python) if stack.python else DEFAULT_BASE
     return Base(image, None, (), Choice(what="base image", value=image, reason=reason))

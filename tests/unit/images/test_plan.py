@@ -44,7 +44,8 @@ def planned(
 
 def text_of(plan: ImagePlan) -> str:
     """All that a build sees of the plan, as one text."""
-    parts = [f"tag {plan.tag}" if not plan.own_wheel else "", str(plan.dockerfile)]
+    ours = plan.own_wheel or plan.slimmed  # the tag hashes our own code then
+    parts = ["" if ours else f"tag {plan.tag}", str(plan.dockerfile)]
     parts += [f"=== {name}\n{text}" for name, text in plan.context_texts.items()]
     parts += [f"=== secrets {sorted(plan.secrets)} wheel {plan.own_wheel} network {plan.network}"]
     return "\n".join(parts)
@@ -175,6 +176,7 @@ def test_slimming_follows_what_the_source_shows(project: Path, snapshot: Snapsho
     [
         ({"slim": "arch"}, "needs to know the GPUs"),
         ({"slim": "unused", "imports": frozenset({"tensorflow"})}, "knows the libraries of torch only"),
+        ({"base": "python:3.12-alpine"}, "has musl as its C library"),
         ({"built_for": "h1000"}, "no GPU is known as 'h1000'"),
     ],
 )
@@ -246,5 +248,7 @@ def test_bad_options_are_named(project: Path, image: dict[str, Any], message: st
 
 
 def test_an_unknown_recipe_is_named(project: Path) -> None:
-    with pytest.raises(TargetError, match="No recipe is called 'minst'; there are: cifar10, digits, matmul, mnist, mnist-deep, spam"):
+    with pytest.raises(
+        TargetError, match="No recipe is called 'minst'; there are: cifar10, digits, matmul, mnist, mnist-deep, spam"
+    ):
         planned(project, target=Target(kind="recipe", value="minst"))
