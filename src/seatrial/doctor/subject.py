@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from seatrial.backends import injection
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.engine_errors import start_error
 from seatrial.backends.injection import InjectionPlan
+from seatrial.doctor.loader import LOADER, modules
 from seatrial.errors import CommandTimeoutError, EngineError, SeatrialError
 from seatrial.job.plan import ContainerPlan, Gpu, Mount
 from seatrial.system.command import Completed
@@ -37,23 +37,6 @@ COLLECTIVE_S = 20.0
 
 #: For one process a GPU, as `seatrial run` gives it (backends/container.py).
 SHM_BYTES_PER_GPU = 2 * 2**30
-
-#: Imports the modules that come on stdin and calls one of them: nothing is mounted, copied or left behind.
-LOADER = """
-import importlib.abc, importlib.machinery, json, sys
-order = json.load(sys.stdin)
-class Modules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name, path=None, target=None):
-        if name in order["modules"]:
-            return importlib.machinery.ModuleSpec(name, self, is_package=order["modules"][name][0])
-    def create_module(self, spec):
-        return None
-    def exec_module(self, module):
-        exec(compile(order["modules"][module.__name__][1], module.__name__, "exec"), module.__dict__)
-sys.meta_path.insert(0, Modules())
-from seatrial.probe import inside
-inside.main(order["gpus"])
-"""
 
 
 @dataclass(frozen=True)
@@ -201,7 +184,7 @@ class Subject:
         return self._program("collective_check.py", [str(COLLECTIVE_S)], 2 * COLLECTIVE_S + TORCH_S)
 
     def _look(self, *, gpus: bool) -> dict[str, Any]:
-        order = json.dumps({"modules": _modules(), "gpus": gpus})
+        order = json.dumps({"modules": modules(), "gpus": gpus})
         with_gpus = gpus or self.inspected is not None
         return self._json(self._inside(["-c", LOADER], order, LOOK_S, gpus=with_gpus), "the look inside")
 
@@ -306,17 +289,3 @@ def _given(inspected: Mapping[str, Any], every: Sequence[Gpu]) -> tuple[Gpu, ...
     ids = [re.sub(r"^/dev/nvidia(\d+)$|^nvidia\.com/gpu=", r"\1", str(id)) for id in ids]
     named = tuple(gpu for gpu in every if {gpu.uuid, str(gpu.minor if gpu.minor is not None else gpu.index)} & set(ids))
     return named or tuple(every)
-
-
-def _modules() -> dict[str, tuple[bool, str]]:
-    """Name → (is a package, its text) of what the look inside imports: probe, findings, events and pynvml."""
-    package = Path(seatrial.__file__).parent
-    modules = {"seatrial": (True, "")}
-    for room in ("probe", "findings"):
-        for file in sorted((package / room).glob("*.py")):
-            name = f"seatrial.{room}" + ("" if file.stem == "__init__" else f".{file.stem}")
-            modules[name] = (file.stem == "__init__", file.read_text())
-    spec = importlib.util.find_spec("pynvml")
-    if spec is not None and spec.origin is not None:
-        modules["pynvml"] = (False, Path(spec.origin).read_text())
-    return modules
