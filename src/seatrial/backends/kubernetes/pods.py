@@ -65,7 +65,7 @@ def read_pod(item: dict[str, Any]) -> Pod:
         created=meta["creationTimestamp"],
         host=item.get("spec", {}).get("nodeName"),
         waiting=(waiting.get("reason", ""), waiting.get("message", "")) if waiting else None,
-        started=bool(state.get("running") or ended),
+        started="running" in state or bool(ended),
         exit_code=ended.get("exitCode"),
         reason=ended.get("reason") or status.get("reason"),
         restarts=container.get("restartCount", 0),

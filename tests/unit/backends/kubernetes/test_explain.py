@@ -1,0 +1,137 @@
+"""Why pods do not run: recorded words of the scheduler and the kubelet, and the facts around them."""
+
+from __future__ import annotations
+
+import pytest
+
+from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_holders
+from seatrial.backends.kubernetes.pod_log import parse_time_ns
+from seatrial.backends.kubernetes.pods import Pod, read_pod, state_of, workload_state
+from seatrial.backends.kubernetes.survey import Node
+
+POD = Pod("run-0", "uid", 0, "Pending", "2026-11-21T00:00:00Z")
+ITEM = {
+    "spec": {
+        "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H300"},
+        "containers": [{"image": "ghcr.io/me/x:1", "resources": {"limits": {"nvidia.com/gpu": "4"}}}],
+    }
+}
+NODES = (Node("a", 8, 7, ready=True, labels={"nvidia.com/gpu.product": "NVIDIA-H200"}), Node("b", 2, 2, ready=True))
+AROUND = Surroundings(ITEM, "nvidia.com/gpu", NODES, (("team/other", 6), ("team/third", 2)))
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "id", "says"),
+    [
+        (
+            "FailedScheduling",
+            "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
+            "k8s-insufficient-gpus",
+            "4 nvidia.com/gpu wanted, 9 allocatable on 2 node(s), 1 unhealthy, 8 held by team/other (6)",
+        ),
+        (
+            "FailedScheduling",
+            "0/1 nodes are available: 1 node(s) had taint {team: vision}, that the pod didn't tolerate.",
+            "k8s-taint",
+            "team: vision",
+        ),
+        (
+            "FailedScheduling",
+            "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.",
+            "k8s-node-selector",
+            "nvidia.com/gpu.product is NVIDIA-H200",
+        ),
+        (
+            "FailedScheduling",
+            'persistentvolumeclaim "models" not found',
+            "k8s-volume",
+            "no PersistentVolumeClaim models",
+        ),
+        ("FailedScheduling", "0/1 nodes are available: 1 Insufficient memory.", "k8s-insufficient-resources", "memory"),
+        ("FailedCreate", 'pods "x" is forbidden: exceeded quota: team', "k8s-quota", "quota"),
+        ("Failed", 'Failed to pull image "x": no space left on device', "k8s-image-pull", "ghcr.io/me/x:1"),
+        ("ErrImageNeverPull", "Container image is not present", "k8s-image-not-there", "not on the node"),
+        ("FailedCreatePodSandBox", 'no runtime for "nvidia" is configured', "k8s-runtime-class", "RuntimeClass"),
+        (
+            "UnexpectedAdmissionError",
+            "cannot allocate unhealthy devices nvidia.com/gpu",
+            "k8s-gpu-unhealthy",
+            "unhealthy",
+        ),
+        ("OOMKilled", "", "k8s-oom-killed", "more memory"),
+        ("Evicted", "The node was low on resource: memory.", "k8s-evicted", "put it out"),
+    ],
+)
+def test_what_the_cluster_says(reason: str, message: str, id: str, says: str) -> None:
+    finding = explain(POD, reason, message, AROUND)
+    assert finding is not None and finding.id == id and says in finding.message
+    assert finding.fix and finding.cause and finding.evidence
+
+
+def test_what_is_no_trouble() -> None:
+    assert explain(POD, "Scheduled", "Successfully assigned", AROUND) is None
+
+
+def test_more_gpus_than_any_node_has() -> None:
+    wide = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "16"}}}]}}
+    around = Surroundings(wide, "nvidia.com/gpu", NODES, ())
+    finding = explain(POD, "FailedScheduling", "Insufficient nvidia.com/gpu", around)
+    assert finding is not None and "best, a, has 7" in str(finding.cause) and "--gpus 7 --nodes 3" in str(finding.fix)
+
+
+def test_nodes_that_may_not_be_listed() -> None:
+    finding = explain(POD, "FailedScheduling", "Insufficient nvidia.com/gpu", Surroundings(ITEM, "nvidia.com/gpu"))
+    assert finding is not None and "may not be listed" in str(finding.cause)
+
+
+def test_who_holds_gpus() -> None:
+    def pod(name: str, phase: str, gpus: str) -> dict[str, object]:
+        limits = {"resources": {"limits": {"nvidia.com/gpu": gpus}}}
+        spec = {"nodeName": "a", "containers": [limits]}
+        return {"metadata": {"namespace": "n", "name": name}, "status": {"phase": phase}, "spec": spec}
+
+    pods = [pod("x", "Running", "1"), pod("y", "Running", "2"), pod("z", "Succeeded", "8")]
+    assert gpu_holders(pods, "nvidia.com/gpu") == (("n/y", 2), ("n/x", 1))
+
+
+def _pod(name: str, phase: str, created: str, code: int | None = None, **labels: str) -> Pod:
+    ended = {"terminated": {"exitCode": code}} if code is not None else {"running": {}}
+    meta = {"name": name, "uid": name, "creationTimestamp": created, "labels": labels}
+    return read_pod({"metadata": meta, "status": {"phase": phase, "containerStatuses": [{"state": ended}]}})
+
+
+def test_a_pod_that_came_back_counts_and_the_lost_one_does_not() -> None:
+    lost = _pod("r-1-aaaaa", "Failed", "2026-11-21T00:00:00Z", 137)
+    back = _pod("r-1-bbbbb", "Running", "2026-11-21T00:01:00Z")
+    first = _pod("r-0-ccccc", "Running", "2026-11-21T00:00:00Z")
+    assert (lost.node, back.node, first.node) == (1, 1, 0)
+    assert state_of([lost, back, first], 2, "active").status == "running"
+    done = [_pod("r-1-bbbbb", "Succeeded", "2026-11-21T00:01:00Z", 0), _pod("r-0-c", "Succeeded", "2026", 0), lost]
+    assert state_of(done, 2, "done").exit_code == 0
+
+
+def test_operators_number_their_pods() -> None:
+    replica = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "1"}
+    assert _pod("x-worker-1", "Running", "2026", **replica).node == 2
+    assert _pod("x-3-abcde", "Running", "2026", **{"batch.kubernetes.io/job-completion-index": "3"}).node == 3
+
+
+def test_one_failed_job_of_several_is_the_runs_failure() -> None:
+    failed = {"status": {"conditions": [{"type": "Failed", "status": "True"}]}}
+    active = {"status": {"active": 1}}
+    assert workload_state([active, failed], 2) == "failed"
+    assert workload_state([active, {"status": {}}], 2) == "unknown"
+    assert workload_state([active, active], 2) == "active"
+
+
+@pytest.mark.parametrize(
+    ("stamp", "nanoseconds"),
+    [
+        (b"2026-11-21T00:00:00Z", 1795219200 * 10**9),
+        (b"2026-11-21T00:00:00.5Z", 1795219200 * 10**9 + 500_000_000),
+        (b"2026-11-21T01:00:00.000000001+01:00", 1795219200 * 10**9 + 1),
+        (b"failed to open log file", None),
+    ],
+)
+def test_times_of_logs(stamp: bytes, nanoseconds: int | None) -> None:
+    assert parse_time_ns(stamp) == nanoseconds
