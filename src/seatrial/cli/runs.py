@@ -160,6 +160,19 @@ def stop(
     return EXIT_DONE
 
 
+@app.command("cp")
+def copy(
+    reference: Annotated[str, typer.Argument(metavar="RUN[:PATH]", help="The run, and a path under its /models.")],
+    destination: Annotated[Path, typer.Argument(metavar="FOLDER")],
+    project: Project = _HERE,
+) -> int:
+    """Fetch what a run on a cluster saved: seatrial runs cp RUN:digits.pth ./models"""
+    name, _, path = reference.partition(":")
+    for file in control.copy_models(_store(project).find(name), path, destination, os.environ):
+        print(destination / file)
+    return EXIT_DONE
+
+
 @app.command("rm")
 def remove(
     references: Annotated[list[str], typer.Argument(metavar="RUN…")],

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle
+from seatrial.backends.kubernetes.client import Cluster
+from seatrial.backends.kubernetes.copy import fetch
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.receipt.model import Receipt
 from seatrial.runs.finalise import finalise
@@ -31,6 +34,16 @@ def execute(run: Run, argv: list[str], environ: Mapping[str, str], *, interactiv
     """Run a command inside a live run; its exit code."""
     backend, handle = _live(run, environ)
     return backend.exec(handle, argv, interactive=interactive)
+
+
+def copy_models(run: Run, path: str, destination: Path, environ: Mapping[str, str]) -> list[str]:
+    """Fetch what a run on a cluster saved under /models; names of the files. Raises UsageError for other runs."""
+    plan = run.plan()
+    if plan.cluster is None:
+        folder = plan.job.models.source if plan.job.models else plan.job.project
+        raise UsageError(f"What run {run.id} saved is here already", run=f"ls {folder}")
+    cluster = Cluster(environ, plan.cluster.context, plan.cluster.namespace)
+    return fetch(cluster, plan.cluster, path, destination)
 
 
 def remove(store: RunStore, run: Run, environ: Mapping[str, str], *, force: bool = False) -> None:
