@@ -93,8 +93,13 @@ class Session:
         self, name: str, gpus: str, script: str, *words: str, limit_s: float, kill_rank: bool = False
     ) -> dict[str, Any]:
         """One run and its receipt; ``kill_rank`` sends SIGKILL to a rank once the first epoch is done."""
-        flags = ["--gpus", gpus, "--launcher", "torchrun", "--restarts", "2" if kill_rank else "0", "--name", name]
-        argv = [*self.base, *flags, script, "--", *words]
+        again = "2" if kill_rank else "0"
+        if gpus == "none":  # seatrial starts one rank where there is no GPU; the rehearsal wants two
+            ranks = ["--standalone", "--nproc-per-node", "2", "--max-restarts", again, script, *words]
+            argv = [*self.base, "--gpus", gpus, "--name", name, "-m", "torch.distributed.run", "--", *ranks]
+        else:
+            flags = ["--gpus", gpus, "--launcher", "torchrun", "--restarts", again, "--name", name]
+            argv = [*self.base, *flags, script, "--", *words]
         began = time.monotonic()
         with (self.out / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
