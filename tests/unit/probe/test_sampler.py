@@ -1,5 +1,7 @@
 """The sampler against a fake NVML: every key, nulls where a counter is missing, and lost GPUs."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -8,7 +10,7 @@ import pytest
 
 from fakes import FakeGpu, FakeNvml
 from seatrial.events import GPU_SAMPLE_KEYS
-from seatrial.probe import gpm
+from seatrial.probe import gpm, proc
 from seatrial.probe.gpu import GpuProcess
 from seatrial.probe.sampler import Sampler
 
@@ -141,3 +143,25 @@ def test_ten_samples_a_second_compare_gpm_once(monkeypatch):
         time.sleep(0.1)
         read.append(sampler.sample()["gpus"][0]["sm_activity_pct"])
     assert sum(value is not None for value in read) == 1
+
+
+def test_main_processes_are_told_from_workers():
+    """A main that sleeps with a child that burns, then the child named as a main too."""
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    main = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        while not (children := proc.descendants(main.pid)):
+            time.sleep(0.05)
+        sampler = Sampler([], pid=main.pid)
+        time.sleep(0.5)
+        sample = sampler.sample()
+        assert sample["workers"] == 1 and sample["worker_cpu_cores"] > 0.05 > sample["main_cpu_cores"]
+        sampler.mains.update({main.pid, children[0].pid})
+        time.sleep(0.5)
+        sample = sampler.sample()
+        assert sample["workers"] == 0 and sample["main_cpu_cores"] > 0.05 and sample["worker_cpu_cores"] == 0
+    finally:
+        for process in proc.descendants(main.pid):
+            os.kill(process.pid, signal.SIGKILL)
+        main.kill()
+        main.wait()

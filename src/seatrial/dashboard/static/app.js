@@ -219,6 +219,7 @@ function runView(id) {
       for (const advice of r.diagnosis?.advice || []) facts.push(["try", `${advice.change} (${advice.gain})`]);
       for (const finding of r.findings) facts.push([finding.severity, finding.message + (finding.fix ? ` — ${finding.fix}` : "")]);
       title.textContent = run.name || run.id;
+      for (const warning of r.warnings) facts.push(["note", warning]);
       about.replaceChildren(make("dl", {}, ...facts.flatMap(([k, v]) => [make("dt", {}, k), make("dd", {}, v)])),
         make("div", { class: "tiles" }, ...Object.entries(run.numbers).map(([k, v]) => tile(k, figure(v)))));
       shown = r.plots;
