@@ -49,10 +49,10 @@ with Watchdog(ranks, 6.0) as watchdog:
     for step in range(1000):
         if rank == world - 1 and step == 20:
             time.sleep(600)
+        watchdog.beat(step)
         dist.all_reduce(total)
         if gpu:
             torch.cuda.synchronize()
-        watchdog.beat(step)
         time.sleep(0.05)
 """
 )
