@@ -70,7 +70,7 @@ class Project:
         return ended
 
     def run(self, *words: str, exit_code: int | None = 0, **environ: str) -> subprocess.CompletedProcess[str]:
-        """``seatrial run`` on this backend; with a single word that is Python code, of a script that holds it."""
+        """``seatrial run`` on this backend, to its end."""
         return self.cli("run", "--on", self.backend, *words, exit_code=exit_code, **environ)
 
     def start(self, *words: str) -> subprocess.Popen[str]:

@@ -15,7 +15,7 @@ import pytest
 
 from cli_project import Project
 
-SLEEPS = "import time; print('ready', flush=True); time.sleep(60)"
+SLEEPS = "import time; print('ready', flush=True); time.sleep(600)"
 IGNORES_SIGTERM = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPS}"
 SAVES_ON_SIGTERM = f"""\
 import pathlib, signal, sys
@@ -120,7 +120,7 @@ def test_kill_9_of_the_command_line_leaves_the_run_alive(project: Project) -> No
 
 
 def test_kill_9_of_the_agent_takes_the_target_along(project: Project) -> None:
-    project.write("train.py", f"import subprocess; subprocess.Popen(['sleep', '60']); {SLEEPS}")
+    project.write("train.py", f"import subprocess; subprocess.Popen(['sleep', '600']); {SLEEPS}")
     started = project.start("train.py")
     project.wait_for_output("ready")
     project.wait_for((project.last / "handle.json").exists)
