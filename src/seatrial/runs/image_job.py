@@ -95,7 +95,7 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
 
 
 def _check_space(plan: Plan, call: list[str]) -> None:
-    """Room on the engine's disk for download, builder stage and final layer, before anything starts. Raises DiskError."""
+    """Room on the engine's disk for download, builder stage and final layer. Raises DiskError."""
     assert plan.image is not None
     needed = 2 * _UNPACKED_BYTES.get(plan.image.stack.get("build", ""), _GPU_BYTES) * 13 // 10
     needed = needed if "build" in plan.image.stack else 1_000_000_000
@@ -106,7 +106,7 @@ def _check_space(plan: Plan, call: list[str]) -> None:
     free = shutil.disk_usage(root).free
     if free < needed:
         raise DiskError(
-            f"{plan.image.tag} needs about {needed / 1e9:.0f} GB while it is built; {root} has {free / 1e9:.1f} GB free",
+            f"{plan.image.tag} takes about {needed / 1e9:.0f} GB to build; {root} has {free / 1e9:.1f} GB free",
             run=f"{call[0]} system df; {call[0]} builder prune",
         )
 
