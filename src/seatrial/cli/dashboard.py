@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -48,8 +49,8 @@ def dashboard(
     feed = Feed(reader.read, interval_s=interval_s, tend=server.Housekeeping(store, dict(os.environ)))
     made = server.make_app(store, feed, token)
     sock = server.listen(host, port)
-    shown = f"[{host}]" if ":" in host else host
+    shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{sock.getsockname()[1]}/" + (f"?token={token}" if token else "")
     print(f"seatrial dashboard: {address}", file=sys.stderr, flush=True)
-    server.serve(made, sock)
+    server.serve(made, sock, feed)
     return EXIT_DONE

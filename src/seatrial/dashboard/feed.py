@@ -48,7 +48,10 @@ class Feed:
         self._thread.start()
 
     def stop(self) -> None:
+        """End the readings and every open stream. Call from the server's event loop."""
         self._done.set()
+        if self._changed is not None:
+            self._wake()
 
     def history(self) -> list[dict[str, Any]]:
         """The last readings, as much of them as is graphed."""

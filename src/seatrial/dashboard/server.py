@@ -26,7 +26,7 @@ from seatrial.runs.store import RunStore
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
-#: Open streams do not hold the end up.
+#: A client that does not take its last bytes does not hold the end up.
 _SHUTDOWN_S = 1
 
 
@@ -67,11 +67,23 @@ def listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def serve(app: Starlette, sock: socket.socket) -> None:
+class _Server(uvicorn.Server):
+    """Ends the open streams first: they would never end by themselves."""
+
+    feed: Feed
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.feed.stop()
+        await super().shutdown(sockets)
+
+
+def serve(app: Starlette, sock: socket.socket, feed: Feed) -> None:
     """Until SIGINT or SIGTERM."""
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_SHUTDOWN_S, server_header=False)
+    server = _Server(config)
+    server.feed = feed
     with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[sock])
+        server.run(sockets=[sock])
 
 
 class Housekeeping:
