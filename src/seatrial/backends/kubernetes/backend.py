@@ -157,7 +157,7 @@ class Kubernetes:
 
     def _workloads(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
         found = (cluster.find(path) for path in _workload_paths(plan))
-        return [workload for workload in found if workload is not None]
+        return [one for one in found if one is not None and "deletionTimestamp" not in one["metadata"]]
 
     def _pods(self, cluster: Cluster, namespace: str, plan: ClusterPlan) -> list[Pod]:
         listing = cluster.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector(plan.labels[RUN_LABEL]))

@@ -165,6 +165,7 @@ class Cluster:
     async def _api(self) -> Api:
         """The signed-in connection; kr8s keeps one for each loop."""
         try:
+            import httpx
             import kr8s.asyncio
         except ImportError as error:
             raise EngineUnavailableError(
@@ -181,6 +182,10 @@ class Cluster:
                     f"The kubeconfig has no context {self._context}", run="kubectl config get-contexts"
                 ) from None
             raise no_cluster(str(error)) from error
+        except kr8s.ServerError as error:
+            raise _refused(error) from error
+        except (httpx.TransportError, kr8s.APITimeoutError) as error:
+            raise unreachable("the kubeconfig's address", str(error)) from error
         api.timeout = ANSWER_TIMEOUT_S
         return api
 

@@ -68,6 +68,7 @@ class Collector:
         )
         for item in listing["items"]:
             pod = read_pod(item)
+            await self._progress.pod(pod, item)
             if not pod.started:
                 continue
             with contextlib.suppress(SeatrialError):
