@@ -228,14 +228,14 @@ def test_a_full_disk_while_saving(project: Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.docker
-def test_an_ordinary_user_owns_what_a_run_leaves(docker_backend: object) -> None:
+def test_an_ordinary_user_owns_what_a_run_leaves(docker_backend: object, project_name: str) -> None:
     """The user need not even be known to the system; the folder is outside pytest's, which is closed to others."""
     if os.geteuid() != 0:
         pytest.skip("every other test is run by an ordinary user already")
     uid = 1000
     user = {"user": uid, "group": uid, "extra_groups": [grp.getgrnam("docker").gr_gid]}
     folder = Path(tempfile.mkdtemp(prefix="seatrial-test-"))
-    project_folder = folder / f"test-user-{os.getpid()}"
+    project_folder = folder / project_name
     project_folder.mkdir()
     own = {**environment(folder), "HOME": str(folder), "USER": "ada", **python_of_others(user)}
     for place in (folder, project_folder):
