@@ -53,7 +53,7 @@ def cluster(kubeconfig: Path) -> Cluster:
 @pytest.fixture
 def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path) -> Iterator[Project]:
     made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
-    made.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\n[kubernetes]\nuid = 1234\n')
+    made.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\n[kubernetes]\nkind = "job"\nuid = 1234\n')
     yield made
     made.clean()
 
@@ -256,7 +256,7 @@ def _token(cluster: Cluster, accounts: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def operators(cluster: Cluster) -> None:
+def operators(cluster: Cluster) -> Iterator[None]:
     """The CRDs of Kubeflow's operators, without validation: this API server is older than their rules."""
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for name in ("kubeflow.org_pytorchjobs", "trainer.kubeflow.org_trainjobs"):
@@ -270,6 +270,9 @@ def operators(cluster: Cluster) -> None:
     while not all(_served(cluster, group) for group in ("kubeflow.org/v1", "trainer.kubeflow.org/v1alpha1")):
         assert time.monotonic() < deadline_s
         time.sleep(0.3)
+    yield
+    for name in ("pytorchjobs.kubeflow.org", "trainjobs.trainer.kubeflow.org"):
+        cluster.delete(f"{path}/{name}")
 
 
 def _served(cluster: Cluster, group: str) -> bool:
