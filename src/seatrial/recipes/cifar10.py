@@ -37,6 +37,7 @@ from seatrial.train.evaluate import evaluate
 from seatrial.train.images import ImageSet, Normalisation, TestImages, places, shuffled
 from seatrial.train.loop import Outcome, fit
 from seatrial.train.muon import MuonSgd
+from seatrial.train.pool import max_pool
 from seatrial.train.precision import choose_precision
 from seatrial.train.rng import seed_all
 from seatrial.train.save import save_model
@@ -67,7 +68,7 @@ class Block(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """[B, inputs, H, W] → [B, outputs, H/2, W/2]."""
-        x_BCHW = F.gelu(self.first_norm(F.max_pool2d(self.first(x_BCHW), 2)))
+        x_BCHW = F.gelu(self.first_norm(max_pool(self.first(x_BCHW))))
         return F.gelu(self.second_norm(self.second(x_BCHW)))
 
 
@@ -228,7 +229,7 @@ def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="seatrial.recipes.cifar10", description="Train CIFAR-10 to 94 %, fast.")
     script.add_folder_options(parser)
-    script.add_training_options(parser, epochs=8, batch=2000, learning_rate=FILTER_RATE)
+    script.add_training_options(parser, epochs=9, batch=2000, learning_rate=FILTER_RATE)
     parser.add_argument("--runs", type=script.positive, default=1, help="train from so many seeds and print the mean")
     parser.add_argument("--widths", type=script.positive, nargs=3, default=WIDTHS, help="channels of the three blocks")
     arguments = script.parse(parser, argv)

@@ -25,11 +25,12 @@ from seatrial.train.images import ImageSet, Normalisation, TestImages
 from seatrial.train.loop import fit
 from seatrial.train.memory import cap
 from seatrial.train.optimizers import adam
-from seatrial.train.precision import choose_precision
+from seatrial.train.pool import MaxPool2x2
+from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.rng import seed_all
 from seatrial.train.save import save_model
 from seatrial.train.schedules import Schedule, cosine, triangle
-from seatrial.train.step import Step
+from seatrial.train.step import Loss, Step
 from seatrial.train.streaming import training_images
 from seatrial.train.trackers import open_trackers
 
@@ -56,10 +57,10 @@ def network(height: int, width: int, classes: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2x2(),
         nn.Conv2d(32, 64, 3),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2x2(),
         nn.Flatten(),
         nn.Linear(features, 128),
         nn.ReLU(),
@@ -109,7 +110,7 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
         source = training_images(train_set, normalise, arguments.batch, group, arguments.seed, channels_last=True)
         step = Step(
             model,
-            loss,
+            loss_for(arguments.engine, precision),
             adam(model, arguments.learning_rate),
             source,
             ranks=group,
@@ -122,7 +123,7 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
         if group.first:
             total = arguments.batch * group.world
             print(f"{name}: batch {arguments.batch} on each of {group.world} rank(s), {total} together", flush=True)
-        tests = TestImages(test_set, normalise, group, channels_last=True)
+        tests = TestImages(test_set, normalise, group, 5000, channels_last=True)
         outcome = fit(step, lambda: evaluate(model, tests, group, precision), trackers, script.settings(arguments))
         if outcome.terminated:
             return EXIT_TERMINATED
@@ -136,6 +137,18 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
 def loss(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
     """Mean cross-entropy."""
     return F.cross_entropy(model(images_BCHW), labels_B)
+
+
+def loss_for(engine: str, precision: Precision) -> Loss:
+    """``loss``; where it is compiled for a GPU, with convolutions and pools in kernels of our own."""
+    if "compile" not in engine or precision.device.type != "cuda":
+        return loss
+    from seatrial.train.pooled import forward
+
+    def fused(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
+        return F.cross_entropy(forward(model, images_BCHW, precision.dtype).float(), labels_B)
+
+    return fused
 
 
 def image_sets(data: IdxFolder) -> tuple[ImageSet, ImageSet]:

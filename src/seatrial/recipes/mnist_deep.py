@@ -33,6 +33,7 @@ from seatrial.train.images import Normalisation, TestImages
 from seatrial.train.loop import Outcome, fit
 from seatrial.train.memory import cap, summary
 from seatrial.train.optimizers import adamw
+from seatrial.train.pool import MaxPool2x2
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.rng import seed_all
 from seatrial.train.schedules import cosine
@@ -50,7 +51,7 @@ def network(channels: int, classes: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for width, kernel in WIDTHS_AND_KERNELS:
         convolution = nn.Conv2d(channels, width, kernel, padding=kernel // 2, bias=False)
-        layers += [convolution, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [convolution, nn.BatchNorm2d(width), nn.ReLU(), MaxPool2x2()]
         channels = width
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     for inputs, outputs in ((256, 128), (128, 64)):

@@ -25,13 +25,17 @@ class Precision:
     name: str
     device: torch.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What products are computed from."""
+        return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name, torch.float32)
+
     def autocast(self) -> AbstractContextManager[object]:
         """The context for forward passes; backward passes follow the types that forward chose."""
         if self.name in ("fp32", "tf32"):
             return nullcontext()
-        dtype = torch.bfloat16 if self.name == "bf16" else torch.float16
         # cache_enabled=False: a cast cached while a graph is captured would be reused outside of it.
-        return torch.autocast(self.device.type, dtype, cache_enabled=False)
+        return torch.autocast(self.device.type, self.dtype, cache_enabled=False)
 
     def scaler(self) -> torch.amp.GradScaler:
         """Scales the loss for fp16, whose smallest normal number is 6e-5; does nothing otherwise."""

@@ -89,6 +89,7 @@ class Step:
             )
         self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
         self._forward: Callable[[Shape, int, int], Tensor] = self._micro_loss
+        self._finish: Callable[[Tensor], None] = self._count
         #: Steps done in this epoch, and before it: both on the device, for a captured step to read.
         self.position = torch.zeros(1, dtype=torch.long, device=self.device)
         self.losses = torch.zeros(len(source.spans), device=self.device)
@@ -130,12 +131,13 @@ class Step:
     def compile(self) -> None:
         """Compile loading, forward, (through autograd) backward and our optimizers into few kernels."""
         self._forward = torch.compile(self._micro_loss, dynamic=False)
+        self._finish = torch.compile(self._count, dynamic=False)
         if isinstance(self.optimizer, Optimizer):
             self.optimizer.compile()
 
     def uncompile(self) -> None:
         """Go back to torch's own kernels."""
-        self._forward = self._micro_loss
+        self._forward, self._finish = self._micro_loss, self._count
         if isinstance(self.optimizer, Optimizer):
             self.optimizer.compile(False)
 
@@ -217,5 +219,8 @@ class Step:
                 torch.mul(base, factor, out=rate)
         self.scaler.step(cast(torch.optim.Optimizer, self.optimizer))
         self.scaler.update()
+        self._finish(loss)
+
+    def _count(self, loss: Tensor) -> None:
         self.losses.index_copy_(0, self.position, loss.float())
         self.position.add_(1)
