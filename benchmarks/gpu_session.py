@@ -81,16 +81,22 @@ def same_numbers(data):
 def mnist(data):
     """Batch 64, five epochs, through every engine and precision: loop seconds and accuracy."""
     results = {}
-    for engine in ("eager", "graph", "compile", "compile+graph"):
-        for precision in ("tf32", "bf16") if "graph" in engine else ("tf32",):
-            began = time.perf_counter()
-            outcome = mnist_outcome(data, engine, precision, epochs=5)
-            whole = time.perf_counter() - began
-            results[f"{engine} {precision}"] = numbers(outcome) | {
-                "us_per_step": outcome.train_s / len(outcome.losses) * 1e6,
-                "with_preparation_s": whole,
-            }
-            print(engine, precision, results[f"{engine} {precision}"], flush=True)
+    ways = (
+        ("compile+graph", "bf16"),
+        ("graph", "tf32"),
+        ("graph", "bf16"),
+        ("compile+graph", "tf32"),
+        ("eager", "tf32"),
+    )
+    for engine, precision in ways:
+        began = time.perf_counter()
+        outcome = mnist_outcome(data, engine, precision, epochs=5)
+        whole = time.perf_counter() - began
+        results[f"{engine} {precision}"] = numbers(outcome) | {
+            "us_per_step": outcome.train_s / len(outcome.losses) * 1e6,
+            "with_preparation_s": whole,
+        }
+        print(engine, precision, results[f"{engine} {precision}"], flush=True)
     return results
 
 
@@ -120,17 +126,12 @@ def mnist_kernels(data):
 
 
 def mnist99(data):
-    """To 99 % test accuracy: several batches, rates and epochs; 20 seeds of the fastest that gets there."""
-    tries = {}
-    for batch, rate, epochs in ((256, 5e-3, 2), (512, 8e-3, 2), (512, 8e-3, 3), (1024, 1e-2, 3)):
-        name = f"batch {batch}, rate {rate}, {epochs} epochs"
-        tries[name] = from_seeds(data, range(5), batch, rate, epochs) | {"options": [batch, rate, epochs]}
-        print(name, tries[name], flush=True)
-    good = {name: result for name, result in tries.items() if result["mean_accuracy"] >= 0.9905}
-    if not good:
-        return {"tries": tries}
-    best = min(good, key=lambda name: good[name]["median_loop_s"])
-    return {"tries": tries, "best": best, "twenty seeds": from_seeds(data, range(100, 120), *good[best]["options"])}
+    """To 99 % test accuracy from 20 seeds: three settings that get there or nearly."""
+    results = {}
+    for batch, rate, epochs in ((256, 5e-3, 2), (512, 8e-3, 3), (512, 8e-3, 2)):
+        results[f"batch {batch}, rate {rate}, {epochs} epochs"] = from_seeds(data, range(100, 120), batch, rate, epochs)
+        print(results, flush=True)
+    return results
 
 
 def from_seeds(data, seeds, batch, rate, epochs):

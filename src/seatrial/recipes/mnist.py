@@ -143,7 +143,10 @@ def loss_for(engine: str, precision: Precision) -> Loss:
     """``loss``; where it is compiled for a GPU, with convolutions and pools in kernels of our own."""
     if "compile" not in engine or precision.device.type != "cuda":
         return loss
-    from seatrial.train.pooled import forward
+    try:
+        from seatrial.train.pooled import forward
+    except ImportError:  # no Triton; the engine says so, for torch.compile needs it too
+        return loss
 
     def fused(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
         return F.cross_entropy(forward(model, images_BCHW, precision.dtype).float(), labels_B)

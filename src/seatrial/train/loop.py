@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -104,7 +105,8 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 stopped = {"best": stopping.best, "waited": stopping.waited}
                 writer.save((epoch - 1) * len(spans) + done, {**step.state(), **where, **stopped}, best=best)
 
-    with StopRequest() as stop, Watchdog(ranks, settings.hang_s) as watchdog:
+    written = closing(writer) if writer else nullcontext()  # whatever ends the training: what was saved is on the disk
+    with written, StopRequest() as stop, Watchdog(ranks, settings.hang_s) as watchdog:
         began = _now(step.device)
         while epoch <= settings.epochs and not stopping.stop:
             source.start(epoch, first_step)
@@ -146,8 +148,6 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 break
         if stopping.stop:
             note(f"stopped early: no better test loss than {stopping.best:.4f} for {stopping.waited} epochs")
-    if writer:
-        writer.close()
     if outcome.epochs:
         ended: dict[str, Any] = {"step": outcome.epochs * len(spans), "epoch": outcome.epochs, "phase": "end"}
         times = {
