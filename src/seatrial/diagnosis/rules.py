@@ -102,7 +102,7 @@ def _main_launches(seen: Signals) -> bool:
     """The process that drives the GPU has no time left, and what it launches runs, but does not fill the chip."""
     main = seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus)
     utilization = seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct", 0.0))
-    if main < at.MAIN_BUSY_CORES or utilization < at.LAUNCH_UTILIZATION_PCT:
+    if main < at.MAIN_BUSY_CORES or utilization < at.MAIN_LAUNCH_UTILIZATION_PCT:
         return False
     return seen.gpu.get("sm_activity_pct", 0.0) < at.LAUNCH_SM_OF_UTILIZATION * utilization or _starved(seen)
 

@@ -38,8 +38,13 @@ CASES = {
     "tiny kernels before Hopper": ("launch-bound", samples(utilization_pct=40, **BUSY)),
     "slow workers": ("data-bound", samples(utilization_pct=25, sm_activity_pct=3, worker_cpu_cores=3.9, workers=4,
                                            cpu_quota_cores=16, **WAITS)),
-    "loader in main": ("data-bound", samples(utilization_pct=6, sm_activity_pct=1, worker_cpu_cores=0, workers=0,
+    # The next three as measured on an H200, 2026-11-21.
+    "loader in main": ("data-bound", samples(utilization_pct=0.5, sm_activity_pct=0, worker_cpu_cores=0, workers=0,
                                              **BUSY)),
+    "a loop of tiny kernels": ("launch-bound", samples(utilization_pct=8.3, sm_activity_pct=0.4, workers=0,
+                                                       worker_cpu_cores=0, **BUSY)),
+    "a sync every step": ("launch-bound", samples(utilization_pct=6.7, sm_activity_pct=0.3, workers=0,
+                                                  worker_cpu_cores=0, **BUSY)),
     "slow disk": ("data-bound", samples(utilization_pct=8, sm_activity_pct=5, worker_cpu_cores=0.05, **WAITS)),
     "pageable copies": ("host-memory-bound", samples(utilization_pct=35, sm_activity_pct=5,
                                                      pcie_rx_bytes_per_s=9e9, **BUSY)),
@@ -79,7 +84,7 @@ def test_fp32_is_told_to_try_bf16_and_bf16_is_not():
 
 
 def test_workers_are_advised_within_the_quota():
-    seen = samples(utilization_pct=10, sm_activity_pct=2, worker_cpu_cores=0, workers=0, cpu_quota_cores=4.0, **BUSY)
+    seen = samples(utilization_pct=1.5, sm_activity_pct=0.2, worker_cpu_cores=0, workers=0, cpu_quota_cores=4.0, **BUSY)
     first = diagnose(seen).advice[0]
     assert "num_workers=3" in first.change and "4 cores" in first.change and first.gain == "up to 10× or more"
 
