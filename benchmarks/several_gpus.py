@@ -77,7 +77,8 @@ class Session:
         image = f'[image]\nready = "{arguments.image}"\n' if arguments.image else ""
         python = f'python = "{arguments.python}"\n' if arguments.image and arguments.python else ""
         network = f'network = "{arguments.network}"\n' if arguments.network else ""
-        (self.project / "seatrial.toml").write_text(network + image + python)
+        mounts = f"mounts = {json.dumps(arguments.mount)}\n" if arguments.mount else ""
+        (self.project / "seatrial.toml").write_text(network + mounts + image + python)
         flags = [word for name, value in MULTICAST_OFF.items() for word in ("-e", f"{name}={value}")]
         source = str(Path(__file__).parents[1] / "src")
         self.base = [*arguments.seatrial.split(), "run", "--on", arguments.on, *flags]
@@ -202,6 +203,7 @@ def main() -> int:
     parser.add_argument("--image", help="a ready image; none: the local backend or an image that is built")
     parser.add_argument("--python", help="its interpreter")
     parser.add_argument("--network")
+    parser.add_argument("--mount", action="append", default=[], metavar="SRC:DST[:ro]")
     parser.add_argument("--mnist", type=Path, help="folder of MNIST, as the container sees it")
     parser.add_argument("--spam", type=Path, help="folder of the SMS spam collection, as the container sees it")
     parser.add_argument("--gpus", default="1,2,4", help="counts to scale over; 0: rehearse on the CPU")
