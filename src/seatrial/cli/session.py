@@ -33,7 +33,7 @@ def carry_out(
     try:
         before_start(prepared)
         launch.start(prepared, environ, screen.progress)
-    except SeatrialError:
+    except (SeatrialError, KeyboardInterrupt):
         _receipt(prepared, environ, screen)
         raise
     if detach:
