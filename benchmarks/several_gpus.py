@@ -31,6 +31,9 @@ GUARD = "import os, runpy, sys\n" + "".join(
 
 RECIPE = GUARD + "sys.argv = sys.argv[1:]\nrunpy.run_module(f'seatrial.recipes.{sys.argv[0]}', run_name='__main__')\n"
 
+#: BERT-base's shape with random weights: speed needs no download.
+FROM_SCRATCH = {"spam": ["--from-scratch", "--shape", "base"]}
+
 HANG = (
     GUARD
     + """import time
@@ -223,8 +226,6 @@ def main() -> int:
     def killed() -> dict[str, Any]:
         recipe = "mnist_deep" if max(counts) else "digits"
         words = [recipe, "--epochs", "6" if max(counts) else "3", *session.data.get(recipe, [])]
-        if recipe == "spam":  # BERT-base's shape with random weights: speed needs no download
-            words += ["--from-scratch", "--shape", "base"]
         return session.run("killed-rank", most, "recipe.py", *words, limit_s=50, kill_rank=True)
 
     for count in counts if max(counts) else []:
@@ -239,6 +240,7 @@ def main() -> int:
                     "--epochs",
                     "2",
                     *session.data.get(recipe, []),
+                    *FROM_SCRATCH.get(recipe, []),
                     limit_s=40,
                 ),
             )
