@@ -334,7 +334,7 @@ def mnist_step(
     """A step of mnist, its prepared engine, and its first span."""
     import torch
 
-    from seatrial.recipes.mnist import image_sets, loss_for, network
+    from seatrial.recipes.mnist import image_sets, loss, network
     from seatrial.train.distributed import Ranks
     from seatrial.train.engine import choose_engine
     from seatrial.train.idx import read_folder
@@ -359,7 +359,7 @@ def mnist_step(
     source = kind(train_set, normalise, batch, ranks, seed, channels_last=last)
     step = Step(
         model,
-        loss_for(engine or "", chosen),
+        loss,
         adam(model, rate),
         source,
         ranks=ranks,

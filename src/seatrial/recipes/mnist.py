@@ -26,11 +26,11 @@ from seatrial.train.loop import fit
 from seatrial.train.memory import cap
 from seatrial.train.optimizers import adam
 from seatrial.train.pool import MaxPool2x2
-from seatrial.train.precision import Precision, choose_precision
+from seatrial.train.precision import choose_precision
 from seatrial.train.rng import seed_all
 from seatrial.train.save import save_model
 from seatrial.train.schedules import Schedule, cosine, triangle
-from seatrial.train.step import Loss, Step
+from seatrial.train.step import Step
 from seatrial.train.streaming import training_images
 from seatrial.train.trackers import open_trackers
 
@@ -110,7 +110,7 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
         source = training_images(train_set, normalise, arguments.batch, group, arguments.seed, channels_last=True)
         step = Step(
             model,
-            loss_for(arguments.engine, precision),
+            loss,
             adam(model, arguments.learning_rate),
             source,
             ranks=group,
@@ -137,21 +137,6 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
 def loss(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
     """Mean cross-entropy."""
     return F.cross_entropy(model(images_BCHW), labels_B)
-
-
-def loss_for(engine: str, precision: Precision) -> Loss:
-    """``loss``; where it is compiled for a GPU, with convolutions and pools in kernels of our own."""
-    if "compile" not in engine or precision.device.type != "cuda":
-        return loss
-    try:
-        from seatrial.train.pooled import forward
-    except ImportError:  # no Triton; the engine says so, for torch.compile needs it too
-        return loss
-
-    def fused(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
-        return F.cross_entropy(forward(model, images_BCHW, precision.dtype).float(), labels_B)
-
-    return fused
 
 
 def image_sets(data: IdxFolder) -> tuple[ImageSet, ImageSet]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from seatrial.recipes.mnist import FILES, MIRRORS, image_sets, loss_for
+from seatrial.recipes.mnist import FILES, MIRRORS, image_sets, loss
 from seatrial.train import script
 from seatrial.train.atomic import write_file, write_text
 from seatrial.train.augment import affine
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
         )
         step = Step(
             model,
-            loss_for(arguments.engine, precision),
+            loss,
             adamw(model, arguments.learning_rate, WEIGHT_DECAY),
             source,
             ranks=group,

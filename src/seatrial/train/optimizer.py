@@ -45,9 +45,6 @@ class Optimizer:
         """Update every parameter that has a gradient."""
         raise NotImplementedError
 
-    def compile(self, on: bool = True) -> None:
-        """Let torch.compile make fewer kernels of a step (or no more), where this optimizer gains by it."""
-
     def state_dict(self) -> dict[str, Any]:
         """State and groups with parameters as numbers, as torch's optimizers have it. Tensors are the live ones."""
         numbers = {parameter: number for number, parameter in enumerate(self._parameters())}
@@ -93,11 +90,6 @@ class Adam(Optimizer):
         self._update: Callable[..., None] = torch._fused_adamw_ if decoupled else torch._fused_adam_
         self._done = torch.zeros((), device=learning_rate.device)
         self._decoupled = decoupled
-        self._compiled: Callable[..., None] | None = None
-
-    def compile(self, on: bool = True) -> None:
-        """One kernel for each group instead of torch's fused one: 3 µs instead of 10 for the network of mnist, H200."""
-        self._compiled = torch.compile(adam_update, dynamic=False) if on else None
 
     @torch.no_grad()
     def step(self) -> None:
@@ -115,11 +107,6 @@ class Adam(Optimizer):
                 [slot["exp_avg"] for slot in slots],
                 [slot["exp_avg_sq"] for slot in slots],
             )
-            if self._compiled is not None and scale is None:
-                decay = group["weight_decay"]
-                options = (self._done, group["lr"], *group["betas"], group["eps"], decay, self._decoupled)
-                self._compiled(*kinds, *options)
-                continue
             size = chunk_size(tuple(map(Tensor.numel, parameters))) if self._done.is_cuda else CHUNK
             cut = [[piece for tensor in tensors for piece in pieces(tensor, size)] for tensors in kinds]
             self._update(
@@ -139,35 +126,6 @@ class Adam(Optimizer):
 
     def _fresh(self, parameter: Tensor) -> dict[str, Any]:
         return {"step": self._done, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
-
-
-def adam_update(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    means: list[Tensor],
-    squares: list[Tensor],
-    done: Tensor,
-    rate: Tensor,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    decay: float,
-    decoupled: bool,
-) -> None:
-    """The same update in torch's list operations, for torch.compile to fuse. ``done`` counts this step."""
-    if decay and decoupled:
-        torch._foreach_mul_(parameters, 1 - rate * decay)
-    elif decay:
-        gradients = list(torch._foreach_add(gradients, parameters, alpha=decay))
-    torch._foreach_lerp_(means, gradients, 1 - beta1)
-    torch._foreach_mul_(squares, beta2)
-    torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
-    bias1, bias2 = 1 - beta1**done, 1 - beta2**done
-    roots = torch._foreach_sqrt(squares)
-    torch._foreach_div_(roots, bias2.sqrt())
-    torch._foreach_add_(roots, eps)
-    torch._foreach_div_(roots, -rate / bias1)
-    torch._foreach_addcdiv_(parameters, means, roots)
 
 
 @lru_cache

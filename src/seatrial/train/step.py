@@ -129,17 +129,13 @@ class Step:
                 buffer.copy_(saved)
 
     def compile(self) -> None:
-        """Compile loading, forward, (through autograd) backward and our optimizers into few kernels."""
+        """Compile loading, forward and (through autograd) backward into few kernels."""
         self._forward = torch.compile(self._micro_loss, dynamic=False)
         self._finish = torch.compile(self._count, dynamic=False)
-        if isinstance(self.optimizer, Optimizer):
-            self.optimizer.compile()
 
     def uncompile(self) -> None:
         """Go back to torch's own kernels."""
         self._forward, self._finish = self._micro_loss, self._count
-        if isinstance(self.optimizer, Optimizer):
-            self.optimizer.compile(False)
 
     def state(self) -> dict[str, Any]:
         """Everything a step changes."""

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.optimizer import CHUNK, CHUNKS_PER_LAUNCH, adam_update, chunk_size, pieces  # noqa: E402
+from seatrial.train.optimizer import CHUNK, CHUNKS_PER_LAUNCH, chunk_size, pieces  # noqa: E402
 from seatrial.train.optimizers import adam, adamw, decay_groups  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -41,15 +41,6 @@ def test_same_numbers_as_torch(kind):
     ours, torchs = network(), network()
     trained = train(ours, OURS[kind](ours)), train(torchs, TORCHS[kind](torchs))
     assert all(torch.equal(a, b) for a, b in zip(*trained, strict=True))
-
-
-@pytest.mark.parametrize("kind", OURS)
-def test_the_update_that_is_compiled_is_the_same_within_rounding(kind):
-    ours, plain = network(), network()
-    optimizer = OURS[kind](ours)
-    optimizer._compiled = adam_update
-    for a, b in zip(train(ours, optimizer), train(plain, OURS[kind](plain)), strict=True):
-        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 def test_reads_the_state_of_torchs_adam_and_goes_on_alike():
