@@ -47,6 +47,7 @@ CASES = {
         "needs a container",
         "docker",
     ),
+    "several nodes without a cluster": (["plan", "digits", "--on", "local", "--nodes", "2"], "need their names", "k8s"),
     "a secret that is not set": (
         ["run", "digits", "--secret", "NOT_SET_ANYWHERE"],
         "is not set",
