@@ -92,7 +92,17 @@ def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
     timeout = timedelta(seconds=timeout_s)
     backend, rank = "nccl" if gpus else "gloo", int(os.environ["RANK"])
     store, device_id = open_store(rank, world), device if gpus else None
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout, device_id=device_id)
+    # Reductions wait for no free multiprocessor behind the backward pass that they overlap with.
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True) if gpus else None
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=world,
+        timeout=timeout,
+        device_id=device_id,
+        pg_options=options,
+    )
     try:
         yield Ranks(dist.get_rank(), world, device, dist.new_group(backend="gloo", timeout=timeout))
     finally:
@@ -115,7 +125,9 @@ class GradientReducer:
     """Averages gradients over the ranks, in buckets; alone it only clears them.
 
     With ``overlap`` on, each bucket is sent as soon as the backward pass has filled it (set it for the last micro-batch
-    only); otherwise ``reduce`` sends all of them.
+    only); otherwise ``reduce`` sends all of them. The gradients are reduced where autograd put them, a bucket by one
+    grouped call: into a flat copy they would have to be added, and zeroed before, which for BERT-base is 2.2 GB of
+    memory traffic a step.
     """
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
@@ -126,23 +138,15 @@ class GradientReducer:
         self._waiting: list[dist.Work] = []
         self._missing: list[int] = []
         self._sent = 0
-        for number, (_, members) in enumerate(self._buckets):
-            for parameter in members:
+        for number, bucket in enumerate(self._buckets):
+            for parameter in bucket:
                 parameter.register_post_accumulate_grad_hook(lambda _, number=number: self._filled(number))  # type: ignore[no-untyped-call]
 
     def clear(self) -> None:
-        """Forget the gradients. Alone they are dropped, so that the next backward pass writes instead of adding."""
-        if not self._buckets:
-            for parameter in self.parameters:
-                parameter.grad = None
-        for flat, members in self._buckets:
-            flat.zero_()
-            begin = 0
-            for parameter in members:
-                piece = flat[begin : begin + parameter.numel()]
-                parameter.grad = piece.as_strided(parameter.shape, parameter.stride())  # channels last stays so
-                begin += parameter.numel()
-        self._waiting, self._missing, self._sent = [], [len(members) for _, members in self._buckets], 0
+        """Drop the gradients, so that the next backward pass writes instead of adding."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._waiting, self._missing, self._sent = [], [len(bucket) for bucket in self._buckets], 0
 
     def reduce(self) -> None:
         """Average over the ranks: send what was not sent, wait for all."""
@@ -160,15 +164,27 @@ class GradientReducer:
 
     def _send_next(self) -> None:
         """Send the next bucket: in the same order on every rank, or they would mix them up."""
-        flat = self._buckets[self._sent][0].div_(self.ranks.world)
+        gradients = [_gradient(parameter) for parameter in self._buckets[self._sent]]
         self._sent += 1
-        work = dist.all_reduce(flat, async_op=True)
-        assert work is not None
-        self._waiting.append(work)
+        options = dist.AllreduceCoalescedOptions()
+        if gradients[0].is_cuda:
+            options.reduceOp = dist.ReduceOp(dist.ReduceOp.AVG)
+        else:  # not every release of Gloo averages
+            torch._foreach_div_(gradients, self.ranks.world)
+        group = dist.group.WORLD
+        assert group is not None
+        self._waiting.append(group.allreduce_coalesced(gradients, options))
 
 
-def _buckets(parameters: list[nn.Parameter]) -> list[tuple[Tensor, list[nn.Parameter]]]:
-    """Flat tensors with the parameters whose gradients live in them, in the order that backward passes fill them."""
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """A parameter's gradient as its memory lies (channels last stays so); zeros where this rank has none."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad.as_strided((parameter.numel(),), (1,))
+
+
+def _buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Parameters of one type whose gradients are sent together, in the order that backward passes fill them."""
     groups: list[list[nn.Parameter]] = []
     room = 0
     for parameter in reversed(parameters):
@@ -178,10 +194,4 @@ def _buckets(parameters: list[nn.Parameter]) -> list[tuple[Tensor, list[nn.Param
             room = BUCKET_BYTES
         groups[-1].append(parameter)
         room -= size
-    return [
-        (
-            torch.zeros(sum(parameter.numel() for parameter in group), dtype=group[0].dtype, device=group[0].device),
-            group,
-        )
-        for group in groups
-    ]
+    return groups
