@@ -8,14 +8,14 @@ What is mapped nowhere (symbol tables, debug information) is left out altogether
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 from pathlib import Path
-from typing import Tuple
+from typing import BinaryIO, Tuple
 
 from seatrial.images.slimming.elf import (
     _PHDR,
-    HEADER_BYTES,
     PHDR_BYTES,
     PT_LOAD,
     PT_PHDR,
@@ -36,31 +36,37 @@ MOST_CUTS = 1500
 Range = Tuple[int, int]
 
 
-def compact(path: Path, empty: list[Range], *, strip: bool = True) -> int:
-    """Rewrite the file; the number of bytes saved.
+def compact(path: Path, empty: list[Range], *, strip: bool = True) -> tuple[int, int]:
+    """Rewrite the file; (bytes of symbols and debug information left out, bytes of cut data saved).
 
     Args:
         empty: file ranges whose bytes read as zeros from now on; they must lie in loaded, mapped data.
         strip: leave out what is not mapped: symbols and debug information.
 
-    The file keeps its mode and owner; it is written beside and renamed.
+    The file keeps its mode and owner; it is written beside and renamed. It is read through a private map, so that its
+    pages cost no memory but those that become zeros.
     """
-    data = bytearray(path.read_bytes())
-    for start, end in empty:
-        data[start:end] = bytes(end - start)
-    elf = Elf(data)
-    kept = _kept_sections(elf, strip)
-    if not empty and len(kept) == len(elf.sections):
-        return 0
-    new = _rewrite(elf, _gaps(elf, empty), kept)
-    saved = len(data) - len(new)
-    if saved <= 0 and not empty:
-        return 0
-    beside = path.with_name(path.name + ".slim")
-    beside.write_bytes(new)
-    os.chmod(str(beside), path.stat().st_mode & 0o7777)
-    os.replace(str(beside), str(path))
-    return saved
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as data:
+        elf = Elf(data)
+        kept = _kept_sections(elf, strip)
+        if not empty and len(kept) == len(elf.sections):
+            return 0, 0
+        for start, end in empty:
+            data[start:end] = bytes(end - start)
+        symbols = sum(each.size for at, each in enumerate(elf.sections) if at not in kept and each.type != SHT_NOBITS)
+        beside = path.with_name(path.name + ".slim")
+        try:
+            with beside.open("w+b", buffering=0) as out:
+                _rewrite(elf, _gaps(elf, empty), kept, out)
+            saved = len(data) - beside.stat().st_size
+            if saved <= 0 and not empty:
+                return 0, 0
+            os.chmod(str(beside), path.stat().st_mode & 0o7777)
+            os.replace(str(beside), str(path))
+        finally:
+            if beside.exists():
+                beside.unlink()
+    return (symbols, saved - symbols) if empty else (saved, 0)
 
 
 def _kept_sections(elf: Elf, strip: bool) -> list[int]:
@@ -98,27 +104,40 @@ def _joined(ranges: list[Range]) -> list[Range]:
     return joined
 
 
-def _rewrite(elf: Elf, gaps: list[Range], kept: list[int]) -> bytes:
-    out = bytearray()
+def _rewrite(elf: Elf, gaps: list[Range], kept: list[int], out: BinaryIO) -> None:
     loads: list[Segment] = []
-    for segment in (each for each in elf.segments if each.type == PT_LOAD):
-        for piece in _pieces(segment, gaps):
-            old = segment.offset + piece.vaddr - segment.vaddr
-            out += bytes((piece.vaddr - len(out)) % PAGE)
-            loads.append(piece._replace(offset=len(out)))
-            out += elf.data[old : old + piece.filesz]
-    out += bytes(-len(out) % PAGE)  # past the last page that is mapped: the loader zeroes the rest of .bss's first page
-    headers, sections = _section_headers(elf, kept, loads, out)
-    shoff, phoff = len(out), len(out) + len(sections)
-    out += sections
+    with memoryview(elf.data) as whole:
+        for segment in (each for each in elf.segments if each.type == PT_LOAD):
+            for piece in _pieces(segment, gaps):
+                old = segment.offset + piece.vaddr - segment.vaddr
+                at = out.tell() + (piece.vaddr - out.tell()) % PAGE
+                loads.append(piece._replace(offset=at))
+                out.seek(at)
+                with whole[old : old + piece.filesz] as bits:
+                    _write(out, bits)
+        _pad(out, PAGE)  # past the last page that is mapped: the loader zeroes the rest of .bss's first page
+        sections = _section_headers(elf, kept, loads, out)
+    _pad(out, 8)
+    shoff, phoff = out.tell(), out.tell() + len(sections)
+    _write(out, sections)
     others = [_moved(each, loads) for each in elf.segments if each.type not in (PT_LOAD, PT_PHDR)]
     table = sorted(loads, key=lambda each: each.vaddr) + others
-    for each in table:
-        out += struct.pack(_PHDR, *each)
-    struct.pack_into("<QQ", out, 32, phoff, shoff)
-    struct.pack_into("<HHHHH", out, 54, PHDR_BYTES, len(table), SHDR_BYTES, headers, kept.index(elf.shstrndx))
-    assert out[:4] == b"\x7fELF" and len(out) >= HEADER_BYTES
-    return bytes(out)
+    _write(out, b"".join(struct.pack(_PHDR, *each) for each in table))
+    out.seek(32)
+    _write(out, struct.pack("<QQ", phoff, shoff))
+    out.seek(54)
+    _write(out, struct.pack("<HHHHH", PHDR_BYTES, len(table), SHDR_BYTES, len(kept), kept.index(elf.shstrndx)))
+
+
+def _write(out: BinaryIO, data: bytes | bytearray | memoryview) -> None:
+    """All of it: one write takes at most 2 GiB."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[out.write(rest) :]
+
+
+def _pad(out: BinaryIO, align: int) -> None:
+    _write(out, bytes(-out.tell() % align))
 
 
 def _pieces(segment: Segment, gaps: list[Range]) -> list[Segment]:
@@ -156,8 +175,8 @@ def _offset_of(address: int, loads: list[Segment]) -> int:
     return 0
 
 
-def _section_headers(elf: Elf, kept: list[int], loads: list[Segment], out: bytearray) -> tuple[int, bytes]:
-    """(count, headers). What is not mapped is appended to ``out``; a cut section is marked as without bits."""
+def _section_headers(elf: Elf, kept: list[int], loads: list[Segment], out: BinaryIO) -> bytes:
+    """The headers. What is not mapped is appended to ``out``; a cut section is marked as without bits."""
     new_index = {old: new for new, old in enumerate(kept)}
     headers = bytearray()
     for at in kept:
@@ -165,15 +184,14 @@ def _section_headers(elf: Elf, kept: list[int], loads: list[Segment], out: bytea
         if at and section.flags & SHF_ALLOC:
             new = _mapped_header(section, loads)
         elif at and section.type != SHT_NOBITS:
-            out += bytes(-len(out) % 8)
-            new = section._replace(offset=len(out))
-            out += elf.data[section.offset : section.offset + section.size]
+            _pad(out, 8)
+            new = section._replace(offset=out.tell())
+            _write(out, elf.data[section.offset : section.offset + section.size])
         else:
             new = section
         new = new._replace(link=new_index.get(new.link, 0))
         headers += struct.pack("<IIQQQQIIQQ", *new)
-    out += bytes(-len(out) % 8)
-    return len(kept), bytes(headers)
+    return bytes(headers)
 
 
 def _mapped_header(section: Section, loads: list[Segment]) -> Section:

@@ -22,13 +22,19 @@ STT_OBJECT, STT_FUNC, STT_TLS, STT_IFUNC = 1, 2, 6, 10
 
 _HEADER = "<16sHHIQQQIHHHHHH"
 _PHDR, _SHDR = "<IIQQQQQQ", "<IIQQQQIIQQ"
-HEADER_BYTES, PHDR_BYTES, SHDR_BYTES = 64, 56, 64
+PHDR_BYTES, SHDR_BYTES = 56, 64
 
 
 def is_elf(path: Path) -> bool:
     """A 64-bit little-endian ELF file."""
     with path.open("rb") as file:
         return file.read(6) == b"\x7fELF\x02\x01"
+
+
+def mapped(path: Path) -> Elf:
+    """The library's headers, the rest of it unread."""
+    with path.open("rb") as file:
+        return Elf(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 class Elf:

@@ -1,8 +1,11 @@
-"""Level ``files``: what no run reads. Tests, headers, static archives, build tools, profilers' parts, debug symbols."""
+"""Level ``files``: what no run reads. Tests, headers, static archives, build tools, profilers' parts.
+
+Symbols and debug information go in shrink.py.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import filecmp
 import os
 import re
 import shutil
@@ -10,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from re import Pattern
 
-from seatrial.images.slimming.compact import compact
 from seatrial.images.slimming.elf import is_elf
 from seatrial.images.slimming.report import Report
 
@@ -53,8 +55,6 @@ def slim_files(site: Path, report: Report, *, keep_headers: bool) -> None:
         else:
             path.unlink()
     _link_duplicates(site, report)
-    for path in libraries(site):
-        report.add("symbol tables and debug information", compact(path, []))
 
 
 def removable(site: Path, *, keep_headers: bool) -> tuple[dict[str, int], list[Path]]:
@@ -100,14 +100,13 @@ def _matching(site: Path, rules: tuple[tuple[Pattern[str], str], ...], *, folder
 
 def _link_duplicates(site: Path, report: Report) -> None:
     """Wheels cannot hold symbolic links, so a library and its two shorter names are three files."""
-    seen: dict[tuple[str, str], Path] = {}
+    alike: dict[tuple[Path, int], list[Path]] = {}
     for path in libraries(site):
-        if path.stat().st_size < _LEAST_DUPLICATE:
-            continue
-        key = (str(path.parent), hashlib.sha256(path.read_bytes()).hexdigest())
-        if key in seen:
-            report.add("duplicate libraries", path.stat().st_size)
-            path.unlink()
-            path.symlink_to(seen[key].name)
-        else:
-            seen[key] = path
+        if path.stat().st_size >= _LEAST_DUPLICATE:
+            alike.setdefault((path.parent, path.stat().st_size), []).append(path)
+    for first, *others in alike.values():
+        for path in others:
+            if filecmp.cmp(str(first), str(path), shallow=False):
+                report.add("duplicate libraries", path.stat().st_size)
+                path.unlink()
+                path.symlink_to(first.name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from seatrial.images.slimming.arch import slim_arch
 from seatrial.images.slimming.estimate import print_measure
 from seatrial.images.slimming.files import slim_files
 from seatrial.images.slimming.report import Report
+from seatrial.images.slimming.shrink import shrink_libraries
 from seatrial.images.slimming.unused import slim_unused
 
 LEVELS = ("files", "unused", "arch")
@@ -35,8 +35,7 @@ def main() -> None:
         slim_files(site, report, keep_headers=given.keep_headers)
         if given.level in ("unused", "arch"):
             slim_unused(site, set(filter(None, given.unused.split(","))), report)
-        if given.level == "arch":
-            slim_arch(site, targets, report, rewrite=not given.zero)
+        shrink_libraries(site, targets if given.level == "arch" else set(), report, rewrite=not given.zero)
     print("\n".join(report.lines()), flush=True)
     arguments = {key: str(value) for key, value in vars(given).items()}
     report.write(given.root / "slim.json", arguments)

@@ -16,6 +16,8 @@ class Report:
 
     def add(self, reason: str, size: int) -> None:
         """``size`` bytes are gone for this reason."""
+        if not size:
+            return
         self.saved[reason] = self.saved.get(reason, 0) + size
 
     def lines(self) -> list[str]:

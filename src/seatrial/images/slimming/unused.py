@@ -7,7 +7,7 @@ import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 
-from seatrial.images.slimming.elf import DT_NEEDED, DT_SONAME, Elf
+from seatrial.images.slimming.elf import DT_NEEDED, DT_SONAME, mapped
 from seatrial.images.slimming.files import libraries, size_of
 from seatrial.images.slimming.report import Report
 from seatrial.images.slimming.stub import X86_64, stub_library
@@ -61,7 +61,7 @@ def slim_unused(site: Path, features: set[str], report: Report) -> None:
 
 
 def _replace(path: Path, feature: str, users: dict[str, set[str]], report: Report) -> None:
-    elf = Elf(path.read_bytes())
+    elf = mapped(path)
     sonames = elf.dynamic_names(DT_SONAME) or [path.name]
     others = sorted(user for user in users.get(sonames[0], set()) if not user.startswith(_FRAMEWORK))
     if others:
@@ -85,6 +85,6 @@ def _users(files: list[Path]) -> dict[str, set[str]]:
     """soname → names of the libraries that are linked to it."""
     users: dict[str, set[str]] = {}
     for path in files:
-        for needed in Elf(path.read_bytes()).dynamic_names(DT_NEEDED):
+        for needed in mapped(path).dynamic_names(DT_NEEDED):
             users.setdefault(needed, set()).add(path.name)
     return users
