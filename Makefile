@@ -22,7 +22,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 # The tests train for real: torch beside the host side, which itself never imports it.
 $(VENV)/.test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,digits]' --group test --group lint
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,digits,tensorboard,mlflow]' --group test --group lint
 	@touch $@
 
 # Exit code 5 says that no container could be had here (no engine, no base image): then locally, in a venv of its own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seatrial.errors import TargetError
@@ -23,6 +24,12 @@ class Recipe:
 
 
 _TORCH = ("torch", "numpy", "safetensors")
+
+#: What ``--track NAME`` needs besides. Source: TRACKERS in train/trackers.py.
+TRACKER_REQUIREMENTS: dict[str, tuple[str, ...]] = {
+    "tensorboard": ("tensorboard",),
+    "mlflow": ("mlflow-skinny", "sqlalchemy", "alembic"),
+}
 
 #: The targets of ``seatrial run``, by name.
 RECIPES: dict[str, Recipe] = {
@@ -53,4 +60,10 @@ def recipe(name: str) -> Recipe:
 def recipe_requirements(target: Target) -> tuple[str, ...]:
     """What pip is asked for, for a target that is a recipe."""
     inner = [RECIPES[word].requirements for word in target.args if word in RECIPES] if target.value == "bench" else []
-    return tuple(dict.fromkeys(name for needs in (recipe(target.value).requirements, *inner) for name in needs))
+    tracked = [packages for name, packages in TRACKER_REQUIREMENTS.items() if _tracks(target.args, name)]
+    return tuple(dict.fromkeys(name for needs in (recipe(target.value).requirements, *inner, *tracked) for name in needs))
+
+
+def _tracks(arguments: Sequence[str], name: str) -> bool:
+    """Whether ``--track NAME`` or ``--track=NAME`` is among them."""
+    return f"--track={name}" in arguments or ("--track", name) in zip(arguments, arguments[1:], strict=False)

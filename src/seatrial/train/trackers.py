@@ -6,6 +6,7 @@ A tracker gets one flat dictionary a time: ``step`` (global), ``epoch``, ``phase
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -55,7 +56,7 @@ class Trackers:
 
 
 class TensorBoardTracker:
-    """Writes scalars for TensorBoard into a folder."""
+    """Writes scalars for TensorBoard into a folder: ``tensorboard --logdir FOLDER``."""
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -71,7 +72,10 @@ class TensorBoardTracker:
 
 
 class MlflowTracker:
-    """Writes metrics into an MLflow run: to $MLFLOW_TRACKING_URI, or an SQLite file beside the models."""
+    """Writes metrics into an MLflow run: to $MLFLOW_TRACKING_URI, or an SQLite file beside the models.
+
+    ``mlflow ui --backend-store-uri sqlite:///…/mlflow/mlflow.db`` shows it. The run fails when the training does.
+    """
 
     def __init__(self, folder: Path) -> None:
         import mlflow
@@ -87,13 +91,14 @@ class MlflowTracker:
         self._mlflow.log_metrics(metrics, step=int(values["step"]))
 
     def close(self) -> None:
-        self._mlflow.end_run()
+        self._mlflow.end_run("FINISHED" if sys.exc_info()[0] is None else "FAILED")
 
 
-#: Name on the command line → how it is opened, and the packages it needs.
+#: Name on the command line → how it is opened, and the packages it needs (images/recipes.py: the same). mlflow-skinny
+#: is MLflow without its server and its data science packages; SQLite is reached through the other two.
 TRACKERS: dict[str, tuple[Callable[[Path], Tracker], str]] = {
     "tensorboard": (TensorBoardTracker, "tensorboard"),
-    "mlflow": (MlflowTracker, "mlflow sqlalchemy alembic"),
+    "mlflow": (MlflowTracker, "mlflow-skinny sqlalchemy alembic"),
 }
 
 
@@ -119,4 +124,6 @@ def open_trackers(names: Sequence[str], folder: Path, *, first: bool = True) -> 
 
 
 def _numbers(values: Values) -> dict[str, float]:
-    return {name: float(value) for name, value in values.items() if name not in ("step", "epoch", "phase")}
+    """What is plotted, without the phase where it leads the name: both trackers put that in front."""
+    told = {name: value for name, value in values.items() if name not in ("step", "epoch", "phase")}
+    return {name.removeprefix(f"{values['phase']}_"): float(value) for name, value in told.items()}

@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from seatrial.images.recipes import TRACKER_REQUIREMENTS, recipe_requirements  # noqa: E402
+from seatrial.job.model import Target  # noqa: E402
 from seatrial.train import augment  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.errors import DataError, InputError  # noqa: E402
@@ -19,7 +21,7 @@ from seatrial.train.plot import line_chart  # noqa: E402
 from seatrial.train.precision import choose_precision  # noqa: E402
 from seatrial.train.schedules import cosine, staircase, triangle  # noqa: E402
 from seatrial.train.texts import Texts, TextSet  # noqa: E402
-from seatrial.train.trackers import open_trackers  # noqa: E402
+from seatrial.train.trackers import TRACKERS, open_trackers  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
@@ -151,15 +153,14 @@ def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
     with pytest.raises(InputError, match="the tracker mlflow cannot start") as refused:
         open_trackers(["mlflow"], tmp_path)
-    assert refused.value.fix == "pip install mlflow sqlalchemy alembic"
+    assert refused.value.fix == "pip install mlflow-skinny sqlalchemy alembic"
 
 
-def test_tensorboard_writes_a_file(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    trackers = open_trackers(["tensorboard"], tmp_path)
-    trackers.log({"step": 1, "epoch": 1, "phase": "train", "loss": 0.5})
-    trackers.close()
-    assert any(path.stat().st_size for path in (tmp_path / "tensorboard").iterdir())
+def test_images_get_the_packages_that_trackers_need() -> None:
+    assert {name: tuple(packages.split()) for name, (_, packages) in TRACKERS.items()} == TRACKER_REQUIREMENTS
+    target = Target(kind="recipe", value="mnist", args=("--track", "mlflow", "--track=tensorboard"))
+    assert {"mlflow-skinny", "sqlalchemy", "alembic", "tensorboard"} <= set(recipe_requirements(target))
+    assert "tensorboard" not in recipe_requirements(target.model_copy(update={"args": ("--epochs", "1")}))
 
 
 def test_peaks() -> None:
