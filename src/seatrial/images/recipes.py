@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
@@ -61,9 +62,10 @@ def recipe_requirements(target: Target) -> tuple[str, ...]:
     """What pip is asked for, for a target that is a recipe."""
     inner = [RECIPES[word].requirements for word in target.args if word in RECIPES] if target.value == "bench" else []
     tracked = [packages for name, packages in TRACKER_REQUIREMENTS.items() if _tracks(target.args, name)]
-    return tuple(dict.fromkeys(name for needs in (recipe(target.value).requirements, *inner, *tracked) for name in needs))
+    together = (recipe(target.value).requirements, *inner, *tracked)
+    return tuple(dict.fromkeys(name for needs in together for name in needs))
 
 
 def _tracks(arguments: Sequence[str], name: str) -> bool:
     """Whether ``--track NAME`` or ``--track=NAME`` is among them."""
-    return f"--track={name}" in arguments or ("--track", name) in zip(arguments, arguments[1:], strict=False)
+    return f"--track={name}" in arguments or ("--track", name) in pairwise(arguments)
