@@ -1,10 +1,14 @@
-"""Several GPUs of one machine: recipes under torchrun in a real container, a killed rank, a rank that hangs.
+"""Several GPUs of one machine: a killed rank, a rank that hangs, recipes under torchrun, doctor's all-reduce, scaling.
 
-    python benchmarks/several_gpus.py OUT [--on docker] [--image hostlike] [--budget 150] [--gpus 1,2,4]
+    python benchmarks/several_gpus.py OUT --mnist DIR --sms DIR --vocabulary FILE [--on docker] [--image hostlike]
+                                      [--gpus 1,2,4] [--budget 240] [--only spam …]
 
 Writes OUT/several_gpus.json and .md after every part, and each receipt beside them, so that running out of time loses
-nothing. Every container gets the three variables that keep NVLink multicast off, and the script inside asserts them
-before NCCL starts. ``--gpus 0`` rehearses the whole on the CPU: two ranks over Gloo, no scaling.
+nothing. Every container gets the variables that keep NVLink multicast off, and what runs inside refuses to go on
+without them before NCCL can start. Nothing is downloaded. ``--gpus 0`` rehearses on the CPU: two ranks over Gloo.
+
+Scaling is weak: the same batch on each rank, and for spam a collection repeated as often as there are ranks, so that
+every count of ranks trains on batches of the same lengths.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,10 +34,25 @@ GUARD = "import os, runpy, sys\n" + "".join(
     f"assert os.environ.get({name!r}) == {value!r}, '{name} is not {value}'\n" for name, value in MULTICAST_OFF.items()
 )
 
+#: The same for doctor, which is given it as the image's interpreter.
+GUARDED_PYTHON = (
+    "#!/bin/sh\n"
+    + "".join(
+        f'[ "${name}" = {value} ] || {{ echo "{name} is not {value}" >&2; exit 97; }}\n'
+        for name, value in MULTICAST_OFF.items()
+    )
+    + 'exec PYTHON "$@"\n'
+)
+
 RECIPE = GUARD + "sys.argv = sys.argv[1:]\nrunpy.run_module(f'seatrial.recipes.{sys.argv[0]}', run_name='__main__')\n"
 
-#: BERT-base's shape with random weights: speed needs no download.
-FROM_SCRATCH = {"spam": ["--from-scratch", "--shape", "base"]}
+#: Copies of the messages for each rank: 560 steps an epoch at batch 64.
+REPEATS = 8
+
+ALL_REDUCE_CHECKS = ("container.peers", "framework.collective")
+
+EPOCH = re.compile(r"epoch (\d+): .*?([\d,]+) examples/s, ([\d.]+) s")
+NAMED = re.compile(r"error: rank (\d+) \(.*? since step \d+")
 
 HANG = (
     GUARD
@@ -48,6 +68,9 @@ rank, world = dist.get_rank(), dist.get_world_size()
 device = torch.device("cuda", rank) if gpu else torch.device("cpu")
 ranks = Ranks(rank, world, device, dist.new_group(backend="gloo"))
 total = torch.ones(1, device=device)
+dist.all_reduce(total)  # connections first: they take seconds, which are no hang
+if gpu:
+    torch.cuda.synchronize()
 with Watchdog(ranks, 6.0) as watchdog:
     for step in range(1000):
         if rank == world - 1 and step == 20:
@@ -72,17 +95,17 @@ class Session:
         self.project.mkdir(parents=True, exist_ok=True)
         (self.project / "recipe.py").write_text(RECIPE)
         (self.project / "hang.py").write_text(HANG)
-        self.data = {
-            recipe: ["--data", str(folder)]
-            for recipe, folder in (("mnist_deep", arguments.mnist), ("spam", arguments.spam))
-            if folder
-        }
+        guarded = self.project / "guarded-python"
+        guarded.write_text(GUARDED_PYTHON.replace("PYTHON", arguments.python or "python3", 1))
+        guarded.chmod(0o755)
+        self.arguments = arguments
         image = f'[image]\nready = "{arguments.image}"\n' if arguments.image else ""
         python = f'python = "{arguments.python}"\n' if arguments.image and arguments.python else ""
         network = f'network = "{arguments.network}"\n' if arguments.network else ""
         mounts = f"mounts = {json.dumps(arguments.mount)}\n" if arguments.mount else ""
         (self.project / "seatrial.toml").write_text(network + mounts + image + python)
-        flags = [word for name, value in MULTICAST_OFF.items() for word in ("-e", f"{name}={value}")]
+        env = {**MULTICAST_OFF, "HF_HUB_OFFLINE": "1", **dict(pair.split("=", 1) for pair in arguments.env)}
+        flags = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
         source = str(Path(__file__).parents[1] / "src")
         self.base = [*arguments.seatrial.split(), "run", "--on", arguments.on, *flags]
         if arguments.on == "local":
@@ -90,19 +113,31 @@ class Session:
         else:
             self.base += ["-v", f"{source}:/seatrial-src:ro", "-e", "PYTHONPATH=/seatrial-src"]
 
+    def data(self, recipe: str, ranks: int) -> list[str]:
+        """The recipe's ``--data``, a folder that is put into the project for it; 0 ranks: the messages once."""
+        if recipe == "mnist_deep":
+            shutil.copytree(self.arguments.mnist, self.project / "mnist", dirs_exist_ok=True)
+            return ["--data", "mnist"]
+        folder = self.project / f"sms-{ranks}"
+        folder.mkdir(exist_ok=True)
+        messages = (self.arguments.sms / "SMSSpamCollection").read_text(encoding="utf-8")
+        (folder / "SMSSpamCollection").write_text(messages * max(1, REPEATS * ranks), encoding="utf-8")
+        shutil.copy(self.arguments.vocabulary, self.project / "vocab.txt")
+        return ["--data", folder.name, "--vocabulary", "vocab.txt"]
+
     def left_s(self) -> float:
         return self.deadline_s - time.monotonic()
 
     def run(
-        self, name: str, gpus: str, script: str, *words: str, limit_s: float, kill_rank: bool = False
+        self, name: str, gpus: int, script: str, *words: str, limit_s: float, kill_rank: bool = False
     ) -> dict[str, Any]:
         """One run and its receipt; ``kill_rank`` sends SIGKILL to a rank once the first epoch is done."""
         again = "2" if kill_rank else "0"
-        if gpus == "none":  # seatrial starts one rank where there is no GPU; the rehearsal wants two
+        if not gpus:  # seatrial starts one rank where there is no GPU; the rehearsal wants two
             ranks = ["--standalone", "--nproc-per-node", "2", "--max-restarts", again, script, *words]
-            argv = [*self.base, "--gpus", gpus, "--name", name, "-m", "torch.distributed.run", "--", *ranks]
+            argv = [*self.base, "--gpus", "none", "--name", name, "-m", "torch.distributed.run", "--", *ranks]
         else:
-            flags = ["--gpus", gpus, "--launcher", "torchrun", "--restarts", again, "--name", name]
+            flags = ["--gpus", str(gpus), "--launcher", "torchrun", "--restarts", again, "--name", name]
             argv = [*self.base, *flags, script, "--", *words]
         began = time.monotonic()
         with (self.out / f"{name}.log").open("wb") as log:
@@ -130,8 +165,11 @@ class Session:
             shutil.copy(receipt, self.out / f"{name}.receipt.json")
             shutil.copy(receipt.with_name("receipt.md"), self.out / f"{name}.receipt.md")
             read = json.loads(receipt.read_bytes())
-            result |= {key: read["measurements"].get(key) for key in ("wall_s", "images_per_s", "energy_j")}
+            result |= {key: read["measurements"].get(key) for key in ("wall_s", "energy_j")}
             result["cause"] = read["exit_cause"]["words"]
+        text = (self.out / f"{name}.log").read_text(errors="replace")
+        result["examples_per_s"] = [int(rate.replace(",", "")) for _, rate, _ in EPOCH.findall(text)]
+        result["engine"] = next((line for line in text.splitlines() if line.startswith("engine:")), None)
         return result
 
     def _kill_a_rank(self, name: str, process: subprocess.Popen[bytes], limit_s: float) -> int | None:
@@ -147,10 +185,26 @@ class Session:
             time.sleep(0.2)
         return None
 
-    def part(self, name: str, work: Callable[[], Any]) -> None:
+    def doctor(self) -> dict[str, Any]:
+        """``seatrial doctor`` on the image: two ranks' all-reduce over NCCL, and peer access."""
+        given = self.arguments
+        env = [word for name, value in MULTICAST_OFF.items() for word in ("--env", f"{name}={value}")]
+        mounts = [word for mount in (*given.mount, f"{self.project}:/guard:ro") for word in ("--mount", mount)]
+        argv = [*given.seatrial.split(), "doctor", "--on", given.on, "--image", given.image, *env, *mounts]
+        argv += ["--python", "/guard/guarded-python", "--network", given.network or "none", "--json", "--verbose"]
+        ended = subprocess.run(argv, cwd=self.project, capture_output=True, text=True, timeout=min(60, self.left_s()))
+        (self.out / "doctor.json").write_text(ended.stdout)
+        (self.out / "doctor.log").write_text(ended.stderr)
+        checks = [check for check in json.loads(ended.stdout)["checks"] if check["id"] in ALL_REDUCE_CHECKS]
+        said = "; ".join(f"{check['id']} {check['status']}: {check['line']}" for check in checks)
+        return {"exit_code": ended.returncode, "said": said}
+
+    def part(self, name: str, work: Callable[[], Any], needs_s: float) -> None:
         """A part that crashes is a result, too."""
-        if self.left_s() < 10:
-            self.results["parts"][name] = {"skipped": "no time left"}
+        if self.arguments.only and not any(name.startswith(only) for only in self.arguments.only):
+            return
+        if self.left_s() < needs_s:
+            self.results["parts"][name] = {"skipped": f"{self.left_s():.0f} s left"}
         else:
             try:
                 self.results["parts"][name] = work()
@@ -180,22 +234,17 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _markdown(results: dict[str, Any]) -> str:
-    keys = (
-        "exit_code",
-        "seconds",
-        "wall_s",
-        "images_per_s",
-        "energy_j",
-        "killed_pid",
-        "said",
-        "cause",
-        "skipped",
-        "crashed",
-    )
+    keys = ("exit_code", "seconds", "examples_per_s", "engine", "energy_j", "said", "cause", "skipped", "crashed")
     lines = [f"# Several GPUs, {results['date']}", "", f"| part | {' | '.join(keys)} |", "|---" * (len(keys) + 1) + "|"]
     for name, part in results["parts"].items():
         cells = ["" if part.get(key) is None else str(part[key]).replace("|", "/") for key in keys]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "| last epoch | examples/s | times | per GPU |", "|---" * 4 + "|"]
+    rates = {name: part["examples_per_s"][-1] for name, part in results["parts"].items() if part.get("examples_per_s")}
+    for name, rate in rates.items():
+        what, _, ranks = name.rpartition("-")
+        if alone := rates.get(f"{what}-1"):
+            lines.append(f"| {name} | {rate:,} | {rate / alone:.2f} | {rate / alone / int(ranks):.1%} |")
     return "\n".join(lines) + "\n"
 
 
@@ -207,45 +256,51 @@ def main() -> int:
     parser.add_argument("--python", help="its interpreter")
     parser.add_argument("--network")
     parser.add_argument("--mount", action="append", default=[], metavar="SRC:DST[:ro]")
-    parser.add_argument("--mnist", type=Path, help="folder of MNIST, as the container sees it")
-    parser.add_argument("--spam", type=Path, help="folder of the SMS spam collection, as the container sees it")
-    parser.add_argument("--gpus", default="1,2,4", help="counts to scale over; 0: rehearse on the CPU")
-    parser.add_argument("--budget", type=float, default=150.0, help="seconds in all")
+    parser.add_argument("--mnist", type=Path, required=True, help="folder of MNIST")
+    parser.add_argument("--sms", type=Path, required=True, help="folder of the SMS spam collection")
+    parser.add_argument("--vocabulary", type=Path, required=True, help="BERT's vocab.txt")
+    parser.add_argument("--gpus", default="1,4,2", help="counts to scale over; 0: rehearse on the CPU")
+    parser.add_argument("--budget", type=float, default=240.0, help="seconds in all")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="parts whose names begin so")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for every run")
     parser.add_argument("--seatrial", default=f"{sys.executable} -m seatrial")
-    arguments = parser.parse_args()
-    session = Session(arguments)
-    counts = [int(word) for word in arguments.gpus.split(",")]
-    most = str(max(counts)) if max(counts) else "none"
-
-    def hang() -> dict[str, Any]:
-        result = session.run("hang", most, "hang.py", limit_s=40)
-        text = (session.out / "hang.log").read_text(errors="replace")
-        said = [line for line in text.splitlines() if "since step" in line]
-        return {**result, "said": said[0][:200] if said else "nothing"}
+    session = Session(parser.parse_args())
+    counts = [int(word) for word in session.arguments.gpus.split(",")]
+    most = max(counts)
+    rehearsal = most == 0
 
     def killed() -> dict[str, Any]:
-        recipe = "mnist_deep" if max(counts) else "digits"
-        words = [recipe, "--epochs", "6" if max(counts) else "3", *session.data.get(recipe, [])]
-        return session.run("killed-rank", most, "recipe.py", *words, limit_s=50, kill_rank=True)
+        words = ["digits", "--epochs", "3"] if rehearsal else ["mnist_deep", "--epochs", "40"]
+        words += [] if rehearsal else session.data("mnist_deep", most)
+        result = session.run("killed-rank", most, "recipe.py", *words, limit_s=60, kill_rank=True)
+        text = (session.out / "killed-rank.log").read_text(errors="replace")
+        resumed = [line for line in text.splitlines() if line.startswith("resumed from")]
+        return {**result, "said": f"killed process {result['killed_pid']}; {resumed}"}
 
-    for count in counts if max(counts) else []:
-        for recipe in ("mnist_deep", "spam"):
-            session.part(
-                f"{recipe}-{count}",
-                lambda recipe=recipe, count=count: session.run(  # type: ignore[misc]
-                    f"{recipe.replace('_', '-')}-{count}",
-                    str(count),
-                    "recipe.py",
-                    recipe,
-                    "--epochs",
-                    "2",
-                    *session.data.get(recipe, []),
-                    *FROM_SCRATCH.get(recipe, []),
-                    limit_s=40,
-                ),
-            )
-    session.part("hang", hang)
-    session.part("killed-rank", killed)
+    def hang() -> dict[str, Any]:
+        result = session.run("hang", most, "hang.py", limit_s=45)
+        text = (session.out / "hang.log").read_text(errors="replace")
+        named = sorted(set(map(int, NAMED.findall(text))))
+        return {**result, "said": f"ranks named: {named}, asleep: {(most or 2) - 1}"}
+
+    def recipe(name: str, count: int, batch: int, *words: str) -> Callable[[], dict[str, Any]]:
+        def work() -> dict[str, Any]:
+            data = session.data(name, count)
+            options = ["--epochs", "2", "--batch", str(batch), *data, *words]
+            return session.run(f"{name}-{batch}-{count}", count, "recipe.py", name, *options, limit_s=75)
+
+        return work
+
+    shape = ("--from-scratch", "--shape", "small" if rehearsal else "base", "--learning-rate", "2e-5")
+    session.part("killed-rank", killed, 25)
+    session.part("hang", hang, 25)
+    for count in counts:
+        session.part(f"spam-64-{count}", recipe("spam", count, 64, *shape), 30)
+    session.part("doctor", session.doctor, 15)
+    for count in sorted({min(counts), most}):
+        session.part(f"spam-256-{count}", recipe("spam", count, 256, *shape), 30)
+    for count in [] if rehearsal else counts:
+        session.part(f"mnist-deep-128-{count}", recipe("mnist_deep", count, 128), 25)
     print((session.out / "several_gpus.md").read_text())
     return 0
 
