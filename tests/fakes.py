@@ -367,6 +367,9 @@ class FakeNvml:
     def nvmlEventSetCreate(self) -> list[FakeGpu]:
         return []
 
+    def nvmlEventSetFree(self, events: list[FakeGpu]) -> None:
+        events.clear()
+
     def nvmlDeviceRegisterEvents(self, gpu: FakeGpu, kinds: int, events: list[FakeGpu]) -> None:
         self._ask(gpu, "nvmlDeviceRegisterEvents")
         events.append(gpu)

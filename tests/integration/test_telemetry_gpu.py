@@ -31,7 +31,7 @@ def gpu():
 
 
 def test_every_counter_of_the_chip_is_read(gpu):
-    sampler = Sampler([gpu.uuid])
+    sampler = Sampler([gpu.uuid], gpm_interval_s=1.0)
     time.sleep(1.0)
     [values] = sampler.sample()["gpus"]
     wanted = ALWAYS + (GPM if tuple(map(int, gpu.compute_capability.split("."))) >= (9, 0) else ())
@@ -41,13 +41,14 @@ def test_every_counter_of_the_chip_is_read(gpu):
 
 
 def test_a_sample_costs_at_most_0_3_ms_of_cpu_at_10_hz(gpu):
+    """As it is used: container, GPM and all."""
     sampler = Sampler([gpu.uuid])
     sampler.sample()
     spent_ms = []
-    for _ in range(40):
+    for _ in range(60):
         time.sleep(0.1)
         before = time.process_time()
-        sampler._gpu(gpu.uuid, False)
+        sampler.sample()
         spent_ms.append((time.process_time() - before) * 1e3)
     assert mean(spent_ms) <= 0.3, spent_ms
 

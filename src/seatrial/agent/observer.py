@@ -20,6 +20,11 @@ _QUICK_S = 0.25
 #: … for this long; then with every sample. A look costs 0.04 ms a GPU on an H200.
 _QUICK_FOR_S = 60.0
 
+#: GPM values come every second at first, so that a short run has enough of them to be judged; later they are the
+#: costly part of a sample, and a mean over five seconds tells as much.
+GPM_FIRST_S, GPM_LATER_S = 1.0, 5.0
+_GPM_FIRST_FOR_S = 60.0
+
 
 class Observer(threading.Thread):
     """Writes ``sample`` and ``gpu.context`` events, and the watchdog's findings, until told to stop.
@@ -50,6 +55,8 @@ class Observer(threading.Thread):
                 return
             self._look_for_contexts()
             if time.monotonic() >= due_s:
+                early = time.monotonic() - started_s < _GPM_FIRST_FOR_S
+                self._sampler.gpm_interval_s = GPM_FIRST_S if early else GPM_LATER_S
                 sample = self._sampler.sample()
                 self._journal.write("sample", **sample)
                 self._watchdog.look(sample)

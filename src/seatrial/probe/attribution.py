@@ -6,7 +6,11 @@ https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/cm/cgroup_manag
 
 import os
 import re
+import time
 from typing import Dict, List, NamedTuple, Optional
+
+#: How often every process's cgroup is read after all.
+RESCAN_S = 30.0
 
 _ID = r"(?P<id>[0-9a-f]{64})"
 #: Engine → what stands before its container's ID. Podman's conmon has a cgroup of its own and is nobody's container.
@@ -54,11 +58,32 @@ def owner(pid: int, proc: str = "/proc") -> Optional[Owner]:
         return None
 
 
-def containers(proc: str = "/proc") -> Dict[Owner, List[int]]:
-    """Every container that has a process here, with its PIDs in order."""
-    found: Dict[Owner, List[int]] = {}
-    for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):
-        its = owner(pid, proc)
-        if its is not None:
-            found.setdefault(its, []).append(pid)
-    return found
+class Attribution:
+    """Which containers have processes here, asked again and again: the cgroup of a known process is not read anew.
+
+    A process is known once two readings agree: an engine starts a container's first process in its own cgroup and
+    then moves it. Every RESCAN_S all are read: PIDs are given again, and the service manager may move processes.
+    """
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._seen: Dict[str, Optional[Owner]] = {}
+        self._known: Dict[str, Optional[Owner]] = {}
+        self._rescan_at_s = 0.0
+
+    def containers(self) -> Dict[Owner, List[int]]:
+        """Every container that has a process here, with its PIDs in order."""
+        if time.monotonic() >= self._rescan_at_s:
+            self._rescan_at_s = time.monotonic() + RESCAN_S
+            self._seen, self._known = {}, {}
+        found: Dict[Owner, List[int]] = {}
+        seen: Dict[str, Optional[Owner]] = {}
+        known: Dict[str, Optional[Owner]] = {}
+        for name in sorted((name for name in os.listdir(self._proc) if name.isdigit()), key=int):
+            its = self._known[name] if name in self._known else owner(int(name), self._proc)
+            agrees = name in self._known or (name in self._seen and self._seen[name] == its)
+            (known if agrees else seen)[name] = its
+            if its is not None:
+                found.setdefault(its, []).append(int(name))
+        self._seen, self._known = seen, known
+        return found

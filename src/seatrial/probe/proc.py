@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, Mapping, NamedTuple, Optional
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -60,8 +60,13 @@ def everyone(proc: str = "/proc") -> Dict[int, Process]:
 
 def descendants(pid: int, proc: str = "/proc") -> List[Process]:
     """All processes under this one, itself not counted, parents before children. Zombies are left out."""
+    return under(pid, everyone(proc))
+
+
+def under(pid: int, processes: Mapping[int, Process]) -> List[Process]:
+    """Those of ``processes`` that are below this one, itself not counted, parents before children, without zombies."""
     children: Dict[int, List[Process]] = {}
-    for process in everyone(proc).values():
+    for process in processes.values():
         children.setdefault(process.parent, []).append(process)
     found: List[Process] = []
     queue = [pid]

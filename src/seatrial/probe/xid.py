@@ -36,3 +36,9 @@ class XidWatch:
                 uuid = nvml.optional(self._nvml, "nvmlDeviceGetUUID", event.device) or "?"
                 found.setdefault(uuid, []).append(int(event.eventData))
         return found
+
+    def close(self) -> None:
+        """Unregister; there are no more errors to be had."""
+        if self._set is not None:
+            nvml.optional(self._nvml, "nvmlEventSetFree", self._set)
+        self._set, self.active = None, False

@@ -9,14 +9,18 @@ from typing import Any
 from seatrial.probe import attribution, machine, nvml, proc, shm
 from seatrial.probe.attribution import Owner
 from seatrial.probe.cgroup import Cgroup
+from seatrial.probe.gpm import GPM_METRICS
 from seatrial.probe.sampler import COUNTER_INTERVAL_S, Sampler
 from seatrial.telemetry.engines import Named, Names
 
 #: A driver that vanished may come back (a reset, an upgrade): NVML is opened anew this often.
 REOPEN_S = 10.0
 
-#: Read once in COUNTER_INTERVAL_S; a reading shows the last known value.
-_SELDOM = ("energy_j", "ecc_corrected", "ecc_uncorrected")
+#: Not read every time: a reading shows the last known value.
+_SELDOM = ("energy_j", "ecc_corrected", "ecc_uncorrected", *GPM_METRICS)
+
+#: A view that is looked at wants GPM values as often as people look.
+GPM_INTERVAL_S = 1.0
 
 #: Marks the processes of a run on the local backend (agent/environment.py).
 _RUN_VARIABLE = b"SEATRIAL_RUN_ID="
@@ -38,21 +42,23 @@ class Reader:
         self._xids: dict[str, int] = {}
         self._slow: dict[str, dict[str, Any]] = {}
         self._service_due_s = float("-inf")
-        self._open()
+        self._attribution = attribution.Attribution()
+        self._sampler = self._open()
 
-    def _open(self) -> None:
+    def _open(self) -> Sampler:
         self._opened_s = time.monotonic()
         self.inventory = nvml.inventory(self._pynvml)
         self._gpus = [gpu for gpu in self.inventory.gpus if not gpu.mig_enabled]
-        self._sampler = Sampler([gpu.uuid for gpu in self._gpus], pynvml=self._pynvml)
+        return Sampler([gpu.uuid for gpu in self._gpus], pynvml=self._pynvml, gpm_interval_s=GPM_INTERVAL_S)
 
     def read(self) -> dict[str, Any]:
         """Keys: t, machine (Machine.read), driver_version, gpus (GPU_SAMPLE_KEYS and index, name, mig, pci_bus_id,
         processes, xid), containers (_container's keys), problems (sentences). What is not known is None.
         """
         if self._in_trouble() and time.monotonic() - self._opened_s > REOPEN_S:
-            self._open()
-        found = attribution.containers()
+            self._sampler.close()
+            self._sampler = self._open()
+        found = self._attribution.containers()
         self._names.look_up([owner.container_id for owner in found])
         gpus = self._read_gpus()
         return {
@@ -88,6 +94,8 @@ class Reader:
         read = []
         for gpu, values in zip(self._gpus, sample["gpus"], strict=True):
             slow = self._slow.setdefault(gpu.uuid, {})
+            if gpu.uuid in self._sampler.lost | self._sampler.failing:
+                slow.clear()
             slow.update({key: values[key] for key in _SELDOM if values[key] is not None})
             slow.update(self._sampler.service(gpu.uuid) if service_due else {})
             about = {"index": gpu.index, "name": gpu.name, "mig": gpu.mig, "pci_bus_id": gpu.pci_bus_id}

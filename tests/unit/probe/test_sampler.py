@@ -6,25 +6,19 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from fakes import FakeGpu, FakeNvml
 from seatrial.events import GPU_SAMPLE_KEYS
-from seatrial.probe import gpm, proc
+from seatrial.probe import container, proc
 from seatrial.probe.gpu import GpuProcess
 from seatrial.probe.sampler import Sampler
+from seatrial.probe.tree import Tree
 
 UUID = FakeGpu().uuid
 SHORT_S = 0.12
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(gpm, "MIN_INTERVAL_S", 0.11)
-
-
 def test_a_sample_has_every_key_in_its_unit():
-    sampler = Sampler([UUID], pynvml=FakeNvml())
+    sampler = Sampler([UUID], pynvml=FakeNvml(), gpm_interval_s=0)
     time.sleep(SHORT_S)
     [gpu] = sampler.sample()["gpus"]
     assert tuple(gpu) == GPU_SAMPLE_KEYS
@@ -35,17 +29,18 @@ def test_a_sample_has_every_key_in_its_unit():
 
 def test_gpm_needs_time_between_samples_and_frees_what_it_took():
     module = FakeNvml()
-    sampler = Sampler([UUID], pynvml=module)
+    sampler = Sampler([UUID], pynvml=module, gpm_interval_s=0)
     assert sampler.sample()["gpus"][0]["sm_activity_pct"] is None
     for _ in range(3):
         time.sleep(SHORT_S)
         assert sampler.sample()["gpus"][0]["sm_activity_pct"] == 75.25
-    assert module.gpm_samples_alive == 1
+    sampler.close()
+    assert module.gpm_samples_alive == 0
 
 
 def test_counters_that_the_chip_lacks_are_null_not_zero():
     old = FakeGpu(gpm={}, missing=frozenset({"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"}))
-    sampler = Sampler([UUID], pynvml=FakeNvml([old]))
+    sampler = Sampler([UUID], pynvml=FakeNvml([old]), gpm_interval_s=0)
     time.sleep(SHORT_S)
     [gpu] = sampler.sample()["gpus"]
     assert gpu["sm_activity_pct"] is None and gpu["energy_j"] is None and gpu["power_w"] is None
@@ -70,7 +65,7 @@ def test_a_slice_is_measured_through_its_parent_by_gpm():
         FakeGpu(uuid="MIG-a", parent=parent, gpm={2: 10.0}),
         FakeGpu(uuid="MIG-b", parent=parent, gpm={2: 20.0}),
     ]
-    sampler = Sampler(["MIG-b"], pynvml=FakeNvml([parent]))
+    sampler = Sampler(["MIG-b"], pynvml=FakeNvml([parent]), gpm_interval_s=0)
     time.sleep(SHORT_S)
     [gpu] = sampler.sample()["gpus"]
     assert gpu["sm_activity_pct"] == 20.0 and gpu["tensor_activity_pct"] is None and gpu["utilization_pct"] is None
@@ -135,9 +130,8 @@ def test_xids_are_told_once():
     assert sampler.xids() == {UUID: [79, 79]} and sampler.xids() == {}
 
 
-def test_ten_samples_a_second_compare_gpm_once(monkeypatch):
-    monkeypatch.setattr(gpm, "MIN_INTERVAL_S", 0.9)
-    sampler = Sampler([UUID], pynvml=FakeNvml())
+def test_ten_samples_a_second_compare_gpm_once():
+    sampler = Sampler([UUID], pynvml=FakeNvml(), gpm_interval_s=1.0)
     read = []
     for _ in range(11):
         time.sleep(0.1)
@@ -145,8 +139,9 @@ def test_ten_samples_a_second_compare_gpm_once(monkeypatch):
     assert sum(value is not None for value in read) == 1
 
 
-def test_main_processes_are_told_from_workers():
+def test_main_processes_are_told_from_workers(monkeypatch):
     """A main that sleeps with a child that burns, then the child named as a main too."""
+    monkeypatch.setattr(container, "INTERVAL_S", 0.4)
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
     main = subprocess.Popen([sys.executable, "-c", code])
     try:
@@ -165,3 +160,15 @@ def test_main_processes_are_told_from_workers():
             os.kill(process.pid, signal.SIGKILL)
         main.kill()
         main.wait()
+
+
+def test_the_container_is_read_once_a_second_however_often_it_is_asked(monkeypatch):
+    read = []
+    real = Tree.read
+    monkeypatch.setattr(Tree, "read", lambda self: read.append(1) or real(self))
+    sampler = Sampler([])
+    first = sampler.sample()
+    assert [sampler.sample() for _ in range(5)] == [first] * 5 and len(read) == 2  # when it was made, and once since
+    time.sleep(container.INTERVAL_S)
+    sampler.sample()
+    assert len(read) == 3
