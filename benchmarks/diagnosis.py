@@ -1,14 +1,16 @@
 """Is the diagnosis right? Scripts bound on purpose, run through seatrial, and what their receipts say.
 
-    python benchmarks/diagnosis.py OUT [--seconds 7] [--budget-s 200] [--config seatrial.toml] [--only NAME ...]
+    python benchmarks/diagnosis.py OUT [--seconds 7] [--budget-s 190] [--config seatrial.toml] [--only NAME ...]
                                    [-- FLAGS FOR seatrial run]
 
-    python benchmarks/diagnosis.py out -- --on docker --image hostlike --gpus 1
-    python benchmarks/diagnosis.py out --only all_reduce -- --on docker --image hostlike --gpus 2
+    python benchmarks/diagnosis.py out -- --on docker --gpus 1
+    python benchmarks/diagnosis.py out --only all_reduce -- --on docker --gpus 2
+    python benchmarks/diagnosis.py out --only overhead --budget-s 60
 
-Also: what a sample costs (CPU time of this process, by part), and how much a sampler at 10 Hz slows training beside
-it. Writes OUT/diagnosis.json, rewritten after every part, and OUT/diagnosis.md. A part that crashes or finds no time
-left is a line in both, not the end.
+``overhead`` runs only when it is named: how much a sampler at 10 Hz slows training beside it, in turn with none, for as
+long as the budget lets it. What a sample costs by itself: sample_cost.py. Writes OUT/diagnosis.json, rewritten after
+every part, OUT/diagnosis.md, and each run's receipt as OUT/NAME.receipt.json. A part that crashes, takes longer than
+its time or finds none left is a line in both, not the end.
 """
 
 from __future__ import annotations
@@ -23,30 +25,40 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, stdev
 from typing import Any
 
-from seatrial.probe import gpm, nvml
+from seatrial.probe import nvml
 from seatrial.probe.sampler import Sampler
+
+#: overhead: a window with or without a sampler; torch's import, the context, and a second's warm-up of either kind.
+WINDOW_S = 0.5
+OVERHEAD_STARTUP_S = 12.0
 
 BOUND = Path(__file__).parent / "bound"
 
 #: Script → cause that must come out, further flags, GPUs it needs.
 SCRIPTS: dict[str, tuple[str, list[str], int]] = {
-    "big_matmul": ("compute-bound", [], 1),
-    "elementwise": ("memory-bandwidth-bound", [], 1),
-    "tiny_kernels": ("launch-bound", [], 1),
-    "slow_loader": ("data-bound", [], 1),
-    "sync_every_step": ("launch-bound", [], 1),
-    "loader_in_main": ("data-bound", [], 1),
-    "pageable_copies": ("host-memory-bound", [], 1),
     "cpu_quota": ("throttled", ["--cpus", "0.5"], 1),
     "idle": ("idle", [], 1),
+    "sync_every_step": ("launch-bound", [], 1),
+    "tiny_kernels": ("launch-bound", [], 1),
+    "loader_in_main": ("data-bound", [], 1),
+    "slow_loader": ("data-bound", [], 1),
+    "pageable_copies": ("host-memory-bound", [], 1),
+    "elementwise": ("memory-bandwidth-bound", [], 1),
+    "big_matmul": ("compute-bound", [], 1),
     "all_reduce": ("communication-bound", ["--launcher", "torchrun"], 2),
 }
 
 #: A run beside its script: container, checks of the GPU with driver and torch, imports. Seen on an H200: 10 to 14 s.
 STARTUP_S = 14.0
+#: A run gets this much beside its script, then it is killed; under --cpus 0.5 everything takes twice as long.
+TIMEOUT_BESIDE_S = 35.0
+
+#: Keys of a GPU's sample that are kept; the rest is in the receipt as means.
+_KEPT = ("utilization_pct", "sm_activity_pct", "tensor_activity_pct", "dram_activity_pct", "pcie_rx_bytes_per_s",
+         "nvlink_tx_bytes_per_s", "power_w")  # fmt: skip
 
 
 class Report:
@@ -73,14 +85,15 @@ class Report:
             right = {True: "yes", False: "NO"}.get(result.get("right"), "not run")
             evidence = "; ".join(result.get("evidence", []))
             lines.append(f"| {name} | {result['expected']} | {found} | {tags} | {right} | {evidence} |")
-        for part in ("sampler", "overhead"):
-            if part in self.found:
-                lines += ["", f"{part}: `{json.dumps(self.found[part])}`"]
+        if "overhead" in self.found:
+            lines += ["", f"overhead: `{json.dumps(self.found['overhead'])}`"]
         return lines
 
 
-def run_script(name: str, seconds: float, flags: list[str], limit_s: float, config: Path | None) -> dict[str, Any]:
-    """Run one through ``seatrial run`` and read its receipt."""
+def run_script(
+    name: str, seconds: float, flags: list[str], limit_s: float, config: Path | None, out: Path
+) -> dict[str, Any]:
+    """Run one through ``seatrial run``, keep its receipt and read it."""
     expected, own_flags, _ = SCRIPTS[name]
     command = [sys.executable, "-m", "seatrial", "run", f"{name}.py", "--json", *flags, *own_flags]
     with tempfile.TemporaryDirectory(prefix="bound-") as folder:
@@ -96,10 +109,13 @@ def run_script(name: str, seconds: float, flags: list[str], limit_s: float, conf
             receipt = json.loads(ended.stdout)
         except ValueError:
             return {**result, "why": f"no receipt: {ended.stderr.strip()[-400:]}"}
+        (out / f"{name}.receipt.json").write_text(json.dumps(receipt, indent=1))
         events = next((Path(folder) / ".seatrial" / "runs").glob("*/events.jsonl"), None)
         diagnosis = receipt.get("diagnosis")
-        result["samples"] = [
-            json.loads(line) for line in (events.read_text().splitlines() if events else []) if '"sample"' in line
+        lines = events.read_text().splitlines() if events else []
+        result["samples"] = [small(json.loads(line)) for line in lines if '"sample"' in line]
+        result["timeline"] = [
+            {key: event[key] for key in ("t", "type")} for event in map(json.loads, lines) if event["type"] != "sample"
         ]
     result["measured"] = receipt["measurements"]["gpus"]
     if diagnosis is None:
@@ -113,93 +129,45 @@ def run_script(name: str, seconds: float, flags: list[str], limit_s: float, conf
     }
 
 
-def sampler_cost(seconds: float = 4.0) -> dict[str, Any]:
-    """CPU and wall milliseconds a sample of each GPU: at 10 Hz as it is used, and of its parts alone."""
+def small(sample: dict[str, Any]) -> dict[str, Any]:
+    """A sample without what no rule looks at."""
+    gpus = [{key: gpu[key] for key in (*_KEPT, "throttle_reasons")} for gpu in sample["gpus"]]
+    return {**{key: value for key, value in sample.items() if not key.startswith("shm_")}, "gpus": gpus}
+
+
+def overhead(budget_s: float) -> dict[str, Any]:
+    """Training beside a sampler at 10 Hz against training alone, in turn.
+
+    Slowdown in percent: each window with a sampler against the mean of the windows without before and after it; median
+    of these, and their standard error.
+    """
     uuids = [gpu.uuid for gpu in nvml.inventory().gpus if not gpu.mig_enabled]
-    if not uuids:
-        return {"why": "no GPU: " + (nvml.inventory().error or "")}
-    sampler = Sampler(uuids)
-    sampler.sample()
-    cpu_ms, wall_ms, with_gpm = [], [], []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        time.sleep(0.1)
-        before_cpu, before = time.process_time(), time.perf_counter()
-        taken = sampler.sample()
-        cpu_ms.append((time.process_time() - before_cpu) * 1e3 / len(uuids))
-        wall_ms.append((time.perf_counter() - before) * 1e3 / len(uuids))
-        with_gpm.append(taken["gpus"][0]["sm_activity_pct"] is not None)
-    return {
-        "gpus": len(uuids),
-        "samples": len(cpu_ms),
-        "cpu_ms_mean_at_10_hz": mean(cpu_ms),
-        "cpu_ms_with_gpm": mean([ms for ms, read in zip(cpu_ms, with_gpm, strict=True) if read] or [0.0]),
-        "cpu_ms_without_gpm": mean([ms for ms, read in zip(cpu_ms, with_gpm, strict=True) if not read] or [0.0]),
-        "wall_ms_median": median(wall_ms),
-        "wall_ms_max": max(wall_ms),
-        "parts_ms": parts(uuids[0]),
-    }
-
-
-def parts(uuid: str) -> dict[str, float]:
-    """CPU milliseconds of each call on the GPU, mean of 20; the GPM comparison also by how many metrics it is asked."""
-    pynvml = nvml.load()
-    sampler = Sampler([uuid])
-    gpu = sampler._gpus[uuid]
-    calls: dict[str, Callable[[], Any]] = {
-        "fast": gpu.sample,
-        "counters": gpu.counters,
-        "service": gpu.service,
-        "processes": gpu.processes,
-        "xids": sampler.xids,
-        "container": sampler._container,
-    }
-    found = {name: _mean_ms(call) for name, call in calls.items()}
-    whole, usual_s = dict(gpm.GPM_METRICS), gpm.MIN_INTERVAL_S
-    try:
-        gpm.MIN_INTERVAL_S = 0.0
-        for count in (1, 4, 6, len(whole)):
-            gpm.GPM_METRICS.clear()
-            gpm.GPM_METRICS.update(list(whole.items())[:count])
-            reader = gpm.Gpm(pynvml, nvml.gpu_handle(pynvml, uuid))
-            time.sleep(0.12)
-            found[f"gpm_{count}_metrics"] = _mean_ms(reader.read, pause_s=0.11)
-    finally:
-        gpm.GPM_METRICS.clear()
-        gpm.GPM_METRICS.update(whole)
-        gpm.MIN_INTERVAL_S = usual_s
-    return found
-
-
-def _mean_ms(call: Callable[[], Any], times: int = 8, pause_s: float = 0.0) -> float:
-    spent = 0.0
-    for _ in range(times):
-        before = time.process_time()
-        call()
-        spent += time.process_time() - before
-        time.sleep(pause_s)
-    return round(spent / times * 1e3, 4)
-
-
-def overhead(windows: int, window_s: float) -> dict[str, Any]:
-    """Training beside a sampler at 10 Hz against training alone, in turn; slowdown in percent by the medians."""
-    uuids = [gpu.uuid for gpu in nvml.inventory().gpus if not gpu.mig_enabled]
+    pairs = max(2, int((budget_s - OVERHEAD_STARTUP_S) / (4 * (WINDOW_S + 0.1))))
     with tempfile.TemporaryDirectory() as folder:
         flag, done = Path(folder) / "on", threading.Event()
         thread = threading.Thread(target=_sample_while, args=(Sampler(uuids), flag, done))
         thread.start()
         try:
-            command = [sys.executable, str(BOUND / "overhead.py"), str(windows), str(window_s), str(flag)]
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=60 + 5 * windows * window_s)
+            command = [sys.executable, str(BOUND / "overhead.py"), str(pairs), str(WINDOW_S), str(flag)]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=budget_s + 20)
         finally:
             done.set()
             thread.join()
     if ended.returncode:
         return {"why": ended.stderr.strip()[-400:]}
-    rates = json.loads(ended.stdout)
-    slower = {kind: 100 * (1 - median(both["on"]) / median(both["off"])) for kind, both in rates.items()}
-    spread = {kind: 100 * (max(both["off"]) / min(both["off"]) - 1) for kind, both in rates.items()}
-    return {"slower_pct": slower, "spread_of_off_pct": spread, "rates": rates}
+    found: dict[str, Any] = {"windows_s": WINDOW_S}
+    for kind, both in json.loads(ended.stdout).items():
+        off, on = both["off"], both["on"]
+        slower = [100 * (1 - on[i] / mean(off[i : i + 2])) for i in range(len(on))]
+        found[kind] = {
+            "slower_pct_median": round(median(slower), 3),
+            "slower_pct_mean": round(mean(slower), 3),
+            "standard_error": round(stdev(slower) / len(slower) ** 0.5, 3),
+            "windows": len(on),
+            "steps_per_s_off": [round(rate, 1) for rate in off],
+            "steps_per_s_on": [round(rate, 1) for rate in on],
+        }
+    return found
 
 
 def _sample_while(sampler: Sampler, flag: Path, done: threading.Event) -> None:
@@ -224,29 +192,31 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=7.0)
-    parser.add_argument("--budget-s", type=float, default=200.0)
+    parser.add_argument("--budget-s", type=float, default=190.0)
     parser.add_argument("--config", type=Path, help="a seatrial.toml for every run")
     parser.add_argument("--only", nargs="*", default=[])
     options = parser.parse_args(own)
     os.environ.setdefault("PYTHONPATH", str(Path(__file__).parent.parent / "src"))
     end_s = time.monotonic() + options.budget_s
     report = Report(options.out)
-    if not options.only:
-        report.found["sampler"] = attempt("sampler", sampler_cost)
-        report.keep()
-        report.found["overhead"] = attempt("overhead", lambda: overhead(4, 0.8))
-        report.keep()
     for name in options.only or SCRIPTS:
-        expected, _, gpus = SCRIPTS[name]
         left_s = end_s - time.monotonic()
+        if name == "overhead":
+            report.found["overhead"] = attempt("overhead", lambda left_s=left_s: overhead(left_s))
+            report.keep()
+            continue
+        expected, _, gpus = SCRIPTS[name]
         if left_s < options.seconds + STARTUP_S:
             result: dict[str, Any] = {"why": f"not run: {left_s:.0f} s left"}
         elif not options.only and gpus > max(1, len(report.found["gpus"])):
             result = {"why": f"not run: needs {gpus} GPUs"}
         else:
-            began = time.monotonic()
+            began, limit_s = time.monotonic(), min(left_s, options.seconds + TIMEOUT_BESIDE_S)
             result = attempt(
-                name, lambda name=name, left_s=left_s: run_script(name, options.seconds, flags, left_s, options.config)
+                name,
+                lambda name=name, limit_s=limit_s: run_script(
+                    name, options.seconds, flags, limit_s, options.config, options.out
+                ),
             )
             result["took_s"] = round(time.monotonic() - began, 1)
         report.found["scripts"][name] = {"expected": expected, **result}

@@ -7,7 +7,7 @@ import threading
 import torch
 from device import DEVICE, small_network, until_done
 
-model, optimizer = small_network()
+model, update = small_network()
 
 
 def burn():
@@ -23,8 +23,7 @@ for _ in range(2):
 def step():
     loss = model(torch.randn(64, 128).to(DEVICE)).square().mean()
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    update()
 
 
 until_done(step)

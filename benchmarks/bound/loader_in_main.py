@@ -3,7 +3,7 @@
 import torch
 from device import DEVICE, small_network, until_done
 
-model, optimizer = small_network()
+model, update = small_network()
 
 
 def slow_batch():
@@ -19,8 +19,7 @@ def slow_batch():
 def step():
     loss = model(slow_batch()).square().mean()
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    update()
 
 
 until_done(step)

@@ -2,7 +2,8 @@
 
     python overhead.py WINDOWS WINDOW_S FLAG_FILE
 
-The sampler reads while FLAG_FILE exists. Prints {kind: {"off": [steps/s], "on": [steps/s]}}.
+The sampler reads while FLAG_FILE exists. Prints {kind: {"off": [steps/s], "on": [steps/s]}}; each "on" stands between
+two "off".
 """
 
 import json
@@ -11,21 +12,20 @@ import time
 from pathlib import Path
 
 import torch
+from device import small_network
 
 windows, window_s, flag = int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
 cuda = torch.cuda.is_available()
 device = torch.device("cuda" if cuda else "cpu")
 torch.set_num_threads(1)
-network = torch.nn.Sequential(*[torch.nn.Linear(128, 128) for _ in range(8)]).to(device)
-optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
+model, update = small_network()
 batch = torch.randn(64, 128, device=device)
 big = torch.randn(*((8192, 8192) if cuda else (256, 256)), device=device, dtype=torch.bfloat16)
 
 
 def small_step():
-    network(batch).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    update()
 
 
 def matmul():
@@ -46,13 +46,12 @@ def rate(step, seconds):
 result = {}
 for step in (small_step, matmul):
     rate(step, 1.0)
-    result[step.__name__] = {"off": [], "on": []}
-    for window in range(windows):
-        for kind in ("off", "on") if window % 2 == 0 else ("on", "off"):
+    result[step.__name__] = {"off": [rate(step, window_s)], "on": []}
+    for _ in range(windows):
+        for kind in ("on", "off"):
             if kind == "on":
                 flag.touch()
-                time.sleep(0.15)
+            time.sleep(0.1)
             result[step.__name__][kind].append(rate(step, window_s))
             flag.unlink(missing_ok=True)
-            time.sleep(0.05)
 print(json.dumps(result))

@@ -15,13 +15,12 @@ class Slow(IterableDataset):
 
 
 if __name__ == "__main__":
-    model, optimizer = small_network()
+    model, update = small_network()
     batches = iter(DataLoader(Slow(), batch_size=8, num_workers=2, pin_memory=CUDA))
 
     def step():
         loss = model(next(batches).to(DEVICE)).square().mean()
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update()
 
     until_done(step)

@@ -3,7 +3,7 @@
 import torch
 from device import DEVICE, small_network, until_done
 
-model, optimizer = small_network()
+model, update = small_network()
 batch = torch.randn(64, 128, device=DEVICE)
 total = 0.0
 
@@ -12,8 +12,7 @@ def step():
     global total
     loss = model(batch).square().mean()
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    update()
     total += loss.item()
 
 

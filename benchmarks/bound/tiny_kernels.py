@@ -3,15 +3,14 @@
 import torch
 from device import DEVICE, small_network, until_done
 
-model, optimizer = small_network()
+model, update = small_network()
 batch = torch.randn(64, 128, device=DEVICE)
 
 
 def step():
     loss = model(batch).square().mean()
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    update()
 
 
 until_done(step)
