@@ -70,6 +70,9 @@ GPU_SAMPLE_KEYS = (
     "ecc_uncorrected",
 )
 
+#: The secret under whose name the webhook of ``[watch]`` travels: whoever has its URL may post there.
+WEBHOOK_SECRET = "SEATRIAL_WEBHOOK"
+
 #: Environment variable that names the file target scripts may append JSON lines to.
 EVENTS_VARIABLE = "SEATRIAL_EVENTS"
 

@@ -1,6 +1,8 @@
 """The watchdog end to end: [watch] in seatrial.toml, a script that stops working, its line, finding and command."""
 
+import http.server
 import json
+import threading
 
 HANG = """
 import time
@@ -25,6 +27,40 @@ def test_a_hang_is_told_on_the_terminal_in_the_receipt_and_to_the_command(local_
     [finding] = json.loads(ended.stdout)["findings"]
     assert finding["id"] == "hang" and finding["severity"] == "warning"
     assert told.read_text() == "hang\n"
+
+
+def test_the_webhooks_url_is_posted_to_and_written_down_nowhere(local_project):
+    posted = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/services/T0KEN-of-the-hook"
+    local_project.write("seatrial.toml", f'[watch]\nhang_after = "2s"\nwebhook = "{url}"\n')
+    local_project.write("train.py", HANG + "import os\nprint(dict(os.environ))\n")
+    try:
+        planned = local_project.cli("plan", "--on", "local", "train.py", "--gpus", "none")
+        ended = local_project.run("train.py", "--gpus", "none")
+    finally:
+        server.shutdown()
+        server.server_close()
+    [(path, body)] = posted
+    assert path == "/services/T0KEN-of-the-hook" and json.loads(body)["finding"]["id"] == "hang"
+    runs = local_project.folder / ".seatrial"
+    kept = [file for file in runs.rglob("*") if file.is_file()]
+    assert any(file.name == "plan.json" for file in kept) and any(file.name == "receipt.json" for file in kept)
+    assert [file for file in kept if b"T0KEN-of-the-hook" in file.read_bytes()] == []
+    assert "T0KEN" not in planned.stdout + planned.stderr + ended.stdout + ended.stderr
+    [plan] = runs.rglob("plan.json")
+    assert json.loads(plan.read_text())["job"]["watch"]["webhook"] == "http://127.0.0.1/…"
 
 
 def test_a_table_that_cannot_be_meant_is_one_sentence(local_project):

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from seatrial.agent import plan
+from seatrial.agent import plan, redaction
 from seatrial.agent.journal import Journal, say
 from seatrial.agent.pass_through import STALL_S
 from seatrial.agent.supervisor import supervise
@@ -24,6 +24,9 @@ def main() -> int:
         return EXIT_USAGE
     try:
         journal = Journal(os.path.join(run.run_dir, "events.jsonl"), framed=run.framed)
+        if run.alert_webhook is not None:
+            taken = redaction.take([run.alert_webhook], run.secrets_dir)
+            run = run._replace(alert_webhook=taken[run.alert_webhook])
         code = supervise(run, journal)
         journal.flush(STALL_S)
         return code

@@ -15,7 +15,10 @@ class Gpu(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """See AgentPlan, key by key; ``injection`` is the plan's, for the words of a finding."""
+    """See AgentPlan, key by key; ``injection`` is the plan's, for the words of a finding.
+
+    ``alert_webhook`` names a secret in plan.json; ``__main__`` puts the URL in its place.
+    """
 
     run_id: str
     argv: List[str]

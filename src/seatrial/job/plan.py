@@ -140,7 +140,8 @@ class AgentPlan(Frozen):
         check: ``torch`` (a torch kernel on each GPU), ``driver`` (a driver-level one), ``none``.
         gpu_memory_bytes: limit that an unmodified torch or TensorFlow script is held to, or None.
         hang_after_s: silence after which the watchdog speaks of a hang; None: never.
-        alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events.
+        alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the
+            name of a file in ``secrets_dir`` with its URL.
         interactive: a shell: checks run, then the target inherits the terminal.
         framed: events go to stdout, too, as lines of seatrial.frames: nothing but the log leaves this place.
         host_sampled: the agent runs beside a container without Python (companion): checks only.

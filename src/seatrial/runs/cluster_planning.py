@@ -15,6 +15,7 @@ from seatrial.backends.env_file import read_env_file
 from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, node_variable, rendezvous
 from seatrial.backends.kubernetes.survey import OPERATORS, ClusterFacts
 from seatrial.errors import GpuContractError, GpuRequestError, UsageError
+from seatrial.events import WEBHOOK_SECRET
 from seatrial.images.code_layer import with_code
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, CodeWay, Kind, PodMount, Volume
 from seatrial.job.gpus import GpuRequest
@@ -35,6 +36,7 @@ from seatrial.job.plan import (
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.runs.facts import git_commit
+from seatrial.runs.handover import targets_secrets
 from seatrial.runs.target_command import Places, target_argv
 
 #: A pod is started again this often where its checkpoints outlive it.
@@ -143,13 +145,16 @@ def make_cluster_plan(
         rendezvous=rendezvous(cluster) if job.nodes > 1 else None,
         restarts=restarts if launcher == "torchrun" else 0,
         env={**places.env(), "SEATRIAL_RUN_ID": run_id, GO_ON_VARIABLE: "1", **_recipes_path(cluster)},
-        secrets=job.secrets,
+        secrets=targets_secrets(job),
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         gpu_mode=gpus.mode,
         gpu_count=gpus.count or None,
         check="none" if not gpus.count else "torch" if script.framework == "torch" else "driver",
         grace_s=job.grace_s,
         timeout_s=job.timeout_s,
+        hang_after_s=job.watch.hang_after_s,
+        alert_command=job.watch.command,
+        alert_webhook=WEBHOOK_SECRET if job.watch.webhook else None,
         framed=True,
     )
     return Plan(

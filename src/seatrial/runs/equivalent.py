@@ -13,6 +13,7 @@ import yaml
 
 from seatrial.errors import UsageError
 from seatrial.job.plan import CONTAINER_HOME, ContainerPlan, ImagePlan, Mount, Plan
+from seatrial.runs.handover import targets_secrets
 
 #: Mounts and variables of ours; without the agent nothing reads them.
 _OURS = "/seatrial/"
@@ -32,7 +33,7 @@ def as_docker(plan: Plan) -> str:
         ("--tmpfs", _tmpfs(plan, container)),
         ("--mount", [_as_option(each) for each in _mounts(plan, container)]),
         ("--env", [f"{name}={value}" for name, value in _env(plan, container).items()]),
-        ("--env", list(plan.job.secrets)),
+        ("--env", targets_secrets(plan.job)),
         ("--shm-size", [str(container.shm_bytes)]),
         ("--cpus", [f"{container.cpus:g}"] if container.cpus else []),
         ("--memory", [str(container.memory_bytes)] if container.memory_bytes else []),
@@ -61,7 +62,7 @@ def as_compose(plan: Plan) -> str:
         "group_add": list(container.groups),
         "working_dir": container.workdir,
         "environment": {name: value.replace("$", "$$") for name, value in _env(plan, container).items()}
-        | dict.fromkeys(plan.job.secrets),
+        | dict.fromkeys(targets_secrets(plan.job)),
         "volumes": [
             {"type": "bind", "source": str(each.source), "target": each.target, "read_only": each.read_only}
             for each in _mounts(plan, container)

@@ -10,8 +10,10 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from seatrial.errors import UsageError
+from seatrial.events import WEBHOOK_SECRET
 from seatrial.job.model import Job
 
 #: A shorter value stands in many words by chance.
@@ -39,6 +41,23 @@ def check_secrets(job: Job, environ: Mapping[str, str]) -> None:
                     cause=f"--secret {name} gives it to the target as the variable {name} already",
                     run=f"grep -rn {name} .   # read os.environ[{name!r}] in the script, and leave the value out",
                 )
+
+
+def hide_webhook(job: Job, environ: Mapping[str, str]) -> tuple[Job, Mapping[str, str]]:
+    """The job with the webhook among its secrets and only its host to be seen, and the environment that has the URL."""
+    url = job.watch.webhook
+    if url is None:
+        return job, environ
+    parts = urlsplit(url)
+    shown = f"{parts.scheme}://{parts.hostname}/…"
+    watch = job.watch.model_copy(update={"webhook": shown})
+    hidden = job.model_copy(update={"watch": watch, "secrets": (*job.secrets, WEBHOOK_SECRET)})
+    return hidden, {**environ, WEBHOOK_SECRET: url}
+
+
+def targets_secrets(job: Job) -> tuple[str, ...]:
+    """Those that the target gets, of a job whose webhook is hidden."""
+    return tuple(name for name in job.secrets if name != WEBHOOK_SECRET)
 
 
 def secrets_folder(run_id: str, environ: Mapping[str, str]) -> Path:

@@ -39,11 +39,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run whose plan is made and whose folder is there; nothing has started."""
+    """A run whose plan is made and whose folder is there; nothing has started.
+
+    Attributes:
+        environ: the caller's, and in it what became a secret on the way.
+    """
 
     run: Run
     plan: Plan
     backend: Backend
+    environ: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class _Ground:
     backend: Backend
     engine: EngineFacts
     why_backend: Choice
+    environ: Mapping[str, str]
 
 
 def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
@@ -95,7 +101,7 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
         leases(environ).release(run.id)
         store.remove(run)
         raise
-    return Prepared(run, plan, ground.backend)
+    return Prepared(run, plan, ground.backend, ground.environ)
 
 
 def _refuse_cut_down_image(plan: Plan) -> None:
@@ -180,7 +186,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         host_files(plan.container).write()
     elif plan.job.models is not None:
         make_folder(plan.job.models.source)
-    handover.write_secrets(plan.job, plan.run_id, environ)
+    handover.write_secrets(plan.job, plan.run_id, prepared.environ)
 
 
 def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> Selection:
@@ -196,13 +202,14 @@ def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> 
 
 
 def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
+    job, environ = handover.hide_webhook(job, environ)
     hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
     job = with_defaults(job.model_copy(update={"secrets": (*job.secrets, *hidden)}))
     script = script_facts(job.target, job.project)  # first: a script that does not parse needs no engine
     request = GpuRequest.parse(job.gpus)
     host = read_host(environ)
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and request.kind != "none")
-    return _Ground(job, script, host, backend, engine, why)
+    return _Ground(job, script, host, backend, engine, why, environ)
 
 
 def _plan(

@@ -12,6 +12,7 @@ from seatrial.backends import container, injection
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.env_file import read_env_file
 from seatrial.errors import GpuContractError, UsageError
+from seatrial.events import WEBHOOK_SECRET
 from seatrial.images.plan import plan_image
 from seatrial.images.recipes import recipe
 from seatrial.images.wheel import write_wheel
@@ -36,6 +37,7 @@ from seatrial.job.plan import (
 from seatrial.job.script import ScriptFacts
 from seatrial.runs import without_agent
 from seatrial.runs.facts import HostFacts, git_commit
+from seatrial.runs.handover import targets_secrets
 from seatrial.runs.hosts import with_hosts
 from seatrial.runs.local_python import choose_python
 from seatrial.runs.recipe_env import with_env_flags
@@ -116,7 +118,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
         processes=max(1, len(gpus)) if launcher == "torchrun" and not interactive else 1,
         restarts=_restarts(job, launcher),
         env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},
-        secrets=job.secrets,
+        secrets=targets_secrets(job),
         secrets_dir=(CONTAINER_SECRETS if parts.container else str(site.secrets_folder)) if job.secrets else None,
         gpu_mode=_gpu_mode(job, gpus),
         gpus=gpus,
@@ -126,7 +128,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
         timeout_s=job.timeout_s,
         hang_after_s=job.watch.hang_after_s,
         alert_command=job.watch.command,
-        alert_webhook=job.watch.webhook,
+        alert_webhook=WEBHOOK_SECRET if job.watch.webhook else None,
         interactive=interactive,
         host_sampled=parts.companion is not None,
     )

@@ -8,6 +8,7 @@ from seatrial.errors import UsageError
 from seatrial.events import EventLog
 from seatrial.job.model import Job
 from seatrial.job.plan import Plan
+from seatrial.runs.handover import targets_secrets
 from seatrial.runs.store import Run
 
 WARNING = (
@@ -27,7 +28,13 @@ def refuse_what_needs_the_agent(job: Job) -> None:
             cause="Looked for on its PATH and in the usual places; [image] python names another",
             run=f"seatrial run --image {job.image.ready} -- PROGRAM",
         )
-    needs = {"--secret": job.secrets, "--timeout": job.timeout_s, "--gpu-memory": job.gpu_memory_bytes}
+    needs = {
+        "--secret": targets_secrets(job),
+        "--timeout": job.timeout_s,
+        "--gpu-memory": job.gpu_memory_bytes,
+        "[watch] command": job.watch.command,
+        "[watch] webhook": job.watch.webhook,
+    }
     given = [flag for flag, value in needs.items() if value]
     if given:
         raise UsageError(
