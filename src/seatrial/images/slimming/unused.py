@@ -62,6 +62,9 @@ def slim_unused(site: Path, features: set[str], report: Report) -> None:
 
 def _replace(path: Path, feature: str, users: dict[str, set[str]], report: Report) -> None:
     elf = mapped(path)
+    if not elf.sections:  # a stub already: this environment was slimmed before
+        report.stubs.append(path.name)
+        return
     sonames = elf.dynamic_names(DT_SONAME) or [path.name]
     others = sorted(user for user in users.get(sonames[0], set()) if not user.startswith(_FRAMEWORK))
     if others:

@@ -172,6 +172,11 @@ def test_the_levels_on_a_site_packages(tmp_path: Path, library: Path) -> None:
     assert report["stubs"] == ["libcufft.so.12"]
     assert report["saved_bytes"]["device code for other GPUs than sm_90"] > 8 * PAGE
     assert "MB in all" in ended.stdout
+    stub = (site / "nvidia/cu13/lib/libcufft.so.12").read_bytes()
+    again = [*argv[:4], "--level", "unused", "--unused", "fft"]
+    subprocess.run(again, capture_output=True, text=True, check=True)
+    assert (site / "nvidia/cu13/lib/libcufft.so.12").read_bytes() == stub
+    assert json.loads((tmp_path / "env" / "slim.json").read_text())["stubs"] == ["libcufft.so.12"]
 
 
 def test_the_program_runs_on_the_oldest_python_there_is(tmp_path: Path) -> None:
