@@ -42,8 +42,18 @@ def _used(gpu: Gpu) -> float | None:
     return None if used is None else max(0.0, used - (reserved or 0)) / _MIB
 
 
-#: dcgm-exporter's default counters that NVML has too, and its usual further ones. Not here: NVLINK_BANDWIDTH_TOTAL,
-#: which only DCGM counts (seatrial_gpu_nvlink_*_bytes_per_second are the same traffic).
+def _nvlink(gpu: Gpu) -> float | None:
+    """Both directions in units of 1000 KiB/s: what DCGM makes of NVML's counters, under the name of a counter.
+
+    Source: ReadAndCacheNvLinkBandwidth in dcgmlib/src/DcgmCacheManager.cpp, as told in
+    https://github.com/NVIDIA/dcgm-exporter/pull/658. Ours is from GPM, so protocol headers are in it.
+    """
+    ways = [gpu.get("nvlink_tx_bytes_per_s"), gpu.get("nvlink_rx_bytes_per_s")]
+    known = [way for way in ways if way is not None]
+    return sum(known) / 1024 / 1000 if known else None
+
+
+#: dcgm-exporter's default counters, and its usual further ones.
 DCGM = (
     Family("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).", _key("sm_clock_mhz")),
     Family("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz).", _key("memory_clock_mhz")),
@@ -62,6 +72,8 @@ DCGM = (
     Family("DCGM_FI_DEV_FB_RESERVED", "gauge", "Memory reserved (in MiB).", _key("memory_reserved_bytes", 1 / _MIB)),
     Family("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "counter", "Single-bit volatile ECC errors.", _key("ecc_corrected")),
     Family("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", "Double-bit volatile ECC errors.", _key("ecc_uncorrected")),
+    Family("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "counter", "NVLink traffic of all links (in MB/s: no counter).",
+           _nvlink),
     Family("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge", "vGPU License status", lambda gpu: 0),
     Family("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for uncorrectable errors",
            _key("remapped_rows_uncorrected")),
