@@ -6,10 +6,10 @@ depend on nothing but the files' contents. Format: https://packaging.python.org/
 
 from __future__ import annotations
 
-import ast
 import base64
 import hashlib
 import io
+import re
 import zipfile
 from pathlib import Path
 
@@ -22,6 +22,10 @@ _PACKAGE = Path(seatrial.__file__).parent
 _DIST_INFO = f"seatrial-{seatrial.__version__}.dist-info"
 _ROOMS = ("recipes", "train")
 _FILES = ("__init__.py", "events.py")
+
+_IMPORTS = re.compile(
+    r"^\s*(?:from seatrial\.(\w+)[\w.]* import |from seatrial import ([\w, ]+)|import seatrial\.(\w+))", re.MULTILINE
+)
 
 #: Zip's first moment: every entry gets it, so that equal files make equal bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -75,15 +79,13 @@ def _sources() -> list[Path]:
 
 
 def _our_modules(path: Path) -> set[str]:
-    """``{"errors"}`` for ``from seatrial.errors import …`` or ``from seatrial import errors`` anywhere in the file."""
+    """``{"errors"}`` for ``from seatrial.errors import …`` or ``from seatrial import errors`` anywhere in the file.
+
+    By their lines: parsing all files takes 150 ms of every plan.
+    """
     found = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.ImportFrom) and node.module == "seatrial":
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("seatrial."):
-            found.add(str(node.module).split(".")[1])
-        elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("seatrial.")}
+    for inside, several, plain in _IMPORTS.findall(path.read_text(encoding="utf-8")):
+        found |= {name.split()[0] for name in several.split(",")} if several else {inside or plain}
     return found
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-
-from python_on_whales.exceptions import DockerException
+from typing import TYPE_CHECKING
 
 from seatrial.backends import table
 from seatrial.backends.base import ImageFacts
@@ -13,15 +12,18 @@ from seatrial.backends.kubernetes.backend import RECIPES
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.survey import ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError, ImageError, SeatrialError
-from seatrial.images.build import Engine, build, push
 from seatrial.images.plan import pip_conf, plan_image
 from seatrial.images.wheel import wheel_bytes
 from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import Job
-from seatrial.job.plan import ImagePlan, Plan
+from seatrial.job.plan import Choice, ImagePlan, Plan
 from seatrial.job.script import ScriptFacts
+from seatrial.runs import cluster_memory
 from seatrial.runs.cluster_planning import make_cluster_plan
 from seatrial.runs.facts import HostFacts
+
+if TYPE_CHECKING:
+    from seatrial.images.build import Engine
 
 #: Engines that build for a cluster, the first that answers.
 BUILDERS: tuple[Engine, ...] = ("docker", "podman")
@@ -31,11 +33,12 @@ def plan_for_cluster(job: Job, run_id: str, script: ScriptFacts, host: HostFacts
     """The plan of a run on Kubernetes.
 
     Args:
-        offline: manifests are wanted and nothing will be submitted: with an explicit kind no cluster need answer.
+        offline: nothing will be submitted: what is remembered of the cluster will do, and with an explicit kind none
+            need answer.
 
     Raises SeatrialError: no cluster, or it cannot do what is asked.
     """
-    facts = _survey(job, host.environ, offline=offline)
+    facts, seen = _survey(job, host, offline=offline)
     cpu_only = GpuRequest.parse(job.gpus).kind == "none" or (
         GpuRequest.parse(job.gpus).kind == "auto" and not any(node.allocatable for node in facts.nodes or ())
     )
@@ -48,11 +51,13 @@ def plan_for_cluster(job: Job, run_id: str, script: ScriptFacts, host: HostFacts
     if not image.build:
         image = _ready(job, image, host.environ)
     plan = make_cluster_plan(job, run_id, script, image, facts, host.environ)
-    return plan.model_copy(update={"choices": (*plan.choices, *image_choices)})
+    return plan.model_copy(update={"choices": (seen, *plan.choices, *image_choices)})
 
 
 def make_image_ready(plan: Plan, run_folder: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Build what is not there, push it where a registry is named, and lay the recipes' wheel beside the plan."""
+    from seatrial.images.build import build, push  # much to import, which a plan needs nothing of
+
     assert plan.image is not None and plan.cluster is not None, "a plan for k8s has both"
     if plan.cluster.recipes:
         (run_folder / RECIPES).write_bytes(wheel_bytes())
@@ -65,15 +70,25 @@ def make_image_ready(plan: Plan, run_folder: Path, environ: Mapping[str, str], s
         push(plan.image.tag, progress=say, client_call=call)
 
 
-def _survey(job: Job, environ: Mapping[str, str], *, offline: bool) -> ClusterFacts:
+def _survey(job: Job, host: HostFacts, *, offline: bool) -> tuple[ClusterFacts, Choice]:
     options = job.kubernetes
+    if offline and (kept := cluster_memory.recall(options, host.environ, host.cache_folder)) is not None:
+        facts, age_s = kept
+        return facts, _seen(facts, f"as it was {age_s:.0f} s ago; run asks anew")
     try:
-        return survey(Cluster(environ, options.context, options.namespace), options.gpu_resource)
+        facts = survey(Cluster(host.environ, options.context, options.namespace), options.gpu_resource)
     except EngineUnavailableError as error:
         if not offline or options.kind == "auto":
             raise
         unread = f"No cluster answers ({error.message}): rendered for Kubernetes 1.26 and later"
-        return ClusterFacts(namespace=options.namespace or "default", context=options.context, unread=(unread,))
+        facts = ClusterFacts(namespace=options.namespace or "default", context=options.context, unread=(unread,))
+        return facts, _seen(facts, "none answers")
+    cluster_memory.remember(facts, options, host.environ, host.cache_folder)
+    return facts, _seen(facts, "asked just now")
+
+
+def _seen(facts: ClusterFacts, reason: str) -> Choice:
+    return Choice(what="cluster", value=f"Kubernetes {facts.git_version}, namespace {facts.namespace}", reason=reason)
 
 
 def _ready(job: Job, image: ImagePlan, environ: Mapping[str, str]) -> ImagePlan:
@@ -94,6 +109,8 @@ def _ready(job: Job, image: ImagePlan, environ: Mapping[str, str]) -> ImagePlan:
 
 
 def _facts_here(tag: str, environ: Mapping[str, str]) -> ImageFacts | None:
+    from python_on_whales.exceptions import DockerException
+
     for name in BUILDERS:
         try:
             if (facts := table.backend(name, environ).image(tag)) is not None:

@@ -18,7 +18,6 @@ from seatrial.backends.venv import ensure_venv
 from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.events import EventLog
 from seatrial.findings.finding import Finding
-from seatrial.images.build import build
 from seatrial.images.plan import pip_conf
 from seatrial.job.gpus import GpuRequest, Selection
 from seatrial.job.model import Job
@@ -171,6 +170,8 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         return
     if plan.image is not None and plan.image.build:
         assert plan.backend != "local"
+        from seatrial.images.build import build  # much to import, which a plan needs nothing of
+
         build(
             plan.image,
             engine=plan.backend,

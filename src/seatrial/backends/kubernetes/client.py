@@ -147,12 +147,18 @@ class Cluster:
     @cached_property
     def namespace(self) -> str:
         """The one asked for, or the context's."""
-        return self._namespace or str(self.call(self._api()).auth.namespace)
+        return self.call(self.its_namespace())
 
     @cached_property
     def context(self) -> str | None:
         """The context in use; None inside a pod."""
-        return self.call(self._api()).auth.active_context or None
+        return self.call(self.its_context())
+
+    async def its_namespace(self) -> str:
+        return self._namespace or str((await self._api()).auth.namespace)
+
+    async def its_context(self) -> str | None:
+        return (await self._api()).auth.active_context or None
 
     # --------------------------------------------------------------- the parts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,23 +74,33 @@ class ClusterFacts:
 
 
 def survey(cluster: Cluster, gpu_resource: str = "nvidia.com/gpu") -> ClusterFacts:
-    """Ask the cluster. Raises EngineUnavailableError when it does not answer."""
-    version = cluster.get("/version")
-    nodes: tuple[Node, ...] | None = None
-    unread = []
-    try:
-        nodes = tuple(read_node(item, gpu_resource) for item in cluster.get("/api/v1/nodes")["items"])
-    except ApiError as error:
-        unread.append(f"nodes may not be listed here, so nothing is said about free GPUs ({error.message})")
+    """Ask the cluster, all at once. Raises EngineUnavailableError when it does not answer."""
+    return cluster.call(_survey(cluster, gpu_resource))
+
+
+async def _survey(cluster: Cluster, gpu_resource: str) -> ClusterFacts:
+    version = await cluster.request("GET", "/version")  # signs in, and tells whether there is anybody
+    (nodes, unread), found = await asyncio.gather(
+        _nodes(cluster, gpu_resource), asyncio.gather(*(_has_crd(cluster, kind) for kind in OPERATORS))
+    )
     return ClusterFacts(
         version=(_number(version["major"]), _number(version["minor"])),
         git_version=version["gitVersion"],
-        namespace=cluster.namespace,
-        context=cluster.context,
-        operators=tuple(kind for kind in OPERATORS if _has_crd(cluster, kind)),
+        namespace=await cluster.its_namespace(),
+        context=await cluster.its_context(),
+        operators=tuple(kind for kind, there in zip(OPERATORS, found, strict=True) if there),
         nodes=nodes,
-        unread=tuple(unread),
+        unread=unread,
     )
+
+
+async def _nodes(cluster: Cluster, gpu_resource: str) -> tuple[tuple[Node, ...] | None, tuple[str, ...]]:
+    """The nodes, or why they are not known."""
+    try:
+        listing = await cluster.request("GET", "/api/v1/nodes")
+    except ApiError as error:
+        return None, (f"nodes may not be listed here, so nothing is said about free GPUs ({error.message})",)
+    return tuple(read_node(item, gpu_resource) for item in listing["items"]), ()
 
 
 def read_node(item: dict[str, Any], gpu_resource: str) -> Node:
@@ -108,15 +119,15 @@ def read_node(item: dict[str, Any], gpu_resource: str) -> Node:
     )
 
 
-def _has_crd(cluster: Cluster, kind: Kind) -> bool:
+async def _has_crd(cluster: Cluster, kind: Kind) -> bool:
     """Asked of discovery, which everybody may read; CRD objects are for administrators."""
     group, plural, _ = OPERATORS[kind]
     version = "v1" if kind == "pytorchjob" else "v1alpha1"
     try:
-        found = cluster.find(f"/apis/{group}/{version}")
+        found = await cluster.request("GET", f"/apis/{group}/{version}")
     except SeatrialError:
         return False
-    return any(resource["name"] == plural for resource in (found or {}).get("resources", []))
+    return any(resource["name"] == plural for resource in found.get("resources", []))
 
 
 def _number(text: str) -> int:

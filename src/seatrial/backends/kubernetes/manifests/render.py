@@ -73,7 +73,7 @@ def as_yaml(manifests: list[Manifest], *, whole: bool = True) -> str:
     return "---\n".join(yaml.dump(_shown(m, whole), Dumper=_Dumper, sort_keys=False, width=120) for m in manifests)
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml's, ten times as fast
     """Texts of several lines as they are, not as one quoted line; no aliases, which people do not read."""
 
     def ignore_aliases(self, data: Any) -> bool:

@@ -1,0 +1,61 @@
+"""What ``plan`` remembers of a cluster for a few minutes: signing in and asking costs more than all the rest of a plan.
+
+``run`` always asks anew. A file for each cluster, user and namespace in the cache folder; the kubeconfig's time is part
+of its name, so a changed one is asked anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from seatrial.backends.kubernetes.survey import ClusterFacts, Node
+from seatrial.errors import DiskError
+from seatrial.job.cluster import ClusterOptions
+from seatrial.system.files import make_folder, write_atomically
+
+#: Nodes come and go in minutes.
+LASTS_S = 300.0
+
+
+def recall(options: ClusterOptions, environ: Mapping[str, str], cache: Path) -> tuple[ClusterFacts, float] | None:
+    """What was learned of this cluster and how many seconds ago, or None."""
+    path = _path(options, environ, cache)
+    try:
+        age_s = time.time() - path.stat().st_mtime
+        kept = json.loads(path.read_bytes())
+        if not 0 <= age_s < LASTS_S:
+            return None
+        nodes = kept["nodes"]
+        kept["nodes"] = None if nodes is None else tuple(_node(node) for node in nodes)
+        facts: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()}
+        return ClusterFacts(**facts), age_s
+    except (OSError, ValueError, KeyError, TypeError):  # none, or of another version of seatrial
+        return None
+
+
+def remember(facts: ClusterFacts, options: ClusterOptions, environ: Mapping[str, str], cache: Path) -> None:
+    """Keep it. A cache that cannot be written is done without."""
+    path = _path(options, environ, cache)
+    try:
+        make_folder(path.parent)
+        write_atomically(path, json.dumps(asdict(facts)).encode())
+    except DiskError:
+        return
+
+
+def _node(kept: dict[str, object]) -> Node:
+    return Node(**{**kept, "taints": tuple(kept["taints"])})  # type: ignore[arg-type]
+
+
+def _path(options: ClusterOptions, environ: Mapping[str, str], cache: Path) -> Path:
+    files = environ.get("KUBECONFIG", str(Path.home() / ".kube" / "config")).split(os.pathsep)
+    times = [Path(file).stat().st_mtime_ns if Path(file).is_file() else 0 for file in files]
+    asked = [files, times, options.context, options.namespace, options.gpu_resource]
+    return cache / "clusters" / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
