@@ -35,8 +35,10 @@ def print_built(built: Built, *, as_json: bool) -> None:
         out.print(f"  imports {imports}", style="dim")
     if proof.architectures:
         out.print(f"  code for {' '.join(proof.architectures)}", style="dim")
-    for index, kernels in enumerate(proof.kernels):
-        out.print(f"  GPU {index} ran kernels in {', '.join(kernels)}", style="dim")
+    for device, formats in proof.kernels.items():
+        out.print(f"  {device} ran kernels in {', '.join(formats)}", style="dim")
+    if not proof.on_gpu and image.stack.get("build", "cpu") != "cpu":
+        out.print("  no kernel was tried on a GPU: none of those it is for is here", style="dim")
     if built.compressed_bytes is not None:
         out.print(f"  {_size(built.compressed_bytes)} as compressed layers, base included", style="dim")
     if built.contents:
@@ -102,7 +104,8 @@ def _as_data(built: Built) -> dict[str, object]:
             "versions": proof.versions,
             "import_s": proof.import_s,
             "architectures": list(proof.architectures),
-            "kernels": [list(each) for each in proof.kernels],
+            "on_gpu": proof.on_gpu,
+            "kernels": {device: list(formats) for device, formats in proof.kernels.items()},
             "training": proof.training,
             "training_gpu": proof.training_gpu,
         },

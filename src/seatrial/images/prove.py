@@ -10,7 +10,14 @@ from typing import Any
 
 from seatrial.errors import ImageError
 from seatrial.images.slim import slimmer_bytes
-from seatrial.job.plan import ContainerPlan, ImagePlan
+from seatrial.job.plan import (
+    CONTAINER_DATA,
+    CONTAINER_HOME,
+    CONTAINER_MODELS,
+    CONTAINER_PROJECT,
+    ContainerPlan,
+    ImagePlan,
+)
 from seatrial.stack.machine import Machine
 from seatrial.system import command
 
@@ -19,8 +26,8 @@ _PROOF = Path(__file__).parent / "proof.py"
 #: Importing a framework and a training step take seconds; a cold disk may need minutes.
 PROOF_TIMEOUT_S = 600.0
 
-#: Where container.py mounts the driver's parts when no runtime injects them.
-_DRIVER_PLACES = ("/usr/", "/etc/", "/lib", "/opt/seatrial/driver")
+#: Mounts of a run that have nothing to do with its GPUs. The driver's parts are mounted read-only, wherever they lie.
+_OURS = ("/seatrial/", CONTAINER_PROJECT, CONTAINER_DATA, CONTAINER_MODELS, CONTAINER_HOME)
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class Proof:
 
     Attributes:
         import_s: import name → seconds. training: digest of a CPU training step's weights; training_gpu likewise.
-        kernels: per GPU, the number formats whose kernels ran; () without a GPU.
+        kernels: device, e.g. ``cuda:0``, → the number formats whose kernels ran there. on_gpu: those are GPUs.
         wrong: what does not hold, a sentence each.
     """
 
@@ -39,7 +46,8 @@ class Proof:
     architectures: tuple[str, ...] = ()
     training: str | None = None
     training_gpu: str | None = None
-    kernels: tuple[tuple[str, ...], ...] = ()
+    kernels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    on_gpu: bool = False
     wrong: tuple[str, ...] = field(default=())
 
 
@@ -71,11 +79,11 @@ def prove(
             cause=ended.last_line(),
             run=f"{call[0]} run --rm -it --entrypoint {image.python} {image.tag}",
         )
-    return judge(json.loads(lines[-1]), image, machine)
+    return judge(json.loads(lines[-1]), image, machine, on_gpu=container is not None)
 
 
-def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None) -> Proof:
-    """The proof's answers against the plan's promises. Pure."""
+def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None, *, on_gpu: bool = False) -> Proof:
+    """The proof's answers against the plan's promises; ``on_gpu``: it had GPUs to run on. Pure."""
     wrong = [f"`import {name}` fails: {error}" for name, error in found["errors"].items()]
     planned = image.stack
     for framework in ("torch", "tensorflow", "jax"):
@@ -90,6 +98,11 @@ def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None) -> P
     for gpu in machine.gpus if machine is not None and architectures else ():
         if not _covers(architectures, gpu.cc):
             wrong.append(f"torch has code for {' '.join(architectures)}, and {gpu.name} is {gpu.cc}")
+    kernels: dict[str, dict[str, str]] = found.get("kernels", {})
+    for device, answers in kernels.items():
+        wrong += [f"no {name} kernel runs on {device}: {error}" for name, error in answers.items() if error]
+    if on_gpu and "kernels" in found and not kernels:
+        wrong.append("its framework sees no GPU in a container that got them")
     return Proof(
         python=found["python"],
         versions=found["versions"],
@@ -97,7 +110,8 @@ def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None) -> P
         architectures=architectures,
         training=found.get("training"),
         training_gpu=found.get("training_gpu"),
-        kernels=tuple(tuple(each) for each in found.get("kernels", ())),
+        kernels={device: tuple(name for name in answers if not answers[name]) for device, answers in kernels.items()},
+        on_gpu=on_gpu,
         wrong=tuple(wrong),
     )
 
@@ -142,12 +156,16 @@ def _gpu_options(container: ContainerPlan | None) -> list[str]:
         return []
     options = ["--gpus", container.gpus_flag] if container.gpus_flag else []
     options += ["--runtime", container.runtime] if container.runtime else []
-    for device in container.devices:
-        options += ["--device", device]
+    for flag, values in (
+        ("--device", container.devices),
+        ("--group-add", container.groups),
+        ("--security-opt", container.security_opts),
+    ):
+        options += [word for value in values for word in (flag, value)]
     for mount in container.mounts:
-        if mount.target.startswith(_DRIVER_PLACES):
+        if mount.read_only and not mount.target.startswith(_OURS):
             options += ["--volume", f"{mount.source}:{mount.target}:ro"]
-    for name in ("LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"):
+    for name in ("LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "CUDA_VISIBLE_DEVICES"):
         if name in container.env:
             options += ["--env", f"{name}={container.env[name]}"]
     return options
