@@ -9,7 +9,7 @@ beside the local process), ``host`` (the seatrial CLI) or ``target`` (the user's
                       driver, cuda_driver, ok, error
     gpu.kernel        uuid, kind ("driver" | "torch"), ok, ms, error, torch {version, cuda, arch_list} or null
     finding           the keys of Finding.to_dict
-    target.started    pid, argv, launcher, framework {name, version} or null
+    target.started    pid, argv, launcher, framework {name, version} or null (where a kernel of torch tells it)
     sample            gpus [GPU_SAMPLE_KEYS], cpu_cores (cores in use by the container), memory_bytes,
                       memory_limit_bytes, shm_used_bytes, shm_total_bytes, processes, main_cpu_cores (of the
                       target's first process and those seen with a CUDA context), worker_cpu_cores (of all

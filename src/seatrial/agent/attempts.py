@@ -38,16 +38,16 @@ def run_again(plan: Plan, journal: Journal, once: Callable[[], Tuple[int, bool]]
     """Run the target until it ends well, is asked to end, or has failed too often; its exit code.
 
     Args:
-        once: runs it; its exit code, and whether it was asked to end.
+        once: runs it; its exit code, and whether that is final: it was asked to end, or broke the GPU contract.
     """
     before = last_failure(journal.path)
     if before is not None and failures(journal.path) >= allowed(plan):
         journal.note("the target failed %d times before: it is not started again" % failures(journal.path))
         return before
     while True:
-        code, asked = once()
+        code, final = once()
         failed = failures(journal.path)
-        if code == 0 or asked or plan.nodes == 1 or failed >= allowed(plan):
+        if code == 0 or final or plan.nodes == 1 or failed >= allowed(plan):
             return code
         journal.note("torchrun ended here, a peer was lost or failed: attempt %d of %d" % (failed + 1, allowed(plan)))
         signals.raise_stopped()  # nothing runs that a request to stop could be passed on to

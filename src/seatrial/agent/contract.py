@@ -1,35 +1,41 @@
-"""The GPU contract: the GPUs that CUDA sees are those of the plan, and each runs a kernel. Else nothing starts."""
+"""The GPU contract: the GPUs that CUDA sees are those of the plan, and each runs a kernel. Else nothing starts.
+
+The driver's kernel runs before the target starts; torch's, which takes an import of torch, beside it (trial.py).
+"""
 
 import json
 import os
-import pkgutil
 import subprocess
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import seatrial
-from seatrial.agent import launcher
 from seatrial.agent.context import explain
-from seatrial.agent.journal import Journal
+from seatrial.agent.journal import Journal, say
 from seatrial.agent.plan import Gpu, Plan
+from seatrial.agent.trial import Trial, beaten_to_the_memory
 from seatrial.findings.finding import Finding
 from seatrial.probe import cuda, nvml
 
-#: The first cuInit on a machine with 8 GPUs takes seconds, the first import of torch from a cold disk minutes.
-_DRIVER_CHECK_TIMEOUT_S = 120.0
-_TORCH_CHECK_TIMEOUT_S = 300.0
+#: The first cuInit on a machine with 8 GPUs takes seconds.
+_TIMEOUT_S = 120.0
+
+#: NVML's compute modes in which a GPU takes more than one process. Source: nvml.h, nvmlComputeMode_t; None: unknown,
+#: and then it is the default, 0.
+_SHARED_MODES = (0, None)
 
 
 class Outcome(NamedTuple):
     """``finding`` is None when the contract holds. ``extra`` are GPUs that CUDA sees beyond the plan.
 
-    ``gpus`` are the plan's or, where it only counts them, those that were found.
+    ``gpus`` are the plan's or, where it only counts them, those that were found. ``trial`` is still to be passed,
+    beside the target; None: there is none, or it was made before.
     """
 
     finding: Optional[Finding]
     extra: List[str]
-    torch: Optional[Dict[str, Any]] = None
     gpus: Sequence[Gpu] = ()
+    trial: Optional[Trial] = None
 
 
 class CheckError(Exception):
@@ -59,16 +65,44 @@ def check(plan: Plan, env: Dict[str, str], journal: Journal) -> Outcome:
     )
     extra = [uuid for uuid in visible if uuid not in expected]
     if not complete:
-        return Outcome(explain(plan, env, seen, inventory), extra, gpus=plan.gpus)
+        return Outcome(explain(plan, env, seen, inventory), extra, plan.gpus)
     kernels = [kernel for kernel in seen["kernels"] if kernel["uuid"] in expected] if plan.check != "none" else []
     failed = _write_kernels(kernels, journal)
-    torch = None
     if plan.check == "torch" and failed is None:
-        kernels = _try_torch(plan, env, visible)
-        failed = _write_kernels(kernels, journal)
-        torch = kernels[0]["torch"]
+        trial = Trial(plan, env, visible, plan.gpus, lambda kernel: explain(plan, env, seen, inventory, kernel))
+        if not _before_the_target(plan, inventory):
+            return Outcome(None, extra, plan.gpus, trial)
+        trial.start()
+        trial.wait()
+        failed = _write_kernels(trial.kernels(), journal)
     finding = explain(plan, env, seen, inventory, failed) if failed else None
-    return Outcome(finding, extra, torch, plan.gpus)
+    return Outcome(finding, extra, plan.gpus)
+
+
+def _before_the_target(plan: Plan, inventory: nvml.Inventory) -> bool:
+    """Whether torch's trial cannot run beside the target: nothing follows, a person would be typing into it, or a GPU
+    takes one process at a time."""
+    modes = {gpu.uuid: gpu.compute_mode for gpu in inventory.gpus}
+    shared = all(modes.get(gpu.uuid) in _SHARED_MODES for gpu in plan.gpus)
+    return plan.interactive or plan.host_sampled or not shared
+
+
+def passed(trial: Trial, journal: Journal) -> bool:
+    """Write down what came of a trial beside the target; False when it has broken the contract."""
+    kernels = trial.kernels()
+    if any(beaten_to_the_memory(kernel) for kernel in kernels):
+        journal.note("torch's own kernel was not tried: the target had taken the GPU's memory by then")
+        return True
+    failed = _write_kernels(kernels, journal)
+    if failed is not None:
+        tell(trial.explain(failed), journal)
+    return failed is None
+
+
+def tell(finding: Finding, journal: Journal) -> None:
+    """The broken contract, in the evidence and on the agent's stderr."""
+    journal.write("finding", **finding.to_dict())
+    say("%s. %s. Run: %s" % (finding.message, finding.cause, finding.fix))
 
 
 def _counted(count: int, visible: List[Dict[str, Any]]) -> List[Gpu]:
@@ -90,7 +124,7 @@ def _see(plan: Plan, env: Dict[str, str]) -> Dict[str, Any]:
     root = os.path.dirname(os.path.dirname(os.path.abspath(seatrial.__file__)))
     program = "import sys; sys.path.insert(0, %r); from seatrial.probe import cuda; cuda.main()" % root
     try:
-        seen: Dict[str, Any] = _child([sys.executable, "-I", "-c", program], env, plan, _DRIVER_CHECK_TIMEOUT_S)
+        seen: Dict[str, Any] = _child([sys.executable, "-I", "-c", program], env, plan.workdir)
     except CheckError as error:
         return dict(cuda.nothing_seen(), libcuda=cuda.LIBRARY, error=str(error))
     spelling = {_bare(gpu.uuid): gpu.uuid for gpu in plan.gpus}
@@ -99,45 +133,20 @@ def _see(plan: Plan, env: Dict[str, str]) -> Dict[str, Any]:
     return seen
 
 
-def _try_torch(plan: Plan, env: Dict[str, str], visible: List[str]) -> List[Dict[str, Any]]:
-    """A matrix product by the target's own torch on each GPU of the plan; keys of ``gpu.kernel``."""
-    try:
-        tried = _child([launcher.interpreter(plan), "-c", _torch_program()], env, plan, _TORCH_CHECK_TIMEOUT_S)
-    except CheckError as error:
-        tried = {"torch": None, "kernels": [], "error": str(error)}
-    results = {visible[kernel["index"]]: kernel for kernel in tried["kernels"]}
-    unseen = {"ok": False, "ms": None, "error": tried["error"] or "torch does not see this GPU"}
-    kernels = []
-    for gpu in plan.gpus:
-        result = results.get(gpu.uuid, unseen)
-        kernel = {"uuid": gpu.uuid, "kind": "torch", "torch": tried["torch"]}
-        kernel.update((key, result[key]) for key in ("ok", "ms", "error"))
-        kernels.append(kernel)
-    return kernels
-
-
-def _torch_program() -> str:
-    data = pkgutil.get_data("seatrial.agent", "torch_check.py")
-    if data is None:
-        raise CheckError("the archive lacks torch_check.py")
-    # -c puts the working directory first, where a json.py of the user may lie. (-I would lose PYTHONPATH, and torch.)
-    return "import sys\nsys.path[:] = [folder for folder in sys.path if folder]\n" + data.decode()
-
-
-def _child(argv: List[str], env: Dict[str, str], plan: Plan, timeout_s: float) -> Any:
+def _child(argv: List[str], env: Dict[str, str], workdir: str) -> Any:
     """The JSON object on the last line of a child's stdout. Raises CheckError."""
     try:
         done = subprocess.run(
             argv,
             env=env,
-            cwd=plan.workdir,
+            cwd=workdir,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            timeout=timeout_s,
+            timeout=_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        raise CheckError("the check of the GPUs did not end within %.0f s" % timeout_s) from None
+        raise CheckError("the check of the GPUs did not end within %.0f s" % _TIMEOUT_S) from None
     except OSError as error:
         raise CheckError("%s cannot be run: %s" % (argv[0], error.strerror)) from None
     try:

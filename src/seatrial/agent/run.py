@@ -4,19 +4,21 @@ import os
 import selectors
 import signal
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Dict, List, Optional, Set
 
-from seatrial.agent import guard, launcher, output, redaction, shared_memory, signals
+from seatrial.agent import contract, guard, launcher, output, redaction, shared_memory, signals
 from seatrial.agent.journal import Journal, say
 from seatrial.agent.observer import Observer
 from seatrial.agent.plan import Plan
 from seatrial.agent.redaction import Redactor
 from seatrial.agent.target import Target, become_subreaper
+from seatrial.agent.trial import Trial
 from seatrial.findings.finding import Finding
 from seatrial.probe import proc
 from seatrial.probe.cgroup import Cgroup
 from seatrial.probe.sampler import Sampler
 
+EXIT_GPU_CONTRACT = 3
 EXIT_TIMEOUT = 124  # as timeout(1) has it
 EXIT_CANNOT_RUN = 126  # as shells have it
 EXIT_NOT_FOUND = 127
@@ -37,7 +39,7 @@ class Run:
 
     Args:
         secrets: byte strings to cut out of its output.
-        torch: what the GPU check learned of the target's torch, or None.
+        trial: of the target's torch, to be started beside the target; or None.
     """
 
     def __init__(
@@ -46,10 +48,10 @@ class Run:
         env: Dict[str, str],
         journal: Journal,
         secrets: List[bytes],
-        torch: Optional[Dict[str, Any]],
+        trial: Optional[Trial],
     ) -> None:
         self._plan, self._env, self._journal = plan, env, journal
-        self._secrets, self._torch = secrets, torch
+        self._secrets, self._trial = secrets, trial
         self._cgroup = Cgroup()
         self._streams: List[output.Stream] = []
         self._selector = selectors.PollSelector()  # epoll refuses regular files
@@ -57,15 +59,16 @@ class Run:
         self._stops = 0
         self._told: Set[int] = set()
         self._timed_out = False
+        self._contract_broken = False
         self._kill_at_s: Optional[float] = None
         self._status: Optional[int] = None
         self._max_rss_bytes: Optional[int] = None
         self._exhausted: Optional[Finding] = None
 
     @property
-    def asked_to_end(self) -> bool:
-        """A signal or the time limit ended it, not the target itself."""
-        return self._stops > 0 or self._timed_out
+    def not_again(self) -> bool:
+        """A signal, the time limit or the GPU contract ended it, not the target itself."""
+        return self._stops > 0 or self._timed_out or self._contract_broken
 
     def run(self) -> int:
         """From start to end; the agent's exit code."""
@@ -83,12 +86,15 @@ class Run:
             self._target = Target(argv, self._env, self._plan.workdir, self._plan.interactive)
         except OSError as error:
             return self._cannot_run(argv[0], error)
+        if self._trial is not None:
+            self._trial.start()
         self._write_started(argv)
         self._open_streams()
         observer = Observer(self._plan, sampler, self._target.pid, self._journal)
         observer.start()
         self._watch(wakeup, started_s)
         ended_s = time.monotonic()
+        self._end_trial(wakeup)
         self._end_leftovers(wakeup)
         energy_after_j = sampler.energy_j() if observer.stop() else {}
         redaction.blot(self._journal.path, self._secrets)
@@ -121,7 +127,7 @@ class Run:
             pid=self._target.pid,
             argv=[redactor.text(word) for word in argv],
             launcher=self._plan.launcher,
-            framework={"name": "torch", "version": self._torch["version"]} if self._torch else None,
+            framework=None,  # torch's kernel tells
         )
 
     def _open_streams(self) -> None:
@@ -139,13 +145,42 @@ class Run:
         """Until the target itself has ended."""
         timeout_at_s = None if self._plan.timeout_s is None else started_s + self._plan.timeout_s
         while self._status is None:
-            self._turn(wakeup, _pause_s(timeout_at_s, self._kill_at_s))
+            self._look_at_trial()
+            self._turn(wakeup, _pause_s(timeout_at_s, self._kill_at_s, self._trial.due_s if self._trial else None))
             if timeout_at_s is not None and time.monotonic() >= timeout_at_s:
                 timeout_at_s, self._timed_out = None, True
                 self._stop(signal.SIGTERM, "timeout")
             if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
                 self._kill_at_s = None
                 self._kill()
+
+    def _look_at_trial(self) -> None:
+        """Judge the trial of torch once it has ended. Failed: the target is stopped, whatever it has done so far."""
+        trial = self._trial
+        if trial is None:
+            return
+        if trial.due_s is not None and time.monotonic() >= trial.due_s:
+            trial.give_up()
+        if trial.running:
+            return
+        self._trial = None
+        self._contract_broken = not contract.passed(trial, self._journal)
+        if self._contract_broken and self._status is None:
+            self._forward(signal.SIGTERM, "agent")
+            grace_end_s = time.monotonic() + min(LEFTOVER_GRACE_S, self._plan.grace_s)
+            self._kill_at_s = min(self._kill_at_s or grace_end_s, grace_end_s)
+
+    def _end_trial(self, wakeup: int) -> None:
+        """A target that ended early counts once torch has passed. A run that was stopped waits for nothing."""
+        self._look_at_trial()
+        while self._trial is not None:
+            if self._stops or self._timed_out:
+                self._journal.note("the run was stopped before its torch was tried")
+                self._trial.give_up()
+                self._trial = None
+                return
+            self._turn(wakeup, _pause_s(self._trial.due_s))
+            self._look_at_trial()
 
     def _turn(self, wakeup: int, pause_s: Optional[float]) -> None:
         """Wait for one round of events, at most ``pause_s``, and serve them all."""
@@ -183,6 +218,8 @@ class Run:
                 return
             if pid == 0:
                 return
+            if self._trial is not None and pid == self._trial.pid:
+                self._trial.ended(os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status))
             if pid == self._target.pid:
                 self._status = status
                 self._max_rss_bytes = usage.ru_maxrss * 1024  # Linux counts KiB
@@ -216,8 +253,9 @@ class Run:
         self._journal.write("signal", signal=int(number), name=signals.name(number), origin=origin, forwarded_to=pids)
 
     def _leftovers(self) -> List[int]:
-        """Everything below us but the guard: as subreaper we inherit what loses its parent."""
-        return [process.pid for process in proc.descendants(os.getpid()) if process.pid != self._guard]
+        """Everything below us but the guard and the trial: as subreaper we inherit what loses its parent."""
+        ours = (self._guard, self._trial.pid if self._trial else None)
+        return [process.pid for process in proc.descendants(os.getpid()) if process.pid not in ours]
 
     def _end_leftovers(self, wakeup: int) -> None:
         """The run ends with its target: what is left is asked, then made to go; its last output is kept."""
@@ -244,6 +282,8 @@ class Run:
         killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         exit_code = None if killed_by else os.WEXITSTATUS(status)
         cause = "timeout" if self._timed_out else "signal" if killed_by else "exited"
+        if self._contract_broken:  # how it ended is of no account, nor is it a failure of its own
+            cause, exit_code, killed_by = "gpu-contract", None, None
         if self._exhausted is not None:
             self._journal.write("finding", **self._exhausted.to_dict())
         oom_kills = self._cgroup.oom_kills()
@@ -256,6 +296,8 @@ class Run:
             max_rss_bytes=self._max_rss_bytes,
             oom_kills=None if oom_kills is None or oom_kills_before is None else oom_kills - oom_kills_before,
         )
+        if self._contract_broken:
+            return EXIT_GPU_CONTRACT
         if self._timed_out:
             return EXIT_TIMEOUT
         return 128 + killed_by if killed_by else os.WEXITSTATUS(status)

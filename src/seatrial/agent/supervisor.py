@@ -10,11 +10,9 @@ from seatrial.agent import attempts, contract, gpu_memory, light_import, redacti
 from seatrial.agent.environment import target_environment
 from seatrial.agent.journal import Journal, say
 from seatrial.agent.plan import Plan
-from seatrial.agent.run import Run
+from seatrial.agent.run import EXIT_GPU_CONTRACT, Run
 from seatrial.probe import nvml
 from seatrial.probe.cgroup import Cgroup
-
-EXIT_GPU_CONTRACT = 3
 
 
 def supervise(plan: Plan, journal: Journal) -> int:
@@ -42,8 +40,9 @@ def supervise(plan: Plan, journal: Journal) -> int:
         journal.hide(redaction.encode(secrets))
 
         def once() -> Tuple[int, bool]:
-            run = Run(plan, env, journal, redaction.encode(secrets), outcome.torch)
-            return run.run(), run.asked_to_end
+            trial = outcome.trial if outcome.trial and not outcome.trial.started else None
+            run = Run(plan, env, journal, redaction.encode(secrets), trial)
+            return run.run(), run.not_again
 
         return attempts.run_again(plan, journal, once)
     except signals.Stopped as stopped:
@@ -77,8 +76,7 @@ def _check(plan: Plan, env: Dict[str, str], journal: Journal) -> Optional[contra
         light_import.import_compiled_by_child("pynvml")
     outcome = contract.check(plan, env, journal)
     if outcome.finding is not None:
-        journal.write("finding", **outcome.finding.to_dict())
-        say("%s. %s. Run: %s" % (outcome.finding.message, outcome.finding.cause, outcome.finding.fix))
+        contract.tell(outcome.finding, journal)
         journal.write(
             "target.exited",
             exit_code=None,

@@ -10,6 +10,7 @@ import operator
 import re
 from collections.abc import Callable
 
+from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.case import Case
 from seatrial.receipt.fields import clean, text
@@ -90,7 +91,8 @@ def _gpus_visible(case: Case, cause: ExitCause) -> Judgement:
 
 
 def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
-    """Two proofs for each GPU: a kernel ran on it before the start, and the target had a CUDA context on it."""
+    """Proofs for each GPU: the driver's kernel ran on it before the start, torch's (where the target uses torch) at its
+    beginning, and the target had a CUDA context on it."""
     if no_gpu := _no_gpu(case):
         return no_gpu
     if case.evidence.target_started is None:
@@ -109,13 +111,21 @@ def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
         if not any(gpu.uuid in sample.gpus for gpu in without for sample in case.evidence.samples):
             return Judgement("not judged", f"nothing could look at {names} while the target ran")
         return Judgement("fail", f"no CUDA context of the target was ever seen on {names}")
+    if untried := [gpu for gpu in case.expected if not _tried(case, gpu)]:
+        names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in untried)
+        return Judgement("not judged", f"torch's own kernel was not tried on {names}")
     seen = min(case.evidence.contexts[gpu.uuid].at_s for gpu in case.expected)
     after = format_seconds(max(0.0, seen - case.evidence.target_started.at_s))
     kinds = {k.text("kind") or "driver" for gpu in case.expected for k in case.evidence.kernels.get(gpu.uuid, [])}
-    kernel = (
-        f"a {' and a '.join(sorted(kinds))} kernel ran on each GPU before" if kinds else "no kernel was tried before"
-    )
+    kernel = f"a {' and a '.join(sorted(kinds))} kernel ran on each GPU" if kinds else "no kernel was tried"
     return Judgement("pass", f"CUDA context of the target {after} after its start; {kernel}")
+
+
+def _tried(case: Case, gpu: Gpu) -> bool:
+    """Whether the kernel that the plan asks for was run on it; how it went, the caller knows."""
+    if case.plan.agent.check != "torch":
+        return True
+    return any(kernel.text("kind") == "torch" for kernel in case.evidence.kernels.get(gpu.uuid, []))
 
 
 def _kept_busy(case: Case, cause: ExitCause) -> Judgement:

@@ -114,7 +114,7 @@ class Evidence:
 
     @cached_property
     def kernels(self) -> dict[str, list[Moment]]:
-        """UUID → the kernels run on it before the start."""
+        """UUID → the kernels run on it to try it."""
         found: dict[str, list[Moment]] = {}
         for moment in self.all("gpu.kernel"):
             if uuid := moment.text("uuid"):

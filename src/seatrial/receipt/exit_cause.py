@@ -48,7 +48,8 @@ def _gpu_contract(case: Case) -> str | None:
         return None
     found = [f.message for f in (*case.evidence.findings, *case.engine_findings) if f.severity == "error"]
     reason = found[0] if found else "a GPU check failed"
-    return f"The GPU contract was broken, so the target was not started: {reason}"
+    so = "the target was not started" if never_started else "what the target did does not count"
+    return f"The GPU contract was broken, so {so}: {reason}"
 
 
 def _running(case: Case) -> str | None:

@@ -83,7 +83,8 @@ def _signal(moment: Moment) -> str:
 def _exited(moment: Moment) -> str:
     code, signal = moment.number("exit_code"), moment.number("signal")
     if moment.keys.get("cause") == "gpu-contract":
-        return "Target not started: the GPU contract was broken"
+        never = not moment.number("seconds")
+        return f"Target {'not started' if never else 'ended'}: the GPU contract was broken"
     if signal:
         return f"Target killed by {signal_name(signal)}"
     return "Target ended" + (f" with exit code {code:g}" if code is not None else "")

@@ -162,6 +162,23 @@ def test_a_failed_kernel_fails_the_run_on_the_gpu(scenario, tmp_path):
     assert verdicts(run.judge(tmp_path))["ran-on-gpu"] == "fail"
 
 
+def test_a_torch_that_was_never_tried_proves_nothing(scenario, tmp_path):
+    """The target had taken the memory before torch's trial could."""
+    run = scenario("h200-success")
+    run.agent["check"] = "torch"
+    run.events = [event for event in run.events if event.get("kind") != "torch"]
+    assert verdicts(run.judge(tmp_path))["ran-on-gpu"] == "not judged"
+
+
+def test_a_target_that_was_stopped_for_its_torch_is_not_called_never_started(scenario, tmp_path):
+    run = scenario("h200-success")
+    next(e for e in run.events if e.get("kind") == "torch").update(ok=False, error="no kernel image")
+    next(e for e in run.events if e["type"] == "target.exited").update(exit_code=None, cause="gpu-contract")
+    receipt = run.judge(tmp_path)
+    assert receipt.exit_code == 3 and "what the target did does not count" in receipt.exit_cause.words
+    assert any(entry.words == "Target ended: the GPU contract was broken" for entry in receipt.timeline)
+
+
 def test_strict_turns_an_unmet_criterion_into_exit_4(scenario, tmp_path):
     run = scenario("cpu-success")
     run.criteria["metrics"] = {"accuracy": ">= 0.999"}
