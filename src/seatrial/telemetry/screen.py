@@ -57,12 +57,13 @@ def render(
     """The screen. ``height`` None: everything, for plain output; else what fits, and how much does not."""
     parts: list[RenderableType] = [_title(reading, options, width)]
     parts += [Text(problem, style="yellow", overflow="fold") for problem in reading["problems"]]
-    gpus: list[Text] = [part for gpu in reading["gpus"] for part in _gpu(gpu, history, options, width)]
-    if height is not None and history is not None and len(gpus) > height - _OTHERS:
-        gpus = [Text(_gpu_name(gpu) + " ") + line for gpu, line in zip(reading["gpus"], gpus[1::2], strict=True)]
-        for line in gpus:
-            line.truncate(width)
-    parts += gpus
+    if height is not None and history is not None and 2 * len(reading["gpus"]) > height - _OTHERS:
+        names = [_gpu_name(gpu) + " " for gpu in reading["gpus"]]
+        widest = max(map(len, names))
+        rows_of = zip(names, reading["gpus"], strict=True)
+        parts += [Text(name.ljust(widest)) + _graphs(gpu, history, options, width - widest) for name, gpu in rows_of]
+    else:
+        parts += [part for gpu in reading["gpus"] for part in _gpu(gpu, history, options, width)]
     kept_runs = [run for run in runs if _fits(options, run["id"], run["name"], run["target"])]
     kept = sorted(
         (row for row in reading["containers"] if _fits(options, row["name"], row["image"], row["run_name"])),
@@ -114,15 +115,23 @@ def _gpu(gpu: Mapping[str, Any], history: History | None, options: Options, widt
     if history is None:
         busy = [f"{label} {_percent(gpu[key])}" for key, label in _BUSY]
         return [head, Text("      " + "  ".join(busy))]
-    graph_width = max(4, (width - 34) // 2)
+    return [head, _graphs(gpu, history, options, width)]
+
+
+#: What stands beside the two graphs: their names and numbers, and tensor and DRAM activity.
+_BESIDE_GRAPHS = len("  util  100%   SM  100%  T 100% D 100%")
+
+
+def _graphs(gpu: Mapping[str, Any], history: History, options: Options, width: int) -> Text:
+    graph_width = max(4, (width - _BESIDE_GRAPHS) // 2)
     line = Text("  util ").append(f"{_percent(gpu['utilization_pct']):>5} ", style="bold")
     graph = history.graph(gpu["uuid"], "utilization_pct", graph_width, 100.0, unicode=options.unicode)
     line.append(graph, style="blue").append("  SM ").append(f"{_percent(gpu['sm_activity_pct']):>5} ", style="bold")
     graph = history.graph(gpu["uuid"], "sm_activity_pct", graph_width, 100.0, unicode=options.unicode)
     line.append(graph, style="green")
-    line.append(f" T {_percent(gpu['tensor_activity_pct'])} D {_percent(gpu['dram_activity_pct'])}", style="dim")
+    line.append(f" T {_percent(gpu['tensor_activity_pct']):>4} D {_percent(gpu['dram_activity_pct']):>4}", style="dim")
     line.truncate(width)
-    return [head, line]
+    return line
 
 
 def _gpu_name(gpu: Mapping[str, Any]) -> str:

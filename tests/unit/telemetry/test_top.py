@@ -85,12 +85,15 @@ def test_it_fits(gpus, width, height):
     reading = a_reader([FakeGpu(uuid=f"GPU-{n}", minor=n) for n in range(gpus)]).read()
     reading["containers"] = [a_container(name=f"web-{n}") for n in range(40)]
     history = History()
+    for gpu in reading["gpus"]:
+        gpu.update(tensor_activity_pct=31.5, dram_activity_pct=12.0)
     for _ in range(300):
         history.add(reading)
     lines = shown(reading, history=history, runs=[RUN], width=width, height=height).splitlines()
     assert len(lines) <= height and max(map(len, lines)) <= width
     assert any("base" in line and "launch-bound" in line for line in lines) and lines[-1].startswith("q quit")
     assert any("more; / filters" in line for line in lines)
+    assert len([line for line in lines if line.endswith(" T  32% D  12%")]) == gpus  # nothing is cut off
 
 
 def test_sorting_and_filtering():
