@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ import typer
 
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.runs.store import RunStore
-from seatrial.system.address import is_loopback, parse_address
+from seatrial.system.address import is_loopback, parse_address, url
 from seatrial.telemetry.engines import Names
 from seatrial.telemetry.reading import Reader
 
@@ -49,8 +48,7 @@ def dashboard(
     feed = Feed(reader.read, interval_s=interval_s, tend=server.Housekeeping(store, dict(os.environ)))
     made = server.make_app(store, feed, token)
     sock = server.listen(host, port)
-    shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{sock.getsockname()[1]}/" + (f"?token={token}" if token else "")
+    address = url(host, sock.getsockname()[1]) + (f"?token={token}" if token else "")
     print(f"seatrial dashboard: {address}", file=sys.stderr, flush=True)
     server.serve(made, sock, feed)
     return EXIT_DONE

@@ -15,7 +15,7 @@ import typer
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.runs.live import live_runs
 from seatrial.runs.store import RunStore
-from seatrial.system.address import parse_address
+from seatrial.system.address import parse_address, url
 from seatrial.telemetry.engines import Names
 from seatrial.telemetry.exporter import Exporter, Server
 from seatrial.telemetry.reading import Reader
@@ -30,7 +30,8 @@ def exporter(
     listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:9400",
     interval_s: Annotated[float, typer.Option("--interval", "-i", help="Seconds between readings.")] = 1.0,
     print_config: Annotated[
-        str | None, typer.Option("--print-config", metavar="KIND", help="Print prometheus.yml or grafana.json and end.")
+        str | None,
+        typer.Option("--print-config", metavar="KIND", help="Print a configuration (prometheus, grafana) and end."),
     ] = None,
     project: Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="Whose runs to show.")] = Path(),
 ) -> int:
@@ -52,7 +53,7 @@ def exporter(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: threading.Thread(target=server.shutdown, daemon=True).start())
     readings.start()
-    print(f"seatrial exporter: http://{listen}/metrics", file=sys.stderr, flush=True)
+    print(f"seatrial exporter: {url(host, server.server_address[1])}metrics", file=sys.stderr, flush=True)
     server.serve_forever(poll_interval=0.2)
     server.server_close()
     readings.stop()

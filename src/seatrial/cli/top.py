@@ -50,7 +50,7 @@ def top(
     try:
         if once or as_json or not (on_terminal or sink):
             names.look_up(["?"], wait=True)
-            view.once(reader.read, lambda: live_runs(store), console, options, as_json=as_json)
+            view.once(reader.read, lambda: live_runs(store), console, options, sink, as_json=as_json)
             return EXIT_DONE
         signal.signal(signal.SIGTERM, _interrupt)
         if on_terminal:

@@ -23,6 +23,7 @@ from seatrial.dashboard.guard import Guard
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.runs.finalise import finalise
 from seatrial.runs.store import RunStore
+from seatrial.system.address import cannot_listen
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -60,10 +61,7 @@ def listen(host: str, port: int) -> socket.socket:
         made.bind((host, port))
     except OSError as error:
         made.close()
-        other = port + 1 if port < 65535 else 8765
-        raise UsageError(
-            f"Cannot listen on {host}:{port}: {error.strerror}", run=f"seatrial dashboard --listen {host}:{other}"
-        ) from error
+        raise cannot_listen("dashboard", host, port, error) from error
     return made
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import socket
 
 from seatrial.errors import UsageError
 
@@ -33,3 +35,20 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def url(host: str, port: int) -> str:
+    """What to open in a browser: this machine's name where it listens on every address."""
+    shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/"
+
+
+def cannot_listen(verb: str, host: str, port: int, error: OSError) -> UsageError:
+    """What to say of an address that cannot be had: another port where it is taken, else one that is this machine's."""
+    if error.errno == errno.EADDRINUSE:
+        other = f"{host}:{port + 1 if port < 65535 else 1024}"
+    elif error.errno == errno.EACCES:
+        other = f"{host}:{port + 8000}"  # below 1024 is root's
+    else:
+        other = f"127.0.0.1:{port}   # or 0.0.0.0:{port}, every address of this machine"
+    return UsageError(f"Cannot listen on {host}:{port}: {error.strerror}", run=f"seatrial {verb} --listen {other}")

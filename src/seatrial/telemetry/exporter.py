@@ -11,7 +11,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
-from seatrial.errors import UsageError
+from seatrial.system.address import cannot_listen
 from seatrial.telemetry.metrics import CONTENT_TYPE, render
 from seatrial.telemetry.reading import Read
 
@@ -92,10 +92,7 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
-            raise UsageError(
-                f"Cannot listen on {host}:{port}: {error.strerror}",
-                run=f"seatrial exporter --listen {host}:{port + 1 if port < 65535 else 9401}",
-            ) from error
+            raise cannot_listen("exporter", host, port, error) from error
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -144,4 +145,5 @@ def _close(close: Any) -> None:
 
 def _disk(path: Path, error: OSError) -> DiskError:
     reason = error.strerror or str(error)
-    return DiskError(f"Cannot write {path}: {reason}", run=f"df -h {path.absolute().parent}")
+    look = "df -h" if error.errno == errno.ENOSPC else "ls -ld"
+    return DiskError(f"Cannot write {path}: {reason}", run=f"{look} {path.absolute().parent}")

@@ -24,11 +24,13 @@ WARM_UP_S = 1.0
 _INTERVALS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-def once(read: Read, runs: Runs, console: Console, options: Options, *, as_json: bool) -> None:
-    """One reading as a plain screen or as JSON."""
+def once(read: Read, runs: Runs, console: Console, options: Options, sink: Sink | None, *, as_json: bool) -> None:
+    """One reading as a plain screen or as JSON, and into the sink."""
     read()
     time.sleep(WARM_UP_S)
     reading = read()
+    if sink is not None:
+        sink.write(reading)
     if as_json:
         console.out(json.dumps({**reading, "runs": list(runs())}, indent=1), highlight=False)
         return

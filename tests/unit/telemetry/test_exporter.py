@@ -1,10 +1,13 @@
 """The exporter: names and labels of dcgm-exporter, the text's syntax, a real server under load, addresses."""
 
 import csv
+import errno
 import gzip
 import http.client
 import json
+import os
 import re
+import socket
 import threading
 import time
 from importlib import resources
@@ -14,7 +17,7 @@ import pytest
 
 from fakes import FakeGpu, FakeNvml
 from seatrial.errors import UsageError
-from seatrial.system.address import is_loopback, parse_address
+from seatrial.system.address import cannot_listen, is_loopback, parse_address, url
 from seatrial.telemetry.engines import Names
 from seatrial.telemetry.exporter import Exporter, Server
 from seatrial.telemetry.metrics import DCGM, render
@@ -151,6 +154,18 @@ def test_addresses():
             parse_address(wrong, "exporter", 9400)
     assert is_loopback("127.0.0.1") and is_loopback("::1") and is_loopback("localhost")
     assert not is_loopback("0.0.0.0") and not is_loopback("192.168.1.2") and not is_loopback("example.org")
+
+
+def test_what_to_open_and_what_to_try_instead():
+    assert url("127.0.0.1", 80) == "http://127.0.0.1:80/" and url("::1", 80) == "http://[::1]:80/"
+    assert url("0.0.0.0", 80) == f"http://{socket.gethostname()}:80/"
+    said = {
+        number: cannot_listen("exporter", "10.9.8.7", 94, OSError(number, os.strerror(number))).run
+        for number in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
+    }
+    assert said[errno.EADDRINUSE] == "seatrial exporter --listen 10.9.8.7:95"
+    assert said[errno.EACCES] == "seatrial exporter --listen 10.9.8.7:8094"
+    assert said[errno.EADDRNOTAVAIL].startswith("seatrial exporter --listen 127.0.0.1:94 ")
 
 
 def test_the_grafana_dashboard_asks_for_metrics_that_exist():

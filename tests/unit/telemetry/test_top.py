@@ -223,6 +223,13 @@ def test_not_a_terminal_prints_one_screen(tmp_path):
     assert ended.returncode == 0 and ended.stdout.startswith("seatrial top  CPU") and "\x1b" not in ended.stdout
 
 
+def test_once_is_logged_too(tmp_path):
+    argv = [sys.executable, "-m", "seatrial", "top", "--once", "--log", "once.csv"]
+    subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True, env={**os.environ, **NO_ENGINES})
+    [row] = csv.DictReader((tmp_path / "once.csv").open())
+    assert float(row["machine_memory_used_bytes"]) > 0
+
+
 def test_json(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-m", "seatrial", "top", "--json"],
