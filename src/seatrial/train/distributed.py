@@ -113,12 +113,14 @@ def open_store(rank: int, world: int) -> PrefixStore:
     """A connection to torchrun's store (MASTER_ADDR, MASTER_PORT), with keys of this attempt alone.
 
     torchrun keeps one store over restarts (torch 2.13, --standalone): without a prefix the restarted ranks would read
-    the addresses of the dead ones and wait for them.
+    the addresses of the dead ones and wait for them. Where the first rank makes the store, it is new each time, and nodes
+    that came later have counted fewer restarts.
     """
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, world, is_master=rank == 0 and not hosted)
-    return PrefixStore(f"seatrial/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if hosted else "0"
+    return PrefixStore(f"seatrial/{attempt}", store)
 
 
 class GradientReducer:
