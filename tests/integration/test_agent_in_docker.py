@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from seatrial import events
 from seatrial.system import agent_archive
 
 IMAGE = "python:3.11-slim-bookworm"
+
+FAKE_GPU = "de421f490f0c00000000000000000001"
 
 LOCKED_DOWN = [
     *("--network", "none", "--read-only", "--tmpfs", "/tmp", "--user", "1000:1000", "--cap-drop", "ALL"),
@@ -60,10 +63,10 @@ def container(tmp_path):
     archive = agent_archive.build(tmp_path)
     mounts = ["-v", f"{archive}:/agent.pyz:ro", "-v", f"{run_dir}:/run1", "-v", f"{tmp_path / 't.py'}:/t.py:ro"]
     name = f"seatrial-test-agent-{os.getpid()}"
-    command = [IMAGE, "python3", "-I", "-S", "/agent.pyz", "/run1/plan.json"]
+    command = ["python3", "-I", "-S", "/agent.pyz", "/run1/plan.json"]
 
-    def run(*options):
-        return docker("run", "--name", name, *LOCKED_DOWN, *mounts, *options, *command)
+    def run(*options, image=IMAGE):
+        return docker("run", "--name", name, *LOCKED_DOWN, *mounts, *options, image, *command)
 
     yield name, run, run_dir
     docker("rm", "-f", name)
@@ -89,3 +92,30 @@ def test_docker_stop_reaches_the_target(container):
     assert state["ExitCode"] == 128 + 15
     [exited] = [event for event in events.read(str(run_dir / "events.jsonl"))[0] if event["type"] == "target.exited"]
     assert exited["signal"] == 15 and exited["cause"] == "signal"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here for the driver's stand-in")
+@pytest.mark.parametrize(("kept", "code"), [("8.0", 3), ("8.0 9.0", 0)])
+def test_an_image_cut_down_to_other_gpus_is_refused(container, tmp_path, kept, code):
+    """The image says so itself, in its environment; the driver's stand-in has one GPU of compute capability 9.0."""
+    name, run, run_dir = container
+    library = tmp_path / "libcuda.so.1"
+    source = Path(__file__).parents[1] / "fake_libcuda.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", library, source], check=True)
+    plan = json.loads((run_dir / "plan.json").read_text())
+    uuid = "GPU-de421f49-0f0c-0000-0000-000000000001"
+    gpu = {"index": 0, "uuid": uuid, "name": "NVIDIA Fake", "memory_bytes": 1, "minor": 0}
+    plan["agent"].update(argv=["true"], gpu_mode="required", check="driver", gpus=[gpu])
+    (run_dir / "plan.json").write_text(json.dumps(plan))
+    tag = f"{name}:{code}"
+    text = f'FROM {IMAGE}\nENV SEATRIAL_ARCHITECTURES="{kept}"\n'
+    assert docker("build", "-q", "-t", tag, "-", input=text).returncode == 0
+    fake = ["-v", f"{library}:/fake/libcuda.so.1:ro", "-e", "LD_LIBRARY_PATH=/fake", "-e", f"FAKE_CUDA_GPUS={FAKE_GPU}"]
+    try:
+        done = run(*fake, image=tag)
+    finally:
+        docker("image", "rm", "-f", tag)
+    assert done.returncode == code, done.stderr
+    findings = [event for event in events.read(str(run_dir / "events.jsonl"))[0] if event["type"] == "finding"]
+    assert [finding["id"] for finding in findings] == (["image-cut-down"] if code else [])
+    assert code == 0 or "compute capability 8.0 alone, and NVIDIA Fake is 9.0" in done.stderr

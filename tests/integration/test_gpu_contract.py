@@ -227,3 +227,12 @@ def test_a_stop_during_the_checks_ends_before_the_target(tmp_path, driver):
     assert b"stopped by SIGTERM before the target was started" in process.communicate(timeout=10)[1]
     assert process.returncode == 128 + 15 and agent.events("target.started") == []
     assert agent.events("agent.finished")[0]["exit_code"] == 128 + 15
+
+
+def test_an_image_cut_down_to_other_gpus_is_refused_by_name(tmp_path, driver):
+    done = run(required(tmp_path, HERE), driver, FAKE_CUDA_GPUS=HERE, SEATRIAL_ARCHITECTURES="8.0")
+    assert done.returncode == 3 and done.stdout == b"" and b"compute capability 8.0 alone" in done.stderr
+
+
+def test_an_image_cut_down_to_this_gpu_runs(tmp_path, driver):
+    assert run(required(tmp_path, HERE), driver, FAKE_CUDA_GPUS=HERE, SEATRIAL_ARCHITECTURES="8.0 9.0").returncode == 0

@@ -5,6 +5,7 @@ The layers stay in the engine's build cache, so that only the first run of these
 
 from __future__ import annotations
 
+import json
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -41,13 +42,16 @@ class Builder:
         job = Job(project=self.project, target=target, image=options)
         return plan_image(job, imports=frozenset(imports), compiles=False, cpu_only=True)[0], options
 
-    def build(self, plan: ImagePlan, options: ImageOptions, progress: Any = None) -> BuildResult:
+    def build(
+        self, plan: ImagePlan, options: ImageOptions, progress: Any = None, labels: dict[str, str] | None = None
+    ) -> BuildResult:
         return build(
             plan,
             engine=self.backend.name,
             client_call=self.backend.call,
             pip_conf=pip_conf(options),
             progress=progress or self.lines.append,
+            labels=labels,
         )
 
     def tags(self) -> list[str]:
@@ -103,6 +107,14 @@ def test_a_small_project_is_built_once(builder: Builder) -> None:
     assert (second.image_id, second.size_bytes) == (first.image_id, first.size_bytes)
     assert first.image_id.startswith("sha256:")
     assert image_size(builder.backend.name, plan.tag, builder.backend.call) == first.size_bytes
+
+
+def test_further_labels_are_on_the_image_and_in_no_tag(builder: Builder) -> None:
+    plan, options = builder.plan("six")
+    labels = {"org.opencontainers.image.revision": "abc", "org.opencontainers.image.source": "https://e.org/x, y"}
+    builder.build(plan, options, labels=labels)
+    shown = builder._engine("image", "inspect", "--format", "{{json .Config.Labels}}", plan.tag)
+    assert labels.items() <= json.loads(shown.stdout).items()
 
 
 def test_secrets_stay_out_of_the_image(builder: Builder) -> None:

@@ -14,6 +14,7 @@ from seatrial.agent.context import explain
 from seatrial.agent.journal import Journal, say
 from seatrial.agent.plan import Gpu, Plan
 from seatrial.agent.trial import Trial, beaten_to_the_memory
+from seatrial.findings.cut_down import ARCHITECTURES, cut_down
 from seatrial.findings.finding import Finding
 from seatrial.probe import cuda, nvml
 
@@ -66,6 +67,9 @@ def check(plan: Plan, env: Dict[str, str], journal: Journal) -> Outcome:
     extra = [uuid for uuid in visible if uuid not in expected]
     if not complete:
         return Outcome(explain(plan, env, seen, inventory), extra, plan.gpus)
+    cut = cut_down(env.get(ARCHITECTURES, ""), [gpu for gpu in seen["visible"] if gpu["uuid"] in expected])
+    if cut is not None:
+        return Outcome(cut, extra, plan.gpus)
     kernels = [kernel for kernel in seen["kernels"] if kernel["uuid"] in expected] if plan.check != "none" else []
     failed = _write_kernels(kernels, journal)
     if plan.check == "torch" and failed is None:

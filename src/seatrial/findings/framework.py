@@ -76,6 +76,14 @@ FRAMEWORK = (
         sources=("pytorch/pytorch#167244", "pytorch/pytorch#149845"),
     ),
     Known(
+        id="image-cut-down",
+        title="The image was cut down to other GPUs' device code",
+        symptoms=(),
+        cause="It was built with image.slim = 'arch' for another target",
+        fix="seatrial run … --slim unused   # or build it with --target and this GPU's name",
+        sources=("docs/images.md",),
+    ),
+    Known(
         id="cudnn-versions",
         title="Two versions of cuDNN are mixed",
         symptoms=(

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,7 @@ def build(
     pip_conf: str | None = None,
     client_call: Sequence[str] | None = None,
     scratch: Path | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> BuildResult:
     """Make the image exist under its tag. A tag that exists is the image: its digits hash all that goes in.
 
@@ -65,6 +66,7 @@ def build(
         pip_conf: text of plan.pip_conf, a secret of the build; in no layer and no file that stays.
         client_call: the engine's executable and global options; default is its name.
         scratch: folder to make the build context in, for engines that cannot read /tmp (Docker's snap).
+        labels: on top of the Dockerfile's, e.g. origin_labels; the tag does not depend on them.
 
     Raises:
         ImageError: names the failing step, the reason in one sentence and the next command.
@@ -79,7 +81,7 @@ def build(
     if present is None:
         _check_builder(client, engine)
         with _context(image, pip_conf, scratch) as (context, secrets):
-            _build(client, engine, image, context, secrets, progress)
+            _build(client, engine, image, context, secrets, progress, labels or {})
     image_id, size_bytes = present or _inspect(client, image.tag) or _vanished(image.tag)
     return BuildResult(image_id, size_bytes, time.monotonic() - started, cached=present is not None)
 
@@ -186,6 +188,7 @@ def _build(
     context: Path,
     secrets: list[str],
     progress: Callable[[str], None],
+    labels: Mapping[str, str],
 ) -> None:
     unfinished = f"{image.tag}-unfinished-{os.getpid()}"
     last_lines: deque[str] = deque(maxlen=_REMEMBERED_LINES)
@@ -197,6 +200,7 @@ def _build(
             load=engine == "docker",
             network=None if image.network == "default" else image.network,
             secrets=secrets,
+            labels=dict(labels),
             tags=unfinished,
             stream_logs=True,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from seatrial.findings.cut_down import ARCHITECTURES
 from seatrial.job.plan import CONTAINER_PROJECT
 
 VENV = "/opt/venv"
@@ -64,7 +65,7 @@ class ImageContents:
         wheels: there is a folder of wheels in the build context.
         sources: digest of index and find-links, so that other sources make other layers; None without any.
         own_wheel: file name of our wheel in the build context, or None.
-        slimming: arguments of the slimming program, () for none.
+        slimming: arguments of the slimming program, () for none. architectures: compute capabilities left, () for all.
         labels: further labels.
     """
 
@@ -84,6 +85,7 @@ class ImageContents:
     sources: str | None = None
     own_wheel: str | None = None
     slimming: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
 
 
@@ -185,6 +187,9 @@ def _final(contents: ImageContents) -> Iterator[str]:
     yield f"COPY --from=builder {VENV} {VENV}"
     yield "# Bytecode is there already; a run leaves no __pycache__ in the project, and its output is not held back."
     yield f"ENV PATH={VENV}/bin:$PATH VIRTUAL_ENV={VENV} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1"
+    if contents.architectures:
+        yield "# Device code for other GPUs is not in here: the agent reads this and refuses them by name."
+        yield f'ENV {ARCHITECTURES}="{" ".join(contents.architectures)}"'
     yield f"WORKDIR {CONTAINER_PROJECT}"
     yield 'CMD ["python3"]'
     if contents.own_wheel:

@@ -97,6 +97,7 @@ def plan_image(
         sources=_digest_of_sources(job.image, wheels),
         own_wheel=WHEEL_NAME if with_ours else None,
         slimming=slimming.arguments,
+        architectures=slimming.architectures,
         labels=labels,
     )
     dockerfile = render(contents)

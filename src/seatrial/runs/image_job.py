@@ -14,6 +14,7 @@ from python_on_whales import DockerClient
 from seatrial.backends import table
 from seatrial.errors import DiskError, ImageError, UsageError
 from seatrial.images.build import BuildResult, build, image_size
+from seatrial.images.origin import origin_labels
 from seatrial.images.plan import pip_conf
 from seatrial.images.project import LOCK
 from seatrial.images.prove import Proof, measure_contents, prove
@@ -69,7 +70,14 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
         raise UsageError(f"There is nothing to build: {what}", run="seatrial build … --on docker")
     call = table.client_call(plan.backend, environ)
     _check_space(plan, call)
-    result = build(image, engine=plan.backend, progress=say, pip_conf=pip_conf(job.image), client_call=call)
+    result = build(
+        image,
+        engine=plan.backend,
+        progress=say,
+        pip_conf=pip_conf(job.image),
+        client_call=call,
+        labels=origin_labels(job),
+    )
     machine = _machine(plan, environ)
     here = plan.container if plan.gpus and job.image.target is None else None
     imports = script_facts(job.target, job.project).imports

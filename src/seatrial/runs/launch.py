@@ -17,7 +17,9 @@ from seatrial.backends.kubernetes.manifests.render import as_yaml
 from seatrial.backends.venv import ensure_venv
 from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.events import EventLog
+from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
+from seatrial.images.origin import origin_labels
 from seatrial.images.plan import pip_conf
 from seatrial.job.gpus import GpuRequest, Selection
 from seatrial.job.model import Job
@@ -70,7 +72,10 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
     if ground.backend.name == "k8s":
         return _plan(ground, run, Selection((), ()), environ, may_pull=False)
     selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
-    return _plan(ground, run, selection, environ, may_pull=False)
+    plan = _plan(ground, run, selection, environ, may_pull=False)
+    if job.image.target is None:  # else it is meant for another machine than this
+        _refuse_cut_down_image(plan)
+    return plan
 
 
 def manifests(plan: Plan, *, whole: bool = True) -> str:
@@ -105,13 +110,13 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
 
 def _refuse_cut_down_image(plan: Plan) -> None:
     """An image that keeps code for some GPUs only does not run on others."""
-    kept = plan.image.architectures if plan.image else ()
+    image = plan.image
+    kept = image.architectures or tuple(image.env.get(ARCHITECTURES, "").split()) if image else ()
     for gpu in plan.gpus if kept else ():
-        major, _, minor = (gpu.compute_capability or "0.0").partition(".")
-        if not any(cc.split(".")[0] == major and int(cc.split(".")[1]) <= int(minor) for cc in kept):
+        if not covers(kept, gpu.compute_capability or "0.0"):
             raise GpuContractError(
-                f"The image keeps device code for {', '.join(kept)} only, and {gpu.name} is {major}.{minor}",
-                cause="image.slim = 'arch' with another image.target",
+                f"The image keeps device code for {', '.join(kept)} only, and {gpu.name} is {gpu.compute_capability}",
+                cause="it was built with image.slim = 'arch' for another target",
                 run="seatrial run … --slim unused",
             )
 
@@ -178,6 +183,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
             progress=say,
             pip_conf=pip_conf(plan.job.image),
             client_call=table.client_call(plan.backend, environ),
+            labels=origin_labels(plan.job),
         )
     if plan.companion_image is not None and prepared.backend.image(plan.companion_image) is None:
         prepared.backend.pull(plan.companion_image, say)

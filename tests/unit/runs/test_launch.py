@@ -2,7 +2,16 @@
 
 from pathlib import Path
 
-from seatrial.runs.launch import _nothing_to_resume
+import pytest
+
+from fakes import a_plan
+from seatrial.errors import GpuContractError
+from seatrial.job.plan import Gpu, ImagePlan
+from seatrial.runs.launch import _nothing_to_resume, _refuse_cut_down_image
+
+L40S = Gpu(index=0, uuid="GPU-1", name="NVIDIA L40S", memory_bytes=48 * 10**9, minor=0, compute_capability="8.9")
+BUILT = ImagePlan(tag="seatrial/x:1", build=True, architectures=("9.0",))
+READY = ImagePlan(tag="x:1", build=False, env={"SEATRIAL_ARCHITECTURES": "9.0"})
 
 
 def test_resuming_a_run_without_checkpoints_says_that_it_begins_anew(tmp_path: Path) -> None:
@@ -15,3 +24,15 @@ def test_resuming_a_run_with_a_checkpoint_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "step-10.pt").touch()
     assert _nothing_to_resume("worker1", tmp_path) == []
     assert _nothing_to_resume(None, None) == []
+
+
+@pytest.mark.parametrize("image", [BUILT, READY])
+def test_an_image_cut_down_to_other_gpus_is_refused_by_name(image: ImagePlan) -> None:
+    with pytest.raises(GpuContractError, match=r"code for 9\.0 only, and NVIDIA L40S is 8\.9"):
+        _refuse_cut_down_image(a_plan(image=image, gpus=(L40S,)))
+
+
+def test_an_image_with_code_for_the_gpu_is_not() -> None:
+    lower = READY.model_copy(update={"env": {"SEATRIAL_ARCHITECTURES": "8.0 9.0"}})
+    _refuse_cut_down_image(a_plan(image=lower, gpus=(L40S,)))
+    _refuse_cut_down_image(a_plan(image=BUILT, gpus=()))

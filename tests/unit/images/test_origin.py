@@ -1,0 +1,62 @@
+"""Where a project comes from, as its image's labels tell it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from seatrial.images.origin import origin_labels, public_url
+from seatrial.job.model import Job, Target
+
+SCRIPT, RECIPE = Target(kind="script", value="train.py"), Target(kind="recipe", value="mnist")
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    return subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "train.py").write_text("import torch\n")
+    git(tmp_path, "add", "train.py")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    return tmp_path
+
+
+def test_a_checkout_is_named_by_remote_and_commit(checkout: Path) -> None:
+    git(checkout, "remote", "add", "origin", "https://me:hunter2@git.example/me/net.git?token=hunter2")
+    head = git(checkout, "rev-parse", "HEAD").strip()
+    assert origin_labels(Job(project=checkout, target=SCRIPT)) == {
+        "org.opencontainers.image.revision": head,
+        "org.opencontainers.image.source": "https://git.example/me/net.git",
+    }
+    (checkout / "train.py").write_text("import numpy\n")
+    labels = origin_labels(Job(project=checkout, target=SCRIPT))
+    assert labels["org.opencontainers.image.revision"] == f"{head}-dirty"
+    assert origin_labels(Job(project=checkout, target=RECIPE)) == {}  # its image is the same from every project
+
+
+def test_no_checkout_or_no_commit_is_no_label(tmp_path: Path) -> None:
+    assert origin_labels(Job(project=tmp_path, target=SCRIPT)) == {}
+    git(tmp_path, "init", "-q")
+    assert origin_labels(Job(project=tmp_path, target=SCRIPT)) == {}
+
+
+@pytest.mark.parametrize(
+    ("remote", "url"),
+    [
+        ("git@github.com:me/net.git", "ssh://github.com/me/net.git"),
+        ("ssh://me:hunter2@host:2222/net.git", "ssh://host:2222/net.git"),
+        ("https://hunter2@host/net.git#hunter2", "https://host/net.git"),
+        ("https://host/net.git", "https://host/net.git"),
+        ("/srv/git/net.git", None),
+        ("file:///srv/git/net.git", None),
+        ("", None),
+    ],
+)
+def test_no_login_is_left_in_a_url(remote: str, url: str | None) -> None:
+    assert public_url(remote) == url
