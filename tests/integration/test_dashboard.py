@@ -242,6 +242,8 @@ def test_it_is_readable_on_a_phone(browser, site):
         page.wait_for_selector("main h1")
         page.wait_for_timeout(700)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, view
+    words = page.locator("td.label").filter(has_text="outcome")
+    assert words.bounding_box()["width"] > 50  # in the comparison a label is a word, not a column of letters
     context.close()
 
 

@@ -134,7 +134,8 @@ function live() {
     const line = (name, key, scale = 1) => ({ name, x: past.map((p) => p[0]), y: past.map((p) => (p[1][key] === null ? null : p[1][key] / scale)) });
     chart(entry.busy, "Busy", "%", "", [line("utilisation", "utilization_pct"), line("SM activity", "sm_activity_pct"),
       line("tensor", "tensor_activity_pct"), line("DRAM", "dram_activity_pct")], true);
-    chart(entry.more, "Power, temperature, memory", "W, °C, GB", "", [line("W", "power_w"), line("°C", "temperature_c"), line("GB", "memory_used_bytes", 1e9)], true);
+    chart(entry.more, "Power, temperature, memory", "", "", [line("W", "power_w"), line("°C", "temperature_c"),
+      line("GB used", "memory_used_bytes", 1e9)], true);
   }
 
   function show(reading) {
@@ -276,7 +277,7 @@ function compareView(a, b) {
   main.replaceChildren(make("h1", {}, "Two runs side by side"), make("section", {}, holder), make("section", {}, make("h2", {}, "Curves"), plots));
   ask(`api/compare?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}`).then((found) => {
     const head = (side, run) => make("a", { href: `#/runs/${run.id}` }, `${side}: ${run.name || run.id}`);
-    const columns = [{ name: "" }, { name: head("A", found.a) }, { name: head("B", found.b) }, { name: "B against A" }];
+    const columns = [{ name: "", class: "label" }, { name: head("A", found.a) }, { name: head("B", found.b) }, { name: "B against A" }];
     holder.replaceChildren(table(columns, found.rows.map((r) => [r.label, r.a ?? missing, r.b ?? missing, r.change ?? ""]), "Comparison"));
     shown = found.plots;
     drawPlots(plots, shown);
