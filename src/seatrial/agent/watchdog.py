@@ -51,7 +51,6 @@ class Watchdog:
         self._told: Set[Tuple[str, str]] = set()
         self._since_s: Dict[Tuple[str, str], float] = {}
         self._worked = False
-        self._activity_pct: Dict[str, float] = {}
         self._quiet_since_s: Optional[float] = None
         self._zombies_due_s = 0.0
 
@@ -100,7 +99,7 @@ class Watchdog:
     def _hang(self, sample: Dict[str, Any], now_s: float) -> None:
         """Silence alone is no hang: a first download or compilation is silent too, so it must have worked before."""
         told = self._activity.new()
-        quiet = self._quiet(sample)
+        quiet = _quiet(sample)
         self._worked = self._worked or not quiet
         if self._hang_after_s is None or told or not quiet or not self._worked:
             self._quiet_since_s = None
@@ -112,24 +111,6 @@ class Watchdog:
             spinning = ", utilisation %s %%" % ", ".join(spins) if spins else ""
             evidence = "no step, no output and nothing computed for %.0f s%s" % (self._hang_after_s, spinning)
             self._once("hang", "", evidence)
-
-    def _quiet(self, sample: Dict[str, Any]) -> bool:
-        """Whether nothing is computed: by GPM where it is (the last known, it comes seldom), else by utilisation, else
-        by the CPU.
-        """
-        if not sample["gpus"]:
-            return bool(sample["cpu_cores"] < QUIET_CORES)
-        for gpu in sample["gpus"]:
-            uuid = gpu["uuid"]
-            fine = [gpu[key] for key in ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct")]
-            known = [value for value in fine if value is not None]
-            if known:
-                self._activity_pct[uuid] = max(known)
-            if self._activity_pct.get(uuid, 0.0) >= QUIET_PCT:
-                return False
-            if uuid not in self._activity_pct and (gpu["utilization_pct"] or 0.0) > 0:
-                return False
-        return True
 
     def _zombies(self) -> None:
         for uuid in self._sampler.uuids:
@@ -180,6 +161,20 @@ class _Activity:
             return False
         self._offset += len(data)
         return any(b'"source":"agent"' not in line and line.strip() for line in data.split(b"\n"))
+
+
+def _quiet(sample: Dict[str, Any]) -> bool:
+    """Whether nothing is computed: by GPM where it is, else by utilisation, else by the CPU."""
+    if not sample["gpus"]:
+        return bool(sample["cpu_cores"] < QUIET_CORES)
+    for gpu in sample["gpus"]:
+        fine = [gpu[key] for key in ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct")]
+        known = [value for value in fine if value is not None]
+        if known and max(known) >= QUIET_PCT:
+            return False
+        if not known and (gpu["utilization_pct"] or 0.0) > 0:
+            return False
+    return True
 
 
 def _share(part: Optional[int], whole: Optional[int]) -> float:

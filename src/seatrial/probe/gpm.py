@@ -48,16 +48,19 @@ class Gpm:
         self._before: Any = self._allocate() if self.supported else None
         self._now: Any = self._allocate() if self.supported else None
         self._taken_s: Optional[float] = None
+        self._last: Dict[str, Optional[float]] = dict.fromkeys(GPM_METRICS)
         self._take()
 
     def read(self, interval_s: float) -> Dict[str, Optional[float]]:
-        """Means since the last read; None for each that is not there, and for all when that was within interval_s."""
+        """Means over the last ``interval_s``: sooner, the same again, so that a mean of readings is one over time.
+
+        None for each that is not there, and for all before the first interval has passed.
+        """
         before_s = self._taken_s
-        if before_s is not None and time.monotonic() - before_s < max(_MIN_INTERVAL_S, _TOLERANCE * interval_s):
-            return dict.fromkeys(GPM_METRICS)
-        if not self._take() or before_s is None:
-            return dict.fromkeys(GPM_METRICS)
-        return self._compare()
+        if before_s is None or time.monotonic() - before_s >= max(_MIN_INTERVAL_S, _TOLERANCE * interval_s):
+            compared = self._take() and before_s is not None
+            self._last = self._compare() if compared else dict.fromkeys(GPM_METRICS)
+        return self._last
 
     def close(self) -> None:
         """Give the memory of the samples back."""

@@ -50,7 +50,7 @@ class Gpu:
         self._shares_since_us = 0
 
     def sample(self, gpm_interval_s: float) -> Dict[str, Any]:
-        """The fast keys of events.GPU_SAMPLE_KEYS; those of GPM are None when last read within this time."""
+        """The fast keys of events.GPU_SAMPLE_KEYS; those of GPM are as old as this time."""
         utilization = self._value("nvmlDeviceGetUtilizationRates")
         power_mw = self._value("nvmlDeviceGetPowerUsage")
         values = {

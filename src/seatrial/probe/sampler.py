@@ -24,7 +24,7 @@ class Sampler:
         pid: the process whose container is measured, or it and its descendants where it has no cgroup of its own.
             Default: this process, itself not counted.
         pynvml: an already chosen module; None loads the real one, and only when there are GPUs to read.
-        gpm_interval_s: GPM values come once in this time, as means over it.
+        gpm_interval_s: GPM values are means over this time, and stay for as long.
 
     Attributes:
         error: why no GPU can be read, or None.
@@ -59,8 +59,8 @@ class Sampler:
     def sample(self) -> Dict[str, Any]:
         """Keys of one ``sample`` event, GPUs in the order asked for.
 
-        Energy and ECC are read every COUNTER_INTERVAL_S and GPM values every gpm_interval_s, and are null in between.
-        The container's values are as old as container.INTERVAL_S.
+        Energy and ECC are read every COUNTER_INTERVAL_S, and null in between. GPM values are as old as gpm_interval_s,
+        the container's as container.INTERVAL_S.
         """
         with_counters = time.monotonic() >= self._counters_due_s
         if with_counters:

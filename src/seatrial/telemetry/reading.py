@@ -9,15 +9,14 @@ from typing import Any
 from seatrial.probe import attribution, machine, nvml, proc, shm
 from seatrial.probe.attribution import Owner
 from seatrial.probe.cgroup import Cgroup
-from seatrial.probe.gpm import GPM_METRICS
 from seatrial.probe.sampler import COUNTER_INTERVAL_S, Sampler
 from seatrial.telemetry.engines import Named, Names
 
 #: A driver that vanished may come back (a reset, an upgrade): NVML is opened anew this often.
 REOPEN_S = 10.0
 
-#: Not read every time: a reading shows the last known value.
-_SELDOM = ("energy_j", "ecc_corrected", "ecc_uncorrected", *GPM_METRICS)
+#: Read once in COUNTER_INTERVAL_S; a reading shows the last known value.
+_SELDOM = ("energy_j", "ecc_corrected", "ecc_uncorrected")
 
 #: A view that is looked at wants GPM values as often as people look.
 GPM_INTERVAL_S = 1.0
