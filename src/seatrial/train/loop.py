@@ -16,8 +16,9 @@ from torch import Tensor
 
 from seatrial.train import rng
 from seatrial.train.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest
+from seatrial.train.distributed import Ranks
 from seatrial.train.engine import choose_engine
-from seatrial.train.errors import DivergedError
+from seatrial.train.errors import CheckpointError, DivergedError
 from seatrial.train.memory import peak
 from seatrial.train.step import Step
 from seatrial.train.stopping import EarlyStopping, StopRequest
@@ -82,14 +83,22 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
 
     Raises:
         DivergedError: a loss was not finite; names the step. The checkpoints before it are intact.
+        CheckpointError: one to go on from cannot be read, does not fit, or is not the same on every rank.
         TrainError: whatever else ended it, in one sentence.
     """
     ranks, source, spans = step.ranks, step.source, step.source.spans
     note = print_first(ranks.first)
     ranks.same_start(step.model)
     stopping = EarlyStopping(settings.patience)
-    place = _resume_place(settings)
+    place = _resume_place(settings, ranks)
     epoch, first_step = resume(step, stopping, place, note) if place else (1, 0)
+    if len(places := set(ranks.gather((epoch, first_step)))) > 1:
+        found = ", ".join(f"epoch {epoch}, step {done}" for epoch, done in sorted(places))
+        raise CheckpointError(
+            f"the ranks would go on from different places ({found}): {settings.checkpoints} is not the same folder on "
+            "every machine",
+            fix="a folder that all machines share, or --resume with one checkpoint file",
+        )
     if not place:
         rng.seed_all(settings.seed + ranks.rank)  # dropout and augmentation differ between ranks
     source.start(epoch, first_step)
@@ -237,12 +246,13 @@ def _runs(shapes: list[Any], look: int, every_steps: int | None, done: int) -> l
     return [(shape, len(list(members))) for (shape, _, _), members in groups]
 
 
-def _resume_place(settings: Settings) -> Path | None:
+def _resume_place(settings: Settings, ranks: Ranks) -> Path | None:
     """What was asked for; after a restart, by torchrun or of its pod, this run's own newest checkpoint.
 
-    A pod that comes back counts torchrun's restarts anew, so its ranks would begin where the others go on.
+    A machine that joins late, or a pod that comes back, counts restarts anew; where one rank goes on, all do.
     """
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" or "SEATRIAL_GO_ON" in os.environ
+    restarted = ranks.any(restarted)
     if restarted and settings.checkpoints and checkpoints(settings.checkpoints):
         return settings.checkpoints
     return settings.resume
