@@ -25,8 +25,10 @@ beside the local process), ``host`` (the seatrial CLI) or ``target`` (the user's
     signal            signal (number), name, origin ("user" | "engine" | "timeout" | "agent"), forwarded_to [pid]
     target.exited     exit_code (None if killed), signal (None if exited), cause ("exited" | "signal" |
                       "timeout" | "gpu-contract"), seconds, max_rss_bytes, oom_kills (cgroup counter delta)
+    models.saved      files [{path, bytes}]: model files under /models written by this run; where the host cannot look
     agent.finished    exit_code of the agent, energy_j {uuid: joules since agent.started}
     host.launched     backend, host (its name), handle, image, image_digest, image_bytes
+    host.pod          name, node, host, image: a pod of a cluster runs; image is the digest that its node runs
     host.state        status, exit_code, oom_killed: what the engine said at the end
 
 Readers skip what they do not know; writers never change the meaning of a key.

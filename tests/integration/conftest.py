@@ -12,6 +12,7 @@ import pytest
 
 from cli_project import Project, environment
 from seatrial.backends.docker import Docker
+from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.podman import Podman
 
 IMAGE = "python:3.11-slim-bookworm"
@@ -22,6 +23,9 @@ LOW_LIMITS = """
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 netns = "host"
 """
+
+
+SHARED = Path(__file__).parents[3] / "shared" / "k8s"
 
 
 def _why_not(backend: Docker | Podman) -> str | None:
@@ -128,3 +132,25 @@ def local_project(request: pytest.FixtureRequest) -> Iterator[Project]:
     made = _project(request, "local")
     yield made
     made.clean()
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory, docker_backend: object) -> Iterator[Path]:
+    """Of a cluster started for this session, or of the one that SEATRIAL_TEST_KUBECONFIG names."""
+    if given := os.environ.get("SEATRIAL_TEST_KUBECONFIG"):
+        yield Path(given)
+        return
+    script = SHARED / "cluster.sh"
+    if not script.exists():
+        pytest.skip("no script beside the repository starts a cluster")
+    folder = tmp_path_factory.mktemp("cluster") / "k8s"
+    started = subprocess.run([script, "up", folder], capture_output=True, text=True, timeout=240)
+    if started.returncode != 0:
+        pytest.skip(f"no cluster: {started.stderr.strip()[-300:]}")
+    yield folder / "kubeconfig"
+    subprocess.run([script, "down", folder], capture_output=True, timeout=120)
+
+
+@pytest.fixture(scope="session")
+def cluster(kubeconfig: Path) -> Cluster:
+    return Cluster({"KUBECONFIG": str(kubeconfig)})

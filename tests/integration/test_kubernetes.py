@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,28 +24,6 @@ SHARED = Path(__file__).parents[3] / "shared" / "k8s"
 DOCS = Path(__file__).parents[2] / "docs"
 IMAGE = "python:3.11-slim-bookworm"
 NODE = "/api/v1/nodes/test-node"
-
-
-@pytest.fixture(scope="session")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory, docker_backend: object) -> Iterator[Path]:
-    """Of a cluster started for this session, or of the one that SEATRIAL_TEST_KUBECONFIG names."""
-    if given := os.environ.get("SEATRIAL_TEST_KUBECONFIG"):
-        yield Path(given)
-        return
-    script = SHARED / "cluster.sh"
-    if not script.exists():
-        pytest.skip("no script beside the repository starts a cluster")
-    folder = tmp_path_factory.mktemp("cluster") / "k8s"
-    started = subprocess.run([script, "up", folder], capture_output=True, text=True, timeout=240)
-    if started.returncode != 0:
-        pytest.skip(f"no cluster: {started.stderr.strip()[-300:]}")
-    yield folder / "kubeconfig"
-    subprocess.run([script, "down", folder], capture_output=True, timeout=120)
-
-
-@pytest.fixture(scope="session")
-def cluster(kubeconfig: Path) -> Cluster:
-    return Cluster({"KUBECONFIG": str(kubeconfig)})
 
 
 @pytest.fixture

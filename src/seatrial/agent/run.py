@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Dict, List, Optional, Set
 
-from seatrial.agent import contract, guard, launcher, output, redaction, shared_memory, signals
+from seatrial.agent import contract, guard, launcher, output, redaction, saved, shared_memory, signals
 from seatrial.agent.journal import Journal, say
 from seatrial.agent.observer import Observer
 from seatrial.agent.plan import Plan
@@ -100,8 +100,15 @@ class Run:
         redaction.blot(self._journal.path, self._secrets)
         code = self._write_exited(ended_s - started_s, oom_kills_before)
         energy_j = _difference(energy_before_j, energy_after_j)
+        if self._plan.framed:  # the host cannot see the volumes of a pod
+            self._tell_saved(time.time() - (time.monotonic() - started_s))
         self._journal.write("agent.finished", exit_code=code, energy_j=energy_j)
         return code
+
+    def _tell_saved(self, started: float) -> None:
+        folder = self._env.get("SEATRIAL_MODELS_DIR")
+        if folder is not None:
+            self._journal.write("models.saved", files=saved.models(folder, started))
 
     def _cannot_run(self, program: str, error: OSError) -> int:
         code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_CANNOT_RUN

@@ -22,7 +22,7 @@ from seatrial.runs.finalise import finalise
 from seatrial.runs.listing import list_runs
 from seatrial.runs.store import RunStore
 from seatrial.runs.view import Receipts
-from seatrial.runs.watch import follow
+from seatrial.runs.watch import follow, of_rank
 
 app = typer.Typer(
     add_completion=False,
@@ -88,11 +88,13 @@ def logs(
     reference: Reference = "last",
     following: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     tail: Annotated[int | None, typer.Option("--tail", "-n", help="Begin with about the last so many lines.")] = None,
+    rank: Annotated[int | None, typer.Option("--rank", help="Only this node's lines, of a run on several.")] = None,
     project: Project = _HERE,
 ) -> int:
     """Print what the target printed, both streams in order."""
     run = _store(project).find(reference)
-    follow(run, Screen().write, os.environ, tail=tail, until_end=following)
+    write = Screen().write if rank is None else of_rank(run, rank, Screen().write)
+    follow(run, write, os.environ, tail=tail, until_end=following)
     return EXIT_DONE
 
 

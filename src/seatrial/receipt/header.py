@@ -60,6 +60,8 @@ def _image(case: Case, launched: Moment | None) -> Image | None:
     digest = _text(launched, "image_digest")
     if digest is None and case.image is not None:
         digest = case.image.digest or case.image.id
+    if digest is None and (pod := case.evidence.last("host.pod")) is not None:
+        digest = _text(pod, "image")
     return Image(tag=case.plan.image.tag, digest=digest, size_bytes=case.image_bytes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 from seatrial.job.units import format_bytes
@@ -36,6 +37,8 @@ def judge_saved_model(case: Case) -> Judgement:
     if started is None:
         return Judgement("not judged", "the target was not started")
     patterns = case.plan.job.criteria.model
+    if case.plan.cluster is not None:
+        return _told_by_pods(case, patterns)
     folders = [folder for folder in (case.models_folder, case.plan.job.project) if folder is not None]
     found = list(dict.fromkeys(file for folder in folders for file in _candidates(folder, patterns, case.run_dir)))
     new = [(path, size) for path, size, modified in found if modified >= started - CLOCK_SLACK_S]
@@ -56,6 +59,31 @@ def judge_saved_model(case: Case) -> Judgement:
     return Judgement(
         "not judged", "no model file was written, and the job names no models folder (--models) or [criteria] model"
     )
+
+
+def _told_by_pods(case: Case, patterns: tuple[str, ...]) -> Judgement:
+    """On a cluster the agents look, at the end of each attempt."""
+    told = case.evidence.all("models.saved")
+    if not told:
+        return Judgement("not judged", "the agents did not live to tell what was saved")
+    files = {
+        str(file["path"]): int(file["bytes"])
+        for event in told
+        for file in event.keys.get("files") or []
+        if not patterns or any(fnmatch(str(file["path"]), pattern.removeprefix("/models/")) for pattern in patterns)
+    }
+    where = str(case.plan.job.kubernetes.models or "the pod")
+    wanted = ", ".join(patterns) or "a new model file"
+    if not files and (patterns or case.plan.job.kubernetes.models is not None):
+        return Judgement("fail", f"nothing of the kind was written to {where}", wanted, "no new file")
+    if not files:
+        return Judgement("not judged", "no model file was written, and the job names no volume for models (--models)")
+    path, size = max(files.items(), key=lambda file: file[1])
+    if not size:
+        return Judgement("fail", f"{clean(path)} was written to {where} but is empty", wanted, "0 B")
+    more = f" and {count(len(files) - 1, 'more file')}" if len(files) > 1 else ""
+    kept = "" if case.plan.job.kubernetes.models is not None else ", which is gone with it"
+    return Judgement("pass", f"{clean(path)}, {format_bytes(size)}{more}, on {where}{kept}, written by this run")
 
 
 def _started_at(case: Case) -> float | None:

@@ -6,7 +6,7 @@ The agent keeps stdout and stderr apart and complete in two files, and notes eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -78,3 +78,17 @@ class OutputReader:
                     yield stream, data
         except FileNotFoundError:
             return
+
+
+class OfRank:
+    """Passes on only the lines of one rank, which begin with ``[rank1]: `` where a run has several nodes."""
+
+    def __init__(self, rank: int, write: Callable[[Stream, bytes], None]) -> None:
+        self._mark, self._write = b"[rank%d]: " % rank, write
+        self._unfinished: dict[Stream, bytes] = {}
+
+    def __call__(self, stream: Stream, data: bytes) -> None:
+        *whole, self._unfinished[stream] = (self._unfinished.get(stream, b"") + data).split(b"\n")
+        for line in whole:
+            if line.startswith(self._mark):
+                self._write(stream, line + b"\n")

@@ -12,10 +12,11 @@ from types import FrameType
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
 from seatrial.backends.container import AGENT_GRACE_S
+from seatrial.errors import UsageError
 from seatrial.events import EventLog
 from seatrial.runs import without_agent
 from seatrial.runs.alerts import Alerts
-from seatrial.runs.output import OutputReader, Stream
+from seatrial.runs.output import OfRank, OutputReader, Stream
 from seatrial.runs.store import Run
 
 Write = Callable[[Stream, bytes], None]
@@ -76,6 +77,19 @@ def follow(
         for stream, data in reader.rest():
             write(stream, data)
     return state
+
+
+def of_rank(run: Run, rank: int, write: Write) -> Write:
+    """``write`` for the lines of one rank alone.
+
+    Raises UsageError: the run has no such rank, or its lines do not tell theirs.
+    """
+    nodes = run.plan().agent.nodes
+    if nodes == 1:
+        raise UsageError(f"{run.id} ran on one node: its lines tell no rank", run=f"seatrial runs logs {run.id}")
+    if not 0 <= rank < nodes:
+        raise UsageError(f"{run.id} has no rank {rank}: 0 to {nodes - 1}", run=f"seatrial runs logs {run.id} --rank 0")
+    return OfRank(rank, write)
 
 
 def _has_finished(run: Run) -> bool:

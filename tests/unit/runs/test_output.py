@@ -2,7 +2,7 @@
 
 import pytest
 
-from seatrial.runs.output import OutputReader
+from seatrial.runs.output import OfRank, OutputReader
 
 
 @pytest.fixture
@@ -55,3 +55,15 @@ def test_a_tail_of_none_is_only_what_comes(folder):
 
 def test_no_output_yet(tmp_path):
     assert list(OutputReader(tmp_path).new()) == []
+
+
+def test_the_lines_of_one_rank_are_picked_out_whole():
+    got = []
+    write = OfRank(1, lambda stream, data: got.append((stream, data)))
+    for stream, data in [
+        ("stdout", b"[rank0]: a\n[rank1]: b\n[ra"),
+        ("stderr", b"[rank1]: warning\n[rank10]: other\n"),
+        ("stdout", b"nk1]: c\nno mark\n[rank1]: unfinished"),
+    ]:
+        write(stream, data)
+    assert got == [("stdout", b"[rank1]: b\n"), ("stderr", b"[rank1]: warning\n"), ("stdout", b"[rank1]: c\n")]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import calendar
+import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ class Sink:
         self._index = os.open(run_dir / "output.idx", flags, 0o644)
         self._events = os.open(run_dir / "events.jsonl", flags, 0o644)
         self._host = EventLog(str(run_dir / "events.jsonl"), "host")
+        self._told = _told(run_dir / "events.jsonl")
         self._unfinished: dict[tuple[int, int], bytes] = {}
 
     def output(self, node: int, number: int, data: bytes, unix_s: float) -> None:
@@ -56,7 +59,11 @@ class Sink:
         os.write(self._events, events.encode({**event, "node": node} if self._many else event))
 
     def host_event(self, type: str, **keys: Any) -> None:
-        self._host.write(type, **keys)
+        """An event of the host, once: whoever follows a run again sees the same pods again."""
+        mark = _mark({**keys, "type": type})
+        if mark not in self._told:
+            self._told.add(mark)
+            self._host.write(type, **keys)
 
     def cursor(self, pod: Pod) -> Cursor:
         folder = self.folder / "pods"
@@ -69,6 +76,18 @@ class Sink:
         for descriptor in (*self._logs.values(), self._index, self._events):
             os.close(descriptor)
         self._host.close()
+
+
+def _told(path: Path) -> set[str]:
+    """Marks of the host's events so far."""
+    with path.open("rb") as file:
+        read = (events.parse(line) for line in file if b'"source":"host"' in line)
+        return {_mark(event) for event in read if event is not None}
+
+
+def _mark(event: Mapping[str, Any]) -> str:
+    """What an event says, whenever."""
+    return json.dumps({key: value for key, value in event.items() if key not in ("t", "source")}, sort_keys=True)
 
 
 class Cursor:

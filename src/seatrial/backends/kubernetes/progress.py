@@ -20,6 +20,14 @@ _STEPS = {
 }
 
 
+def image_digest(image_id: str) -> str:
+    """``sha256:…`` of an imageID: ``docker-pullable://r/i@sha256:…``, ``docker://sha256:…``, or the bare digest.
+
+    Of a pulled image the registry's digest, else the node's own image ID.
+    """
+    return image_id.rpartition("@")[2].rpartition("/")[2]
+
+
 class Progress:
     """Says what happens to pods.
 
@@ -40,6 +48,8 @@ class Progress:
             await self._trouble(pod, *pod.waiting)
         if pod.started and not pod.ended:
             self._once(f"{pod.name} runs" + (f" on {pod.host}" if pod.host else ""))
+        if pod.started and pod.image_id:
+            self._record("host.pod", name=pod.name, node=pod.node, host=pod.host, image=image_digest(pod.image_id))
         if pod.reason in ("OOMKilled", "Evicted", "Preempting"):
             await self._trouble(pod, pod.reason, pod.message or "")
         for condition in item.get("status", {}).get("conditions") or []:
