@@ -64,7 +64,8 @@ def _usage_problem(error: Exception, argv: list[str]) -> tuple[str, str | None, 
             "The target's own arguments go behind --",
             f"seatrial {argv[0]} {_first_word(argv)} -- {option} …",
         )
-    return message, None, f"seatrial {argv[0]} --help"
+    place = getattr(getattr(error, "ctx", None), "command_path", f"seatrial {argv[0]}")
+    return message, None, f"{place} --help"
 
 
 def _first_word(argv: list[str]) -> str:

@@ -12,8 +12,8 @@ from seatrial.receipt.model import Line, Plot
 from seatrial.receipt.words import figure
 from seatrial.runs.compare import Comparison, name
 
-#: Widest a curve is drawn.
-_CURVE = 48
+#: Widest and narrowest a curve is drawn.
+_CURVE, _LEAST_CURVE = 48, 12
 
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-:=+*#"
@@ -31,28 +31,39 @@ def render(comparison: Comparison, console: Console) -> None:
         table.add_row(*(Text(cell) for cell in cells))
     parts: list[RenderableType] = [table]
     for plot in comparison.plots:
-        parts += [Text(), *_curves(plot, _BARS if unicode else _ASCII_BARS)]
+        parts += [Text(), *_curves(plot, console.width, _BARS if unicode else _ASCII_BARS, "→" if unicode else "to")]
     console.print(Group(*parts))
 
 
-def _curves(plot: Plot, bars: str) -> Iterator[Text]:
-    """Every line of a plot over the same x and y."""
+def _curves(plot: Plot, width: int, bars: str, to: str) -> Iterator[Text]:
+    """Every line of a plot over the same x and y: its name, the curve, its first and last value."""
     points = [point for line in plot.lines for point in line.points]
     x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
     low, high = min(0.0, *(y for _, y in points)), max(y for _, y in points)
     unit = f" ({plot.unit})" if plot.unit else ""
-    yield Text(f"{plot.title}{unit}, {figure(x_low)} to {figure(x_high)} {plot.x}", style="bold")
-    width = max(len(line.name) for line in plot.lines)
-    for line in plot.lines:
-        first, last = (figure(float(f"{line.points[i][1]:.4g}")) for i in (0, -1))
-        yield Text(f"  {line.name:<{width}}  {_bars(line, x_low, x_high, low, high, bars)}  {first} > {last}")
+    yield Text(f"{plot.title}{unit}, {_short(x_low)} to {_short(x_high)} {_AXES[plot.x]}", style="bold")
+    names = max(len(line.name) for line in plot.lines)
+    ends = [f"{_short(line.points[0][1])} {to} {_short(line.points[-1][1])}" for line in plot.lines]
+    room = width - len("  " * 3) - names - max(map(len, ends))
+    cells = min(_CURVE, max(_LEAST_CURVE, room))
+    for line, said in zip(plot.lines, ends, strict=True):
+        yield Text(f"  {line.name:<{names}}  {_bars(line, cells, (x_low, x_high), (low, high), bars)}  {said}")
 
 
-def _bars(line: Line, x_low: float, x_high: float, low: float, high: float, bars: str) -> str:
-    """The last value in each of _CURVE stretches of x, held until the next; blank outside of the line."""
+#: What a plot's x counts.
+_AXES = {"seconds": "s", "step": "steps", "epoch": "epochs", "line": "reports"}
+
+
+def _short(value: float) -> str:
+    return figure(float(f"{value:.4g}"))
+
+
+def _bars(line: Line, width: int, xs: tuple[float, float], ys: tuple[float, float], bars: str) -> str:
+    """The last value in each of ``width`` stretches of x, held until the next; blank outside of the line."""
     cells: list[str] = []
+    (x_low, x_high), (low, high) = xs, ys
     for x, y in sorted(line.points):
-        at = int((x - x_low) / ((x_high - x_low) or 1.0) * (_CURVE - 1))
+        at = int((x - x_low) / ((x_high - x_low) or 1.0) * (width - 1))
         cells += [cells[-1] if cells else " "] * (at - len(cells))
         cells[at:] = [bars[int((y - low) / ((high - low) or 1.0) * (len(bars) - 1))]]
-    return "".join(cells).ljust(_CURVE)
+    return "".join(cells).ljust(width)

@@ -46,9 +46,9 @@ def rows(found):
     return {row.label: (row.a, row.b, row.change) for row in found.facts + found.numbers}
 
 
-def printed(found, encoding="utf-8"):
+def printed(found, encoding="utf-8", width=100):
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    compare_terminal.render(found, Console(file=file, width=100, highlight=False))
+    compare_terminal.render(found, Console(file=file, width=width, highlight=False))
     file.flush()
     return file.buffer.getvalue().decode(encoding)
 
@@ -86,8 +86,15 @@ def test_the_terminal_draws_curves_and_no_markup(encoding):
     plot = a_plot(*(10.0 / (n + 1) for n in range(200)))
     found = compare(a_receipt("r1", name="[bold]x[/]", plots=[plot]), a_receipt("r2", plots=[a_plot(1.0, 9.0)]))
     text = printed(found, encoding)
-    assert "A: [bold]x[/]" in text and "A loss" in text and "10 > 0.05" in text
+    assert "A: [bold]x[/]" in text and "A loss" in text
+    assert ("10 → 0.05" if encoding == "utf-8" else "10 to 0.05") in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_curves_fit_eighty_columns():
+    plots = [a_plot(0.000172345, 123456.5)]
+    lines = printed(compare(a_receipt("r1", plots=plots), a_receipt("r2", plots=plots)), width=80).splitlines()
+    assert len([line for line in lines if line.endswith("0.0001723 → 123,500")]) == 2 and max(map(len, lines)) <= 80
 
 
 def test_the_page_escapes_and_the_json_is_complete():
