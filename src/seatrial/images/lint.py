@@ -21,6 +21,7 @@ _VARIANT = re.compile(r"whl/(?:nightly/)?cu(?P<digits>\d{3})|torch==[\d.]+\+cu(?
 _PIP_INSTALL = re.compile(r"\bpip3?\s+install\b|\buv\s+(pip\s+install|sync|add)\b")
 _GPU_CHECK = re.compile(r"nvidia-smi|cuda\.is_available\(\)|list_physical_devices|cuda\.device_count|jax\.devices\(")
 _FRAMEWORK = re.compile(r"(?<![\w./-])(torch|tensorflow(?:\[and-cuda\])?|jax\[cuda\d\d\])(?![\w/-])")
+_CPU_BUILD = re.compile(r"/whl/cpu|torch==[\d.]+\+cpu")
 _PINNED = re.compile(r"==|~=|@|-r\s|--requirement|-c\s|requirements|pyproject|uv sync|\s\.(\[|\s|$)|\$\{?\w+")
 
 
@@ -109,9 +110,12 @@ def cuda_twice(file: Dockerfile) -> Iterator[Remark]:
     base = _CUDA_IMAGE.match(file.final.image)
     if not base or not re.search("runtime|devel", base["rest"]):
         return
+    shipped = (file.final.number, *_parents(file))
+    cpu_index = any("/whl/cpu" in each.value for each in file.instructions if each.name in ("ENV", "ARG"))
     for each in _installs(file):
-        wheel = _FRAMEWORK.search(each.value)
-        if wheel and each.stage == file.final.number and "/whl/cpu" not in each.value and wheel[1] != "tensorflow":
+        wheel = _FRAMEWORK.search(_packages(each.value))
+        own_cuda = wheel and wheel[1] != "tensorflow" and not cpu_index and not _CPU_BUILD.search(each.value)
+        if wheel and own_cuda and each.stage in shipped:
             yield Remark(
                 each.line,
                 "cuda-twice",
@@ -180,7 +184,7 @@ def python_missing(file: Dockerfile) -> Iterator[Remark]:
 def no_pins(file: Dockerfile) -> Iterator[Remark]:
     """A package without a version is another one next month."""
     for each in _installs(file):
-        packages = _FRAMEWORK.findall(each.value)
+        packages = _FRAMEWORK.findall(_packages(each.value))
         if packages and not _PINNED.search(re.sub(r"--\S*index-url[= ]\S+", "", each.value)):
             newest = wheels("torch")[0].version if packages[0] == "torch" else "…"
             yield Remark(
@@ -344,6 +348,12 @@ RULES: tuple[Rule, ...] = (
 
 def _installs(file: Dockerfile) -> Iterator[Instruction]:
     return (each for each in file.of("RUN") if _PIP_INSTALL.search(each.value))
+
+
+def _packages(value: str) -> str:
+    """What follows each `pip install` of a RUN, up to the next command: `python -c "import torch"` installs nothing."""
+    commands = re.split(r"&&|\|\||[;|\n]", value)
+    return " ".join(_PIP_INSTALL.split(command)[-1] for command in commands if _PIP_INSTALL.search(command))
 
 
 def _release(cuda: str | None) -> CudaImage | None:

@@ -71,6 +71,30 @@ def test_a_devel_image_in_the_builder_stage_alone_is_right(tmp_path: Path) -> No
     assert checked(tmp_path, text) == []
 
 
+CUDA = "FROM nvidia/cuda:12.6.3-cudnn-runtime-ubuntu24.04"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "RUN pip3 install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu",
+        "RUN pip3 install torch==2.13.0+cpu",
+        "ENV PIP_INDEX_URL=https://download.pytorch.org/whl/cpu\nRUN pip3 install torch==2.13.0",
+        "RUN pip3 install numpy==2.4.6 && python3 -c 'import torch'",
+        "RUN pip3 install tensorflow==2.13.0",  # uses the base's CUDA
+        "RUN pip3 install torch-geometric==2.6.0",
+    ],
+)
+def test_cuda_is_there_once_where_no_wheel_brings_it(tmp_path: Path, lines: str) -> None:
+    assert "cuda-twice" not in [remark.id for remark in checked(tmp_path, f"{CUDA}\n{lines}\n")]
+
+
+@pytest.mark.parametrize("lines", ["RUN true && pip3 install torch==2.13.0", "RUN pip install 'tensorflow[and-cuda]'"])
+def test_cuda_is_there_twice_where_a_wheel_brings_it(tmp_path: Path, lines: str) -> None:
+    assert "cuda-twice" in [remark.id for remark in checked(tmp_path, f"{CUDA}\n{lines}\n")]
+    assert "cuda-twice" in [remark.id for remark in checked(tmp_path, f"{CUDA} AS base\n{lines}\nFROM base\n")]
+
+
 def test_stages_inherit(tmp_path: Path) -> None:
     text = "FROM nvidia/cuda:12.6.3-devel-ubuntu24.04 AS base\nFROM base\nUSER 1000\n"
     assert [remark.id for remark in checked(tmp_path, text)] == ["devel-at-run-time"]
