@@ -62,6 +62,7 @@ def _print_contents(built: Built, out: Console) -> None:
             table.add_row(f"{len(rows) - _ROWS} more", _size(rest), "")
         out.print(f"\n[bold]{title}[/]")
         out.print(table)
+    _print_copies(contents["twice"], out)
     saved = contents["saved"]
     out.print("\n[bold]Slimming would save[/]")
     total = 0
@@ -69,6 +70,16 @@ def _print_contents(built: Built, out: Console) -> None:
         total += saved[level]
         if saved[level]:
             out.print(f"  --slim {level:<7} {_size(total):>9}" + ("  at most" if level != "files" else ""))
+
+
+def _print_copies(twice: dict[str, dict[str, int]], out: Console) -> None:
+    """Each library that is there more than once, with where it lies; the largest copy is the one that counts."""
+    if not twice:
+        return
+    spare = sum(sum(copies.values()) - max(copies.values()) for copies in twice.values())
+    out.print(f"\n[bold]CUDA is there twice[/]: {_size(spare)} too much")
+    for name, copies in sorted(twice.items(), key=lambda row: -sum(row[1].values()))[:_ROWS]:
+        out.print(f"  lib{name}", *(f"    {_size(size):>7}  {path}" for path, size in copies.items()), sep="\n")
 
 
 def print_findings(path: Path, findings: Sequence[Remark], *, as_json: bool) -> None:

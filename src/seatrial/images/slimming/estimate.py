@@ -6,6 +6,7 @@ import json
 from fnmatch import fnmatch
 from pathlib import Path
 
+from seatrial.images.slimming.copies import cuda_copies
 from seatrial.images.slimming.elf import SHF_ALLOC, Elf
 from seatrial.images.slimming.fatbin import CUBIN, containers, never_loaded
 from seatrial.images.slimming.files import libraries, removable, size_of
@@ -40,7 +41,8 @@ def measure(site: Path, targets: set[int]) -> dict[str, object]:
             if targets:
                 saved["arch"] += sum(end - start for start, end in never_loaded(entries, targets))
     saved["unused"] += size_of(site / "triton") if (site / "triton").is_dir() else 0
-    return {"packages": packages, "kinds": kinds, "device_code": device_code, "saved": saved}
+    found = {"packages": packages, "kinds": kinds, "device_code": device_code, "saved": saved}
+    return {**found, "twice": cuda_copies(site)}
 
 
 def print_measure(sites: list[Path], targets: set[int]) -> None:

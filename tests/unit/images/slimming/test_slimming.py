@@ -13,6 +13,7 @@ import pytest
 
 from seatrial.images.slim import slimmer_bytes
 from seatrial.images.slimming.compact import PAGE, compact
+from seatrial.images.slimming.copies import cuda_copies
 from seatrial.images.slimming.elf import DT_SONAME, Elf
 from seatrial.images.slimming.fatbin import CUBIN, PTX, Entry, containers, never_loaded
 from seatrial.images.slimming.stub import X86_64, stub_library
@@ -177,6 +178,23 @@ def test_the_levels_on_a_site_packages(tmp_path: Path, library: Path) -> None:
     subprocess.run(again, capture_output=True, text=True, check=True)
     assert (site / "nvidia/cu13/lib/libcufft.so.12").read_bytes() == stub
     assert json.loads((tmp_path / "env" / "slim.json").read_text())["stubs"] == ["libcufft.so.12"]
+
+
+def test_cuda_that_is_there_twice_is_found(tmp_path: Path) -> None:
+    site, base = tmp_path / "site", tmp_path / "usr" / "local" / "cuda" / "lib64"
+    wheel = site / "nvidia" / "cu13" / "lib"
+    for folder in (wheel, base / "stubs"):
+        folder.mkdir(parents=True)
+    for path in (wheel / "libcublas.so.13", wheel / "libcublasLt.so.13", base / "libcublas.so.12.6.4"):
+        path.write_bytes(b"x" * 300_000)
+    (base / "libcublas.so").symlink_to("libcublas.so.12.6.4")
+    (base / "stubs" / "libcublasLt.so").write_bytes(b"x" * 300_000)  # to link against; nothing loads it
+    (base / "libcublasLt.so.12").write_bytes(b"x")  # a stub of ours
+    (wheel / "libnvrtc.so.13").write_bytes(b"x" * 300_000)
+    (wheel / "libnvrtc.alt.so.13").write_bytes(b"x" * 300_000)  # another library
+    copies = {str(wheel / "libcublas.so.13"): 300_000, str(base / "libcublas.so.12.6.4"): 300_000}
+    assert cuda_copies(site, [str(tmp_path / "usr" / "local"), str(tmp_path / "usr")]) == {"cublas": copies}
+    assert cuda_copies(site, []) == {}
 
 
 def test_the_program_runs_on_the_oldest_python_there_is(tmp_path: Path) -> None:
