@@ -187,7 +187,9 @@ def read_losses(step: Step, epoch: int, done: int) -> Tensor:
         raise DivergedError(
             f"the loss became {losses[number].item()} in epoch {epoch} at step {number + 1}; "
             "the checkpoints from before it are kept",
-            fix="a lower --learning-rate, or --precision bf16 instead of fp16; then --resume",
+            fix="a lower --learning-rate"
+            + (", or --precision bf16" if step.precision.name == "fp16" else "")
+            + "; --resume goes on from the last checkpoint",
         )
     return losses
 

@@ -15,9 +15,13 @@ RESIDENT_SHARE = 0.5
 def cap(fraction: float, device: torch.device) -> None:
     """Let this process allocate at most ``fraction`` of the GPU. Raises InputError outside (0, 1] and on a CPU."""
     if not 0 < fraction <= 1:
-        raise InputError(f"the memory fraction must be above 0 and at most 1, not {fraction}")
+        raise InputError(
+            f"the memory fraction must be above 0 and at most 1, not {fraction}", fix="--memory-fraction 0.9"
+        )
     if device.type != "cuda":
-        raise InputError("a memory fraction needs a GPU: this run is on the CPU")
+        raise InputError(
+            "a memory fraction needs a GPU: this run is on the CPU", fix="leave --memory-fraction out, or --gpus 1"
+        )
     torch.cuda.set_per_process_memory_fraction(fraction, device)
 
 

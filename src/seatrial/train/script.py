@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from seatrial.train import engine, precision
-from seatrial.train.errors import TrainError
+from seatrial.train.errors import InputError, TrainError
 from seatrial.train.loop import Settings
 from seatrial.train.trackers import TRACKERS
 
@@ -47,22 +47,25 @@ def default_checkpoints(models: Path) -> Path:
 
 def positive(text: str) -> int:
     """argparse type: a whole number of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text}")
+    return int(text)
 
 
 def positive_float(text: str) -> float:
     """argparse type: a number above 0."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text}")
     return number
 
 
 def add_folder_options(parser: argparse.ArgumentParser) -> None:
     """--data --models --checkpoints --resume: the same in every recipe."""
+    parser.usage = "%(prog)s [OPTION …]      (--help lists the options)"  # a mistake is told in two lines, not twelve
     parser.add_argument("--data", type=Path, default=default_folder("data"), metavar="DIR")
     parser.add_argument("--models", type=Path, default=default_folder("models"), metavar="DIR")
     parser.add_argument(
@@ -99,8 +102,13 @@ def add_training_options(parser: argparse.ArgumentParser, *, epochs: int, batch:
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments, with the folders that depend on others filled in."""
+    """The arguments, with what depends on others filled in. Raises InputError for what cannot go together."""
     arguments = parser.parse_args(argv)
+    if arguments.accumulation > arguments.batch:
+        raise InputError(
+            f"a batch of {arguments.batch} cannot be made of {arguments.accumulation} micro-batches",
+            fix=f"--accumulation {arguments.batch} or less",
+        )
     arguments.checkpoints = arguments.checkpoints or default_checkpoints(arguments.models)
     if arguments.resume == Path():
         arguments.resume = arguments.checkpoints

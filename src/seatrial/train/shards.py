@@ -41,7 +41,10 @@ def deal(examples: int, batch: int, rank: int = 0, world: int = 1, *, drop_last:
     """
     together = batch * world
     if together > examples:
-        raise InputError(f"a batch of {batch} on {world} rank(s) is larger than the {examples} training examples")
+        fix = f"--batch {examples // world} or less" if examples >= world else None
+        raise InputError(
+            f"a batch of {batch} on {world} rank(s) is larger than the {examples} training examples", fix=fix
+        )
     spans = [Span(first + rank * batch, Shape(batch)) for first in range(0, examples - together + 1, together)]
     left = examples % together
     if left and not drop_last:
