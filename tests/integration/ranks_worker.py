@@ -1,11 +1,14 @@
 """One rank of a small training, started by torchrun from test_train_ranks.py: `ranks_worker.py WHAT OUT`.
 
-WHAT: plain, forward or backward (out of memory there on rank 1, once the micro-batch is above 4), hang, die, die-once.
-Writes losses and weights as OUT/rank-N.pt.
+WHAT: plain, forward or backward (out of memory there on rank 1, once the micro-batch is above 4), hang, die, die-once,
+wait (in step 8 until OUT/go is there), resume, elastic (120 slow epochs that go on after a
+restart), apart (goes on from a folder of each rank's own).
+Writes losses and weights as OUT/rank-N.pt, and the exit code as OUT/exit-N.
 """
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from torch.nn import functional as F
 
 from seatrial.train import script
 from seatrial.train.distributed import ranks
+from seatrial.train.errors import EXIT_TERMINATED
 from seatrial.train.evaluate import evaluate
 from seatrial.train.images import ImageSet, Normalisation, ResidentImages, TestImages
 from seatrial.train.loop import Settings, fit
@@ -64,6 +68,12 @@ def main(argv):
                 os.kill(os.getpid(), signal.SIGKILL)
             if group.rank == 1 and steps == 8 and what == "hang":
                 time.sleep(600)
+            if steps == 8 and what == "wait":
+                (out / f"waits-{group.rank}").write_text(str(os.getpid()))
+                while not (out / "go").exists():
+                    time.sleep(0.05)
+            if what == "elastic":
+                time.sleep(0.02)
             return F.cross_entropy(logits, labels)
 
         normalise = Normalisation.of(data.images_NCHW)
@@ -72,13 +82,25 @@ def main(argv):
         precision = Precision("fp32", group.device)
         step = Step(model, loss, adam(model, 1e-2), source, ranks=group, precision=precision, accumulation=accumulation)
         tests = TestImages(data, normalise, group, 10)
-        keep = out / "checkpoints" if what == "die-once" else None
-        settings = Settings(EPOCHS, checkpoints=keep, hang_s=4.0 if what == "hang" else None)
+        folder = "checkpoints" if what != "apart" or group.first else "elsewhere"
+        keep = out / folder if what in ("die-once", "wait", "elastic", "apart") else None
+        settings = Settings(
+            120 if what == "elastic" else EPOCHS,
+            checkpoints=keep,
+            resume=keep if what == "apart" else out / "checkpoints" if what == "resume" else None,
+            hang_s=4.0 if what == "hang" else None,
+        )
+        if group.first:
+            print(f"{group.world} rank(s)", flush=True)
         outcome = fit(step, lambda: evaluate(model, tests, group, precision), Trackers([]), settings)
         state = {"losses": outcome.losses, "model": model.state_dict(), "metrics": outcome.metrics}
         torch.save({**state, "micro": step.micro_batch.rows}, out / f"rank-{group.rank}.pt")
-    return 0
+    return EXIT_TERMINATED if outcome.terminated else 0
 
 
 if __name__ == "__main__":
-    script.run(main)
+    try:
+        script.run(main)
+    except SystemExit as ended:
+        (Path(sys.argv[2]) / f"exit-{os.environ['RANK']}").write_text(str(ended.code))
+        raise

@@ -1,11 +1,20 @@
 """Two ranks over Gloo, started by torchrun: the same training as one rank, whatever happens to one of them."""
 
+import os
+import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from seatrial.probe import proc
 
 torch = pytest.importorskip("torch")
 
@@ -18,6 +27,21 @@ def launch(what: str, out: Path, world: int = 2, restarts: int = 0) -> subproces
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     command = [*torchrun, f"--max-restarts={restarts}", str(WORKER), what, str(out)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def start(torchrun: list[str], what: str, out: Path, **options: Any) -> subprocess.Popen[str]:
+    """torchrun in a session of its own, its output in OUT/output-N of a number not used yet."""
+    out.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "torch.distributed.run", *torchrun, str(WORKER), what, str(out)]
+    output = (out / f"output-{len(list(out.glob('output-*')))}").open("w")
+    return subprocess.Popen(command, stdout=output, stderr=output, text=True, start_new_session=True, **options)
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 90.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.1)
 
 
 def results(out: Path, world: int = 2) -> list[dict[str, Any]]:
@@ -69,6 +93,91 @@ def test_a_dead_rank_is_restarted_from_the_last_checkpoint(alone: dict[str, Any]
     assert "resumed from" in done.stdout and "epoch 2, step 0" in done.stdout
     for name, tensor in alone["model"].items():
         assert torch.allclose(results(tmp_path)[0]["model"][name], tensor, atol=1e-4), name
+    # Another machine with a folder of its own, which is behind.
+    shutil.copytree(tmp_path / "checkpoints", tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "checkpoint-0000000015.pt").unlink()
+    apart = launch("apart", tmp_path)
+    assert apart.returncode != 0
+    assert "would go on from different places (epoch 3, step 0, epoch 4, step 0)" in apart.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", ["torchrun", "one rank"])
+def test_sigterm_saves_once_ends_every_rank_with_143_and_goes_on_bit_identically(tmp_path: Path, told: str) -> None:
+    assert launch("plain", tmp_path / "whole").returncode == 0
+    out = tmp_path / "parts"
+    torchrun = start(["--standalone", "--nproc-per-node=2"], "wait", out)
+    try:
+        wait_for(lambda: all((out / f"waits-{rank}").exists() for rank in (0, 1)))
+        number = torchrun.pid if told == "torchrun" else int((out / "waits-1").read_text())
+        os.kill(number, signal.SIGTERM)
+        time.sleep(1.0)  # torchrun looks at its signals and its ranks every 0.1 s
+        (out / "go").touch()
+        assert torchrun.wait(60) != 0
+    finally:
+        end(torchrun)
+    assert [(out / f"exit-{rank}").read_text() for rank in (0, 1)] == ["143", "143"]
+    said = (out / "output-0").read_text()
+    assert said.count("terminated in epoch 2 after step 3: saved in") == 1
+    assert [path.name for path in sorted((out / "checkpoints").glob("checkpoint-*"))] == [
+        "checkpoint-0000000005.pt",
+        "checkpoint-0000000008.pt",
+    ]
+    assert launch("resume", out).returncode == 0
+    for whole, resumed in zip(results(tmp_path / "whole"), results(out), strict=True):
+        assert whole["losses"][8:] == resumed["losses"]
+        assert all(torch.equal(tensor, resumed["model"][name]) for name, tensor in whole["model"].items())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_lost_node_is_done_without_and_taken_back(tmp_path: Path) -> None:
+    """Two ranks, one, two again, each from the last checkpoint. Torchrun takes a node for lost after 3 s here.
+
+    A node that comes back is told of a store only with the variable below: else node 0 keeps the address that it gave
+    out before to itself, and both wait (torch 2.13, dynamic_rendezvous.py, _bootstrap_store_info).
+    """
+    env = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=test", "--nnodes=1:2"]
+    patience = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3,is_host="
+    options = [*meeting, "--nproc-per-node=1", "--max-restarts=5", "--rdzv-conf"]
+    host = start([*options, f"{patience}1"], "elastic", tmp_path, env=env)
+    output = tmp_path / "output-0"
+    nodes = [host]
+    try:
+        nodes.append(start([*options, f"{patience}0"], "elastic", tmp_path, env=env))
+        wait_for(lambda: "epoch 3:" in said(tmp_path))
+        end(nodes[1])
+        wait_for(lambda: "1 rank(s)" in said(tmp_path))
+        wait_for(lambda: said(tmp_path).count("resumed from") == 1)
+        time.sleep(5.0)  # by then the lost one is no longer counted as alive
+        nodes.append(start([*options, f"{patience}0"], "elastic", tmp_path, env=env))
+        wait_for(lambda: said(tmp_path).count("2 rank(s)") == 2)
+        wait_for(lambda: host.poll() is not None)
+        assert host.returncode == 0, output.read_text()
+    finally:
+        for node in nodes:
+            end(node)
+    epochs = [line.partition(":")[0] for line in said(tmp_path).splitlines() if line.startswith("epoch ")]
+    assert set(epochs) == {f"epoch {number}" for number in range(1, 121)}, "an epoch was left out"
+    assert len(epochs) <= 120 + 2, "more than the epoch that was running was trained again"
+
+
+def said(out: Path) -> str:
+    """What the ranks have printed on all nodes."""
+    return "".join(path.read_text() for path in sorted(out.glob("output-*")))
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill torchrun and, with it, its ranks: they are sessions of their own."""
+    ranks = [child.pid for child in proc.descendants(process.pid)]
+    for pid in (process.pid, *ranks):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait(10)
 
 
 @pytest.mark.slow
