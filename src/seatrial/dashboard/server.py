@@ -95,7 +95,7 @@ class Housekeeping:
         if self._turn % self._every:
             return
         for run in self._store.all():
-            if run.summary() is None:
+            if not run.ended:
                 try:
                     finalise(run, self._environ)
                 except SeatrialError:  # its engine does not answer, or its plan is of another version: the list says so

@@ -39,9 +39,10 @@ def look(run: Run, gpu_name: str = "") -> Live:
     """Read the tail of its events; a run that has written none yet has nothing to show."""
     read, skipped = tail(run.events_path)
     samples, steps = list(events.of_type(read, "sample")), list(events.of_type(read, "step"))
-    newest = max((t for event in samples + steps if (t := event["t"]) is not None), default=0.0)
+    times = [event["t"] for event in samples or steps if event["t"] is not None]
+    # By the last line and not by the latest time: a clock that was set back would hide all that comes after.
     recent = [
-        [event for event in kind if event["t"] is not None and event["t"] >= newest - LOOK_BACK_S]
+        [event for event in kind if event["t"] is not None and abs(event["t"] - times[-1]) <= LOOK_BACK_S]
         for kind in (samples, steps)
     ]
     findings = list(events.of_type(read, "finding"))
@@ -76,7 +77,7 @@ def live_runs(store: RunStore) -> list[dict[str, Any]]:
     """
     rows = []
     for run in reversed(store.all()):
-        if run.summary() is not None:
+        if run.ended:
             continue
         try:
             plan = run.plan()

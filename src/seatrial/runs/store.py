@@ -117,6 +117,11 @@ class Run:
             return None
         return loaded if isinstance(loaded, dict) else None
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has been finalised; told faster than by reading the summary."""
+        return (self.folder / "summary.json").exists()
+
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """Hold an exclusive lock of this run, so that two processes do not finalise it at once."""

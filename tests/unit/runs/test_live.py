@@ -33,6 +33,13 @@ def test_last_numbers_and_what_bounds_the_last_minute(tmp_path):
     assert now.diagnosis.cause == "launch-bound" and now.sample["t"] == 1004
 
 
+def test_a_clock_that_was_set_back_hides_nothing(tmp_path):
+    run = Run(tmp_path / "run")
+    write(run, *(a_sample(t, sm_activity_pct=99.0, utilization_pct=100.0) for t in range(5000, 5060)))
+    write(run, *(a_sample(t) for t in range(1000, 1005)), {"loss": 0.5, "t": 1004.0})
+    assert look(run).diagnosis.cause == "launch-bound"
+
+
 def test_a_run_without_events_has_nothing_to_show(tmp_path):
     now = look(Run(tmp_path / "none"))
     assert now.diagnosis is None and now.sample is None and not now.numbers
