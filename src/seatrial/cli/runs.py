@@ -93,8 +93,9 @@ def logs(
 ) -> int:
     """Print what the target printed, both streams in order."""
     run = _store(project).find(reference)
-    write = Screen().write if rank is None else of_rank(run, rank, Screen().write)
-    follow(run, write, os.environ, tail=tail, until_end=following)
+    screen = Screen()
+    write = screen.write if rank is None else of_rank(run, rank, screen.write)
+    follow(run, write, os.environ, tail=tail, until_end=following, say=screen.say)
     return EXIT_DONE
 
 

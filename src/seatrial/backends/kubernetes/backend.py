@@ -172,8 +172,9 @@ class Kubernetes:
             pods = self._pods(cluster, namespace, plan)
             for path in _workload_paths(plan):
                 cluster.delete(path, propagation="Orphan")
-            for pod in pods:
-                cluster.delete(f"/api/v1/namespaces/{namespace}/pods/{pod.name}", grace_s=grace_s)
+            for pod in pods:  # one that never ran has nothing to save
+                path = f"/api/v1/namespaces/{namespace}/pods/{pod.name}"
+                cluster.delete(path, grace_s=grace_s if pod.started else 0)
             deadline_s = time.monotonic() + grace_s + END_TIMEOUT_S
             while any(not pod.ended for pod in self._pods(cluster, namespace, plan)) and time.monotonic() < deadline_s:
                 time.sleep(POLL_S)
