@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seatrial.images.lint import Remark
+from seatrial.images.dockerfile_parts import Remark
 from seatrial.runs.image_job import Built
 
 _ROWS = 14
@@ -90,9 +90,8 @@ def print_findings(path: Path, findings: Sequence[Remark], *, as_json: bool) -> 
     out = Console(highlight=False, soft_wrap=True)
     for each in findings:
         colour = {"error": "red", "warning": "yellow"}.get(each.severity, "cyan")
-        out.print(
-            Text(f"{path}:{each.line}: ").append(each.severity, style=f"bold {colour}").append(f" {each.message}")
-        )
+        place = Text(f"{each.file or path}:{each.line}: ")
+        out.print(place.append(each.severity, style=f"bold {colour}").append(f" {each.message}"))
         out.print(Text(f"    {each.fix}", style="dim"))
     out.print(f"{path}: {len(findings) or 'no'} remark{'s' * (len(findings) != 1)}")
 

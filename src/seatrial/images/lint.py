@@ -1,19 +1,18 @@
-"""A user's own Dockerfile, checked for what goes wrong on GPUs. Parsed by dockerfile-parse; nothing is built."""
+"""A user's own Dockerfile, checked for what goes wrong on GPUs. Nothing is built."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from dockerfile_parse import DockerfileParser
 from packaging.version import Version
 
 from seatrial.errors import UsageError
 from seatrial.images.base import python_of_image
+from seatrial.images.context import context_remarks
+from seatrial.images.dockerfile_parts import Dockerfile, Instruction, Remark, read_dockerfile
 from seatrial.stack.facts import CudaImage, cuda_images, wheels
 
 _CUDA_IMAGE = re.compile(r"(?:docker\.io/)?nvidia/cuda:(?P<cuda>\d+\.\d+(?:\.\d+)?)?-?(?P<rest>[a-z0-9.-]*)")
@@ -25,55 +24,6 @@ _CPU_BUILD = re.compile(r"/whl/cpu|torch==[\d.]+\+cpu")
 _PINNED = re.compile(r"==|~=|@|-r\s|--requirement|-c\s|requirements|pyproject|uv sync|\s\.(\[|\s|$)|\$\{?\w+")
 
 
-@dataclass(frozen=True)
-class Remark:
-    """One thing found. ``line`` counts from 1."""
-
-    line: int
-    id: str
-    severity: Literal["error", "warning", "hint"]
-    message: str
-    fix: str
-
-    def to_dict(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("line", "id", "severity", "message", "fix")}
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction, its line counted from 1, and the number of the stage it belongs to."""
-
-    name: str
-    value: str
-    line: int
-    stage: int
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One FROM. ``image`` is what it starts from, through earlier stages; ``name`` after AS."""
-
-    image: str
-    name: str
-    line: int
-    number: int
-
-
-@dataclass(frozen=True)
-class Dockerfile:
-    """The file as the rules see it."""
-
-    instructions: tuple[Instruction, ...]
-    stages: tuple[Stage, ...]
-
-    @property
-    def final(self) -> Stage:
-        return self.stages[-1]
-
-    def of(self, name: str) -> Iterator[Instruction]:
-        return (each for each in self.instructions if each.name == name)
-
-
 def check_dockerfile(path: Path) -> list[Remark]:
     """Every remark, in the order of lines. Raises UsageError for a file that is no Dockerfile."""
     if not path.is_file():
@@ -81,28 +31,8 @@ def check_dockerfile(path: Path) -> list[Remark]:
     file = read_dockerfile(path.read_text(encoding="utf-8", errors="replace"))
     if not file.stages:
         raise UsageError(f"{path} is no Dockerfile: it has no FROM", run=f"head {path}")
-    return sorted((remark for rule in RULES for remark in rule(file)), key=lambda remark: (remark.line, remark.id))
-
-
-def read_dockerfile(text: str) -> Dockerfile:
-    """Instructions and stages; arguments of ARG before the first FROM are filled in."""
-    parser = DockerfileParser(fileobj=io.BytesIO(text.encode()), cache_content=True)
-    rows: list[dict[str, Any]] = [row for row in parser.structure if row["instruction"] != "COMMENT"]
-    instructions: list[Instruction] = []
-    stages: list[Stage] = []
-    defaults: dict[str, str] = {}
-    for row in rows:
-        name, value, line = row["instruction"].upper(), row["value"].strip(), row["startline"] + 1
-        if name == "ARG" and not stages:
-            key, _, default = value.partition("=")
-            defaults[key.strip()] = default.strip("\"' ")
-        if name == "FROM":
-            words = [word for word in value.split() if not word.startswith("--")]
-            image = re.sub(r"\$\{?(\w+)(?::-[^}]*)?\}?", lambda match: defaults.get(match[1], match[0]), words[0])
-            earlier = next((stage.image for stage in stages if stage.name and stage.name == image), None)
-            stages.append(Stage(earlier or image, words[-1] if len(words) > 2 else "", line, len(stages)))
-        instructions.append(Instruction(name, value, line, len(stages) - 1))
-    return Dockerfile(tuple(instructions), tuple(stages))
+    remarks = [*(remark for rule in RULES for remark in rule(file)), *context_remarks(file, path)]
+    return sorted(remarks, key=lambda remark: (remark.line, remark.id))
 
 
 def cuda_twice(file: Dockerfile) -> Iterator[Remark]:

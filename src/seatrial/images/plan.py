@@ -42,6 +42,10 @@ from seatrial.stack.machine import Machine, parse_target
 from seatrial.stack.resolve import Stack
 
 
+#: Three times what torch for GPUs and its packages are as wheels (2.6 GB for CUDA 13.0), and room.
+_MOST_WHEEL_BYTES = 10_000_000_000
+
+
 def plan_image(
     job: Job,
     *,
@@ -274,6 +278,15 @@ def _wheels(job: Job) -> tuple[Path, ...]:
     if not wheels:
         raise ConfigError(
             f"seatrial.toml: image.find_links: no wheels in {folder}", run=f"pip download -d {folder} PACKAGE"
+        )
+    sizes = {path.name: path.stat().st_size for path in wheels}
+    if sum(sizes.values()) > _MOST_WHEEL_BYTES:
+        largest = sorted(sizes.items(), key=lambda row: -row[1])[:3]
+        raise ConfigError(
+            f"seatrial.toml: image.find_links: the wheels in {folder} are {sum(sizes.values()) / 1e9:.0f} GB, all of "
+            "which the builder would be sent",
+            cause=f"the largest: {', '.join(f'{name} {size / 1e9:.1f} GB' for name, size in largest)}",
+            run=f"pip download -d FOLDER -r requirements.txt --find-links {folder}   # a folder of what is needed alone",
         )
     return wheels
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import UsageError
-from seatrial.images.lint import Remark, check_dockerfile
+from seatrial.images.dockerfile_parts import Remark
+from seatrial.images.lint import check_dockerfile
 
 GOOD = """\
 FROM python:3.11-slim-bookworm

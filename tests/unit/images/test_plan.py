@@ -104,6 +104,15 @@ def test_a_folder_of_wheels_goes_into_the_build(project: Path, snapshot: Snapsho
     assert text_of(plan) == snapshot
 
 
+def test_a_folder_of_too_many_wheels_is_not_sent(project: Path) -> None:
+    (project / "wheels").mkdir()
+    with (project / "wheels" / "big-1.0-py3-none-any.whl").open("wb") as file:
+        file.truncate(50_000_000_000)  # takes no room
+    with pytest.raises(ConfigError, match="are 50 GB") as raised:
+        planned(project, find_links="wheels")
+    assert raised.value.cause == "the largest: big-1.0-py3-none-any.whl 50.0 GB"
+
+
 #: Framework → what the target imports.
 FRAMEWORKS = {
     "torch": frozenset({"torch"}),

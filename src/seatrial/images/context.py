@@ -1,0 +1,153 @@
+"""The folder that goes with a user's own Dockerfile: how much of it the builder gets, and its .dockerignore.
+
+What seatrial builds itself needs none of this: its context holds the Dockerfile and the requirement files alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.images.dockerfile_parts import Dockerfile, Remark
+
+#: A context of this size is sent anew whenever a file in it changes; above the second, hardly anybody means it.
+_MUCH_BYTES, _TOO_MUCH_BYTES = 1_000_000_000, 10_000_000_000
+
+#: What most projects leave out; the names that are there are proposed.
+_USUAL = (
+    ".git",
+    ".venv",
+    "venv",
+    "node_modules",
+    "__pycache__",
+    ".seatrial",
+    "data",
+    "models",
+    "runs",
+    "wandb",
+    "mlruns",
+)
+
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """A line of .dockerignore: paths it matches, or, with ``!``, takes back."""
+
+    line: int
+    keeps: bool
+    matcher: re.Pattern[str]
+
+
+def context_remarks(file: Dockerfile, path: Path) -> Iterator[Remark]:
+    """What is wrong with the context of the Dockerfile at ``path``, when its folder is the context."""
+    folder = path.parent
+    copies = list(_copies(file))
+    if not copies:
+        return
+    ignore = next((each for each in (Path(f"{path}.dockerignore"), folder / ".dockerignore") if _is_there(each)), None)
+    patterns: list[_Pattern] = []
+    if ignore is not None:
+        try:
+            lines = ignore.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError as error:  # a link to itself, a folder
+            reason = f"{ignore.name} cannot be read: {error.strerror}"
+            yield Remark(1, "dockerignore", "error", reason, f"ls -l {ignore}", ignore)
+            return
+        yield from _bad_lines(lines, ignore)
+        patterns = _patterns(lines)
+    sizes = _sent(folder, patterns, {source for _, source in copies})
+    total, line = sum(sizes.values()), copies[0][0]
+    largest = sorted((row for row in sizes.items() if row[1] * 100 >= total), key=lambda row: -row[1])[:_NAMED]
+    named = ", ".join(f"{name} {size / 1e9:.1f} GB" for name, size in largest)
+    if total >= _MUCH_BYTES:
+        usual = [name for name, _ in largest if name in _USUAL] or [largest[0][0]]
+        yield Remark(
+            line,
+            "context-size",
+            "error" if total >= _TOO_MUCH_BYTES else "warning",
+            f"the builder is sent {total / 1e9:.1f} GB of {folder.resolve()}: {named}",
+            f"in .dockerignore: {' '.join(usual)}   # and mount them when it runs",
+        )
+    elif ignore is None and (there := [name for name in _USUAL if name in sizes]):
+        yield Remark(
+            line,
+            "dockerignore",
+            "hint",
+            f"there is no .dockerignore: {', '.join(there)} go into the image",
+            f"printf '%s\\n' {' '.join(there)} > .dockerignore",
+        )
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_symlink() or path.exists()  # a link that leads nowhere is there
+
+
+def _copies(file: Dockerfile) -> Iterator[tuple[int, str]]:
+    """(line, source) of what COPY and ADD take out of the context."""
+    for each in file.instructions:
+        if each.name not in ("COPY", "ADD") or "--from=" in each.value:
+            continue
+        words = [word.strip("\"'[],") for word in each.value.split() if not word.startswith("--")]
+        for source in words[:-1]:
+            if "://" not in source and not source.startswith("<<"):
+                yield each.line, os.path.normpath(source).lstrip("/")
+
+
+def _bad_lines(lines: list[str], ignore: Path) -> Iterator[Remark]:
+    for number, line in enumerate(lines, 1):
+        pattern = line.strip().lstrip("!")
+        if pattern.startswith("#") or not f"{os.path.normpath(pattern)}/".startswith("../"):
+            continue
+        reason = f"{line.strip()} leads out of the context: it matches nothing"
+        yield Remark(number, "dockerignore", "error", reason, "write paths as seen from the context's folder", ignore)
+
+
+def _patterns(lines: list[str]) -> list[_Pattern]:
+    """As the builder reads them. Source: docs.docker.com/build/concepts/context/#dockerignore-files."""
+    found = []
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if text and not text.startswith("#"):
+            path = os.path.normpath(text.lstrip("!").strip()).lstrip("/")
+            found.append(_Pattern(number, text.startswith("!"), re.compile(_as_regex(path) + "(/.*)?")))
+    return found
+
+
+def _as_regex(pattern: str) -> str:
+    """``**`` any folders, ``*`` and ``?`` within a name, ``[…]`` one of."""
+    parts = re.split(r"(\*\*/?|\*|\?|\[[^\]]+\])", pattern)
+    words = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(words.get(part) or (part if part.startswith("[") else re.escape(part)) for part in parts)
+
+
+def _sent(folder: Path, patterns: list[_Pattern], sources: set[str]) -> dict[str, int]:
+    """Bytes by topmost name of what the sources take and no pattern leaves out. Links are sent as links."""
+    wanted = [re.compile(_as_regex(source) + "(/.*)?") for source in sources]
+    whole = bool({".", "*"} & sources)
+    sizes: dict[str, int] = {}
+    keeps = any(pattern.keeps for pattern in patterns)
+    for parent, folders, files in os.walk(folder):
+        inside = Path(parent).relative_to(folder)
+        for name in files:
+            place = inside / name
+            taken = whole or any(each.fullmatch(place.as_posix()) for each in wanted)
+            if taken and not _ignored(place, patterns):
+                size = (folder / place).lstat().st_size
+                sizes[place.parts[0]] = sizes.get(place.parts[0], 0) + size
+        if not keeps:
+            folders[:] = [each for each in folders if not _ignored(inside / each, patterns)]
+    return sizes
+
+
+def _ignored(place: Path, patterns: list[_Pattern]) -> bool:
+    """The last line that matches decides."""
+    ignored = False
+    for pattern in patterns:
+        if pattern.matcher.fullmatch(place.as_posix()):
+            ignored = not pattern.keeps
+    return ignored
