@@ -41,7 +41,6 @@ from seatrial.job.plan import Choice, ImagePlan
 from seatrial.stack.machine import Machine, parse_target
 from seatrial.stack.resolve import Stack
 
-
 #: Three times what torch for GPUs and its packages are as wheels (2.6 GB for CUDA 13.0), and room.
 _MOST_WHEEL_BYTES = 10_000_000_000
 
@@ -286,7 +285,7 @@ def _wheels(job: Job) -> tuple[Path, ...]:
             f"seatrial.toml: image.find_links: the wheels in {folder} are {sum(sizes.values()) / 1e9:.0f} GB, all of "
             "which the builder would be sent",
             cause=f"the largest: {', '.join(f'{name} {size / 1e9:.1f} GB' for name, size in largest)}",
-            run=f"pip download -d FOLDER -r requirements.txt --find-links {folder}   # a folder of what is needed alone",
+            run=f"pip download -d FOLDER -r requirements.txt --find-links {folder}   # what is needed alone",
         )
     return wheels
 
