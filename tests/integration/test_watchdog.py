@@ -29,6 +29,31 @@ def test_a_hang_is_told_on_the_terminal_in_the_receipt_and_to_the_command(local_
     assert told.read_text() == "hang\n"
 
 
+FULL = """
+import time
+open("/dev/shm/x", "wb").write(b"x" * 61_000_000)
+time.sleep(2.5)
+kept = bytearray(118_000_000)
+for page in range(0, len(kept), 4096):
+    kept[page] = 1
+time.sleep(3)
+"""
+
+
+def test_what_runs_full_in_a_container_is_told_before_it_is(container_project):
+    container_project.write("train.py", FULL)
+    container_project.write(
+        "seatrial.toml",
+        'gpus = "none"\nshm_size = "64MB"\nmemory = "200MB"\n[watch]\n'
+        "command = 'echo \"$SEATRIAL_FINDING_ID\" >> /workspace/told'\n",
+    )
+    ended = container_project.run("train.py", "--image", "python:3.11-slim-bookworm")
+    told = ["shared-memory-nearly-full", "host-memory-nearly-full"]
+    assert (container_project.folder / "told").read_text().split() == told
+    assert [finding["id"] for finding in container_project.receipt()["findings"]] == told
+    assert "warning: /dev/shm is nearly full (95 % of /dev/shm in use)" in ended.stderr
+
+
 def test_the_webhooks_url_is_posted_to_and_written_down_nowhere(local_project):
     posted = []
 
