@@ -32,7 +32,7 @@ from seatrial.images.dockerfile import (
 )
 from seatrial.images.project import Needs, project_needs
 from seatrial.images.recipes import recipe_requirements
-from seatrial.images.requirements import Requirements, checked_requirement
+from seatrial.images.requirements import Requirements, canonical_name, checked_requirement
 from seatrial.images.settle import Settled, settle
 from seatrial.images.slim import slimmer_bytes, slimming_for
 from seatrial.images.wheel import WHEEL_NAME, wheel_bytes
@@ -250,7 +250,11 @@ def image_needs(job: Job, imports: frozenset[str]) -> Needs:
     if not further:
         return needs
     reason = f"{needs.reason}; image.requirements adds {', '.join(further)}"
-    return replace(needs, requirements=needs.requirements + Requirements(lines=further), reason=reason)
+    named = {canonical_name(line) for line in further}
+    open_names = {line for line in needs.requirements.lines if re.fullmatch(r"[\w.-]+", line)}
+    lines = (line for line in needs.requirements.lines if line not in open_names or canonical_name(line) not in named)
+    requirements = replace(needs.requirements, lines=(*lines, *further))
+    return replace(needs, requirements=requirements, reason=reason)
 
 
 def _compiler(compiles: bool) -> tuple[Choice, ...]:

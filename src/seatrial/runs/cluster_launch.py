@@ -19,6 +19,7 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan, Plan
 from seatrial.job.script import ScriptFacts
 from seatrial.runs import cluster_memory
+from seatrial.runs.cluster_machine import cluster_machine
 from seatrial.runs.cluster_planning import make_cluster_plan
 from seatrial.runs.facts import HostFacts
 
@@ -39,14 +40,17 @@ def plan_for_cluster(job: Job, run_id: str, script: ScriptFacts, host: HostFacts
     Raises SeatrialError: no cluster, or it cannot do what is asked.
     """
     facts, seen = _survey(job, host, offline=offline)
-    cpu_only = GpuRequest.parse(job.gpus).kind == "none" or (
-        GpuRequest.parse(job.gpus).kind == "auto" and not any(node.allocatable for node in facts.nodes or ())
+    request = GpuRequest.parse(job.gpus)
+    cpu_only = request.kind == "none" or (
+        request.kind == "auto" and not any(node.allocatable for node in facts.nodes or ())
     )
     image, image_choices = plan_image(
         job,
         imports=frozenset(script.imports),
         compiles=script.compiler_evidence is not None,
         cpu_only=cpu_only,
+        machine=cluster_machine(facts, job.kubernetes.node_selector),
+        multi_gpu=request.kind == "all" or (request.count or 0) > 1 or script.multi_gpu_evidence is not None,
     )
     if not image.build:
         image = _ready(job, image, host.environ)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from seatrial.errors import ConfigError, TargetError, UsageError
+from seatrial.errors import ConfigError, GpuContractError, TargetError, UsageError
 from seatrial.images.plan import pip_conf, plan_image
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
@@ -102,6 +102,14 @@ def test_a_folder_of_wheels_goes_into_the_build(project: Path, snapshot: Snapsho
     plan, _ = planned(project, find_links=str(wheel.parent))
     assert plan.context_files == {"wheels/thing-1.0-py3-none-any.whl": str(wheel)}
     assert text_of(plan) == snapshot
+
+
+def test_image_requirements_say_more_than_an_import(project: Path) -> None:
+    plan, _ = planned(project, built_for="driver=580.95,gpu=h100", requirements=("torch==2.12.0",))
+    assert plan.stack["torch"] == "2.12.0"
+    assert plan.context_texts["requirements.txt"].count("torch") == 1
+    with pytest.raises(GpuContractError, match=r"535\.129"):
+        planned(project, built_for="driver=535.129,gpu=A4000", requirements=("torch==2.13.0+cu130",))
 
 
 def test_a_folder_of_too_many_wheels_is_not_sent(project: Path) -> None:

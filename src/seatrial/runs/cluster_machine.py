@@ -1,0 +1,41 @@
+"""What a cluster's nodes say of their GPUs and driver, as the machine that an image is built for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from packaging.version import Version
+
+from seatrial.backends.kubernetes.survey import ClusterFacts, Node
+from seatrial.stack.machine import Machine, this_machine
+
+#: Labels of NVIDIA's GPU feature discovery: of 0.17 and later, and of those before.
+#: Source: github.com/NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery/README.md.
+_PRODUCT, _MAJOR, _MINOR = "nvidia.com/gpu.product", "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor"
+_DRIVER = "nvidia.com/cuda.driver-version.full"
+_DRIVER_PARTS = ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor", "nvidia.com/cuda.driver.rev")
+
+
+def cluster_machine(facts: ClusterFacts, node_selector: Mapping[str, str]) -> Machine:
+    """The kinds of GPUs on the nodes that the pods may land on, and the oldest driver there.
+
+    Nodes without the labels of GPU feature discovery say nothing; without any, no rule about GPUs is applied.
+    """
+    nodes = [node for node in facts.nodes or () if node.capacity and node_selector.items() <= node.labels.items()]
+    kinds = sorted({(node.labels[_PRODUCT], _capability(node)) for node in nodes if _PRODUCT in node.labels}, key=str)
+    machine = this_machine(_oldest(_driver(node) for node in nodes), kinds)
+    return Machine(machine.driver, machine.gpus, "the cluster")
+
+
+def _capability(node: Node) -> str | None:
+    major, minor = node.labels.get(_MAJOR), node.labels.get(_MINOR)
+    return f"{major}.{minor}" if major and minor else None
+
+
+def _driver(node: Node) -> str | None:
+    parts = [node.labels.get(name, "") for name in _DRIVER_PARTS]
+    return node.labels.get(_DRIVER) or ".".join(filter(None, parts)) or None
+
+
+def _oldest(drivers: Iterable[str | None]) -> str | None:
+    return min((driver for driver in drivers if driver), key=Version, default=None)
