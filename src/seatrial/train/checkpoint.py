@@ -90,11 +90,19 @@ def load(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise CheckpointError(f"cannot read the checkpoint {path}: {reason}") from error
+        raise CheckpointError(f"cannot read the checkpoint {path}: {_reason(error)}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} is no checkpoint of seatrial: it holds a {type(state).__name__}")
     return state
+
+
+def _reason(error: Exception) -> str:
+    """In place of torch's advice, which is for other cases."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, pickle.UnpicklingError):
+        return "it is no checkpoint of seatrial"
+    return "the file is truncated or damaged"
 
 
 def load_newest(place: Path, note: Callable[[str], object]) -> dict[str, Any]:
@@ -132,7 +140,9 @@ def load_model(model: torch.nn.Module, saved: Mapping[str, torch.Tensor], origin
     ]
     if problems:
         shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
-        raise CheckpointError(f"{origin} is of another model: {shown}")
+        raise CheckpointError(
+            f"{origin} is of another model: {shown}", fix="the recipe and options that saved it, or leave --resume out"
+        )
     model.load_state_dict(dict(saved))
 
 

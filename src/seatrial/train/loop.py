@@ -197,6 +197,11 @@ def read_losses(step: Step, epoch: int, done: int) -> Tensor:
 def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str], None]) -> tuple[int, int]:
     """Put a checkpoint's state into the step; the epoch and the step in it to go on with. Raises CheckpointError."""
     state = load_newest(place, note)
+    if "model" not in state:
+        raise CheckpointError(
+            f"{place} is no checkpoint: it holds a model's weights and not how its training stood",
+            fix="--resume with a folder of checkpoints",
+        )
     load_model(step.model, state["model"], str(place))
     step.load_optimizer(state["optimizer"])
     if state["scaler"]:

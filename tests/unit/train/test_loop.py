@@ -79,6 +79,26 @@ def test_a_checkpoint_of_another_model(make_step: Make, tmp_path: Path) -> None:
         )
 
 
+def test_a_model_is_no_checkpoint(make_step: Make, tmp_path: Path) -> None:
+    torch.save(make_step().model.state_dict(), tmp_path / "mnist.pth")
+    with pytest.raises(CheckpointError, match="is no checkpoint: it holds a model's weights"):
+        train(make_step(), resume=tmp_path / "mnist.pth")
+
+
+def test_a_truncated_checkpoint_gives_way_to_the_one_before_and_is_named(
+    make_step: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(make_step(), 2, checkpoints=tmp_path)
+    newest = checkpoints(tmp_path)[0]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    train(make_step(), 2, resume=tmp_path)
+    said = capsys.readouterr().out
+    assert (
+        f"cannot read the checkpoint {newest}: the file is truncated or damaged; going back to the one before" in said
+    )
+    assert "resumed from" in said and "epoch 2, step 0" in said
+
+
 def test_a_graph_on_a_cpu_falls_back_with_the_reason(make_step: Make, capsys: pytest.CaptureFixture[str]) -> None:
     graph = train(make_step(), engine="graph").losses
     assert "no CUDA graph on a CPU; steps run eagerly" in capsys.readouterr().out
