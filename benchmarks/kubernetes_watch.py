@@ -1,4 +1,4 @@
-"""What watching costs: 1,000 pods of one run on a real API server, their changes and events, and the watcher's CPU time.
+"""What watching costs: 1,000 pods of one run on a real API server, their changes and events; the watcher's CPU time.
 
     KUBECONFIG=… python benchmarks/kubernetes_watch.py [--pods 1000] [--seconds 20] [--rate 20]
 

@@ -13,7 +13,7 @@ from typing import Literal
 from seatrial.backends.container import AGENT_GRACE_S, SHM_BYTES_PER_GPU
 from seatrial.backends.env_file import read_env_file
 from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, node_variable, rendezvous
-from seatrial.backends.kubernetes.survey import OPERATORS, ClusterFacts
+from seatrial.backends.kubernetes.survey import CONTROLLERS, OPERATORS, ClusterFacts
 from seatrial.errors import GpuContractError, GpuRequestError, UsageError
 from seatrial.events import WEBHOOK_SECRET
 from seatrial.images.code_layer import with_code
@@ -168,7 +168,13 @@ def make_cluster_plan(
         cluster=cluster,
         agent=agent,
         choices=(kind_choice, gpus.choice, code_choice, launcher_choice, _restart_choice(restarts, models)),
-        warnings=(*gpus.warnings, *facts.unread, *_image_warnings(job, image), *_volume_warnings(models, options.data)),
+        warnings=(
+            *gpus.warnings,
+            *_kind_warnings(kind, facts),
+            *facts.unread,
+            *_image_warnings(job, image),
+            *_volume_warnings(models, options.data),
+        ),
         git_commit=git_commit(job.project),
     )
 
@@ -209,8 +215,10 @@ def _kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
     """Raises UsageError when the operator of the kind asked for is not there."""
     asked = job.kubernetes.kind
     if asked == "auto":
-        kind: Kind = facts.operators[0] if facts.operators else "job"
-        reason = f"the cluster has the CRD of {kind}" if facts.operators else "no Kubeflow operator is there"
+        acting = [kind for kind in facts.operators if kind not in facts.idle]
+        kind: Kind = acting[0] if acting else "job"
+        without = f"the CRD of {facts.idle[0]} is there, its controller is not" if facts.idle else ""
+        reason = f"the cluster has the CRD of {kind}" if acting else without or "no Kubeflow operator is there"
     else:
         kind, reason = asked, f"--kind {asked}"
         if kind in OPERATORS and facts.git_version != "unknown" and kind not in facts.operators:
@@ -225,6 +233,13 @@ def _kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
             "; an Indexed Job" if facts.indexed else f"; one Job a node, since {facts.git_version} has no Indexed Jobs"
         )
     return kind, Choice(what="kind", value=kind, reason=reason)
+
+
+def _kind_warnings(kind: Kind, facts: ClusterFacts) -> tuple[str, ...]:
+    if kind not in facts.idle:
+        return ()
+    nobody = f"No Deployment {CONTROLLERS[kind]} is there, so nothing may act on a {kind}"
+    return (f"{nobody}; --kind job needs none",)
 
 
 def _gpus(job: Job, facts: ClusterFacts) -> _Gpus:

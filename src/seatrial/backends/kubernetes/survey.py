@@ -31,6 +31,10 @@ OPERATORS: dict[Kind, tuple[str, str, str]] = {
 }
 
 
+#: Kind → the Deployment of its controller, as both operators' manifests name it.
+CONTROLLERS: dict[Kind, str] = {"pytorchjob": "training-operator", "trainjob": "kubeflow-trainer-controller-manager"}
+
+
 @dataclass(frozen=True)
 class Node:
     """A node's GPUs: ``capacity`` as the device plugin reported, ``allocatable`` those that are healthy."""
@@ -52,6 +56,7 @@ class ClusterFacts:
     Attributes:
         version: ``(1, 29)``; git_version as the server prints it.
         operators: kinds whose CRD is there.
+        idle: those of them whose controller is not: their objects would be stored, and nothing would come of them.
         nodes: None when they may not be listed: then nothing is said about capacity.
         unread: sentences about what could not be read.
     """
@@ -61,6 +66,7 @@ class ClusterFacts:
     namespace: str = "default"
     context: str | None = None
     operators: tuple[Kind, ...] = ()
+    idle: tuple[Kind, ...] = ()
     nodes: tuple[Node, ...] | None = None
     unread: tuple[str, ...] = ()
 
@@ -74,21 +80,24 @@ class ClusterFacts:
 
 
 def survey(cluster: Cluster, gpu_resource: str = "nvidia.com/gpu") -> ClusterFacts:
-    """Ask the cluster, all at once. Raises EngineUnavailableError when it does not answer."""
+    """Ask the cluster. Raises EngineUnavailableError when it does not answer."""
     return cluster.call(_survey(cluster, gpu_resource))
 
 
 async def _survey(cluster: Cluster, gpu_resource: str) -> ClusterFacts:
     version = await cluster.request("GET", "/version")  # signs in, and tells whether there is anybody
-    (nodes, unread), found = await asyncio.gather(
-        _nodes(cluster, gpu_resource), asyncio.gather(*(_has_crd(cluster, kind) for kind in OPERATORS))
-    )
+    found = await asyncio.gather(*(_has_crd(cluster, kind) for kind in OPERATORS))
+    operators = tuple(kind for kind, there in zip(OPERATORS, found, strict=True) if there)
+    # One after the other: kr8s signs in again after a 403, and requests beside it then have no address (kr8s 0.20).
+    nodes, unread = await _nodes(cluster, gpu_resource)
+    idle = [kind for kind in operators if await _is_idle(cluster, kind)]
     return ClusterFacts(
         version=(_number(version["major"]), _number(version["minor"])),
         git_version=version["gitVersion"],
         namespace=await cluster.its_namespace(),
         context=await cluster.its_context(),
-        operators=tuple(kind for kind, there in zip(OPERATORS, found, strict=True) if there),
+        operators=operators,
+        idle=tuple(idle),
         nodes=nodes,
         unread=unread,
     )
@@ -128,6 +137,17 @@ async def _has_crd(cluster: Cluster, kind: Kind) -> bool:
     except SeatrialError:
         return False
     return any(resource["name"] == plural for resource in found.get("resources", []))
+
+
+async def _is_idle(cluster: Cluster, kind: Kind) -> bool:
+    """Whether it is certain that nothing acts on this kind: no namespace has its controller's Deployment."""
+    try:
+        found = await cluster.request(
+            "GET", "/apis/apps/v1/deployments", params={"fieldSelector": f"metadata.name={CONTROLLERS[kind]}"}
+        )
+    except SeatrialError:  # may not be listed
+        return False
+    return not found["items"]
 
 
 def _number(text: str) -> int:
