@@ -46,10 +46,11 @@ def versions(data):
 
 
 def baseline_mnist(data):
-    """The tutorial's MNIST: one epoch with the default loader, two with four workers."""
+    """The tutorial's MNIST: five epochs with four workers, and one with the default loader: 9 s each on an H200."""
     runs = {}
-    for workers, epochs in ((0, 1), (4, 2)):
-        runs[f"workers {workers}"] = script("tutorial_mnist.py", data / "mnist", workers=workers, epochs=epochs)
+    for workers, epochs in ((4, 5), (0, 1)):
+        name = f"workers {workers}, epochs {epochs}"
+        runs[name] = script("tutorial_mnist.py", data / "mnist", workers=workers, epochs=epochs)
     return runs
 
 
