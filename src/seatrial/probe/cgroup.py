@@ -61,17 +61,21 @@ class Cgroup:
     def cpu_seconds(self) -> Optional[float]:
         """CPU time used by all processes of the cgroup, ended ones included."""
         if self.version == 2:
-            usage_us = _table(self._cpu, "cpu.stat").get("usage_usec")
-            return None if usage_us is None else usage_us / 1e6
+            return self.cpu()[0]
         usage_ns = _number(self._cpuacct, "cpuacct.usage")
         return None if usage_ns is None else usage_ns / 1e9
 
-    def cpu_periods(self) -> Optional[Tuple[int, int]]:
-        """(scheduler periods so far, those in which the quota stopped somebody), or None without a quota."""
+    def cpu(self) -> Tuple[Optional[float], Optional[Tuple[int, int]]]:
+        """(cpu_seconds, scheduler periods), in one reading.
+
+        The periods are (those so far, those in which the quota stopped somebody), or None without a quota.
+        """
         table = _table(self._cpu, "cpu.stat")
-        if not table.get("nr_periods"):
-            return None
-        return table["nr_periods"], table.get("nr_throttled", 0)
+        periods = (table["nr_periods"], table.get("nr_throttled", 0)) if table.get("nr_periods") else None
+        if self.version == 1:
+            return self.cpu_seconds(), periods
+        usage_us = table.get("usage_usec")
+        return None if usage_us is None else usage_us / 1e6, periods
 
     def cpu_quota_cores(self) -> Optional[float]:
         """The tightest CPU limit on the way up to the root, in cores, or None when there is none."""

@@ -73,14 +73,14 @@ class Container:
 
     def _look(self) -> "_Look":
         tree = self._tree.read()
-        cpu_seconds = self._cgroup.cpu_seconds() if self._own else None
+        cpu_seconds, cpu_periods = self._cgroup.cpu() if self._own else (None, None)
         memory_bytes = self._cgroup.memory_bytes() if self._own else None
         return _Look(
             read_s=time.monotonic(),
             cpu_seconds=sum(one.cpu_seconds for one in tree.values()) if cpu_seconds is None else cpu_seconds,
             memory_bytes=sum(one.rss_bytes for one in tree.values()) if memory_bytes is None else memory_bytes,
             tree=tree,
-            cpu_periods=self._cgroup.cpu_periods() if self._own else None,
+            cpu_periods=cpu_periods,
         )
 
     def _roles(self, before: "_Look", now: "_Look") -> Dict[str, Any]:

@@ -9,11 +9,11 @@ from seatrial.probe.container import Container
 from seatrial.probe.gpu import Gpu, GpuProcess
 from seatrial.probe.xid import XidWatch
 
-#: Reading energy and ECC takes 5.3 ms of CPU (measured on an H200, driver 580.159.04), the fast values 0.07 ms.
+#: Reading energy and ECC takes 5.8 ms of CPU (measured on an H200, driver 580.159.04: benchmarks/sample_cost.py).
 COUNTER_INTERVAL_S = 30.0
 
-#: Comparing GPM samples takes 2.3 ms of CPU there, however many metrics; so ten samples a second compare once in 2 s.
-GPM_INTERVAL_S = 2.0
+#: Comparing GPM samples takes 2.1 ms of CPU there, however many metrics; so ten samples a second compare once in 3 s.
+GPM_INTERVAL_S = 3.0
 
 
 class Sampler:
@@ -59,8 +59,8 @@ class Sampler:
     def sample(self) -> Dict[str, Any]:
         """Keys of one ``sample`` event, GPUs in the order asked for.
 
-        Energy and ECC are read every COUNTER_INTERVAL_S, and null in between. GPM values are as old as gpm_interval_s,
-        the container's as container.INTERVAL_S.
+        Energy and ECC are read every COUNTER_INTERVAL_S, and null in between. GPM values are as old as gpm_interval_s;
+        temperature, clocks, throttling and the container's as a second. All else is read each time.
         """
         with_counters = time.monotonic() >= self._counters_due_s
         if with_counters:

@@ -78,9 +78,9 @@ def test_nothing_mounted_is_all_none(tmp_path):
 def test_periods_in_which_the_quota_stopped_somebody(tmp_path):
     root = tmp_path / "cgroup"
     write(root, cgroup__controllers="cpu\n", cpu__stat="usage_usec 1\nnr_periods 200\nnr_throttled 50\n")
-    assert Cgroup(root=str(root), proc=proc_with(tmp_path, "0::/\n")).cpu_periods() == (200, 50)
+    assert Cgroup(root=str(root), proc=proc_with(tmp_path, "0::/\n")).cpu()[1] == (200, 50)
     old = tmp_path / "v1"
     write(old / "cpu", cpu__stat="nr_periods 10\nnr_throttled 1\nthrottled_time 5\n")
-    assert Cgroup(root=str(old), proc=proc_with(tmp_path, "1:cpu:/\n")).cpu_periods() == (10, 1)
+    assert Cgroup(root=str(old), proc=proc_with(tmp_path, "1:cpu:/\n")).cpu()[1] == (10, 1)
     write(old / "cpu", cpu__stat="nr_periods 0\nnr_throttled 0\n")
-    assert Cgroup(root=str(old), proc=proc_with(tmp_path, "1:cpu:/\n")).cpu_periods() is None
+    assert Cgroup(root=str(old), proc=proc_with(tmp_path, "1:cpu:/\n")).cpu()[1] is None

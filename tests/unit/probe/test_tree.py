@@ -1,6 +1,7 @@
 """The incremental tree against the full reading: children that come and go, strangers, PIDs given again."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,3 +68,20 @@ def test_a_zombie_does_not_count_and_its_children_do_after_they_are_inherited(tm
     a_process(tmp_path, 6, 5, state="Z")
     a_process(tmp_path, 7, 5)
     assert list(looked_at.read()) == [7]
+
+
+def test_while_no_pid_is_given_nobody_is_looked_for(tmp_path):
+    for pid, parent in ((5, 1), (6, 5)):
+        a_process(tmp_path, pid, parent)
+    (tmp_path / "loadavg").write_text("0.1 0.2 0.3 1/80 6\n")
+    looked_at = Tree(5, with_root=False, proc_folder=str(tmp_path))
+    assert list(looked_at.read()) == [6]
+    a_process(tmp_path, 7, 5)
+    assert list(looked_at.read()) == [6]
+    (tmp_path / "loadavg").write_text("0.1 0.2 0.3 1/80 7\n")
+    assert list(looked_at.read()) == [6, 7]
+    shutil.rmtree(tmp_path / "6")
+    assert list(looked_at.read()) == [7]
+    (tmp_path / "loadavg").write_text("0.00 0.00 0.00 0/0 0\n")  # a kernel that does not tell
+    a_process(tmp_path, 8, 5)
+    assert list(looked_at.read()) == [7, 8]
