@@ -24,6 +24,7 @@ def make_header(case: Case, now: float) -> Header:
         git_commit=plan.git_commit,
         backend=plan.backend,
         host=_text(launched, "host") or (_text(agent, "hostname") if plan.backend == "local" else None),
+        part=_part(case),
         device=_device(case),
         gpus=tuple(
             ReceiptGpu(
@@ -46,6 +47,14 @@ def make_header(case: Case, now: float) -> Header:
         started_at=next((t for m in evidence.moments if (t := number(m.keys.get("t"))) is not None), None),
         judged_at=now,
     )
+
+
+def _part(case: Case) -> str | None:
+    """Each of several hosts writes a receipt of its own; on a cluster there is one for all."""
+    agent = case.plan.agent
+    if agent.node_rank is None:
+        return None
+    return f"node {agent.node_rank} of {', '.join(case.plan.job.hosts)}; together: {agent.rendezvous_id}"
 
 
 def _device(case: Case) -> Literal["gpu", "cpu", "cpu-fallback"]:

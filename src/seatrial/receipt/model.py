@@ -40,6 +40,7 @@ class Header(Record):
 
     Attributes:
         target: as one would type it. git_commit: of the project.
+        part: which node of several hosts this was, and by what all their receipts are known as one run.
         device: ``gpu``, ``cpu`` (asked for), or ``cpu-fallback`` (``--gpus auto`` found no GPU).
         injection: how the GPUs came in (Plan.injection).
         driver, cuda: of the host's NVIDIA driver: its version and the newest CUDA it runs.
@@ -53,6 +54,7 @@ class Header(Record):
     git_commit: str | None = None
     backend: str
     host: str | None = None
+    part: str | None = None
     device: Literal["gpu", "cpu", "cpu-fallback"]
     gpus: tuple[ReceiptGpu, ...] = ()
     injection: str

@@ -46,6 +46,7 @@ def header_rows(receipt: Receipt) -> list[Row]:
         ("run", header.run_id + (f" ({header.name})" if header.name else "")),
         ("commit", header.git_commit),
         ("where", header.backend + (f" on {header.host}" if header.host else "")),
+        ("node", header.part),
         ("device", _DEVICE.get(header.device)),
         *[(f"GPU {gpu.index}", _gpu(gpu)) for gpu in header.gpus],
         ("GPU access", _INJECTION.get(header.injection, header.injection) if header.gpus else None),

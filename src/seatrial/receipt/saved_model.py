@@ -53,6 +53,8 @@ def judge_saved_model(case: Case) -> Judgement:
     if found and (patterns or case.models_folder):
         path = max(found, key=lambda file: file[2])[0]
         return Judgement("fail", f"{_shown(path, folders)} is there, but older than this run", wanted, "no new file")
+    if case.plan.agent.node_rank is not None:
+        return Judgement("not judged", "nothing was written here: rank 0 saves, and it may be on another of the hosts")
     if patterns or case.models_folder:
         where = f"in {_shown(case.models_folder, folders[1:])} or " if case.models_folder else ""
         return Judgement("fail", f"nothing of the kind was written {where}in the project", wanted, "no new file")
