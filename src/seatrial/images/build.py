@@ -21,6 +21,7 @@ from seatrial.errors import DiskError, EngineUnavailableError, ImageError
 from seatrial.images.dockerfile import PIP_SECRET, SLIMMER
 from seatrial.images.failure import explain, readable
 from seatrial.images.slim import slimmer_bytes
+from seatrial.images.space import check_space
 from seatrial.images.wheel import wheel_bytes
 from seatrial.job.plan import ImagePlan
 
@@ -71,7 +72,7 @@ def build(
     Raises:
         ImageError: names the failing step, the reason in one sentence and the next command.
         EngineUnavailableError: no engine, or Docker without buildx.
-        DiskError: the context cannot be written.
+        DiskError: the context cannot be written, or the engine's disk has too little room for the image.
     """
     if image.dockerfile is None:
         raise ValueError(f"{image.tag} is a ready image; there is nothing to build")
@@ -80,6 +81,7 @@ def build(
     present = _inspect(client, image.tag)
     if present is None:
         _check_builder(client, engine)
+        check_space(image, engine, list(client_call or [engine]))
         with _context(image, pip_conf, scratch) as (context, secrets):
             _build(client, engine, image, context, secrets, progress, labels or {})
     image_id, size_bytes = present or _inspect(client, image.tag) or _vanished(image.tag)

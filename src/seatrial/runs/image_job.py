@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 from python_on_whales import DockerClient
 
 from seatrial.backends import table
-from seatrial.errors import DiskError, ImageError, UsageError
+from seatrial.errors import ImageError, UsageError
 from seatrial.images.build import BuildResult, build, image_size
 from seatrial.images.origin import origin_labels
 from seatrial.images.plan import pip_conf
@@ -28,14 +27,6 @@ from seatrial.system import command
 from seatrial.system.files import write_atomically
 
 Say = Callable[[str], None]
-
-#: Packages above the base, unpacked: torch 2.13.0 for the CPU and for CUDA 13.0, measured (docs/benchmarks.md). The
-#: builder stage and the final layer each hold them, and the download is a third of that again.
-_UNPACKED_BYTES = {"cpu": 950_000_000}
-_GPU_BYTES = 5_000_000_000
-
-#: Where the engine keeps its layers.
-_ROOT = {"docker": "{{.DockerRootDir}}", "podman": "{{.Store.GraphRoot}}"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +51,7 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
     """Plan, build, prove; with ``explain`` take it apart; with ``lock`` write the versions beside the project.
 
     Raises:
+        DiskError: it would not fit on the engine's disk.
         ImageError: it does not build, or what was built is not what was resolved, or it is over the budget.
         UsageError: there is no image to build for this job.
     """
@@ -69,7 +61,6 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
         what = f"the backend {plan.backend} has no image" if image is None else f"{image.tag} is ready as it is"
         raise UsageError(f"There is nothing to build: {what}", run="seatrial build … --on docker")
     call = table.client_call(plan.backend, environ)
-    _check_space(plan, call)
     result = build(
         image,
         engine=plan.backend,
@@ -100,23 +91,6 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
         _write_lock(built, call)
     _check_budget(built, call, machine)
     return built
-
-
-def _check_space(plan: Plan, call: list[str]) -> None:
-    """Room on the engine's disk for download, builder stage and final layer. Raises DiskError."""
-    assert plan.image is not None
-    needed = 2 * _UNPACKED_BYTES.get(plan.image.stack.get("build", ""), _GPU_BYTES) * 13 // 10
-    needed = needed if "build" in plan.image.stack else 1_000_000_000
-    root = command.run([*call, "info", "--format", _ROOT[plan.backend]], timeout_s=60).stdout.strip()
-    present = command.run([*call, "image", "inspect", plan.image.tag], timeout_s=60).exit_code == 0
-    if present or not root or not Path(root).is_dir():  # a virtual machine's or another host's disk is not seen here
-        return
-    free = shutil.disk_usage(root).free
-    if free < needed:
-        raise DiskError(
-            f"{plan.image.tag} takes about {needed / 1e9:.0f} GB to build; {root} has {free / 1e9:.1f} GB free",
-            run=f"{call[0]} system df; {call[0]} builder prune",
-        )
 
 
 def _machine(plan: Plan, environ: Mapping[str, str]) -> Machine | None:

@@ -131,7 +131,7 @@ FRAMEWORKS = {
 }
 
 
-@pytest.mark.parametrize("flavour", ["cpu", "slim", "base", "cudnn-runtime", "devel"])
+@pytest.mark.parametrize("flavour", ["cpu", "slim", "base", "runtime", "cudnn-runtime", "devel"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_framework_on_every_flavour(
     project: Path, framework: str, flavour: str, snapshot: SnapshotAssertion

@@ -77,3 +77,8 @@ def test_one_equals_sign_is_recognised(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         read(tmp_path, "torch=2.13.0\n")
     assert raised.value.cause == "one = where == is meant"
+
+
+def test_files_that_include_each_other_are_read_once(tmp_path: Path) -> None:
+    (tmp_path / "base.txt").write_text("-r requirements.txt\nnumpy\n")
+    assert read(tmp_path, "-r base.txt\nsix\n").lines == ("numpy", "six")
