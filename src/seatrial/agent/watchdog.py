@@ -53,6 +53,7 @@ class Watchdog:
         self._worked = False
         self._quiet_since_s: Optional[float] = None
         self._zombies_due_s = 0.0
+        self._dead: Set[Tuple[str, int]] = set()
 
     def look(self, sample: Dict[str, Any], now_s: Optional[float] = None) -> None:
         """Judge one ``sample`` event's keys. ``now_s`` is a monotonic clock."""
@@ -113,10 +114,15 @@ class Watchdog:
             self._once("hang", "", evidence)
 
     def _zombies(self) -> None:
+        """Dead at two looks: every process that ends is dead for the moment that the driver takes it apart in."""
+        before, self._dead = self._dead, set()
         for uuid in self._sampler.uuids:
             for listed in self._sampler.compute_processes(uuid) or []:
                 process = proc.read(listed.pid)
-                if process is not None and process.state == "Z" and listed.memory_bytes:
+                if process is None or process.state != "Z" or not listed.memory_bytes:
+                    continue
+                self._dead.add((uuid, listed.pid))
+                if (uuid, listed.pid) in before:
                     evidence = "PID %d holds %d bytes on %s" % (listed.pid, listed.memory_bytes, uuid)
                     self._once("zombie-holds-gpu-memory", "%s %d" % (uuid, listed.pid), evidence)
 

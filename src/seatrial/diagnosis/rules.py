@@ -182,9 +182,13 @@ def _evidence(seen: Signals) -> tuple[str, ...]:
     ]
     if (throttled := seen.host.get("cpu_throttled_pct", 0.0)) >= 1:
         host.append(f"CPU quota stopped it in {throttled:.0f} % of periods")
-    reasons = [f"{name} in {share:.0%} of samples" for name, share in sorted(seen.throttled.items()) if share >= 0.05]
+    reasons = [
+        f"{name.replace('sw_', '').replace('hw_', 'hardware ').replace('_', ' ')} in {100 * share:.0f} % of samples"
+        for name, share in sorted(seen.throttled.items())
+        if share >= 0.05
+    ]
     waits = [
-        f"{share:.0%} of the time spent waiting for {what}, by the script's own count"
+        f"{100 * share:.0f} % of the time spent waiting for {what}, by the script's own count"
         for share, what in ((seen.data_wait, "data"), (seen.communication_wait, "other ranks"))
         if share is not None
     ]

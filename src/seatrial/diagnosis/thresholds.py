@@ -16,11 +16,11 @@ IDLE_SM_PCT = 0.5
 STARVED_SM_PCT = 50.0
 
 #: A GPU that spends this share of memory cycles on transfers is bound by its memory.
-#: Measured on an H200 (2026-11-21): element-wise loops read 84 %, a bf16 matmul 15 %.
+#: Measured on an H200 (2026-11-21): element-wise loops read 76 to 88 %, a bf16 matmul 15 to 17 %.
 DRAM_BOUND_PCT = 60.0
 
 #: SMs at work this share of the time, with memory not full, are bound by arithmetic (or by latency inside kernels).
-#: Measured on an H200 (2026-11-21): bf16 matmul 82 % SM activity, 80 % tensor activity.
+#: Measured on an H200 (2026-11-21): bf16 matmul 82 to 96 % SM activity, 80 to 93 % tensor activity.
 COMPUTE_BOUND_SM_PCT = 70.0
 
 #: Tensor cores at work: above, mixed precision is in use; below, with SMs busy, it is worth trying.
@@ -31,8 +31,8 @@ TENSOR_USED_PCT = 10.0
 #: data that is on the GPU (receipt of 2026-11-21, 40 epochs) 98 % and 33 %, tensor cores 0.9 %, DRAM 2 %.
 LAUNCH_UTILIZATION_PCT = 20.0
 #: The same where the process that launches is busy all the time. Measured on an H200 (benchmarks/diagnosis.py,
-#: 2026-11-21): a loop of tiny kernels read 8.3 %, one that synchronises every step 6.7 %; a loader that works in the
-#: main process 0.5 %.
+#: 2026-11-21, two sessions): a loop of tiny kernels read 8.3 and 18 %, one that synchronises every step 6.7 and 19 %; a
+#: loader that works in the main process 0.5 and 0.7 %.
 MAIN_LAUNCH_UTILIZATION_PCT = 3.0
 LAUNCH_SM_OF_UTILIZATION = 0.5
 
@@ -46,6 +46,7 @@ WORKERS_ACTIVE_CORES = 0.3
 WAIT_SHARE = 0.3
 
 #: Scheduler periods in which the CPU quota stopped the container. Source of the meaning: kernel.org, sched-bwc.
+#: Measured beside an H200 (2026-11-21): 100 % under --cpus 0.5.
 CPU_THROTTLED_PCT = 25.0
 
 #: Two GPUs that exchange more than this each way are held up by it when their tensor cores rest.
@@ -55,7 +56,8 @@ NVLINK_BUSY_BYTES_PER_S = 60e9
 COMMUNICATION_UTILIZATION_PCT = 80.0
 COMMUNICATION_SM_PCT = 40.0
 
-#: Host memory → GPU. Measured on an H200 (2026-11-21): pageable copies read 7.4 GB/s; pinned ones reach 50 on PCIe 5.
+#: Host memory → GPU. Measured on an H200 (2026-11-21): pageable copies read 7.4 and 9.1 GB/s; pinned ones reach 50 on
+#: PCIe 5.
 PCIE_BUSY_BYTES_PER_S = 3e9
 
 #: Host memory near its limit: the kernel reclaims pages instead of letting the script work.

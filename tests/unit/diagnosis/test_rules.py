@@ -45,6 +45,13 @@ CASES = {
                                                        worker_cpu_cores=0, **BUSY)),
     "a sync every step": ("launch-bound", samples(utilization_pct=6.7, sm_activity_pct=0.3, workers=0,
                                                   worker_cpu_cores=0, **BUSY)),
+    # As measured the second time, without torch's optimizer in the step.
+    "a loop of tiny kernels, quicker": ("launch-bound", samples(utilization_pct=18, sm_activity_pct=0.8, workers=0,
+                                                                pcie_rx_bytes_per_s=1e8, worker_cpu_cores=0, **BUSY)),
+    "half a core": ("throttled", samples(utilization_pct=1.0, sm_activity_pct=0.06, cpu_throttled_pct=100,
+                                         cpu_quota_cores=0.5, main_cpu_cores=0.37, cpu_cores=0.44)),
+    "a loader as measured": ("data-bound", samples(utilization_pct=0.7, sm_activity_pct=0.06, worker_cpu_cores=1.44,
+                                                   workers=2, main_cpu_cores=0.15, cpu_cores=1.6)),
     "slow disk": ("data-bound", samples(utilization_pct=8, sm_activity_pct=5, worker_cpu_cores=0.05, **WAITS)),
     "pageable copies": ("host-memory-bound", samples(utilization_pct=35, sm_activity_pct=5,
                                                      pcie_rx_bytes_per_s=9e9, **BUSY)),
@@ -92,7 +99,7 @@ def test_workers_are_advised_within_the_quota():
 def test_what_the_script_says_comes_first():
     steps = [{"t": 100.0 + n, "data_s": 0.6, "flops": 2e14} for n in range(5)]
     found = diagnose(CASES["tiny kernels"][1], steps, "NVIDIA H200")
-    assert found.cause == "data-bound" and any("60% of the time" in line for line in found.evidence)
+    assert found.cause == "data-bound" and any("60 % of the time" in line for line in found.evidence)
     assert found.mfu == pytest.approx(2e14 / 9.89e14)
 
 
