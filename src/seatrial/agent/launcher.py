@@ -36,7 +36,11 @@ def _meeting(plan: Plan) -> List[str]:
 
 
 def interpreter(plan: Plan) -> str:
-    """The Python that runs the target, for checks that must see its packages."""
+    """The Python that runs the target, for checks that must see its packages.
+
+    A wrapper by another name counts where the plan says that a script stands behind it.
+    """
     before = plan.argv[: plan.script] if plan.script is not None else plan.argv[:1]
     pythons = [word for word in before if os.path.basename(word).startswith("python")]
-    return pythons[-1] if pythons else "python3"
+    wrappers = [word for word in before if not word.startswith("-")] if plan.script is not None else []
+    return (pythons or wrappers or ["python3"])[-1]

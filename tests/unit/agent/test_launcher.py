@@ -40,4 +40,5 @@ def test_several_nodes_meet_at_the_first():
 
 def test_interpreter_is_the_targets_own():
     assert interpreter(plan(["/entry.sh", "/opt/venv/bin/python3.12", "-u", "t.py"], 3)) == "/opt/venv/bin/python3.12"
+    assert interpreter(plan(["/guard/checked-python", "-u", "t.py"], 2)) == "/guard/checked-python"
     assert interpreter(plan(["/usr/bin/serve"], None)) == "python3"
