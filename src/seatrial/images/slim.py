@@ -71,7 +71,10 @@ def slimming_for(job: Job, stack: Stack, machine: Machine | None, *, compiles: b
             cause=f"this project uses {stack.wheel.framework if stack.wheel else 'no framework'}",
             run='in seatrial.toml: [image] slim = "files"',
         )
-    used = set(_used(job)) | ({"compile"} if compiles else set()) | ({"nccl"} if multi_gpu else set())
+    used = set(_used(job)) | ({"compile"} if compiles else set())
+    if job.target.kind == "recipe":
+        used.discard("nccl")  # recipes can, and do so with several ranks alone: that is known here
+    used |= {"nccl"} if multi_gpu or job.nodes > 1 else set()
     unused = sorted({*FEATURES, "compile"} - used)
     arguments += ["--unused", ",".join(unused)]
     shown = ", ".join(sorted(used)) or "none of them"

@@ -104,6 +104,18 @@ def test_a_folder_of_wheels_goes_into_the_build(project: Path, snapshot: Snapsho
     assert text_of(plan) == snapshot
 
 
+def test_a_recipe_keeps_nccl_for_several_gpus_alone(project: Path) -> None:
+    def unused(*, multi_gpu: bool, nodes: int) -> str:
+        options = ImageOptions(target="h100", slim="unused")
+        job = Job(project=project, target=Target(kind="recipe", value="mnist"), image=options, nodes=nodes)
+        plan, _ = plan_image(job, imports=frozenset(), compiles=False, cpu_only=False, multi_gpu=multi_gpu)
+        return str(plan.dockerfile)
+
+    assert "linalg,nccl,nvshmem" in unused(multi_gpu=False, nodes=1)
+    assert "linalg,nvshmem" in unused(multi_gpu=True, nodes=1)
+    assert "linalg,nvshmem" in unused(multi_gpu=False, nodes=2)
+
+
 def test_image_requirements_say_more_than_an_import(project: Path) -> None:
     plan, _ = planned(project, built_for="driver=580.95,gpu=h100", requirements=("torch==2.12.0",))
     assert plan.stack["torch"] == "2.12.0"
