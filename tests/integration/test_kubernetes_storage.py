@@ -1,0 +1,141 @@
+"""A cluster's storage for real: models on a claim, compared settings, a project's image through a registry."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli_project import CONFIG, Project
+from seatrial.backends.docker import Docker
+from seatrial.backends.kubernetes.client import Cluster
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
+
+IMAGE = "python:3.11-slim-bookworm"
+READY = f'[image]\nready = "{IMAGE}"\n'
+CLUSTER = '[kubernetes]\nkind = "job"\nuid = 1234\n'
+VOLUMES, CLAIMS = "/api/v1/persistentvolumes", "/api/v1/namespaces/default/persistentvolumeclaims"
+
+
+@pytest.fixture
+def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path) -> Iterator[Project]:
+    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+    yield made
+    made.clean()
+
+
+@pytest.fixture
+def claim(tmp_path: Path, cluster: Cluster) -> Iterator[tuple[str, Path]]:
+    """A claim's name, and the node's folder behind it."""
+    folder, name = tmp_path / "volume", "test-models"
+    folder.mkdir()
+    folder.chmod(0o777)
+    size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
+    volume = {"capacity": size, "accessModes": modes, "hostPath": {"path": str(folder)}, "storageClassName": name}
+    wanted = {"accessModes": modes, "storageClassName": name, "resources": {"requests": size}}
+    for path, kind, spec in ((VOLUMES, "PersistentVolume", volume), (CLAIMS, "PersistentVolumeClaim", wanted)):
+        cluster.create(path, {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": spec})
+    yield name, folder
+    cluster.delete(f"{CLAIMS}/{name}")
+    cluster.delete(f"{VOLUMES}/{name}")
+
+
+def test_settings_are_compared_and_models_fetched_from_a_claim(
+    project: Project, claim: tuple[str, Path], tmp_path: Path
+) -> None:
+    name, folder = claim
+    project.write("seatrial.toml", f'{READY}{CLUSTER}models = "pvc:{name}/alice"\n')
+    project.write(
+        "train.py",
+        "import argparse, json, os\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"
+        "lr = parser.parse_args().lr\nopen(f'/models/{lr}.pt', 'w').write('weights')\n"
+        "with open(os.environ['SEATRIAL_EVENTS'], 'a') as events:\n"
+        "    print(json.dumps({'step': 1, 'loss': lr * 2}), file=events)\n",
+    )
+    words = ("sweep", "train.py", "--set", "lr=0.1,0.3", "--on", "k8s", "--gpus", "none", "--parallel", "2", "--json")
+    table = json.loads(project.cli(*words).stdout)
+    results = table["results"] if isinstance(table, dict) else table
+    assert [(one["settings"]["lr"], one["metrics"]["loss"], one["exit_code"]) for one in results] == [
+        ("0.1", 0.2, 0),
+        ("0.3", 0.6, 0),
+    ]
+    assert (folder / "alice" / "0.3.pt").stat().st_uid == 1234
+    saved = [one for one in project.receipt()["criteria"] if one["id"] == "model-saved"]
+    assert saved[0]["verdict"] == "pass" and f"pvc:{name}/alice" in saved[0]["evidence"]
+    fetched = tmp_path / "fetched"
+    project.cli("runs", "cp", f"{results[1]['run_id']}:0.3.pt", str(fetched))
+    assert (fetched / "0.3.pt").read_text() == "weights"
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """Debian's docker-registry on a free port: ``127.0.0.1:PORT``."""
+    program = shutil.which("docker-registry")
+    if program is None:
+        pytest.skip("docker-registry is not installed (Debian: apt-get install docker-registry)")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = tmp_path / "registry.yml"
+    storage = f"storage: {{filesystem: {{rootdirectory: {tmp_path / 'registry'}}}}}"
+    config.write_text(f"version: 0.1\n{storage}\nhttp: {{addr: {address}}}\n")
+    with (tmp_path / "registry.log").open("wb") as log:
+        server = subprocess.Popen([program, "serve", str(config)], stdout=log, stderr=log)
+    try:
+        deadline_s = time.monotonic() + 20
+        while not _answers(address):
+            assert time.monotonic() < deadline_s and server.poll() is None, (tmp_path / "registry.log").read_text()
+            time.sleep(0.1)
+        yield address
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _answers(address: str) -> bool:
+    try:
+        return bool(urllib.request.urlopen(f"http://{address}/v2/", timeout=2).status == 200)
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_project_goes_through_a_registry(project: Project, registry: str, docker_backend: Docker) -> None:
+    project.write("seatrial.toml", f'{CONFIG}ready = "{IMAGE}"\n{CLUSTER}registry = "{registry}/me"\n')
+    project.write("helper.py", "WORD = 'packed'\n")
+    project.write("train.py", "import helper\nprint(helper.WORD)\n")
+    ended = project.run("train.py", "--gpus", "none")
+    try:
+        assert project.output() == "packed\n", ended.stderr
+        assert f"pushing {registry}/me/project:" in ended.stderr
+        image = project.receipt()["header"]["image"]
+        repository, _, tag = image["tag"].removeprefix(f"{registry}/").rpartition(":")
+        wanted = "application/vnd.docker.distribution.manifest.v2+json"
+        request = urllib.request.Request(
+            f"http://{registry}/v2/{repository}/manifests/{tag}", method="HEAD", headers={"Accept": wanted}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert image["digest"] == answer.headers["Docker-Content-Digest"]
+    finally:
+        tag = project.receipt()["header"]["image"]["tag"]
+        subprocess.run([*docker_backend.call, "image", "rm", "--force", tag], capture_output=True)
+
+
+@pytest.mark.slow
+def test_a_registry_that_is_not_there(project: Project, docker_backend: Docker) -> None:
+    project.write("seatrial.toml", f'{CONFIG}ready = "{IMAGE}"\n{CLUSTER}registry = "127.0.0.1:1/me"\n')
+    project.write("helper.py", "")
+    project.write("train.py", "import helper\n")
+    ended = project.run("train.py", "--gpus", "none", exit_code=None)
+    assert ended.returncode == 5 and "cannot be pushed" in ended.stderr and "docker login 127.0.0.1:1" in ended.stderr
+    listing = [*docker_backend.call, "images", "--quiet", "--filter", "reference=127.0.0.1:1/*/*"]
+    for image in subprocess.run(listing, capture_output=True, text=True).stdout.split():
+        subprocess.run([*docker_backend.call, "image", "rm", "--force", image], capture_output=True)
