@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -38,16 +39,22 @@ WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
 BATCHES = (64, 128, 256, 512, 1024, 2048, 4096)
 #: A larger batch must be this much faster to be picked: within it the smaller one trains better per example.
 WORTH = 1.05
+#: Under this name recipes on a GPU report it with every epoch.
+MEMORY = "gpu_memory_reserved_bytes"
 
 
 @dataclass
 class Way:
-    """One way to run and what was measured; times are medians over ``runs``."""
+    """One way to run and what was measured; times are medians over ``runs``.
+
+    ``ranks`` are processes that torchrun starts; ``gpus``, what the throughput is shared by.
+    """
 
     name: str
     options: list[str]
     env: dict[str, str] = field(default_factory=dict)
     ranks: int = 1
+    gpus: int = 1
     runs: list[dict[str, float]] = field(default_factory=list)
     failure: str | None = None
 
@@ -74,7 +81,10 @@ def main(argv: Sequence[str]) -> int:
         raise TrainError(f"no way to run {recipe} worked: {ways[0].failure}")
     print(table(ways), flush=True)
     if arguments.mode == "batch":
-        print(f"picked batch {picked(ways).name}: nothing larger is {WORTH - 1:.0%} faster", flush=True)
+        way = picked(ways)
+        last = way is [each for each in ways if each.runs][-1]
+        reason = "the largest that ran" if last else f"nothing larger is {WORTH - 1:.0%} faster"
+        print(f"picked batch {way.name}: {reason}", flush=True)
     if arguments.json:
         write_text(arguments.json, json.dumps({"recipe": recipe, "ways": [asdict(way) for way in ways]}, indent=1))
     if arguments.plot:
@@ -108,35 +118,53 @@ def plan(arguments: argparse.Namespace) -> list[Way]:
     if arguments.mode == "batch":
         return [Way(str(batch), ["--batch", str(batch)]) for batch in arguments.batches]
     if arguments.mode == "scaling":
-        return [Way(f"{ranks} GPU", [], {}, int(ranks)) for ranks in arguments.gpus.split(",")]
+        counts = [int(count) for count in arguments.gpus.split(",")]
+        return [Way(f"{count} rank{'s' if count > 1 else ''}", [], {}, count, count) for count in counts]
     names = arguments.compare.split(",")
     if unknown := [name for name in names if name not in WAYS]:
         raise InputError(f"--compare knows no {', '.join(unknown)}", fix=f"--compare takes some of {','.join(WAYS)}")
-    return [Way(name, *WAYS[name], ranks=int(arguments.gpus) if name == "ddp" else 1) for name in names]
+    gpus = int(arguments.gpus)
+    return [
+        Way(name, *WAYS[name], ranks=gpus if name == "ddp" else 1, gpus=gpus if name in ("dp", "ddp") else 1)
+        for name in names
+    ]
 
 
 def run(recipe: str, options: list[str], env: dict[str, str], ranks: int = 1) -> dict[str, float] | str:
     """Run a recipe in a fresh process and return its last numbers and ``process_s``, or why it failed."""
     with tempfile.TemporaryDirectory(prefix="seatrial-bench-") as folder:
-        lines = Path(folder) / "events.jsonl"
+        lines, failure = Path(folder) / "events.jsonl", Path(folder) / "failure.txt"
         began = time.perf_counter()
-        arguments = (recipe, ["--models", folder, *options], {**env, events.EVENTS_VARIABLE: str(lines)}, ranks)
+        arguments = (
+            recipe,
+            ["--models", folder, *options],
+            {**env, events.EVENTS_VARIABLE: str(lines)},
+            ranks,
+            failure,
+        )
         process = multiprocessing.get_context("spawn").Process(target=_inside, args=arguments)
         process.start()
         process.join()
         seconds = time.perf_counter() - began
         if process.exitcode != 0:
-            return f"failed with exit code {process.exitcode}"
-        last = [line for line in events.read(str(lines))[0] if line.get("phase") == "end"][-1]
+            return failure.read_text() if failure.exists() else f"failed with exit code {process.exitcode}"
+        told = events.read(str(lines))[0]
+        last = [line for line in told if line.get("phase") == "end"][-1]
         numbers = {name: value for name, value in last.items() if isinstance(value, float) and name != "t"}
+        if memory := [line[MEMORY] for line in told if MEMORY in line]:
+            numbers[MEMORY] = float(max(memory))
         return {**numbers, "process_s": seconds}
 
 
-def _inside(recipe: str, options: list[str], env: dict[str, str], ranks: int) -> None:
-    """In the new process: run the recipe here, or one rank of it per GPU."""
+def _inside(recipe: str, options: list[str], env: dict[str, str], ranks: int, failure: Path) -> None:
+    """In the new process: run the recipe here, or one rank of it per GPU. Why it cannot go into ``failure``."""
     os.environ.update(env)
     if ranks == 1:
-        script.run(importlib.import_module(module_of(recipe)).main, options)
+        try:
+            sys.exit(importlib.import_module(module_of(recipe)).main(options))
+        except TrainError as error:
+            failure.write_text(error.message)
+            sys.exit(error.exit_code)
     from torch.distributed.run import main as torchrun
 
     torchrun(["--standalone", f"--nproc-per-node={ranks}", "-m", module_of(recipe), *options])
@@ -148,10 +176,12 @@ def module_of(recipe: str) -> str:
 
 
 def table(ways: list[Way]) -> str:
-    """Medians, and each way's throughput over the first one's (and over perfect scaling)."""
+    """Medians, and each way's throughput over the first one's; with several GPUs also for each of them."""
     base = next(way for way in ways if way.runs)
     base_rate = base.median("images_per_s") or 1.0
-    lines = [f"{'':14} {'loop s':>9} {'process s':>10} {'examples/s':>12} {'accuracy':>9} {'times':>7} {'per rank':>9}"]
+    several = len({way.gpus for way in ways}) > 1
+    head = f"{'':14} {'loop s':>9} {'process s':>10} {'examples/s':>12} {'accuracy':>9} {'GPU memory':>11} {'times':>7}"
+    lines = [head + (f" {'each':>7}" if several else "")]
     for way in ways:
         if not way.runs:
             lines.append(f"{way.name:14} {way.failure}")
@@ -159,8 +189,10 @@ def table(ways: list[Way]) -> str:
         rate = way.median("images_per_s") or 0.0
         times, accuracy = rate / base_rate, way.median("accuracy")
         shown = f"{accuracy:9.2%}" if accuracy is not None else f"{'':9}"
-        line = f"{way.name:14} {way.median('loop_s'):9.3f} {way.median('process_s'):10.2f} {rate:12,.0f} {shown}"
-        lines.append(f"{line} {times:7.2f} {times * base.ranks / way.ranks:9.1%}")
+        memory = way.median(MEMORY)
+        held = f"{memory / 1e6:8,.0f} MB" if memory is not None else f"{'':11}"
+        line = f"{way.name:14} {way.median('loop_s'):9.3f} {way.median('process_s'):10.2f} {rate:12,.0f} {shown} {held}"
+        lines.append(f"{line} {times:7.2f}" + (f" {times * base.gpus / way.gpus:7.1%}" if several else ""))
     return "\n".join(lines)
 
 
@@ -178,8 +210,8 @@ def picked(ways: list[Way]) -> Way:
 
 
 def plot(mode: str, recipe: str, ways: list[Way]) -> str:
-    """Examples a second over batch, ranks, or the number of the way, as SVG."""
-    from seatrial.train.plot import line_chart
+    """Examples a second over batch or ranks, or a bar for each way, as SVG."""
+    from seatrial.train.plot import bar_chart, line_chart
 
     worked = [way for way in ways if way.runs]
     if mode == "batch":
@@ -189,9 +221,9 @@ def plot(mode: str, recipe: str, ways: list[Way]) -> str:
         points = [(float(way.ranks), way.median("images_per_s") or 1.0) for way in worked]
         ideal = [(ranks, points[0][1] * ranks / points[0][0]) for ranks, _ in points]
         title = f"{recipe}: weak scaling"
-        return line_chart({recipe: points, "perfect": ideal}, title=title, x="GPUs", y="examples/s")
-    series = {way.name: [(float(n), run["images_per_s"]) for n, run in enumerate(way.runs, start=1)] for way in worked}
-    return line_chart(series, title=f"{recipe}: throughput of each run", x="run", y="examples/s")
+        return line_chart({recipe: points, "perfect": ideal}, title=title, x="ranks", y="examples/s")
+    bars = {way.name: [run["images_per_s"] for run in way.runs] for way in worked}
+    return bar_chart(bars, title=f"{recipe}: examples/s, median and every run")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import torch
+
 from seatrial.train import engine, precision
 from seatrial.train.errors import InputError, TrainError
 from seatrial.train.loop import Settings
@@ -84,7 +86,7 @@ def add_folder_options(parser: argparse.ArgumentParser) -> None:
 def add_training_options(parser: argparse.ArgumentParser, *, epochs: int, batch: int, learning_rate: float) -> None:
     """The options of the loop, the same in every recipe, with this recipe's defaults."""
     parser.add_argument("--epochs", type=positive, default=epochs)
-    parser.add_argument("--batch", type=positive, default=batch, help="examples per rank and step")
+    parser.add_argument("--batch", type=positive, default=batch, help="examples per GPU and step")
     parser.add_argument("--learning-rate", type=positive_float, default=learning_rate)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", choices=engine.NAMES, default="auto")
@@ -104,6 +106,14 @@ def add_training_options(parser: argparse.ArgumentParser, *, epochs: int, batch:
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with what depends on others filled in. Raises InputError for what cannot go together."""
     arguments = parser.parse_args(argv)
+    if arguments.data_parallel:
+        gpus = torch.cuda.device_count()
+        if gpus < 2:
+            raise InputError(
+                f"DataParallel drives several GPUs from one process; here are {gpus}",
+                fix="leave --data-parallel out; seatrial run --gpus 2 starts a rank for each GPU",
+            )
+        arguments.batch *= gpus  # as with a rank per GPU: --batch is what each gets
     if arguments.accumulation > arguments.batch:
         raise InputError(
             f"a batch of {arguments.batch} cannot be made of {arguments.accumulation} micro-batches",

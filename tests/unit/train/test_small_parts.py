@@ -17,7 +17,7 @@ from seatrial.train.images import ImageSet, Normalisation, TestImages  # noqa: E
 from seatrial.train.memory import cap  # noqa: E402
 from seatrial.train.muon import orthogonalised  # noqa: E402
 from seatrial.train.peaks import peak_tflops  # noqa: E402
-from seatrial.train.plot import line_chart  # noqa: E402
+from seatrial.train.plot import bar_chart, line_chart  # noqa: E402
 from seatrial.train.precision import choose_precision  # noqa: E402
 from seatrial.train.schedules import cosine, staircase, triangle  # noqa: E402
 from seatrial.train.texts import Texts, TextSet  # noqa: E402
@@ -170,5 +170,7 @@ def test_peaks() -> None:
 
 
 def test_chart_is_svg_with_every_point() -> None:
+    bars = ET.fromstring(bar_chart({"dp & co": [1000, 1300, 1250], "ddp": [2600]}, title="t"))
+    assert "1,250" in [text.text for text in bars.iter("{http://www.w3.org/2000/svg}text")]
     chart = ET.fromstring(line_chart({"a & b": [(1, 2), (10, 20)], "c": [(5, 5)]}, title="t", x="x", y="y"))
     assert len(chart.findall("{http://www.w3.org/2000/svg}circle")) == 3
