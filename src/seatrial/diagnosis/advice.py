@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.diagnosis import Advice, Cause
-from seatrial.diagnosis.signals import Signals
+from seatrial.diagnosis.signals import Signals, ranks_wait
 
 
 def advise(cause: Cause, tags: tuple[str, ...], seen: Signals) -> tuple[Advice, ...]:
@@ -87,6 +87,11 @@ def _bandwidth(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 
 def _communication(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+    if ranks_wait(seen):
+        return [
+            Advice("a rank is slow, stopped or gone: compare what they print (seatrial runs logs RUN)", "all of it"),
+            Advice("the same work for each rank: DistributedSampler, drop_last, no work for rank 0 alone", "all of it"),
+        ]
     return [
         Advice("gradient accumulation with model.no_sync(): one all-reduce for several batches", "near linear"),
         Advice("a larger batch a GPU: more computing for each all-reduce", "near linear"),

@@ -9,7 +9,7 @@ from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.advice import advise
 from seatrial.diagnosis.diagnosis import Cause, Diagnosis
 from seatrial.diagnosis.peaks import peak_flops
-from seatrial.diagnosis.signals import Signals, signals
+from seatrial.diagnosis.signals import Signals, ranks_wait, signals
 
 
 def diagnose(
@@ -60,13 +60,18 @@ def _communication(seen: Signals) -> bool:
         return True
     if seen.gpus < 2 or seen.gpu.get("tensor_activity_pct", 0.0) >= at.COMMUNICATION_SM_PCT:
         return False
-    nvlink = max(seen.gpu.get("nvlink_tx_bytes_per_s", 0.0), seen.gpu.get("nvlink_rx_bytes_per_s", 0.0))
-    waits = (
-        seen.gpu.get("utilization_pct", 0.0) >= at.COMMUNICATION_UTILIZATION_PCT
+    over_pcie = (
+        max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
+        >= at.PCIE_EXCHANGE_BYTES_PER_S
+        and seen.gpu.get("utilization_pct", 0.0) >= at.COMMUNICATION_UTILIZATION_PCT
         and seen.gpu.get("sm_activity_pct", 100.0) < at.COMMUNICATION_SM_PCT
         and seen.gpu.get("tensor_activity_pct", 0.0) < at.TENSOR_USED_PCT
     )
-    return nvlink >= at.NVLINK_BUSY_BYTES_PER_S or waits
+    return _nvlink(seen) >= at.NVLINK_BUSY_BYTES_PER_S or over_pcie or ranks_wait(seen)
+
+
+def _nvlink(seen: Signals) -> float:
+    return max(seen.gpu.get("nvlink_tx_bytes_per_s", 0.0), seen.gpu.get("nvlink_rx_bytes_per_s", 0.0))
 
 
 def _memory_bandwidth(seen: Signals) -> bool:
@@ -93,7 +98,7 @@ def _data_told(seen: Signals) -> bool:
 
 def _workers_busy(seen: Signals) -> bool:
     """Loader processes work and the one that drives the GPU waits for them."""
-    workers = seen.host.get("worker_cpu_cores", 0.0)
+    workers = seen.host.get("worker_cpu_cores", 0.0) / max(1, seen.gpus)
     main = seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus)
     return workers >= at.WORKERS_ACTIVE_CORES and main < at.MAIN_BUSY_CORES and _starved(seen)
 
@@ -108,11 +113,12 @@ def _main_launches(seen: Signals) -> bool:
 
 
 def _kernels_too_small(seen: Signals) -> bool:
-    """Utilisation without SM activity, whoever launches: nothing else explains it on one GPU."""
+    """Utilisation without SM activity, whoever launches: nothing else explains it."""
     utilization = seen.gpu.get("utilization_pct", 0.0)
     if "sm_activity_pct" not in seen.gpu or utilization < at.LAUNCH_UTILIZATION_PCT:
         return False
-    return seen.gpu["sm_activity_pct"] < at.LAUNCH_SM_OF_UTILIZATION * utilization
+    restless = utilization >= at.RESTLESS_UTILIZATION_PCT and _starved(seen)
+    return restless or seen.gpu["sm_activity_pct"] < at.LAUNCH_SM_OF_UTILIZATION * utilization
 
 
 def _always(seen: Signals) -> bool:
@@ -155,6 +161,7 @@ TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
         "main-process-busy",
         lambda seen: seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus) >= at.MAIN_BUSY_CORES,
     ),
+    ("communication", lambda seen: seen.gpus > 1 and _nvlink(seen) >= at.NVLINK_TAG_BYTES_PER_S),
     ("host-memory-full", lambda seen: (seen.host_memory_share or 0.0) >= at.HOST_MEMORY_FULL),
 )
 

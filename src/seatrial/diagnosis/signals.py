@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from seatrial.diagnosis import thresholds as at
+
 _GPU_KEYS = (
     "utilization_pct",
     "graphics_activity_pct",
@@ -76,6 +78,18 @@ def signals(samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, A
         data_wait=_share(steps, "data_s", step_window_s),
         communication_wait=_share(steps, "communication_s", step_window_s),
         flops_per_s=_per_second(steps, "flops", step_window_s),
+    )
+
+
+def ranks_wait(seen: Signals) -> bool:
+    """Several GPUs run kernels that neither compute nor touch memory: ranks that wait for another."""
+    keys = ("tensor_activity_pct", "dram_activity_pct")
+    loaders = seen.host.get("worker_cpu_cores", 0.0) / max(1, seen.gpus) >= at.WORKERS_ACTIVE_CORES
+    return (
+        seen.gpus > 1
+        and not loaders
+        and seen.gpu.get("utilization_pct", 0.0) >= at.WAITING_UTILIZATION_PCT
+        and all(seen.gpu.get(key, 100.0) < at.WAITING_ACTIVITY_PCT for key in keys)
     )
 
 

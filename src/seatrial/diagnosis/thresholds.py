@@ -49,12 +49,26 @@ WAIT_SHARE = 0.3
 #: Measured beside an H200 (2026-11-21): 100 % under --cpus 0.5.
 CPU_THROTTLED_PCT = 25.0
 
-#: Two GPUs that exchange more than this each way are held up by it when their tensor cores rest.
-#: To confirm on 2 × H200: all-reduce of 1 GiB; NVLink 4 gives 450 GB/s each way, PCIe 5 x16 some 55 GB/s.
-NVLINK_BUSY_BYTES_PER_S = 60e9
-#: NCCL's kernels wait on a few SMs: full utilisation, few SMs, no arithmetic. To confirm on 2 × H200.
+#: GPUs that exchange this much each way spend a third of their time on it. Measured on 2 and 4 H200 (2026-11-21):
+#: BERT-base lost 15 and 18 % of its speed to all-reduces that read 45 and 66 GB/s, so these run at some 350 GB/s.
+NVLINK_BUSY_BYTES_PER_S = 120e9
+#: Some 7 % of the time: worth a tag.
+NVLINK_TAG_BYTES_PER_S = 25e9
+#: Without NVLink the same goes over PCIe (version 5 x16: 55 GB/s), under kernels that wait on few SMs without
+#: arithmetic. To confirm on GPUs without NVLink.
+PCIE_EXCHANGE_BYTES_PER_S = 10e9
 COMMUNICATION_UTILIZATION_PCT = 80.0
 COMMUNICATION_SM_PCT = 40.0
+
+#: Ranks that only wait for another: NCCL's kernels spin on flags. Measured on 4 H200 (2026-11-21): 100 % utilisation,
+#: SM activity 18.18 % (24 of 132 SMs) or 0.76 % (one), tensor and DRAM activity 0.0 %; training of the same script read
+#: 78, 25, 2.7 and 1.8 %.
+WAITING_UTILIZATION_PCT = 50.0
+WAITING_ACTIVITY_PCT = 0.5
+
+#: Above this utilisation a GPU does not rest, so nobody lets it wait for data: what it runs does not fill it.
+#: Measured: BERT-base at 66 % utilisation and 38 % SM activity over short epochs (4 H200, data on the GPU).
+RESTLESS_UTILIZATION_PCT = 60.0
 
 #: Host memory → GPU. Measured on an H200 (2026-11-21): pageable copies read 7.4 and 9.1 GB/s; pinned ones reach 50 on
 #: PCIe 5.

@@ -52,6 +52,24 @@ CASES = {
                                          cpu_quota_cores=0.5, main_cpu_cores=0.37, cpu_cores=0.44)),
     "a loader as measured": ("data-bound", samples(utilization_pct=0.7, sm_activity_pct=0.06, worker_cpu_cores=1.44,
                                                    workers=2, main_cpu_cores=0.15, cpu_cores=1.6)),
+    # The next five as measured on 2 and 4 H200, 2026-11-21.
+    "a rank was killed": ("communication-bound", samples(gpus=4, utilization_pct=64, sm_activity_pct=12,
+                                                         tensor_activity_pct=0.3, dram_activity_pct=0.2, workers=4,
+                                                         pcie_rx_bytes_per_s=1e9, nvlink_tx_bytes_per_s=5e8,
+                                                         worker_cpu_cores=0.75, main_cpu_cores=2.93, cpu_cores=3.7)),
+    "a hung collective": ("communication-bound", samples(gpus=4, utilization_pct=59, sm_activity_pct=0.4,
+                                                         tensor_activity_pct=0, dram_activity_pct=0, workers=4,
+                                                         worker_cpu_cores=0.38, main_cpu_cores=2.39, cpu_cores=2.8)),
+    "small kernels on four": ("launch-bound", samples(gpus=4, utilization_pct=78, sm_activity_pct=25,
+                                                      tensor_activity_pct=2.7, dram_activity_pct=1.8,
+                                                      nvlink_tx_bytes_per_s=3e9, main_cpu_cores=4, cpu_cores=4)),
+    "BERT on four, short epochs": ("launch-bound", samples(gpus=4, utilization_pct=66, sm_activity_pct=38,
+                                                           tensor_activity_pct=6.4, dram_activity_pct=14,
+                                                           nvlink_tx_bytes_per_s=3.8e10, pcie_rx_bytes_per_s=2e9,
+                                                           main_cpu_cores=2.24, cpu_cores=2.3)),
+    "BERT on four": ("compute-bound", samples(gpus=4, utilization_pct=99, sm_activity_pct=61, tensor_activity_pct=10.4,
+                                              dram_activity_pct=22, nvlink_tx_bytes_per_s=6.7e10, main_cpu_cores=3.0,
+                                              pcie_rx_bytes_per_s=4.5e9, cpu_cores=3.8)),
     "slow disk": ("data-bound", samples(utilization_pct=8, sm_activity_pct=5, worker_cpu_cores=0.05, **WAITS)),
     "pageable copies": ("host-memory-bound", samples(utilization_pct=35, sm_activity_pct=5,
                                                      pcie_rx_bytes_per_s=9e9, **BUSY)),
@@ -83,6 +101,16 @@ def test_every_cause_has_a_case():
 
 def test_a_good_matmul_at_the_power_cap_is_compute_bound_with_a_tag():
     assert diagnose(CASES["matmul"][1]).tags[0] == "power-cap"
+
+
+def test_communication_is_a_tag_before_it_is_the_cause():
+    assert "communication" in diagnose(CASES["BERT on four"][1]).tags
+    assert "communication" not in diagnose(CASES["small kernels on four"][1]).tags
+
+
+def test_ranks_that_wait_are_told_to_look_for_the_one_they_wait_for():
+    assert "a rank is slow, stopped or gone" in diagnose(CASES["a rank was killed"][1]).advice[0].change
+    assert "a rank" not in diagnose(CASES["all-reduce"][1]).advice[0].change
 
 
 def test_fp32_is_told_to_try_bf16_and_bf16_is_not():
