@@ -80,6 +80,14 @@ def test_energy_comes_from_power_when_the_agent_was_lost(scenario, tmp_path):
     assert 76 * 8 < measured.energy_j < 270 * 8
 
 
+def test_an_energy_counter_that_began_anew_is_not_believed(scenario, tmp_path):
+    run = scenario("h200-success")
+    [finished] = [event for event in run.events if event["type"] == "agent.finished"]
+    finished["energy_j"] = {H200.uuid: -5_000_000.0}
+    measured = run.judge(tmp_path).measurements
+    assert measured.energy_from == "power" and measured.energy_j > 0
+
+
 def test_the_window_is_from_the_first_step_line_to_the_last(scenario, tmp_path):
     run = scenario("h200-success")
     measured = run.judge(tmp_path).measurements

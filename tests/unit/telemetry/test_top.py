@@ -16,6 +16,7 @@ from rich.console import Console
 
 from fakes import FakeGpu, FakeNvml
 from seatrial.errors import DiskError, UsageError
+from seatrial.probe.attribution import Owner
 from seatrial.telemetry import reading as reading_module
 from seatrial.telemetry.engines import Named, Names
 from seatrial.telemetry.history import History
@@ -236,3 +237,11 @@ def test_json(tmp_path):
         cwd=tmp_path, env={**os.environ, **NO_ENGINES}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert set(json.loads(ended.stdout)) >= {"t", "machine", "gpus", "containers", "problems", "runs"}
+
+
+def test_a_container_whose_counter_begins_anew_has_used_nothing_and_not_less():
+    reader = a_reader()
+    seconds = iter((100.0, 101.0, 0.5, 2.5))
+    owner = Owner("docker", "f" * 64)
+    used = [reader._cores(owner, next(seconds)) for _ in range(4)]
+    assert used[0] is None and used[1] > 0 and used[2] == 0.0 and used[3] > 0
