@@ -9,6 +9,7 @@
     │   ├── NameInUseError                 two live runs cannot share a name
     │   └── RunNotFoundError               no run of that ID or name in the store
     ├── GpuContractError          exit 3   GPUs asked for are missing, unusable or unused
+    │   └── CapacityError                  a cluster has not so many; nothing of this machine tells why
     ├── CriteriaError             exit 4   criteria unmet under --strict
     └── EngineError               exit 5   Docker, Podman or this machine would not do it
         ├── EngineUnavailableError         no engine, or one that does not answer
@@ -85,6 +86,10 @@ class GpuContractError(SeatrialError):
     """GPUs that were asked for are missing, unusable or unused."""
 
     exit_code = EXIT_GPU_CONTRACT
+
+
+class CapacityError(GpuContractError):
+    """A cluster has not so many GPUs as were asked for."""
 
 
 class CriteriaError(SeatrialError):

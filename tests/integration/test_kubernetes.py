@@ -177,6 +177,7 @@ def test_bad_input(project: Project, tmp_path: Path) -> None:
         ([], "no kubeconfig", {"KUBECONFIG": "/nowhere"}),
         (["--data", str(tmp_path)], "folder of this machine", {}),
         (["--nodes", "2"], "without knowing of the others", {}),
+        (["--nodes", "a,b"], "takes a number on Kubernetes", {}),
     ]
     for flags, says, variables in cases:
         ended = project.run("train.py", "--gpus", "none", *flags, exit_code=None, **variables)

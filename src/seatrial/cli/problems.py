@@ -12,7 +12,7 @@ import traceback
 from rich.console import Console
 from rich.text import Text
 
-from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, GpuContractError, SeatrialError
+from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractError, SeatrialError
 
 
 def report(error: Exception, argv: list[str]) -> int:
@@ -20,7 +20,7 @@ def report(error: Exception, argv: list[str]) -> int:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if isinstance(error, SeatrialError):
         _print(console, error.message, error.cause, error.run)
-        if isinstance(error, GpuContractError):
+        if isinstance(error, GpuContractError) and not isinstance(error, CapacityError):
             second_opinion(console)
         return error.exit_code
     if (usage := _usage_problem(error, argv)) is not None:

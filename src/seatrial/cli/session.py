@@ -42,7 +42,7 @@ def carry_out(
     with interrupt_stops(prepared.run, environ, screen.say):
         follow(prepared.run, screen.write, environ, say=screen.say)
     exit_code = _receipt(prepared, environ, screen)
-    if exit_code == EXIT_GPU_CONTRACT:
+    if exit_code == EXIT_GPU_CONTRACT and prepared.plan.cluster is None:  # its GPUs are not of this host
         screen.say(second_opinion(environ))
     return exit_code
 

@@ -13,8 +13,9 @@ from typing import Literal
 from seatrial.backends.container import AGENT_GRACE_S, SHM_BYTES_PER_GPU
 from seatrial.backends.env_file import read_env_file
 from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, node_variable, rendezvous
+from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES
 from seatrial.backends.kubernetes.survey import CONTROLLERS, OPERATORS, ClusterFacts
-from seatrial.errors import GpuContractError, GpuRequestError, UsageError
+from seatrial.errors import CapacityError, GpuRequestError, UsageError
 from seatrial.events import WEBHOOK_SECRET
 from seatrial.images.code_layer import with_code
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, CodeWay, Kind, PodMount, Volume
@@ -201,10 +202,6 @@ def _refuse_what_a_pod_has_not(job: Job) -> None:
                 cause="a volume of the cluster holds data and models: a claim, or a folder of the node",
                 run=f"seatrial run … {flag} pvc:NAME   # or hostpath:/FOLDER on a cluster of one machine",
             )
-    if job.hosts:
-        raise UsageError(
-            "--nodes takes a number on Kubernetes: the scheduler finds the hosts", run="seatrial run … --nodes 2"
-        )
     if job.kubernetes.min_nodes is not None and job.kubernetes.min_nodes > job.nodes:
         raise UsageError(
             f"min_nodes is {job.kubernetes.min_nodes}, more than the {job.nodes} nodes", run="seatrial run … --nodes N"
@@ -259,7 +256,7 @@ def _gpus(job: Job, facts: ClusterFacts) -> _Gpus:
         )
     warning = _capacity_problem(request.count, job, facts)
     if warning is not None and job.kubernetes.require_capacity:
-        raise GpuContractError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")
+        raise CapacityError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")
     choice = Choice(what="gpus", value=f"{request.count} {resource} a pod", reason=f"--gpus {job.gpus}")
     return _Gpus(request.count, "required", choice, (warning,) if warning else ())
 
@@ -285,10 +282,13 @@ def _code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, C
     alone = job.target.kind == "script" and len(script.files) <= 1
     way = job.kubernetes.code
     if way == "auto":
-        way = "configmap" if alone and not job.kubernetes.registry else "image"
-        reason = (
-            "a single script" if way == "configmap" else "more than one file" if not alone else "a registry is named"
-        )
+        obstacles = {
+            "more than one file": not alone,
+            "a registry is named": job.kubernetes.registry is not None,
+            "too large for a ConfigMap": alone and path.is_file() and path.stat().st_size >= MAX_CONFIG_MAP_BYTES,
+        }
+        why_not = [name for name, is_so in obstacles.items() if is_so]
+        way, reason = ("image", why_not[0]) if why_not else ("configmap", "a single script")
     else:
         reason = f"[kubernetes] code = {way!r}"
     if way == "image":
@@ -299,6 +299,12 @@ def _code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, C
         raise UsageError("Only a script can go into a ConfigMap", run='seatrial run … with [kubernetes] code = "image"')
     text = _text_of(path)
     name = job.target.value if not job.target.value.startswith("/") else Path(job.target.value).name
+    if len(text.encode()) >= MAX_CONFIG_MAP_BYTES:
+        raise UsageError(
+            f"{name} has {format_bytes(len(text.encode()))}, and a ConfigMap takes less than 1 MiB",
+            cause="[kubernetes] code = 'configmap'",
+            run='seatrial run … with [kubernetes] code = "image" and registry = "ghcr.io/me"',
+        )
     size = format_bytes(len(text.encode()))
     return image, "configmap", {name: text}, Choice(what="code", value=f"ConfigMap, {size}", reason=reason)
 

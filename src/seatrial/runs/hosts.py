@@ -29,6 +29,10 @@ def join(job: Job, rank_of: int | None, environ: Mapping[str, str]) -> Job:
 
     Raises UsageError for a number beyond the hosts, or several nodes without names.
     """
+    if job.backend == "k8s" and job.hosts:
+        raise UsageError(
+            "--nodes takes a number on Kubernetes: the scheduler finds the hosts", run="seatrial run … --nodes 2"
+        )
     if job.backend == "k8s" or (job.nodes == 1 and not job.hosts):
         if rank_of is not None:
             raise UsageError("--rank-of needs --nodes host1,host2", run="seatrial run … --nodes a,b --rank-of 0")
