@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from cluster_plans import a_cluster_plan
 from seatrial.errors import UsageError
 from seatrial.events import WEBHOOK_SECRET
+from seatrial.job.loading import load_job
 from seatrial.job.model import Job, Target, WatchOptions
 from seatrial.runs.handover import check_secrets, hide_webhook, targets_secrets
 
+CLUSTER = {"uid": 1234, "context": "test", "namespace": "default"}
 SECRET = {"HF_TOKEN": "hf_0123456789"}
 
 
@@ -40,3 +43,17 @@ def test_a_webhook_travels_as_a_secret_that_the_target_does_not_get():
     assert hidden.secrets == ("HF_TOKEN", WEBHOOK_SECRET) and targets_secrets(hidden) == ("HF_TOKEN",)
     assert environ == {**SECRET, WEBHOOK_SECRET: url}
     assert hide_webhook(job(), SECRET) == (job(), SECRET)
+
+
+def test_the_watchdog_goes_with_a_pod_and_its_webhook_as_a_secret(tmp_path, monkeypatch):
+    url = "https://hooks.example.org/services/token"
+    (tmp_path / "train.py").touch()
+    (tmp_path / "seatrial.toml").write_text(f'[watch]\nhang_after = "7m"\ncommand = "true"\nwebhook = "{url}"\n')
+    loaded = load_job(tmp_path, {"target": "train.py", "on": "k8s", "kubernetes": CLUSTER}, cwd=tmp_path)
+    hidden, environ = hide_webhook(loaded, {})
+    monkeypatch.setattr("cluster_plans.load_job", lambda *_, **__: hidden)
+    plan = a_cluster_plan(tmp_path)
+    assert (plan.agent.hang_after_s, plan.agent.alert_command) == (420.0, "true")
+    assert plan.agent.alert_webhook == WEBHOOK_SECRET and plan.agent.secrets == ()
+    assert plan.cluster.secrets == (WEBHOOK_SECRET,) and environ[WEBHOOK_SECRET] == url
+    assert plan.agent.secrets_dir is not None and url not in plan.model_dump_json()
