@@ -17,10 +17,11 @@ from seatrial.images.slimming.elf import is_elf
 from seatrial.images.slimming.report import Report
 
 #: Folders by path below site-packages → why. numpy's, sympy's and networkx's tests; torch's own are in torch/test.
-_FOLDERS: tuple[tuple[Pattern[str], str], ...] = (
-    (re.compile(r"(^|/)tests?$"), "tests"),
-    (re.compile(r"^nvidia/[^/]+/(bin|nvvm|src)$"), "CUDA build tools"),
-)
+_FOLDERS: tuple[tuple[Pattern[str], str], ...] = ((re.compile(r"(^|/)tests?$"), "tests"),)
+
+#: ptxas, nvlink and libdevice: XLA calls them when it compiles, on every run of TensorFlow and JAX on a GPU.
+_TOOLS: tuple[tuple[Pattern[str], str], ...] = ((re.compile(r"^nvidia/[^/]+/(bin|nvvm|src)$"), "CUDA build tools"),)
+_XLA = ("tensorflow", "jaxlib")
 
 #: Headers: what compiles at run time reads them, and then they stay.
 _HEADERS: tuple[tuple[Pattern[str], str], ...] = (
@@ -38,8 +39,9 @@ _FILES: tuple[tuple[Pattern[str], str], ...] = (
     (re.compile(r"^triton/(FileCheck|instrumentation/libGPUInstrumentationTestLib\.so)$"), "tests"),
 )
 
-#: Tests that a package imports when it runs. numpy/testing imports numpy._core.tests._natype.
-_NEEDED = re.compile(r"^numpy/_core/tests$")
+#: Tests that a package imports when it runs: numpy/testing imports numpy._core.tests._natype, and `test` is a part of
+#: TensorFlow's interface (tensorflow/_api/v2/__internal__/test).
+_NEEDED = re.compile(r"^(numpy/_core/tests$|tensorflow/|keras/)")
 
 _LEAST_DUPLICATE = 1_000_000
 
@@ -60,6 +62,8 @@ def slim_files(site: Path, report: Report, *, keep_headers: bool) -> None:
 def removable(site: Path, *, keep_headers: bool) -> tuple[dict[str, int], list[Path]]:
     """(reason → bytes, the files and topmost folders that go)."""
     rules = _FOLDERS if keep_headers else _FOLDERS + _HEADERS
+    if not any((site / name).is_dir() for name in _XLA):
+        rules += _TOOLS
     removed: dict[str, int] = {}
     paths: list[Path] = []
     for folders, chosen in ((True, rules), (False, _FILES)):
@@ -94,7 +98,7 @@ def _matching(site: Path, rules: tuple[tuple[Pattern[str], str], ...], *, folder
             path = Path(parent) / name
             shown = path.relative_to(site).as_posix()
             reason = next((reason for rule, reason in rules if rule.search(shown)), None)
-            if reason and not _NEEDED.search(shown):
+            if reason and not (reason == "tests" and _NEEDED.search(shown)):
                 yield path, reason
 
 

@@ -16,6 +16,7 @@ from seatrial.images.slimming.compact import PAGE, compact
 from seatrial.images.slimming.copies import cuda_copies
 from seatrial.images.slimming.elf import DT_SONAME, Elf
 from seatrial.images.slimming.fatbin import CUBIN, PTX, Entry, containers, never_loaded
+from seatrial.images.slimming.files import removable
 from seatrial.images.slimming.stub import X86_64, stub_library
 
 gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
@@ -178,6 +179,22 @@ def test_the_levels_on_a_site_packages(tmp_path: Path, library: Path) -> None:
     subprocess.run(again, capture_output=True, text=True, check=True)
     assert (site / "nvidia/cu13/lib/libcufft.so.12").read_bytes() == stub
     assert json.loads((tmp_path / "env" / "slim.json").read_text())["stubs"] == ["libcufft.so.12"]
+
+
+@pytest.mark.parametrize("package", ["tensorflow", "jaxlib"])
+def test_what_xla_calls_stays(tmp_path: Path, package: str) -> None:
+    for name in ("nvidia/cuda_nvcc/bin", "nvidia/cuda_nvcc/nvvm/libdevice", "tensorflow/_api/v2/test", "sympy/tests"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").write_bytes(b"x")
+    (tmp_path / package).mkdir(exist_ok=True)
+    removed, paths = removable(tmp_path, keep_headers=False)
+    assert removed == {"tests": 1}
+    assert paths == [tmp_path / "sympy" / "tests"]
+
+
+def test_build_tools_go_where_nothing_compiles_with_them(tmp_path: Path) -> None:
+    (tmp_path / "nvidia" / "cu13" / "bin").mkdir(parents=True)
+    assert removable(tmp_path, keep_headers=False)[1] == [tmp_path / "nvidia" / "cu13" / "bin"]
 
 
 def test_cuda_that_is_there_twice_is_found(tmp_path: Path) -> None:
