@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from seatrial.recipes.mnist import FILES, MIRRORS, image_sets, loss
+from seatrial.recipes.mnist import FILES, MIRRORS, image_sets
 from seatrial.train import script
 from seatrial.train.atomic import write_file, write_text
 from seatrial.train.augment import affine
@@ -28,6 +28,7 @@ from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.download import fetch
 from seatrial.train.errors import EXIT_TERMINATED
 from seatrial.train.evaluate import evaluate
+from seatrial.train.fused import cross_entropy, prepare
 from seatrial.train.idx import read_folder
 from seatrial.train.images import Normalisation, TestImages
 from seatrial.train.loop import Outcome, fit
@@ -80,13 +81,14 @@ def main(argv: Sequence[str]) -> int:
         seed_all(arguments.seed)
         channels = train_set.images_NCHW.shape[1]
         model = network(channels, train_set.classes).to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        layers = prepare(model, precision)
         augment = partial(affine, degrees=ROTATION_DEGREES, shift=SHIFT)
         source = training_images(
             train_set, normalise, arguments.batch, group, arguments.seed, augment, channels_last=True
         )
         step = Step(
             model,
-            loss,
+            cross_entropy,
             adamw(model, arguments.learning_rate, WEIGHT_DECAY),
             source,
             ranks=group,
@@ -98,7 +100,10 @@ def main(argv: Sequence[str]) -> int:
         )
         if group.first:
             total = arguments.batch * group.world
-            print(f"mnist-deep: batch {arguments.batch} on each of {group.world} rank(s), {total} together", flush=True)
+            print(
+                f"mnist-deep: batch {arguments.batch} on each of {group.world} rank(s), {total} together\n{layers}",
+                flush=True,
+            )
         tests = TestImages(test_set, normalise, group, channels_last=True)
         outcome = fit(step, lambda: evaluate(model, tests, group, precision), trackers, script.settings(arguments))
         if outcome.terminated:

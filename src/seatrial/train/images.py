@@ -13,10 +13,25 @@ from torch import Tensor
 
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import DataError
+from seatrial.train.kernels import THREADS, channels_last, launch, usable
 from seatrial.train.shards import Shape, Span, deal
 
 #: Changes images_BCHW of numbers 0 … 255, before they are normalised: what moves in from outside is black.
 Augment = Callable[[Tensor], Tensor]
+#: Rows ``first`` and on of a step's batch: images as numbers times scale plus shift, channels last, and their labels.
+SOURCE = """
+extern "C" __global__ void gather(
+    const unsigned char* images, const long long* labels, const long long* rows, const long long* position,
+    const float* scale, const float* shift, float* out, long long* picked, int total, int first, int batch, int C,
+    int pixels) {
+  int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  if (thread >= total) return;
+  int c = thread % C, pixel = thread / C % pixels, row = thread / C / pixels;
+  long long from = rows[position[0] * batch + first + row];
+  out[thread] = images[(from * C + c) * pixels + pixel] * scale[c] + shift[c];
+  if (c == 0 && pixel == 0) picked[row] = labels[from];
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -100,6 +115,9 @@ class ResidentImages:
     ) -> None:
         self.spans = deal(len(data), batch, ranks.rank, ranks.world, drop_last=drop_last)
         self._data, self._normalise = data.to(ranks.device), normalise.to(ranks.device)
+        self._as_they_are = Normalisation(
+            torch.ones_like(self._normalise.scale), torch.zeros_like(self._normalise.shift)
+        )
         self._seed, self._augment = seed, augment
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         self._places_SB = places(self.spans, batch).to(ranks.device)
@@ -115,12 +133,30 @@ class ResidentImages:
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Tensor, Tensor]:
         """Rows ``first`` to ``first + count`` of step ``position`` ([1] on the device): images_BCHW, labels_B."""
+        if self._layout == torch.channels_last and usable(position.device):
+            images_BCHW, labels_B = self._gather(position, first, count)
+            if self._augment is None:
+                return images_BCHW, labels_B
+            images_BCHW = self._normalise(self._augment(images_BCHW))
+            return images_BCHW.contiguous(memory_format=self._layout), labels_B
         rows_B = self._rows_SB.index_select(0, position).view(-1)[first : first + count]
         images_BCHW = self._data.images_NCHW.index_select(0, rows_B).float()
         if self._augment is not None:
             images_BCHW = self._augment(images_BCHW)
         images_BCHW = self._normalise(images_BCHW)
         return images_BCHW.contiguous(memory_format=self._layout), self._data.labels_N.index_select(0, rows_B)
+
+    def _gather(self, position: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """The rows and their labels in one kernel instead of seven; normalised where nothing augments them before."""
+        table = self._normalise if self._augment is None else self._as_they_are
+        channels, height, width = self._data.images_NCHW.shape[1:]
+        images_BCHW = channels_last((count, channels, height, width), self._normalise.scale, torch.float32)
+        labels_B = torch.empty(count, dtype=torch.long, device=position.device)
+        tensors = (self._data.images_NCHW, self._data.labels_N, self._rows_SB, position)
+        sizes = (images_BCHW.numel(), first, self._rows_SB.shape[1], channels, height * width)
+        numbers = (table.scale, table.shift, images_BCHW, labels_B, *sizes)
+        launch(SOURCE, "gather", -(-images_BCHW.numel() // THREADS), (*tensors, *numbers))
+        return images_BCHW, labels_B
 
 
 class TestImages:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+
+from seatrial.train import adam_kernel
 
 #: Elements of one thread block's share of an update, as torch has it: 225,000 parameters then keep 4 of 132
 #: multiprocessors busy, for 46 µs on an H200.
@@ -77,9 +79,11 @@ class Optimizer:
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba 2015), or AdamW with ``decoupled``, in torch's fused kernel, cut so that it fills the GPU.
+    """Adam (Kingma and Ba 2015), or AdamW with ``decoupled``: in one launch for a small model on a GPU.
 
-    Each element is updated as torch does it: the numbers are the same.
+    Otherwise in torch's fused kernel, cut so that it fills the GPU.
+
+    There each element is updated as torch does it: the numbers are the same. In one launch they are within rounding.
     """
 
     def __init__(
@@ -96,18 +100,12 @@ class Adam(Optimizer):
         """Update every parameter that has a gradient."""
         scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         self._done.add_(1 if overflow is None else 1 - overflow.view(()))
-        for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if not parameters:
-                continue
-            slots = [self._slots(parameter) for parameter in parameters]
-            kinds = (
-                parameters,
-                [_like(parameter, parameter.grad) for parameter in parameters],
-                [slot["exp_avg"] for slot in slots],
-                [slot["exp_avg_sq"] for slot in slots],
-            )
-            size = chunk_size(tuple(map(Tensor.numel, parameters))) if self._done.is_cuda else CHUNK
+        groups = [(group, kinds) for group in self.param_groups if (kinds := self._tensors(group))[0]]
+        if scale is None and overflow is None and adam_kernel.takes(groups, self._done.device):
+            adam_kernel.update(groups, self._done, decoupled=self._decoupled)
+            return
+        for group, kinds in groups:
+            size = chunk_size(tuple(map(Tensor.numel, kinds[0]))) if self._done.is_cuda else CHUNK
             cut = [[piece for tensor in tensors for piece in pieces(tensor, size)] for tensors in kinds]
             self._update(
                 *cut,
@@ -123,6 +121,13 @@ class Adam(Optimizer):
                 grad_scale=scale,
                 found_inf=overflow,
             )
+
+    def _tensors(self, group: dict[str, Any]) -> tuple[list[Tensor], ...]:
+        """A group's parameters that have gradients, these, and both moments."""
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        slots = [self._slots(parameter) for parameter in parameters]
+        gradients = [_like(parameter, cast(Tensor, parameter.grad)) for parameter in parameters]
+        return parameters, gradients, [slot["exp_avg"] for slot in slots], [slot["exp_avg_sq"] for slot in slots]
 
     def _fresh(self, parameter: Tensor) -> dict[str, Any]:
         return {"step": self._done, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}

@@ -2,21 +2,20 @@
 
 On an H200 torch 2.11 takes 1.7 ms backward and 0.8 forward for the three pools of the recipe cifar10, a third of the
 step; moving the bytes takes 0.2 each. A pool only compares and moves, and numbers that are mapped to integers of the
-same order compare as those: one source serves fp16, bf16 and fp32. Compiled when first used, in a tenth of a second, by
-NVRTC, which torch brings; no compiler or header need be installed. Where that is not possible torch's pool is used.
+same order compare as those: one source serves fp16, bf16 and fp32. Without NVRTC torch's pool is used.
 Shapes: B rows, C channels, H and W pixels.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-THREADS = 256
+from seatrial.train.kernels import THREADS, channels_last, launch, usable
+
 #: Bytes of channels that a thread takes at once.
 BYTES = 16
 #: Bytes of a number → the C type with its bits.
@@ -75,13 +74,11 @@ extern "C" __global__ void pool_back(
 def max_pool(x_BCHW: Tensor) -> Tensor:
     """[B, C, H, W] → [B, C, H/2, W/2], the largest of each 2×2; among equals the first gets the gradient."""
     ours = (
-        x_BCHW.is_cuda
-        and not torch.compiler.is_compiling()
+        usable(x_BCHW.device)
         and x_BCHW.dtype in (torch.float16, torch.bfloat16, torch.float32)
         and x_BCHW.shape[1] * x_BCHW.element_size() % BYTES == 0
         and x_BCHW.numel() < 2**31
         and x_BCHW.is_contiguous(memory_format=torch.channels_last)
-        and kernels(x_BCHW.element_size()) is not None
     )
     if not ours:
         return F.max_pool2d(x_BCHW, 2)
@@ -99,14 +96,9 @@ class MaxPool2x2(nn.MaxPool2d):
         return max_pool(x_BCHW)
 
 
-@cache
-def kernels(number_bytes: int) -> tuple[Any, Any] | None:
-    """The kernels for numbers of so many bytes, forward and backward; None where torch has no way to compile them."""
-    source = f"typedef {BITS[number_bytes]} Bits;\n{SOURCE}"
-    try:
-        return torch.cuda._compile_kernel(source, "pool"), torch.cuda._compile_kernel(source, "pool_back")
-    except (AttributeError, RuntimeError, OSError):  # torch before 2.8; no NVRTC
-        return None
+def source(number_bytes: int) -> str:
+    """The kernels' text for numbers of so many bytes."""
+    return f"typedef {BITS[number_bytes]} Bits;\n{SOURCE}"
 
 
 class MaxPool(torch.autograd.Function):
@@ -116,8 +108,8 @@ class MaxPool(torch.autograd.Function):
     def forward(ctx: Any, x_BCHW: Tensor) -> Tensor:
         rows, channels, height, width = x_BCHW.shape
         pooled = (rows, channels, height // 2, width // 2)
-        out, which = empty(pooled, x_BCHW, x_BCHW.dtype), empty(pooled, x_BCHW, torch.int8)
-        launch(0, [x_BCHW, out, which], out, (height, width, *pooled[2:]))
+        out, which = channels_last(pooled, x_BCHW, x_BCHW.dtype), channels_last(pooled, x_BCHW, torch.int8)
+        over("pool", [x_BCHW, out, which], out, (height, width, *pooled[2:]))
         ctx.save_for_backward(which)
         ctx.size = height, width
         return out
@@ -127,22 +119,13 @@ class MaxPool(torch.autograd.Function):
         (which,) = ctx.saved_tensors
         rows, channels, *pooled = which.shape
         grad = grads[0].contiguous(memory_format=torch.channels_last)
-        dx = empty((rows, channels, *ctx.size), grad, grad.dtype)
-        launch(1, [grad, which, dx], dx, (*ctx.size, *pooled))
+        dx = channels_last((rows, channels, *ctx.size), grad, grad.dtype)
+        over("pool_back", [grad, which, dx], dx, (*ctx.size, *pooled))
         return dx
 
 
-def empty(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Channels last, on the device of ``like``."""
-    return torch.empty(shape, dtype=dtype, device=like.device, memory_format=torch.channels_last)
-
-
-def launch(which: int, tensors: list[Tensor], over: Tensor, sizes: tuple[int, ...]) -> None:
-    """Queue a kernel: a thread for every 16 bytes of ``over``."""
-    number_bytes = over.element_size()
-    chosen = kernels(number_bytes)
-    assert chosen is not None
-    channels = BYTES // number_bytes
-    total, groups = over.numel() // channels, over.shape[1] // channels
-    grid, block = (-(-total // THREADS), 1, 1), (THREADS, 1, 1)
-    chosen[which](grid=grid, block=block, args=[*tensors, total, groups, *sizes])
+def over(name: str, tensors: list[Tensor], result: Tensor, sizes: tuple[int, ...]) -> None:
+    """Queue a kernel: a thread for every 16 bytes of ``result``."""
+    channels = BYTES // result.element_size()
+    total, groups = result.numel() // channels, result.shape[1] // channels
+    launch(source(result.element_size()), name, -(-total // THREADS), (*tensors, total, groups, *sizes))

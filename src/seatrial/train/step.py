@@ -79,15 +79,15 @@ class Step:
         self._loss, self._clip_norm = loss, clip_norm
         self._called: nn.Module = nn.DataParallel(model) if data_parallel else model
         self._rates = [group["lr"] for group in optimizer.param_groups]
-        self._factors: Tensor | None = None
-        if schedule is not None:
-            schedules = schedule if isinstance(schedule, list) else [schedule] * len(self._rates)
-            self._factors = table(schedules, epochs * len(source.spans), self.device)
         if schedule is not None and not all(isinstance(rate, Tensor) for rate in self._rates):
             raise InputError(
                 "a schedule needs learning rates that are tensors, as seatrial.train.optimizers makes them"
             )
         self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
+        self._scheduled: list[tuple[Tensor, Tensor]] = []
+        if schedule is not None:
+            schedules = schedule if isinstance(schedule, list) else [schedule] * len(self._rates)
+            self._scheduled = self._tables(table(schedules, epochs * len(source.spans), self.device))
         self._forward: Callable[[Shape, int, int], Tensor] = self._micro_loss
         self._finish: Callable[[Tensor], None] = self._count
         #: Steps done in this epoch, and before it: both on the device, for a captured step to read.
@@ -176,6 +176,13 @@ class Step:
                 rate.copy_(base)
             group["lr"] = rate
 
+    def _tables(self, factors_GS: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Each learning rate and its value at every step, [S]; once where groups share one."""
+        tables = {}
+        for rate, base, factors_S in zip(self._rates, self._base_rates, factors_GS, strict=True):
+            tables[id(rate)] = (rate, base * factors_S)
+        return list(tables.values())
+
     def _restore_scaler(self, saved: dict[str, Any]) -> None:
         scale = self.scaler._scale if saved else None
         if scale is not None:  # load_state_dict would replace the tensors that a graph holds
@@ -209,10 +216,10 @@ class Step:
         if self._clip_norm is not None:
             self.scaler.unscale_(cast(torch.optim.Optimizer, self.optimizer))
             nn.utils.clip_grad_norm_(self.reducer.parameters, self._clip_norm)
-        if self._factors is not None:
-            factors_G = self._factors.index_select(1, self.steps_before + self.position).view(-1)
-            for rate, base, factor in zip(self._rates, self._base_rates, factors_G.unbind(), strict=True):
-                torch.mul(base, factor, out=rate)
+        if self._scheduled:
+            step = self.steps_before + self.position
+            for rate, rates_S in self._scheduled:
+                torch.index_select(rates_S, 0, step, out=rate.view(1))
         self.scaler.step(cast(torch.optim.Optimizer, self.optimizer))
         self.scaler.update()
         self._finish(loss)

@@ -1,0 +1,121 @@
+"""The loss of a plain classifier, its layers taken together and run by kernels of our own where these fit.
+
+The network stays a torch.nn.Sequential of torch's layers: this only runs them. Where no kernel fits (another layer,
+another number format, a CPU, torch.compile) a layer runs as torch has it.
+Shapes: B images, K classes.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seatrial.train import filters, grey, head, images, normpool, sums
+from seatrial.train.kernels import REALS, build, unavailable, usable
+from seatrial.train.precision import Precision
+
+
+def cross_entropy(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
+    """Mean cross-entropy of ``model(images)``: a ``step.Loss``."""
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else torch.float32
+    if not (isinstance(model, nn.Sequential) and model.training and ours(images_BCHW, dtype)):
+        return F.cross_entropy(model(images_BCHW), labels_B)
+    return run(list(model), images_BCHW, labels_B, dtype)
+
+
+def prepare(model: nn.Sequential, precision: Precision) -> str:
+    """Begin to compile what this network needs, all at once, and say whether that is possible here.
+
+    What is not named here is compiled when it is first used.
+    """
+    if precision.device.type != "cuda" or precision.dtype not in REALS:
+        return f"layers: torch's own, in {precision.name} on {precision.device.type}"
+    if reason := unavailable():
+        return f"layers: torch's own, for kernels cannot be compiled here ({reason})"
+    assert precision.device.index is not None
+    for text in sources(model, precision.dtype):
+        build(text, precision.device.index)
+    return "layers: small convolutions, pools, normalisation and the loss run in kernels of this library"
+
+
+def sources(model: nn.Sequential, dtype: torch.dtype) -> list[str]:
+    """The texts that a network of such layers needs."""
+    texts = [sums.SOURCE, images.SOURCE, head.relu_source(dtype)]
+    channels = 0
+    for layer, following in pairwise([*model, None]):
+        if isinstance(layer, nn.Conv2d):
+            channels = layer.out_channels
+        if isinstance(layer, nn.MaxPool2d) and normpool.fits(channels):
+            planes = isinstance(following, nn.Flatten)
+            texts.append(normpool.source(normpool.POOL, dtype, channels, planes=planes))
+        if isinstance(layer, nn.Conv2d) and layer.in_channels == 1:
+            texts.append(grey.source(dtype, layer.out_channels, layer.kernel_size[0], int(layer.padding[0])))
+        elif isinstance(layer, nn.Conv2d) and filters.takes(layer, dtype):
+            numbers = (layer.in_channels, layer.out_channels, layer.kernel_size[0], int(layer.padding[0]))
+            texts.append(filters.source(*numbers))
+        elif isinstance(layer, nn.BatchNorm2d) and normpool.fits(layer.num_features):
+            texts.append(normpool.source(normpool.NORM, dtype, layer.num_features))
+    if isinstance(last := model[-1], nn.Linear):
+        texts.append(head.source(dtype, last.in_features, last.out_features))
+    return texts
+
+
+def ours(x: Tensor, dtype: torch.dtype) -> bool:
+    """Whether kernels of our own can run."""
+    return dtype in REALS and torch.is_grad_enabled() and usable(x.device)
+
+
+def run(layers: list[nn.Module], x: Tensor, labels_B: Tensor, dtype: torch.dtype) -> Tensor:
+    """The layers, one kind after the other, and the loss."""
+    while layers:
+        layer = layers.pop(0)
+        if isinstance(layer, nn.Conv2d) and pools(layer, layers):
+            x, norm = convolve(layer, x, dtype), layers[0]
+            del layers[: 3 if isinstance(norm, nn.BatchNorm2d) else 2]
+            planes = bool(layers) and isinstance(layers[0], nn.Flatten)
+            if isinstance(norm, nn.BatchNorm2d):
+                x = normpool.NormReluPool.apply(x, norm.weight, norm.bias, norm, planes)  # type: ignore[no-untyped-call]
+            else:
+                x = normpool.BiasReluPool.apply(x, layer.bias, planes)  # type: ignore[no-untyped-call]
+        elif isinstance(layer, nn.Linear) and layers and isinstance(layers[0], nn.ReLU) and layer.bias is not None:
+            x = head.LinearRelu.apply(x.to(dtype), layer.weight, layer.bias)  # type: ignore[no-untyped-call]
+            del layers[:1]
+        elif isinstance(layer, nn.Linear) and not layers and head.takes(layer):
+            return cast(Tensor, head.CrossEntropy.apply(x.contiguous(), layer.weight, layer.bias, labels_B))  # type: ignore[no-untyped-call]
+        elif isinstance(layer, nn.AdaptiveAvgPool2d) and x.shape[2:] == (1, 1) and layer.output_size == 1:
+            continue  # one pixel is its own mean
+        else:
+            x = layer(x)
+    return F.cross_entropy(x, labels_B)
+
+
+def convolve(layer: nn.Conv2d, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The convolution alone, without its bias, channels last."""
+    if grey.fits(layer, x):
+        return cast(Tensor, grey.GreyConvolution.apply(x, layer.weight, int(layer.padding[0]), dtype))  # type: ignore[no-untyped-call]
+    if filters.fits(layer, x):
+        return cast(Tensor, filters.Convolution.apply(x, layer.weight, int(layer.padding[0])))  # type: ignore[no-untyped-call]
+    x = layer._conv_forward(x, layer.weight, None)
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def pools(layer: nn.Conv2d, following: list[nn.Module]) -> bool:
+    """Whether bias, ReLU and a 2×2 max-pool come next, or batch normalisation and these."""
+    if not normpool.fits(layer.out_channels):
+        return False
+    if following and isinstance(following[0], nn.BatchNorm2d):
+        norm = following[0]
+        known = norm.affine and norm.track_running_stats and norm.momentum is not None
+        return known and layer.bias is None and _relu_pool(following[1:3])
+    return layer.bias is not None and _relu_pool(following[:2])
+
+
+def _relu_pool(layers: list[nn.Module]) -> bool:
+    if len(layers) < 2 or not isinstance(layers[0], nn.ReLU) or not isinstance(layers[1], nn.MaxPool2d):
+        return False
+    pool = layers[1]
+    return (pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode) == (2, 2, 0, 1, False)

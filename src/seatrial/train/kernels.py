@@ -1,0 +1,126 @@
+"""CUDA kernels of our own: compiled by NVRTC when first used, launched on the current stream.
+
+NVRTC comes with torch; no compiler or header need be installed, and a source takes tenths of a second, where
+torch.compile takes 6 to 23 s for the networks here. Kernels are called from autograd functions that run eagerly, so
+that a CUDA graph captures them like torch's own, and never from torch.compile: torch 2.11 drops the gradients of an
+autograd function that returns ``y.contiguous()`` (https://github.com/pytorch/pytorch/issues/180642).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+THREADS = 256
+#: torch's type → C text that defines ``Real`` and how it becomes a float and back, to the nearest, ties to even.
+REALS = {
+    torch.float32: """
+typedef float Real;
+__device__ float number(Real x) { return x; }
+__device__ Real real(float x) { return x; }
+""",
+    torch.bfloat16: """
+typedef unsigned short Real;
+__device__ float number(Real bits) { return __uint_as_float((unsigned)bits << 16); }
+__device__ Real real(float x) {
+  unsigned bits = __float_as_uint(x);
+  return x != x ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+""",
+}
+#: Eight channels of one pixel: what a thread reads or writes at once, in pieces of at most 16 bytes.
+EIGHT = """
+struct alignas(16) Eight { Real at[8]; };
+struct alignas(8) Choices { signed char at[8]; };
+"""
+
+Kernel = Callable[..., None]
+_thread = threading.local()
+
+
+def compiled(source: str, device: int) -> dict[str, Kernel]:
+    """The kernels of a source by name. Raises RuntimeError, OSError or AttributeError where there is no NVRTC."""
+    return build(source, device).result()
+
+
+@cache
+def build(source: str, device: int) -> Future[dict[str, Kernel]]:
+    """Begin to compile a source: several at a time take no longer than one."""
+    return _compilers().submit(_compile, source, device)
+
+
+@cache
+def _compilers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="nvrtc")
+
+
+def _compile(source: str, device: int) -> dict[str, Kernel]:
+    from torch.cuda import _utils  # torch 2.8 and later; torch.cuda._compile_kernel would compile once for each name
+
+    _enter_context(device)
+    names = [line.split("void ")[1].split("(")[0] for line in source.splitlines() if line.startswith('extern "C"')]
+    capability = "{}{}".format(*torch.cuda.get_device_capability(device))
+    binary, _ = _utils._nvrtc_compile(source, names[0], capability)
+    return cast(dict[str, Kernel], _utils._cuda_load_module(binary, names))
+
+
+@cache
+def _context(device: int) -> ctypes.c_void_p:
+    from torch.cuda._utils import _check_cuda, _get_gpu_runtime_library
+
+    context = ctypes.c_void_p()
+    _check_cuda(_get_gpu_runtime_library().cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    return context
+
+
+def _enter_context(device: int) -> None:
+    """Make the device's context this thread's: the backward pass's have none until torch launches something there."""
+    if getattr(_thread, "device", None) != device:
+        from torch.cuda._utils import _check_cuda, _get_gpu_runtime_library
+
+        _check_cuda(_get_gpu_runtime_library().cuCtxSetCurrent(_context(device)))
+        _thread.device = device
+
+
+@cache
+def unavailable() -> str | None:
+    """Why no kernel can be compiled here, or None."""
+    try:
+        device = torch.cuda.current_device()
+        compiled('extern "C" __global__ void nothing(int zero) {}\n', device)
+    except (RuntimeError, OSError, AttributeError, ImportError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"
+    return None
+
+
+def usable(device: torch.device) -> bool:
+    """Whether kernels of our own can run here and now: on a GPU, with NVRTC, and not inside of torch.compile."""
+    return device.type == "cuda" and not torch.compiler.is_compiling() and unavailable() is None
+
+
+def launch(
+    source: str, name: str, blocks: int | tuple[int, int], arguments: Sequence[Any], *, shared_bytes: int = 0
+) -> None:
+    """Queue a kernel of THREADS threads a block.
+
+    Args:
+        arguments: tensors go as pointers (None: a null pointer), ints as int, floats as double.
+    """
+    across, down = (blocks, 1) if isinstance(blocks, int) else blocks
+    device = next(argument.device for argument in arguments if isinstance(argument, Tensor))
+    given = [torch.empty(0, device=device) if argument is None else argument for argument in arguments]  # at address 0
+    _enter_context(device.index)
+    kernel = compiled(source, device.index)[name]
+    kernel(grid=(across, down, 1), block=(THREADS, 1, 1), args=given, shared_mem=shared_bytes)
+
+
+def channels_last(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
+    """[B, C, H, W], channels last, on the device of ``like``."""
+    return torch.empty(shape, dtype=dtype, device=like.device, memory_format=torch.channels_last)

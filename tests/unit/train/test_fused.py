@@ -1,0 +1,167 @@
+"""Our kernels, run on the CPU thread by thread, against torch's layers in double precision."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+import cuda_on_cpu  # noqa: E402
+from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
+from seatrial.train import augment, filters, fused, grey, head, images, kernels, normpool, sums  # noqa: E402
+from seatrial.train.distributed import Ranks  # noqa: E402
+from seatrial.train.optimizer import Adam  # noqa: E402
+from seatrial.train.optimizers import decay_groups  # noqa: E402
+from seatrial.train.precision import Precision  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def classic():
+    """The layers of mnist, for images of 12×13."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(64, 40), nn.ReLU(), nn.Linear(40, 10),
+    )  # fmt: skip
+
+
+def deep():
+    """The layers of mnist-deep, two of four convolutions."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 40), nn.ReLU(), nn.Dropout(0.0), nn.Linear(40, 10),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("network", [classic, deep])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
+def test_loss_and_every_gradient(kernels_on_cpu, network, dtype, most):  # noqa: F811
+    torch.manual_seed(0)
+    model = network().to(memory_format=torch.channels_last)
+    for layer in model:
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.uniform_(layer.weight, -1, 1)
+            nn.init.uniform_(layer.bias, -1, 1)
+    exact = copy.deepcopy(model).double()
+    images, labels = torch.randn(5, 1, 12, 13), torch.randint(0, 10, (5,))
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        loss = fused.run(list(model), images, labels, dtype)
+    expected = F.cross_entropy(exact(images.double()), labels)
+    assert loss.item() == pytest.approx(expected.item(), rel=most)
+    (loss * 3).backward()
+    (expected * 3).backward()
+    for (name, own), other in zip(model.named_parameters(), exact.parameters(), strict=True):
+        assert own.grad.dtype == torch.float32
+        assert error(own.grad, other.grad) < most * 4, name
+    for (name, own), other in zip(model.named_buffers(), exact.buffers(), strict=True):
+        assert error(own, other) < most, name
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "size", "padding", "pixels"), [(32, 64, 3, 0, 7), (32, 64, 3, 1, 24)])
+def test_gradient_of_filters_is_exact_to_rounding(kernels_on_cpu, inputs, outputs, size, padding, pixels):  # noqa: F811
+    x = torch.randn(3, inputs, pixels, pixels + 1).bfloat16().to(memory_format=torch.channels_last)
+    out = pixels + 2 * padding - size + 1
+    grad = torch.randn(3, outputs, out, out + 1).bfloat16().to(memory_format=torch.channels_last)
+    weight = torch.zeros(outputs, inputs, size, size, dtype=torch.double, requires_grad=True)
+    F.conv2d(x.double(), weight, padding=padding).backward(grad.double())
+    assert filters.fits(nn.Conv2d(inputs, outputs, size, padding=padding), x)
+    assert error(filters.filter_gradient(x, grad, size, padding), weight.grad) < 1e-6
+
+
+@pytest.mark.parametrize("augment", [None, lambda images: images * 0.5])
+def test_batches_are_the_same_gathered_in_one_kernel(request, augment):
+    data = images.ImageSet(torch.randint(0, 256, (37, 3, 5, 4), dtype=torch.uint8), torch.arange(37) % 10, 10)
+    normalise = images.Normalisation.of(data.images_NCHW)
+    source = images.ResidentImages(data, normalise, 8, Ranks(0, 1, torch.device("cpu")), 0, augment, channels_last=True)
+    source.start(1, 0)
+    arguments = (torch.tensor([2]), source.spans[2].shape, 3, 4)
+    expected = source.load(*arguments)
+    request.getfixturevalue("kernels_on_cpu")
+    for own, other in zip(source.load(*arguments), expected, strict=True):
+        torch.testing.assert_close(own, other)
+        assert own.stride() == other.stride()
+
+
+def test_affine_draws_and_moves_alike(request):
+    pixels = torch.rand(6, 2, 9, 11) * 255
+    amounts = {"degrees": 10.0, "shift": 0.1, "scale": 0.2, "shear_degrees": 5.0}
+    torch.manual_seed(1)
+    expected = augment.affine(pixels, **amounts)
+    request.getfixturevalue("kernels_on_cpu")
+    torch.manual_seed(1)
+    torch.testing.assert_close(augment.affine(pixels, **amounts), expected, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_adam_takes_the_same_steps(request, decoupled):
+    def trained():
+        torch.manual_seed(2)
+        model = nn.Sequential(nn.Conv2d(3, 40, 3), nn.Flatten(), nn.Linear(40, 10)).to(
+            memory_format=torch.channels_last
+        )
+        optimizer = Adam(decay_groups(model, 0.1), torch.tensor(1e-2), decoupled=decoupled)
+        for _ in range(20):
+            for parameter in model.parameters():
+                parameter.grad = None
+            model(torch.randn(4, 3, 3, 3)).square().sum().backward()
+            optimizer.step()
+        return list(model.parameters())
+
+    expected = trained()
+    request.getfixturevalue("kernels_on_cpu")
+    for own, other in zip(trained(), expected, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("network", [classic, deep])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_everything_that_runs_was_prepared(kernels_on_cpu, monkeypatch, network, dtype):  # noqa: F811
+    model, used = network().to(memory_format=torch.channels_last), set()
+
+    def recorded(source, name, *arguments, **options):
+        used.add(source)
+        cuda_on_cpu.launch(source, name, *arguments, **options)
+
+    for module in (filters, grey, head, normpool, sums):
+        monkeypatch.setattr(module, "launch", recorded)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        loss = fused.run(list(model), torch.randn(2, 1, 12, 13), torch.tensor([1, 2]), dtype)
+    loss.backward()
+    assert len(used) > 5 and used <= set(fused.sources(model, dtype))
+
+
+def test_says_whose_layers_run(monkeypatch):
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
+    assert fused.prepare(classic(), Precision("fp32", cpu)) == "layers: torch's own, in fp32 on cpu"
+    assert fused.prepare(classic(), Precision("fp16", gpu)) == "layers: torch's own, in fp16 on cuda"
+    monkeypatch.setattr(fused, "unavailable", lambda: "OSError: no libnvrtc")
+    said = fused.prepare(classic(), Precision("bf16", gpu))
+    assert said == "layers: torch's own, for kernels cannot be compiled here (OSError: no libnvrtc)"
+
+
+def test_a_cpu_runs_torchs_layers():
+    """No kernel is tried; the loss is torch's."""
+    torch.manual_seed(0)
+    model, images_, labels = classic(), torch.randn(4, 1, 12, 13), torch.tensor([1, 2, 3, 4])
+    assert torch.equal(fused.cross_entropy(model, images_, labels), F.cross_entropy(model(images_), labels))
+
+
+def test_never_inside_of_torch_compile(monkeypatch):
+    """torch 2.11 traces autograd functions that return ``y.contiguous()`` into steps that leave layers untrained."""
+    monkeypatch.setattr(kernels, "unavailable", lambda: None)
+    gpu = torch.device("cuda")
+
+    def asked(x):
+        return x + 1 if kernels.usable(gpu) else x
+
+    assert asked(torch.zeros(1)).item() == 1
+    assert torch.compile(asked, backend="eager")(torch.zeros(1)).item() == 0
+
+
+def error(ours, exact):
+    """Relative, in the Frobenius norm."""
+    return ((ours.double() - exact).norm() / exact.double().norm()).item()
