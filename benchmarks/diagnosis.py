@@ -35,6 +35,12 @@ from seatrial.probe.sampler import Sampler
 WINDOW_S = 0.5
 OVERHEAD_STARTUP_S = 12.0
 
+#: The sampler's, beside training.
+INTERVAL_S = 0.1
+
+#: What a sample has stirred up (caches, locks of the driver) may still be felt for so long.
+AFTER_S = 0.005
+
 BOUND = Path(__file__).parent / "bound"
 
 #: Script → cause that must come out, further flags, GPUs it needs.
@@ -138,14 +144,15 @@ def small(sample: dict[str, Any]) -> dict[str, Any]:
 def overhead(budget_s: float) -> dict[str, Any]:
     """Training beside a sampler at 10 Hz against training alone, in turn.
 
-    Slowdown in percent: each window with a sampler against the mean of the windows without before and after it; median
-    of these, and their standard error.
+    Slowdown in percent, twice: each window with a sampler against the mean of the windows without before and after it;
+    and, within the windows with one, groups of steps while a sample was taken against the others (around_samples).
     """
     uuids = [gpu.uuid for gpu in nvml.inventory().gpus if not gpu.mig_enabled]
     pairs = max(2, int((budget_s - OVERHEAD_STARTUP_S) / (4 * (WINDOW_S + 0.1))))
     with tempfile.TemporaryDirectory() as folder:
         flag, done = Path(folder) / "on", threading.Event()
-        thread = threading.Thread(target=_sample_while, args=(Sampler(uuids), flag, done))
+        taken: list[tuple[float, float]] = []
+        thread = threading.Thread(target=_sample_while, args=(Sampler(uuids), flag, done, taken))
         thread.start()
         try:
             command = [sys.executable, str(BOUND / "overhead.py"), str(pairs), str(WINDOW_S), str(flag)]
@@ -164,16 +171,45 @@ def overhead(budget_s: float) -> dict[str, Any]:
             "slower_pct_mean": round(mean(slower), 3),
             "standard_error": round(stdev(slower) / len(slower) ** 0.5, 3),
             "windows": len(on),
+            "around_samples": around_samples(both["groups"], taken),
             "steps_per_s_off": [round(rate, 1) for rate in off],
             "steps_per_s_on": [round(rate, 1) for rate in on],
         }
     return found
 
 
-def _sample_while(sampler: Sampler, flag: Path, done: threading.Event) -> None:
-    while not done.wait(0.1):
+def around_samples(groups: list[list[float]], taken: list[tuple[float, float]]) -> dict[str, Any]:
+    """What the samples cost the steps that ran while they were taken or AFTER_S later, as a share of all time.
+
+    Compared with the steps half an interval later, where no sample was: both come from the same seconds, so drifting
+    clocks and neighbours do not count, nor that a long group is hit more often than a short one.
+    """
+    later = [(start + INTERVAL_S / 2, end + INTERVAL_S / 2) for start, end in taken]
+    beside, without = ([group for group in groups if _touched(group, times)] for times in (taken, later))
+    near = [ended - begun for begun, ended in beside if [begun, ended] not in without]
+    far = [ended - begun for begun, ended in without if [begun, ended] not in beside]
+    if len(near) < 5 or len(far) < 5:
+        return {"why": f"{len(near)} groups beside samples, {len(far)} others"}
+    share = sum(near) / sum(ended - begun for begun, ended in groups)
+    error = ((stdev(near) / mean(near)) ** 2 / len(near) + (stdev(far) / mean(far)) ** 2 / len(far)) ** 0.5
+    return {
+        "slower_pct": round(100 * share * (1 - mean(far) / mean(near)), 4),
+        "standard_error": round(100 * share * error, 4),
+        "groups_near": len(near),
+        "groups_far": len(far),
+    }
+
+
+def _touched(group: list[float], times: list[tuple[float, float]]) -> bool:
+    return any(start < group[1] and end + AFTER_S > group[0] for start, end in times)
+
+
+def _sample_while(sampler: Sampler, flag: Path, done: threading.Event, taken: list[tuple[float, float]]) -> None:
+    while not done.wait(INTERVAL_S):
         if flag.exists():
+            begun_s = time.monotonic()
             sampler.sample()
+            taken.append((begun_s, time.monotonic()))
 
 
 def attempt(what: str, part: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
     python overhead.py WINDOWS WINDOW_S FLAG_FILE
 
-The sampler reads while FLAG_FILE exists. Prints {kind: {"off": [steps/s], "on": [steps/s]}}; each "on" stands between
-two "off".
+The sampler reads while FLAG_FILE exists. Prints {kind: {"off": [steps/s], "on": [steps/s], "groups": [[start, end]]}};
+each "on" stands between two "off", and groups are the times of ten steps each while it was on (CLOCK_MONOTONIC).
 """
 
 import json
@@ -32,26 +32,30 @@ def matmul():
     torch.mm(big, big)
 
 
-def rate(step, seconds):
-    end, steps, start = time.perf_counter() + seconds, 0, time.perf_counter()
-    while time.perf_counter() < end:
+def rate(step, seconds, groups):
+    start = begun = time.monotonic()
+    steps = 0
+    while begun < start + seconds:
         for _ in range(10):
             step()
         if cuda:
             torch.cuda.synchronize()
-        steps += 10
-    return steps / (time.perf_counter() - start)
+        ended = time.monotonic()
+        groups.append((begun, ended))
+        steps, begun = steps + 10, ended
+    return steps / (begun - start)
 
 
 result = {}
 for step in (small_step, matmul):
-    rate(step, 1.0)
-    result[step.__name__] = {"off": [rate(step, window_s)], "on": []}
+    rate(step, 1.0, [])
+    result[step.__name__] = {"off": [rate(step, window_s, [])], "on": [], "groups": []}
     for _ in range(windows):
         for kind in ("on", "off"):
             if kind == "on":
                 flag.touch()
             time.sleep(0.1)
-            result[step.__name__][kind].append(rate(step, window_s))
+            groups = result[step.__name__]["groups"] if kind == "on" else []
+            result[step.__name__][kind].append(rate(step, window_s, groups))
             flag.unlink(missing_ok=True)
 print(json.dumps(result))
