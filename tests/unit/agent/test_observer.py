@@ -9,6 +9,7 @@ import pytest
 
 from fakes import FakeGpu, FakeNvml
 from seatrial import events
+from seatrial.agent import observer
 from seatrial.agent.journal import Journal
 from seatrial.agent.observer import Observer
 from seatrial.agent.plan import Gpu, Plan
@@ -34,10 +35,10 @@ def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1):
         gpus=[Gpu(gpu.uuid, gpu.name, gpu.minor) for gpu in gpus],
         sample_interval_s=interval_s,
     )
-    observer = Observer(plan, Sampler([gpu.uuid for gpu in gpus], pynvml=FakeNvml(gpus)), target, Journal(path))
-    observer.start()
+    watching = Observer(plan, Sampler([gpu.uuid for gpu in gpus], pynvml=FakeNvml(gpus)), target, Journal(path))
+    watching.start()
     time.sleep(seconds)
-    assert observer.stop()
+    assert watching.stop()
     return events.read(path)[0]
 
 
@@ -78,3 +79,19 @@ def test_a_lost_gpu_is_a_finding_once(tmp_path, target):
     loss.start()
     [finding] = of_type(observe(tmp_path, target, [gpu], seconds=0.9), "finding")
     assert finding["id"] == "gpu-lost" and "GPU-0" in finding["evidence"][0]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_gpm_is_compared_often_at_first_and_seldom_later(tmp_path, target, monkeypatch, early):
+    monkeypatch.setattr(observer, "GPM_FIRST_S", 0.2)
+    monkeypatch.setattr(observer, "GPM_LATER_S", 30.0)
+    monkeypatch.setattr(observer, "_GPM_FIRST_FOR_S", 60.0 if early else 0.0)
+    compared = []
+    real = FakeNvml.nvmlGpmMetricsGet
+    monkeypatch.setattr(FakeNvml, "nvmlGpmMetricsGet", lambda self, asked: compared.append(1) or real(self, asked))
+    read = observe(tmp_path, target, [FakeGpu(uuid="GPU-0")], seconds=1.0)
+    known = [sample["gpus"][0]["sm_activity_pct"] for sample in of_type(read, "sample")]
+    if early:
+        assert 2 <= len(compared) < len(known) and known[-1] == 75.25  # in between the last stays
+    else:
+        assert compared == [] and set(known) == {None}
