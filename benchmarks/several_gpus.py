@@ -44,7 +44,54 @@ GUARDED_PYTHON = (
     + 'exec PYTHON "$@"\n'
 )
 
-RECIPE = GUARD + "sys.argv = sys.argv[1:]\nrunpy.run_module(f'seatrial.recipes.{sys.argv[0]}', run_name='__main__')\n"
+#: BENCH_WIRE=own: gradients travel in their own format. BENCH_PROFILE=1: what the GPU does in 20 runs of a graph.
+RECIPE = (
+    GUARD
+    + """sys.argv = sys.argv[1:]
+if os.environ.get("BENCH_WIRE") == "own":
+    import seatrial.train.distributed
+    seatrial.train.distributed.WIRE.clear()
+if os.environ.get("BENCH_PROFILE"):
+    import torch
+    from seatrial.train import engine
+    plain, calls = engine.Graphed.run, 0
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+
+    def merged(spans):
+        found = []
+        for begin, end in sorted(spans):
+            if found and begin <= found[-1][1]:
+                found[-1][1] = max(end, found[-1][1])
+            else:
+                found.append([begin, end])
+        return found
+
+    def length(spans):
+        return sum(end - begin for begin, end in merged(spans))
+
+    def run(self, shape, steps):
+        global calls
+        calls += 1
+        if calls == 40:
+            torch.cuda.synchronize()
+            profiler.start()
+        plain(self, shape, steps)
+        if calls == 60:
+            torch.cuda.synchronize()
+            profiler.stop()
+            kernels = [(e.name, e.time_range.start, e.time_range.end) for e in profiler.events()]
+            nccl = [(begin, end) for name, begin, end in kernels if "nccl" in name.lower()]
+            rest = [(begin, end) for name, begin, end in kernels if "nccl" not in name.lower()]
+            both, own = length(nccl + rest), length(rest)
+            span = max(k[2] for k in kernels) - min(k[1] for k in kernels)
+            words = [f"profile of rank {os.environ.get('RANK')}: 20 graphs in {span / 1e3:.2f} ms"]
+            words += [f"kernels {own / 1e3:.2f}, NCCL {length(nccl) / 1e3:.2f}, NCCL alone {(both - own) / 1e3:.2f}"]
+            print("; ".join(words), flush=True)
+
+    engine.Graphed.run = run
+runpy.run_module(f'seatrial.recipes.{sys.argv[0]}', run_name='__main__')
+"""
+)
 
 #: Copies of the messages for each rank: 560 steps an epoch at batch 64.
 REPEATS = 8
@@ -95,7 +142,8 @@ class Session:
         self.project.mkdir(parents=True, exist_ok=True)
         (self.project / "recipe.py").write_text(RECIPE)
         (self.project / "hang.py").write_text(HANG)
-        guarded = self.project / "guarded-python"
+        guarded = self.project / "guard" / "python3"
+        guarded.parent.mkdir(exist_ok=True)
         guarded.write_text(GUARDED_PYTHON.replace("PYTHON", arguments.python or "python3", 1))
         guarded.chmod(0o755)
         self.arguments = arguments
@@ -129,16 +177,24 @@ class Session:
         return self.deadline_s - time.monotonic()
 
     def run(
-        self, name: str, gpus: int, script: str, *words: str, limit_s: float, kill_rank: bool = False
+        self,
+        name: str,
+        gpus: int,
+        script: str,
+        *words: str,
+        limit_s: float,
+        kill_rank: bool = False,
+        env: tuple[str, ...] = (),
     ) -> dict[str, Any]:
         """One run and its receipt; ``kill_rank`` sends SIGKILL to a rank once the first epoch is done."""
         again = "2" if kill_rank else "0"
+        base = [*self.base, *(word for pair in env for word in ("-e", pair))]
         if not gpus:  # seatrial starts one rank where there is no GPU; the rehearsal wants two
             ranks = ["--standalone", "--nproc-per-node", "2", "--max-restarts", again, script, *words]
-            argv = [*self.base, "--gpus", "none", "--name", name, "-m", "torch.distributed.run", "--", *ranks]
+            argv = [*base, "--gpus", "none", "--name", name, "-m", "torch.distributed.run", "--", *ranks]
         else:
             flags = ["--gpus", str(gpus), "--launcher", "torchrun", "--restarts", again, "--name", name]
-            argv = [*self.base, *flags, script, "--", *words]
+            argv = [*base, *flags, script, "--", *words]
         began = time.monotonic()
         with (self.out / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
@@ -169,6 +225,7 @@ class Session:
             result["cause"] = read["exit_cause"]["words"]
         text = (self.out / f"{name}.log").read_text(errors="replace")
         result["examples_per_s"] = [int(rate.replace(",", "")) for _, rate, _ in EPOCH.findall(text)]
+        result["profile"] = [line for line in text.splitlines() if line.startswith("profile of rank 0")]
         result["engine"] = next((line for line in text.splitlines() if line.startswith("engine:")), None)
         return result
 
@@ -189,9 +246,11 @@ class Session:
         """``seatrial doctor`` on the image: two ranks' all-reduce over NCCL, and peer access."""
         given = self.arguments
         env = [word for name, value in MULTICAST_OFF.items() for word in ("--env", f"{name}={value}")]
-        mounts = [word for mount in (*given.mount, f"{self.project}:/guard:ro") for word in ("--mount", mount)]
+        mounts = [
+            word for mount in (*given.mount, f"{self.project / 'guard'}:/guard:ro") for word in ("--mount", mount)
+        ]
         argv = [*given.seatrial.split(), "doctor", "--on", given.on, "--image", given.image, *env, *mounts]
-        argv += ["--python", "/guard/guarded-python", "--network", given.network or "none", "--json", "--verbose"]
+        argv += ["--python", "/guard/python3", "--network", given.network or "none", "--json", "--verbose"]
         ended = subprocess.run(argv, cwd=self.project, capture_output=True, text=True, timeout=min(60, self.left_s()))
         (self.out / "doctor.json").write_text(ended.stdout)
         (self.out / "doctor.log").write_text(ended.stderr)
@@ -234,13 +293,24 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _markdown(results: dict[str, Any]) -> str:
-    keys = ("exit_code", "seconds", "examples_per_s", "engine", "energy_j", "said", "cause", "skipped", "crashed")
+    keys = (
+        "exit_code",
+        "seconds",
+        "examples_per_s",
+        "profile",
+        "engine",
+        "energy_j",
+        "said",
+        "cause",
+        "skipped",
+        "crashed",
+    )
     lines = [f"# Several GPUs, {results['date']}", "", f"| part | {' | '.join(keys)} |", "|---" * (len(keys) + 1) + "|"]
     for name, part in results["parts"].items():
         cells = ["" if part.get(key) is None else str(part[key]).replace("|", "/") for key in keys]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", "| last epoch | examples/s | times | per GPU |", "|---" * 4 + "|"]
-    rates = {name: part["examples_per_s"][-1] for name, part in results["parts"].items() if part.get("examples_per_s")}
+    lines += ["", "| first epoch | examples/s | times | per GPU |", "|---" * 4 + "|"]
+    rates = {name: part["examples_per_s"][0] for name, part in results["parts"].items() if part.get("examples_per_s")}
     for name, rate in rates.items():
         what, _, ranks = name.rpartition("-")
         if alone := rates.get(f"{what}-1"):
@@ -283,11 +353,14 @@ def main() -> int:
         named = sorted(set(map(int, NAMED.findall(text))))
         return {**result, "said": f"ranks named: {named}, asleep: {(most or 2) - 1}"}
 
-    def recipe(name: str, count: int, batch: int, *words: str) -> Callable[[], dict[str, Any]]:
+    def recipe(
+        name: str, count: int, batch: int, *words: str, env: tuple[str, ...] = ()
+    ) -> Callable[[], dict[str, Any]]:
         def work() -> dict[str, Any]:
             data = session.data(name, count)
-            options = ["--epochs", "2", "--batch", str(batch), *data, *words]
-            return session.run(f"{name}-{batch}-{count}", count, "recipe.py", name, *options, limit_s=75)
+            options = ["--epochs", "1" if name == "spam" else "2", "--batch", str(batch), *data, *words]
+            label = f"{name}-{batch}" + "".join(f"-{pair.partition('=')[2]}" for pair in env) + f"-{count}"
+            return session.run(label, count, "recipe.py", name, *options, limit_s=75, env=env)
 
         return work
 
@@ -299,6 +372,10 @@ def main() -> int:
     session.part("doctor", session.doctor, 15)
     for count in sorted({min(counts), most}):
         session.part(f"spam-256-{count}", recipe("spam", count, 256, *shape), 30)
+    for wire in ([], ["BENCH_WIRE=own"]):
+        env = ("BENCH_PROFILE=1", *wire)
+        session.part(f"profile{len(wire)}-64-{most}", recipe("spam", most, 64, *shape, env=env), 30)
+    session.part(f"wire-own-256-{most}", recipe("spam", most, 256, *shape, env=("BENCH_WIRE=own",)), 30)
     for count in [] if rehearsal else counts:
         session.part(f"mnist-deep-128-{count}", recipe("mnist_deep", count, 128), 25)
     print((session.out / "several_gpus.md").read_text())

@@ -73,7 +73,7 @@ class Step:
         self.model, self.optimizer, self.source = model, optimizer, source
         self.device, self.ranks, self.precision = ranks.device, ranks, precision
         self.scaler = precision.scaler()
-        self.reducer = GradientReducer(model, ranks)
+        self.reducer = GradientReducer(model, ranks, precision.dtype)
         largest = max(span.shape.rows for span in source.spans)
         self.micro_batch = MicroBatch(-(-largest // accumulation))
         self._loss, self._clip_norm = loss, clip_norm
