@@ -62,31 +62,57 @@ def _compilers() -> ThreadPoolExecutor:
 
 
 def _compile(source: str, device: int) -> dict[str, Kernel]:
-    from torch.cuda import _utils  # torch 2.8 and later; torch.cuda._compile_kernel would compile once for each name
+    from torch.cuda._utils import _cuda_load_module  # torch 2.8 and later
 
-    _enter_context(device)
     names = [line.split("void ")[1].split("(")[0] for line in source.splitlines() if line.startswith('extern "C"')]
-    capability = "{}{}".format(*torch.cuda.get_device_capability(device))
-    binary, _ = _utils._nvrtc_compile(source, names[0], capability)
-    return cast(dict[str, Kernel], _utils._cuda_load_module(binary, names))
+    with torch.cuda.device(device):
+        binary = machine_code(source, "sm_{}{}".format(*torch.cuda.get_device_capability(device)))
+        return cast(dict[str, Kernel], _cuda_load_module(binary, names))
+
+
+def machine_code(source: str, architecture: str) -> bytes:
+    """A source, compiled by NVRTC. Raises RuntimeError with the compiler's text; OSError when there is no NVRTC.
+
+    torch's own torch.cuda._compile_kernel compiles a source once for each kernel, and imports setuptools (half a
+    second) to look for headers.
+    """
+    if torch.version.cuda is None:
+        raise RuntimeError("this torch is not built for CUDA")
+    nvrtc = ctypes.CDLL(f"libnvrtc.so.{torch.version.cuda.split('.')[0]}")
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    options = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
+    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"seatrial.cu", 0, None, None))
+    try:
+        if nvrtc.nvrtcCompileProgram(program, 1, options):
+            _check(nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+            text = ctypes.create_string_buffer(size.value)
+            _check(nvrtc.nvrtcGetProgramLog(program, text))
+            raise RuntimeError(f"NVRTC: {text.value.decode(errors='replace')}")
+        _check(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        binary = ctypes.create_string_buffer(size.value)
+        _check(nvrtc.nvrtcGetCUBIN(program, binary))
+        return binary.raw
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
 @cache
 def _context(device: int) -> ctypes.c_void_p:
-    from torch.cuda._utils import _check_cuda, _get_gpu_runtime_library
-
     context = ctypes.c_void_p()
-    _check_cuda(_get_gpu_runtime_library().cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    _check(ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
     return context
 
 
 def _enter_context(device: int) -> None:
     """Make the device's context this thread's: the backward pass's have none until torch launches something there."""
     if getattr(_thread, "device", None) != device:
-        from torch.cuda._utils import _check_cuda, _get_gpu_runtime_library
-
-        _check_cuda(_get_gpu_runtime_library().cuCtxSetCurrent(_context(device)))
+        _check(ctypes.CDLL("libcuda.so.1").cuCtxSetCurrent(_context(device)))
         _thread.device = device
+
+
+def _check(code: int) -> None:
+    if code:
+        raise RuntimeError(f"NVRTC or the CUDA driver answers with error {code}")
 
 
 @cache

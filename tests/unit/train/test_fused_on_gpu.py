@@ -118,6 +118,11 @@ def test_graph_and_eager_are_equal_to_the_bit(name):
     assert all(torch.equal(a, b) for a, b in zip(eager.parameters(), graph.parameters(), strict=True))
 
 
+def test_a_source_that_does_not_compile_says_why():
+    with pytest.raises(RuntimeError, match='identifier "nope" is undefined'):
+        kernels.machine_code('extern "C" __global__ void f() { nope; }', "sm_90")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [64, 33])
 @pytest.mark.parametrize("name", NETWORKS)
