@@ -13,6 +13,7 @@ from seatrial.backends.kubernetes.client import Cluster
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
 
+NODE = "/api/v1/nodes/test-node"
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -33,6 +34,30 @@ def pods(cluster: Cluster, run_id: str) -> dict[str, str]:
     items = cluster.get(PODS, labelSelector=f"seatrial.run={run_id}")["items"]
     by_age = sorted(items, key=lambda item: str(item["metadata"]["creationTimestamp"]))
     return {item["metadata"]["labels"]["seatrial.node"]: item["metadata"]["name"] for item in by_age}
+
+
+@pytest.mark.slow
+def test_two_pods_then_one_then_two(project: Project, cluster: Cluster) -> None:
+    """Elastic: while the node takes no pods, the one that is left trains alone; then the other joins it."""
+    project.write("seatrial.toml", (project.folder / "seatrial.toml").read_text() + "min_nodes = 1\n")
+    started = project.run("digits", "--gpus", "none", "--nodes", "2", "--detach", "--", "--epochs", "500")
+    run_id = started.stdout.strip()
+
+    def printed(text: str, times: int = 1) -> bool:
+        return project.cli("runs", "logs", run_id).stdout.count(text) >= times
+
+    try:
+        project.wait_for(lambda: printed("]: epoch 2:"))
+        cluster.patch(NODE, {"spec": {"unschedulable": True}})
+        cluster.delete(f"{PODS}/{pods(cluster, run_id)['1']}", grace_s=0)
+        project.wait_for(lambda: printed("on each of 1 rank(s)"), 120)
+        cluster.patch(NODE, {"spec": {"unschedulable": None}})
+        project.wait_for(lambda: printed("on each of 2 rank(s)", 2), 120)
+        assert printed("resumed from /seatrial/run/checkpoints", 2)
+        assert printed("]: epoch 1:") and not printed("]: epoch 1:", 2), "it began anew"
+    finally:
+        cluster.patch(NODE, {"spec": {"unschedulable": None}})
+        project.cli("runs", "stop", run_id, exit_code=None)
 
 
 def test_two_pods_train_and_one_that_is_killed_comes_back(project: Project, cluster: Cluster, tmp_path: Path) -> None:

@@ -145,7 +145,13 @@ def make_cluster_plan(
         node_rank_variable=node_variable(cluster) if job.nodes > 1 else None,
         rendezvous=rendezvous(cluster) if job.nodes > 1 else None,
         restarts=restarts if launcher == "torchrun" else 0,
-        env={**places.env(), "SEATRIAL_RUN_ID": run_id, GO_ON_VARIABLE: "1", **_recipes_path(cluster)},
+        env={
+            **places.env(),
+            "SEATRIAL_RUN_ID": run_id,
+            GO_ON_VARIABLE: "1",
+            **_recipes_path(cluster),
+            **_elastic(cluster),
+        },
         secrets=targets_secrets(job),
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         gpu_mode=gpus.mode,
@@ -343,6 +349,14 @@ def _env(job: Job, places: Places, environ: Mapping[str, str]) -> dict[str, str]
     from_files = {name: value for path in job.env_files for name, value in read_env_file(path, environ).items()}
     env = {**ours, **places.env(), **from_files, **job.env}
     return {name: value for name, value in env.items() if name not in job.secrets}
+
+
+def _elastic(cluster: ClusterPlan) -> dict[str, str]:
+    """A store of the ranks' own. With torchrun's, a node that joins later waits for an address that nobody writes.
+
+    Seen with torch 2.13: next_rendezvous of dynamic_rendezvous.py writes it in the first round only.
+    """
+    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if cluster.min_nodes is not None else {}
 
 
 def _recipes_path(cluster: ClusterPlan) -> dict[str, str]:
