@@ -34,7 +34,8 @@ class Output:
 
     findings: known failures in stderr and stdout, one of each.
     exception: the last Python exception on stderr, ``ValueError: …``, or None.
-    last_line: the last line on stderr that is not indented, since those explain one before them, or None.
+    last_line: the last line on stderr that is not indented, since those explain one before them, or None. Where a
+        launcher reports that a rank failed, the rank's own last ``error: …``.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -52,6 +53,8 @@ def read_output(run_dir: Path) -> Output:
     tail = [_RANK.sub("", line) for line in _tail(run_dir / STREAMS[0]).splitlines()]
     said = [line for line in tail if line.strip()]
     last_line = next((line for line in reversed(said) if not line[0].isspace()), said[-1] if said else None)
+    if any(error in line for line in said for error in _LAUNCHER_ERRORS):
+        last_line = next((line for line in reversed(said) if line.startswith("error: ")), last_line)
     return Output(tuple(findings.values()), last_exception(tail), clean(last_line) if last_line else None)
 
 
