@@ -5,23 +5,28 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import sys
 import tempfile
 import traceback
+from itertools import pairwise
 
 from rich.console import Console
 from rich.text import Text
 
 from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractError, SeatrialError
 
+#: How errors and findings say "the same on the CPU", without knowing what was typed.
+WITHOUT_GPUS = "seatrial run --gpus none …"
+
 
 def report(error: Exception, argv: list[str]) -> int:
     """Print it to stderr; the exit code."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if isinstance(error, SeatrialError):
-        _print(console, error.message, error.cause, error.run)
+        _print(console, error.message, error.cause, as_typed(error.run, argv))
         if isinstance(error, GpuContractError) and not isinstance(error, CapacityError):
-            second_opinion(console)
+            second_opinion(console, argv)
         return error.exit_code
     if (usage := _usage_problem(error, argv)) is not None:
         _print(console, *usage)
@@ -32,11 +37,24 @@ def report(error: Exception, argv: list[str]) -> int:
     return _unexpected(console, error)
 
 
-def second_opinion(console: Console) -> None:
+def second_opinion(console: Console, argv: list[str]) -> None:
     """What doctor sees of the host, for a GPU contract that is broken."""
     from seatrial.doctor import examine  # only now: no other error needs it
 
-    console.print(Text(examine.second_opinion(os.environ)))
+    console.print(Text(as_typed(examine.second_opinion(os.environ), argv) or ""))
+
+
+def as_typed(advice: str | None, argv: list[str]) -> str | None:
+    """Advice with the user's own command in place of WITHOUT_GPUS."""
+    if advice is None or WITHOUT_GPUS not in advice:
+        return advice
+    ours, theirs = (argv[: argv.index("--")], argv[argv.index("--") :]) if "--" in argv else (argv, [])
+    kept = [
+        word
+        for before, word in pairwise(["", *ours])
+        if before != "--gpus" and word != "--gpus" and not word.startswith("--gpus=")
+    ]
+    return advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
 
 
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:

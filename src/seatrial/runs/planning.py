@@ -35,6 +35,7 @@ from seatrial.job.plan import (
     VenvPlan,
 )
 from seatrial.job.script import ScriptFacts
+from seatrial.job.units import format_bytes
 from seatrial.runs import without_agent
 from seatrial.runs.facts import HostFacts, git_commit
 from seatrial.runs.handover import targets_secrets
@@ -123,7 +124,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
         gpu_mode=_gpu_mode(job, gpus),
         gpus=gpus,
         check=_check(job, script, gpus),
-        gpu_memory_bytes=_gpu_memory_limit(job, script),
+        gpu_memory_bytes=_gpu_memory_limit(job, script, gpus),
         grace_s=job.grace_s,
         timeout_s=job.timeout_s,
         hang_after_s=job.watch.hang_after_s,
@@ -349,7 +350,7 @@ def _check(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> Literal["tor
     return "torch" if script.framework == "torch" or job.target.kind == "recipe" else "driver"
 
 
-def _gpu_memory_limit(job: Job, script: ScriptFacts) -> int | None:
+def _gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> int | None:
     if job.gpu_memory_bytes is not None and GpuRequest.parse(job.gpus).kind == "none":
         raise UsageError(
             "--gpu-memory limits nothing on a run without GPUs (--gpus none)", run="seatrial run … without --gpu-memory"
@@ -359,5 +360,12 @@ def _gpu_memory_limit(job: Job, script: ScriptFacts) -> int | None:
             f"--gpu-memory cannot be enforced on this target: {script.framework or 'its source'} offers no limit",
             cause="Only torch and TensorFlow can be held to one; CUDA itself has none",
             run="seatrial run … without --gpu-memory",
+        )
+    smallest = min(gpus, key=lambda gpu: gpu.memory_bytes, default=None)
+    if job.gpu_memory_bytes is not None and smallest is not None and job.gpu_memory_bytes > smallest.memory_bytes:
+        has = format_bytes(smallest.memory_bytes)
+        raise UsageError(
+            f"--gpu-memory {format_bytes(job.gpu_memory_bytes)}: GPU {smallest.index} ({smallest.name}) has {has}",
+            run="seatrial run … without --gpu-memory, which then may take all of it",
         )
     return job.gpu_memory_bytes

@@ -1,8 +1,11 @@
 """Errors in the words typed: one sentence, the next command, the right exit code, no traceback."""
 
+import shlex
+
 import pytest
 
 from seatrial import cli
+from seatrial.cli import problems
 
 
 @pytest.fixture
@@ -85,3 +88,17 @@ def test_an_unknown_key_names_file_key_and_the_nearest(seatrial, tmp_path):
     code, _, err = seatrial("run", "digits")
     assert code == 2
     assert "seatrial.toml: gpu: unknown key; did you mean gpus?" in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "run"),
+    [
+        ("run train.py --gpus 2 --on docker", "seatrial run train.py --on docker --gpus none"),
+        ("plan --gpus=all mnist -- --gpus 3 'a b'", "seatrial plan mnist --gpus none -- --gpus 3 'a b'"),
+        ("bench train mnist", "seatrial bench train mnist --gpus none"),
+    ],
+)
+def test_without_gpus_is_the_users_own_command(typed, run):
+    advice = "nvidia-smi -L    # or, to run on the CPU: seatrial run --gpus none …"
+    assert problems.as_typed(advice, shlex.split(typed)) == f"nvidia-smi -L    # or, to run on the CPU: {run}"
+    assert problems.as_typed("ls", ["run"]) == "ls" and problems.as_typed(None, ["run"]) is None
