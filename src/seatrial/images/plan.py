@@ -41,7 +41,7 @@ from seatrial.job.plan import Choice, ImagePlan
 from seatrial.stack.machine import Machine, parse_target
 from seatrial.stack.resolve import Stack
 
-#: Three times what torch for GPUs and its packages are as wheels (2.6 GB for CUDA 13.0), and room.
+#: Three times what torch 2.13 for CUDA 13.0 and its packages are as wheels (2.76 GB), and room.
 _MOST_WHEEL_BYTES = 10_000_000_000
 
 
