@@ -128,7 +128,8 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 engine.run(shape, steps)
                 done += steps
                 watchdog.beat((epoch - 1) * len(spans) + done)
-                outcome.terminated = ranks.any(stop.requested)
+                if done % look == 0 or done == len(spans):  # a run of one shape may be short
+                    outcome.terminated = ranks.any(stop.requested)
                 if outcome.terminated:
                     break
                 if settings.every_steps and done % settings.every_steps == 0 and done < len(spans):
