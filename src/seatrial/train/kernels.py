@@ -9,7 +9,6 @@ autograd function that returns ``y.contiguous()`` (https://github.com/pytorch/py
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
@@ -42,7 +41,6 @@ struct alignas(8) Choices { signed char at[8]; };
 """
 
 Kernel = Callable[..., None]
-_thread = threading.local()
 
 
 def compiled(source: str, device: int) -> dict[str, Kernel]:
@@ -65,9 +63,9 @@ def _compile(source: str, device: int) -> dict[str, Kernel]:
     from torch.cuda._utils import _cuda_load_module  # torch 2.8 and later
 
     names = [line.split("void ")[1].split("(")[0] for line in source.splitlines() if line.startswith('extern "C"')]
-    with torch.cuda.device(device):
-        binary = machine_code(source, "sm_{}{}".format(*torch.cuda.get_device_capability(device)))
-        return cast(dict[str, Kernel], _cuda_load_module(binary, names))
+    binary = machine_code(source, "sm_{}{}".format(*torch.cuda.get_device_capability(device)))
+    _enter_context(device)
+    return cast(dict[str, Kernel], _cuda_load_module(binary, names))
 
 
 def machine_code(source: str, architecture: str) -> bytes:
@@ -97,17 +95,21 @@ def machine_code(source: str, architecture: str) -> bytes:
 
 
 @cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+@cache
 def _context(device: int) -> ctypes.c_void_p:
     context = ctypes.c_void_p()
-    _check(ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    _check(_driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
     return context
 
 
 def _enter_context(device: int) -> None:
-    """Make the device's context this thread's: the backward pass's have none until torch launches something there."""
-    if getattr(_thread, "device", None) != device:
-        _check(ctypes.CDLL("libcuda.so.1").cuCtxSetCurrent(_context(device)))
-        _thread.device = device
+    """Make the device's context this thread's. A new thread (compiler's, backward pass's) has none, and
+    torch.cuda.device sets none where it believes the device to be the current one already."""
+    _check(_driver().cuCtxSetCurrent(_context(device)))
 
 
 def _check(code: int) -> None:
