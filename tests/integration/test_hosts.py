@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +25,10 @@ def network(docker_backend: Docker, tmp_path: Path) -> Iterator[str]:
     if made.returncode != 0:
         pytest.skip(f"no network of containers here: {made.stderr.strip()[-200:]}")
     yield name
-    subprocess.run([*docker_backend.call, "network", "rm", name], capture_output=True)
+    for _ in range(20):  # the engine lets go of a container a moment after it has ended
+        if subprocess.run([*docker_backend.call, "network", "rm", name], capture_output=True).returncode == 0:
+            break
+        time.sleep(0.5)
 
 
 def test_two_hosts_meet_and_train_as_one(network: str, tmp_path: Path, environ: dict[str, str]) -> None:
