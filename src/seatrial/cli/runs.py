@@ -1,4 +1,7 @@
-"""``seatrial runs …``: list, show and steer runs."""
+"""``seatrial runs …``: list, show and steer runs.
+
+Commands import what they need: the plan's and receipt's models take longer to load than ``ls`` to list 5,000 runs.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.job.units import format_seconds
-from seatrial.runs import compare_terminal, control
-from seatrial.runs.compare import compare as compare_receipts
-from seatrial.runs.compare import to_json, write_page
-from seatrial.runs.finalise import finalise
 from seatrial.runs.listing import list_runs
 from seatrial.runs.store import RunStore
-from seatrial.runs.view import Receipts
-from seatrial.runs.watch import follow, of_rank
 
 app = typer.Typer(
     add_completion=False,
@@ -55,7 +50,7 @@ def list_(
         print(json.dumps([dataclasses.asdict(line) for line in lines], indent=1))
         return EXIT_DONE
     if not lines:
-        Console(stderr=True).print("No runs yet. Start one: seatrial run digits", highlight=False)
+        print("No runs yet. Start one: seatrial run digits", file=sys.stderr)
         return EXIT_DONE
     rows = [("RUN", "NAME", "TARGET", "ON", "GPUS", "TIME", "STATUS")]
     for line in lines:
@@ -72,6 +67,9 @@ def list_(
 @app.command()
 def show(reference: Reference = "last", as_json: AsJson = False, project: Project = _HERE) -> int:
     """Show a run's receipt, or how far it is. Exits with the run's own exit code."""
+    from seatrial.cli.screen import Screen
+    from seatrial.runs.finalise import finalise
+
     run = _store(project).find(reference)
     receipt = finalise(run, os.environ)
     screen = Screen(json=as_json)
@@ -92,6 +90,9 @@ def logs(
     project: Project = _HERE,
 ) -> int:
     """Print what the target printed, both streams in order."""
+    from seatrial.cli.screen import Screen
+    from seatrial.runs.watch import follow, of_rank
+
     run = _store(project).find(reference)
     screen = Screen()
     write = screen.write if rank is None else of_rank(run, rank, screen.write)
@@ -102,6 +103,10 @@ def logs(
 @app.command()
 def attach(reference: Reference = "last", as_json: AsJson = False, project: Project = _HERE) -> int:
     """Follow a run to its end and print its receipt. Ctrl-C leaves; the run goes on."""
+    from seatrial.cli.screen import Screen
+    from seatrial.runs.finalise import finalise
+    from seatrial.runs.watch import follow
+
     run = _store(project).find(reference)
     screen = Screen(json=as_json)
     try:
@@ -126,15 +131,22 @@ def compare(
     project: Project = _HERE,
 ) -> int:
     """Two runs side by side: what differs, what was measured, and their curves."""
+    from rich.console import Console
+
+    from seatrial.runs import compare as comparison
+    from seatrial.runs import compare_terminal
+    from seatrial.runs.finalise import finalise
+    from seatrial.runs.view import Receipts
+
     store, receipts = _store(project), Receipts()
     pair = [store.find(reference) for reference in (first, second)]
     for run in pair:
         finalise(run, os.environ)
-    found = compare_receipts(*(receipts.of(run) for run in pair))
+    found = comparison.compare(*(receipts.of(run) for run in pair))
     if html is not None:
-        write_page(html, found)
+        comparison.write_page(html, found)
     if as_json:
-        print(json.dumps(to_json(found), indent=1))
+        print(json.dumps(comparison.to_json(found), indent=1))
     else:
         compare_terminal.render(found, Console(highlight=False))
     return EXIT_DONE
@@ -143,6 +155,8 @@ def compare(
 @app.command("exec")
 def execute(context: typer.Context, reference: Reference = "last", project: Project = _HERE) -> int:
     """Run a command inside a live run: seatrial runs exec RUN -- nvidia-smi"""
+    from seatrial.runs import control
+
     argv: list[str] = context.obj
     if not argv:
         raise UsageError("No command to run: it goes behind --", run=f"seatrial runs exec {reference} -- nvidia-smi")
@@ -158,6 +172,9 @@ def stop(
     project: Project = _HERE,
 ) -> int:
     """End a run: SIGTERM, its grace period, SIGKILL. Prints its receipt."""
+    from seatrial.cli.screen import Screen
+    from seatrial.runs import control
+
     run = _store(project).find(reference)
     Screen(json=as_json).receipt(control.stop(run, os.environ, kill=kill), run)
     return EXIT_DONE
@@ -170,6 +187,8 @@ def copy(
     project: Project = _HERE,
 ) -> int:
     """Fetch what a run on a cluster saved: seatrial runs cp RUN:digits.pth ./models"""
+    from seatrial.runs import control
+
     name, _, path = reference.partition(":")
     for file in control.copy_models(_store(project).find(name), path, destination, os.environ):
         print(destination / file)
@@ -183,6 +202,8 @@ def remove(
     project: Project = _HERE,
 ) -> int:
     """Delete ended runs: logs, evidence, receipt and checkpoints. Saved models stay."""
+    from seatrial.runs import control
+
     store = _store(project)
     for run in [store.find(reference) for reference in references]:
         control.remove(store, run, os.environ, force=force)

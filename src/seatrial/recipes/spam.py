@@ -147,9 +147,9 @@ def read_messages(folder: Path) -> tuple[list[str], Tensor]:
 
 def tokenizer_of(arguments: argparse.Namespace, texts: list[str]) -> Any:
     """BERT's tokenizer: of the weights, of a vocabulary file, or with word pieces learned from the texts."""
-    from tokenizers import BertWordPieceTokenizer
-
     transformers = import_transformers()
+    from tokenizers import BertWordPieceTokenizer  # transformers needs it, so it is there
+
     if not arguments.from_scratch:
         return pretrained(transformers.AutoTokenizer, arguments.weights)
     if arguments.vocabulary:

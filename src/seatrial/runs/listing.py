@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from seatrial.errors import EngineUnavailableError, SeatrialError
-from seatrial.runs.finalise import finalise
 from seatrial.runs.store import Run, RunStore, run_name
 
 Status = Literal["starting", "running", "done", "failed", "unknown"]
@@ -42,6 +41,8 @@ def list_runs(store: RunStore, environ: Mapping[str, str], *, limit: int | None 
 def _line(run: Run, environ: Mapping[str, str]) -> Line:
     try:
         if run.summary() is None:
+            from seatrial.runs.finalise import finalise  # most have ended, and need none of its models
+
             finalise(run, environ)
         if (summary := run.summary()) is not None:
             return Line(

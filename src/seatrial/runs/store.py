@@ -6,6 +6,8 @@ events.jsonl    evidence, append-only
 stdout.log, stderr.log, output.idx, agent.out
 checkpoints/    what the target saved for ``--resume``
 receipt.json, receipt.md, receipt.html, summary.json     once it has ended
+
+The models of a plan are imported where one is read or written: listing ended runs needs none.
 """
 
 from __future__ import annotations
@@ -20,16 +22,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from seatrial.backends.base import Handle
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError
-from seatrial.images.plan import without_login
-from seatrial.job.plan import Plan
-from seatrial.runs.launcher import Launcher
 from seatrial.system.files import write_atomically
+
+if TYPE_CHECKING:
+    from seatrial.backends.base import Handle
+    from seatrial.job.plan import Plan
 
 STORE_FOLDER = Path(".seatrial") / "runs"
 
@@ -63,6 +63,10 @@ class Run:
 
     def plan(self) -> Plan:
         """The plan it was started with. Raises SeatrialError when plan.json is missing or of another version."""
+        from pydantic import ValidationError
+
+        from seatrial.job.plan import Plan
+
         path = self.folder / "plan.json"
         try:
             return Plan.model_validate_json(path.read_bytes(), strict=False)
@@ -80,6 +84,8 @@ class Run:
 
     def handle(self) -> Handle | None:
         """How to find it in its backend, or None before it started."""
+        from seatrial.backends.base import Handle
+
         try:
             return Handle.model_validate_json((self.folder / "handle.json").read_bytes())
         except FileNotFoundError:
@@ -87,6 +93,10 @@ class Run:
 
     def is_starting(self) -> bool:
         """It has not started, and the process that should start it lives."""
+        from pydantic import ValidationError
+
+        from seatrial.runs.launcher import Launcher
+
         if self.handle() is not None:
             return False
         try:
@@ -100,6 +110,8 @@ class Run:
 
     def save_plan(self, plan: Plan) -> None:
         """Write plan.json. A login in the package index's URL stays out of it."""
+        from seatrial.images.plan import without_login
+
         image = plan.job.image
         if image.index_url is not None:
             image = image.model_copy(update={"index_url": without_login(image.index_url)})
@@ -147,6 +159,8 @@ class RunStore:
                 f'The name "{name}" belongs to run {other.id}, which has not ended',
                 run=f"seatrial runs stop {name}   # or choose another --name",
             )
+        from seatrial.runs.launcher import Launcher
+
         run = Run(self.root / run_id)
         try:
             run.checkpoints.mkdir(parents=True)
