@@ -20,6 +20,7 @@ from python_on_whales.exceptions import DockerException, NoSuchImage
 from seatrial.errors import DiskError, EngineUnavailableError, ImageError
 from seatrial.images.dockerfile import PIP_SECRET, SLIMMER
 from seatrial.images.failure import explain, readable
+from seatrial.images.silence import Silence
 from seatrial.images.slim import slimmer_bytes
 from seatrial.images.space import check_space
 from seatrial.images.wheel import wheel_bytes
@@ -206,10 +207,11 @@ def _build(
             tags=unfinished,
             stream_logs=True,
         )
-        for line in stream:
-            if text := readable(line):
-                last_lines.append(text)
-                progress(text)
+        with Silence(progress) as telling:
+            for line in stream:
+                if text := readable(line):
+                    last_lines.append(text)
+                    telling.line(text)
         client.image.tag(unfinished, image.tag)
     except DockerException as error:
         raise explain(list(last_lines), image=image, engine=engine) from error

@@ -129,7 +129,7 @@ def readable(line: str) -> str:
 def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageError:
     """The error to raise, from the last lines of a failed build, as ``readable`` gives them."""
     text = "\n".join(lines)
-    step = _failing_step(lines)
+    step = next((doing for line in reversed(lines) if (doing := step_in_words(line))), None)
     where = f"Building {image.tag} failed" + (f" while {step}" if step else "")
     known = {"base": image.base or "", "engine": engine}
     for rule in _RULES:
@@ -143,13 +143,10 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
     return ImageError(f"{where}: {_last_meaningful(lines)}", run=f"{engine} info")
 
 
-def _failing_step(lines: Sequence[str]) -> str | None:
-    """What was being done, from the last line that names a step of the Dockerfile."""
-    for line in reversed(lines):
-        if _REPETITION.search(line) or re.match(r" > \[|\[.*\] |STEP ", line):
-            for pattern, words in _STEPS:
-                if pattern.search(line):
-                    return words
+def step_in_words(line: str) -> str | None:
+    """What is being done, from a line that names a step of the Dockerfile."""
+    if _REPETITION.search(line) or re.match(r" > \[|\[.*\] |STEP ", line):
+        return next((words for pattern, words in _STEPS if pattern.search(line)), None)
     return None
 
 
