@@ -45,7 +45,7 @@ class Screen:
         if plan.agent.gpu_mode == "auto-cpu":
             why = next((choice.reason for choice in plan.choices if choice.what == "gpus"), "")
             self.say(f"NO GPU: this run uses the CPU ({why}).")
-        gpus = ", ".join(f"{gpu.mig or gpu.index} {gpu.name}" for gpu in plan.gpus) or "CPU"
+        gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "CPU"
         if plan.cluster is not None and plan.cluster.gpus:
             gpus = f"{plan.cluster.gpus} {plan.cluster.gpu_resource}"
         if plan.cluster is not None and plan.cluster.nodes > 1:
