@@ -24,11 +24,9 @@ import pytest
 
 from machines import UUID, Host, healthy
 from seatrial.backends.docker import Docker
-from seatrial.backends.kubernetes import client
 from seatrial.backends.podman import Podman
 from seatrial.doctor import report
 from seatrial.doctor import subject as subject_module
-from seatrial.doctor.chain import CHAIN
 from seatrial.doctor.examine import Result, examine
 from seatrial.doctor.explain import explain_text
 from seatrial.doctor.machine import Machine
@@ -313,64 +311,6 @@ def test_an_engine_that_hangs_is_told_in_time(tmp_path: Path, monkeypatch: pytes
     verdict = results["engine.docker"].verdict
     assert verdict.status == "broken" and "did not answer" in verdict.line and seconds < 15
     assert results["image.present"].verdict.status in ("blocked", "skipped")
-
-
-CLUSTER = Path(__file__).parents[3] / "shared" / "k8s" / "cluster.sh"
-
-
-@pytest.fixture
-def kubeconfig(docker_backend: Docker, tmp_path: Path) -> Iterator[Path]:
-    """A real cluster of one node."""
-    if not CLUSTER.exists() or os.getuid() != 0:
-        pytest.skip("the script that starts a cluster is not here, or this is not root")
-    with socket.socket() as probe:
-        if probe.connect_ex(("127.0.0.1", 6443)) == 0:
-            pytest.skip("a cluster runs on this machine already")
-    folder = tmp_path / "cluster"
-    try:
-        up = subprocess.run([CLUSTER, "up", folder], capture_output=True, text=True, timeout=180)
-        assert up.returncode == 0, up.stderr
-        yield Path(up.stdout.split()[-1])
-    finally:
-        subprocess.run([CLUSTER, "down", folder], capture_output=True, timeout=120)
-
-
-@pytest.mark.slow
-@pytest.mark.docker
-def test_a_real_node_without_the_resource_then_with_an_unhealthy_gpu(
-    kubeconfig: Path, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("kr8s")
-
-    def look() -> dict[str, Result]:
-        layers = [layer for layer in CHAIN if layer.name == "kubernetes"]
-        return by_check(examine(Machine({"KUBECONFIG": str(kubeconfig)}, run=host._run), layers))
-
-    seen = look()
-    assert seen["kubernetes.reachable"].verdict.status == "ok"
-    assert [finding.id for finding in seen["kubernetes.nodes"].verdict.findings] == ["k8s-no-gpu-resource"]
-
-    door = client.Cluster({"KUBECONFIG": str(kubeconfig)})
-    status = {"capacity": {"nvidia.com/gpu": "2"}, "allocatable": {"nvidia.com/gpu": "1"}}
-    door.call(
-        door.request(
-            "PATCH",
-            "/api/v1/nodes/test-node/status",
-            body={"status": status},
-            headers={"content-type": "application/merge-patch+json"},
-        )
-    )
-    limits = {"limits": {"nvidia.com/gpu": "8"}}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "asks-for-too-many"},
-        "spec": {"containers": [{"name": "x", "image": IMAGE, "resources": limits}]},
-    }
-    door.create("/api/v1/namespaces/default/pods", pod)
-    seen = look()
-    assert [finding.id for finding in seen["kubernetes.healthy"].verdict.findings] == ["k8s-gpu-unhealthy"]
-    assert [finding.id for finding in seen["kubernetes.free"].verdict.findings] == ["k8s-insufficient-gpus"]
 
 
 @pytest.mark.slow

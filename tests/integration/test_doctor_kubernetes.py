@@ -1,0 +1,67 @@
+"""doctor on a real cluster: a node without the GPU resource, then one with an unhealthy GPU.
+
+Named so that it runs before the tests that fake GPUs on the same node.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from machines import healthy
+from seatrial.backends.kubernetes.client import Cluster
+from seatrial.doctor.chain import CHAIN
+from seatrial.doctor.examine import Result, examine
+from seatrial.doctor.machine import Machine
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
+
+NODE_STATUS = "/api/v1/nodes/test-node/status"
+PODS = "/api/v1/namespaces/default/pods"
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "asks-for-too-many"},
+    "spec": {
+        "containers": [
+            {"name": "x", "image": "python:3.11-slim-bookworm", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+        ]
+    },
+}
+
+
+def report_gpus(cluster: Cluster, capacity: str | None, allocatable: str | None) -> None:
+    """As a device plugin would: more than are allocatable means that the rest are unhealthy."""
+    status = {"capacity": {"nvidia.com/gpu": capacity}, "allocatable": {"nvidia.com/gpu": allocatable}}
+    cluster.patch(NODE_STATUS, {"status": status})
+
+
+def test_a_real_node_without_the_resource_then_with_an_unhealthy_gpu(
+    kubeconfig: Path, cluster: Cluster, tmp_path: Path
+) -> None:
+    pytest.importorskip("kr8s")
+    host = healthy(tmp_path / "root")
+
+    def look() -> dict[str, Result]:
+        layers = [layer for layer in CHAIN if layer.name == "kubernetes"]
+        results = examine(Machine({"KUBECONFIG": str(kubeconfig)}, run=host._run), layers)
+        return {result.check.id: result for result in results}
+
+    seen = look()
+    assert seen["kubernetes.reachable"].verdict.status == "ok"
+    assert [finding.id for finding in seen["kubernetes.nodes"].verdict.findings] == ["k8s-no-gpu-resource"]
+    report_gpus(cluster, "2", "1")
+    cluster.create(PODS, POD)
+    try:
+        seen = look()
+        assert [finding.id for finding in seen["kubernetes.healthy"].verdict.findings] == ["k8s-gpu-unhealthy"]
+        assert [finding.id for finding in seen["kubernetes.free"].verdict.findings] == ["k8s-insufficient-gpus"]
+    finally:
+        cluster.delete(f"{PODS}/asks-for-too-many", grace_s=0)
+        report_gpus(cluster, None, None)
+        deadline_s = time.monotonic() + 30
+        while cluster.get(NODE_STATUS)["status"]["allocatable"].get("nvidia.com/gpu") not in (None, "0"):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.5)
