@@ -58,7 +58,7 @@ def test_an_image_without_python(container_project: Project, build: Callable[[st
     assert ended.stdout.startswith(f"no python in {container_project.last.name}\n")
     receipt = container_project.receipt()
     assert (receipt["exit_cause"]["id"], receipt["exit_cause"]["target_exit_code"]) == ("script-error", 6)
-    assert 1 <= receipt["measurements"]["wall_s"] < 30
+    assert 0.9 <= receipt["measurements"]["wall_s"] < 30  # its sleep, by the engine's clock
     assert container_project.containers() == []
 
     container_project.write("train.py", "")
