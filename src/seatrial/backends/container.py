@@ -239,11 +239,11 @@ def _library_path(
 
     Last, so that an image's CUDA forward-compatibility libraries win over the host's driver, as their author meant.
     """
-    if not injection.library_folders:
+    if not injection.driver_library_folders:
         return {}
     path = from_user.get("LD_LIBRARY_PATH", from_image.get("LD_LIBRARY_PATH", ""))
-    folders = [folder for folder in path.split(":") if folder and folder not in injection.library_folders]
-    return {"LD_LIBRARY_PATH": ":".join([*folders, *injection.library_folders])}
+    folders = [folder for folder in path.split(":") if folder and folder not in injection.driver_library_folders]
+    return {"LD_LIBRARY_PATH": ":".join([*folders, *injection.driver_library_folders])}
 
 
 def _shm(job: Job, gpu_count: int) -> tuple[int, Choice]:

@@ -37,7 +37,7 @@ class InjectionPlan:
     Attributes:
         devices: device nodes, or qualified CDI names.
         gpus_flag: Docker's ``--gpus`` argument with its inner quotes. runtime: an OCI runtime by name.
-        env: variables for the target. library_folders: put behind the image's own LD_LIBRARY_PATH.
+        env: variables for the target. driver_library_folders: put behind the image's own LD_LIBRARY_PATH.
         groups: supplementary groups that may open the nodes.
     """
 
@@ -48,7 +48,7 @@ class InjectionPlan:
     runtime: str | None = None
     mounts: tuple[Mount, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
-    library_folders: tuple[str, ...] = ()
+    driver_library_folders: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -205,7 +205,7 @@ def _device_nodes(
         devices=tuple(node.path for node in nodes),
         mounts=tuple(mounts),
         env=env,
-        library_folders=(folder,),
+        driver_library_folders=(folder,),
         groups=_groups(facts, nodes),
         warnings=tuple(
             f"The driver capability {capability} has no libraries here to mount; install the NVIDIA Container "

@@ -249,11 +249,11 @@ class Subject:
             self.injection if gpus and self.gpus else InjectionPlan("none", "", env={"NVIDIA_VISIBLE_DEVICES": "void"})
         )
         env = {**inject.env, **self.wanted.env}
-        if inject.library_folders:
+        if inject.driver_library_folders:
             before = self.wanted.env.get("LD_LIBRARY_PATH") or (self.image.env if self.image else {}).get(
                 "LD_LIBRARY_PATH", ""
             )
-            env["LD_LIBRARY_PATH"] = ":".join(filter(None, [before, *inject.library_folders]))
+            env["LD_LIBRARY_PATH"] = ":".join(filter(None, [before, *inject.driver_library_folders]))
         return ContainerPlan(
             name=name,
             hostname=None,

@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,11 +14,10 @@ from seatrial.backends.env_file import read_env_file
 from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, node_variable, rendezvous
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES
 from seatrial.backends.kubernetes.survey import CONTROLLERS, OPERATORS, ClusterFacts
-from seatrial.errors import CapacityError, GpuRequestError, UsageError
+from seatrial.errors import UsageError
 from seatrial.events import WEBHOOK_SECRET
 from seatrial.images.code_layer import with_code
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, CodeWay, Kind, PodMount, Volume
-from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import Job
 from seatrial.job.plan import (
     AGENT_PYTHON_FLAGS,
@@ -36,6 +34,7 @@ from seatrial.job.plan import (
 )
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
+from seatrial.runs.cluster_gpus import pod_gpus
 from seatrial.runs.facts import git_commit
 from seatrial.runs.handover import targets_secrets
 from seatrial.runs.target_command import Places, target_argv
@@ -48,16 +47,6 @@ DEFAULT_UID = 1000
 
 #: Told to scripts that can go on from their own run's checkpoints, since a pod that comes back runs the same command.
 GO_ON_VARIABLE = "SEATRIAL_GO_ON"
-
-
-@dataclass(frozen=True)
-class _Gpus:
-    """GPUs of each pod."""
-
-    count: int
-    mode: Literal["required", "none", "auto-cpu"]
-    choice: Choice
-    warnings: tuple[str, ...] = ()
 
 
 def make_cluster_plan(
@@ -74,7 +63,7 @@ def make_cluster_plan(
     _refuse_what_a_pod_has_not(job)
     options = job.kubernetes
     kind, kind_choice = _kind(job, facts)
-    gpus = _gpus(job, facts)
+    gpus = pod_gpus(job, facts)
     image, code, files, code_choice = _code(job, script, image)
     launcher, launcher_choice = _launcher(job, script, gpus.count)
     models = options.models or Volume(kind="emptydir")
@@ -243,41 +232,6 @@ def _kind_warnings(kind: Kind, facts: ClusterFacts) -> tuple[str, ...]:
         return ()
     nobody = f"No Deployment {CONTROLLERS[kind]} is there, so nothing may act on a {kind}"
     return (f"{nobody}; --kind job needs none",)
-
-
-def _gpus(job: Job, facts: ClusterFacts) -> _Gpus:
-    request = GpuRequest.parse(job.gpus)
-    resource = job.kubernetes.gpu_resource
-    if request.kind == "none":
-        return _Gpus(0, "none", Choice(what="gpus", value="none", reason="--gpus none"))
-    if request.kind == "auto":
-        if any(node.allocatable for node in facts.nodes or ()):
-            return _Gpus(1, "required", Choice(what="gpus", value=f"1 {resource}", reason="a node has some"))
-        reason = f"no node has {resource}" if facts.nodes is not None else "nodes may not be listed"
-        return _Gpus(0, "auto-cpu", Choice(what="gpus", value="none", reason=reason))
-    if request.kind != "count" or request.count is None:
-        raise GpuRequestError(
-            f"--gpus {job.gpus}: on Kubernetes the scheduler picks the GPUs, so only a count can be asked for",
-            run="seatrial run … --gpus 1   # of each pod; --nodes N for several pods",
-        )
-    warning = _capacity_problem(request.count, job, facts)
-    if warning is not None and job.kubernetes.require_capacity:
-        raise CapacityError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")
-    choice = Choice(what="gpus", value=f"{request.count} {resource} a pod", reason=f"--gpus {job.gpus}")
-    return _Gpus(request.count, "required", choice, (warning,) if warning else ())
-
-
-def _capacity_problem(count: int, job: Job, facts: ClusterFacts) -> str | None:
-    """More GPUs a pod than any node has: it may still come true, since pools scale from zero."""
-    resource = job.kubernetes.gpu_resource
-    if facts.nodes is None:
-        return None
-    best = max(facts.nodes, key=lambda node: node.capacity, default=None)
-    if best is None or best.capacity == 0:
-        return f"No node of this cluster has {resource} now: pods wait until one comes"
-    if best.capacity < count:
-        return f"No node has {count} {resource}: the best, {best.name}, has {best.capacity}"
-    return None
 
 
 def _code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, CodeWay, dict[str, str], Choice]:

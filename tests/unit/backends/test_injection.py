@@ -74,7 +74,7 @@ def test_device_nodes_mount_libraries_one_by_one(tmp_path: Path) -> None:
     plan = choose(docker(), H200S[1:], driver)
     assert plan.strategy == "device-nodes"
     assert plan.devices == ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia1")
-    assert plan.library_folders == (DRIVER_FOLDER,)
+    assert plan.driver_library_folders == (DRIVER_FOLDER,)
     targets = {mount.target: str(mount.source) for mount in plan.mounts}
     library = f"/usr/lib/x86_64-linux-gnu/libcuda.so.{trees.VERSION}"
     assert targets[f"{DRIVER_FOLDER}/libcuda.so.1"] == library
@@ -107,7 +107,7 @@ def test_wsl(tmp_path: Path) -> None:
     plan = choose(docker(), H200S[:1], driver)
     assert plan.devices == ("/dev/dxg",)
     assert plan.mounts[0].target == "/usr/lib/wsl"
-    assert plan.library_folders == ("/usr/lib/wsl/lib",)
+    assert plan.driver_library_folders == ("/usr/lib/wsl/lib",)
     assert plan.env["CUDA_VISIBLE_DEVICES"] == UUIDS[0]
     hook = choose(docker(nvidia_hook=True), H200S[:1], driver)
     assert (hook.gpus_flag, hook.env["CUDA_VISIBLE_DEVICES"]) == ("all", UUIDS[0])
