@@ -76,9 +76,16 @@ class FakeBackend:
         return [self.name, "run", plan.run_id]
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
-        handle = Handle(backend=self.name, id=f"id-of-{plan.run_id}", started="1", run_dir=str(run_dir))
+        handle = self._handle(plan.run_id, run_dir)
         self.states[handle.id] = State("running")
         return handle
+
+    def find(self, run_id: str, run_dir: Path) -> Handle | None:
+        handle = self._handle(run_id, run_dir)
+        return handle if handle.id in self.states else None
+
+    def _handle(self, run_id: str, run_dir: Path) -> Handle:
+        return Handle(backend=self.name, id=f"id-of-{run_id}", started="1", run_id=run_id, run_dir=str(run_dir))
 
     def collect(
         self, handle: Handle, run_dir: Path, say: Callable[[str], None]

@@ -16,7 +16,8 @@
         ├── CommandError                   a command failed; keeps argv, exit code and stderr
         │   └── CommandTimeoutError            a command did not end in time and was killed
         ├── ImageError                     an image that cannot be pulled, read or built
-        └── DiskError                      no space, or no permission to write
+        ├── DiskError                      no space, or no permission to write
+        └── UntrustedPathError             a link, pipe or device where a container could have put one
 
 A target that fails by itself is no error of ours: the run ends with exit 1 and the receipt tells its own code.
 `cli.main` alone prints these and exits; everything below raises.
@@ -141,3 +142,7 @@ class ImageError(EngineError):
 
 class DiskError(EngineError):
     """No space left, or no permission to write."""
+
+
+class UntrustedPathError(EngineError):
+    """A link, a pipe, a device or too large a file, in a place that a container can write."""

@@ -1,20 +1,23 @@
-"""Frames: evidence and both output streams in one log stream of lines, for places that keep nothing else of a pod.
+"""Frames: evidence, reports and both output streams in one log stream of lines, the one that an engine keeps.
 
-A line of stdout is itself. Any other begins with one of four control characters, which terminals do not show:
+A line of stdout is itself. Any other begins with one of five control characters, which terminals do not show:
 
-    RS (0x1e)   evidence: a line of events.jsonl
+    RS (0x1e)   evidence: an event of the agent's
+    STX (0x02)  a report of the target's: its number among the agent's lines, a space, the line
     US (0x1f)   a line of stderr
-    FS (0x1c)   a line of stdout that itself begins with one of the four
+    FS (0x1c)   a line of stdout that itself begins with one of the five
     GS (0x1d)   in front of these: to be continued, the line end is not the stream's
+
+Only the agent writes to this stream, so nothing that a target prints can begin with a mark of its own.
 
 Pieces are short: Docker cuts lines of its logs at 16 KiB, and kubelets before 1.24 put a time stamp before every part.
 Standard library only, Python >= 3.8: the agent carries this file into containers.
 """
 
-from typing import List, Tuple
+from typing import Dict, List, Tuple
 
-EVIDENCE, STDERR, STDOUT, CONTINUED = b"\x1e", b"\x1f", b"\x1c", b"\x1d"
-_MARKS = (EVIDENCE, STDERR, STDOUT, CONTINUED)
+EVIDENCE, REPORT, STDERR, STDOUT, CONTINUED = b"\x1e", b"\x02", b"\x1f", b"\x1c", b"\x1d"
+_MARKS = (EVIDENCE, REPORT, STDERR, STDOUT, CONTINUED)
 
 #: Bytes of a piece. Source: moby daemon/logger/copier.go, defaultBufSize = 16 * 1024.
 PIECE_BYTES = 8 * 1024
@@ -24,7 +27,7 @@ def encode(kind: bytes, data: bytes, whole: bool = True) -> bytes:
     """One line of a stream, without its line end, as lines of the log.
 
     Args:
-        kind: EVIDENCE, STDERR or STDOUT.
+        kind: EVIDENCE, REPORT, STDERR or STDOUT.
         whole: the stream's line ends here; else the next call goes on with it.
     """
     pieces = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)] or [b""]
@@ -43,28 +46,33 @@ class Decoder:
     """Lines of a log back into streams."""
 
     def __init__(self) -> None:
-        self._evidence: List[bytes] = []
+        self._unfinished: Dict[bytes, List[bytes]] = {EVIDENCE: [], REPORT: []}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a line of evidence, or a report, has come in part."""
+        return any(self._unfinished.values())
 
     def feed(self, line: bytes) -> Tuple[bytes, bytes]:
         """(kind, bytes of that stream) of one line of the log, its line end included.
 
-        Output comes as it is, with its line end where it has one. Evidence comes as whole lines; an unfinished one is
-        ``b""``.
+        Output comes as it is, with its line end where it has one. Evidence and reports come as whole lines; an
+        unfinished one is ``b""``.
         """
         line = line[:-1] if line.endswith(b"\n") else line
         continued = line[:1] == CONTINUED
         line = line[1:] if continued else line
         kind = line[:1]
-        if kind not in (EVIDENCE, STDERR, STDOUT):
+        if kind not in (EVIDENCE, REPORT, STDERR, STDOUT):
             return STDOUT, line + b"\n"
         end = b"" if continued else b"\n"
-        if kind != EVIDENCE:
+        if kind in (STDERR, STDOUT):
             return kind, line[1:] + end
-        self._evidence.append(line[1:])
+        self._unfinished[kind].append(line[1:])
         if continued:
-            return EVIDENCE, b""
-        whole, self._evidence = b"".join(self._evidence), []
-        return EVIDENCE, whole + b"\n"
+            return kind, b""
+        whole, self._unfinished[kind] = b"".join(self._unfinished[kind]), []
+        return kind, whole + b"\n"
 
 
 class LineSplitter:

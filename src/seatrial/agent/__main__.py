@@ -1,9 +1,8 @@
 """``python agent.pyz PLAN_JSON``: the agent. Its exit code is the target's; see supervisor.supervise."""
 
-import os
 import sys
 
-from seatrial.agent import plan, redaction
+from seatrial.agent import plan, redaction, shield
 from seatrial.agent.journal import Journal, say
 from seatrial.agent.pass_through import STALL_S
 from seatrial.agent.supervisor import supervise
@@ -23,11 +22,14 @@ def main() -> int:
         say("%s holds no plan that this agent can read: %s" % (sys.argv[1], error))
         return EXIT_USAGE
     try:
-        journal = Journal(os.path.join(run.run_dir, "events.jsonl"), framed=run.framed)
+        alterable = None if run.host_sampled else "agent and target are processes of one user"
+        if run.evidence_dir is None:
+            alterable = shield.close()
+        journal = Journal(run.evidence_dir)
         if run.alert_webhook is not None:
             taken = redaction.take([run.alert_webhook], run.secrets_dir)
             run = run._replace(alert_webhook=taken[run.alert_webhook])
-        code = supervise(run, journal)
+        code = supervise(run, journal, alterable)
         journal.flush(STALL_S)
         return code
     except OSError as error:

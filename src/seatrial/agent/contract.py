@@ -127,6 +127,8 @@ def _see(plan: Plan, env: Dict[str, str]) -> Dict[str, Any]:
     # The archive, or the folder of the package. -I: modules of the user's folder must not stand in for Python's own.
     root = os.path.dirname(os.path.dirname(os.path.abspath(seatrial.__file__)))
     program = "import sys; sys.path.insert(0, %r); from seatrial.probe import cuda; cuda.main()" % root
+    # What is loaded into every process would also be loaded into this one, and answer for the driver.
+    env = {name: value for name, value in env.items() if name not in ("LD_PRELOAD", "LD_AUDIT")}
     try:
         seen: Dict[str, Any] = _child([sys.executable, "-I", "-c", program], env, plan.workdir)
     except CheckError as error:

@@ -1,9 +1,8 @@
 """The target's environment: the container's, and what the plan, the secrets and the GPU contract add."""
 
-import os
 from typing import Dict, Mapping
 
-from seatrial.agent.plan import Plan
+from seatrial.agent.plan import Plan, events_file
 from seatrial.events import EVENTS_VARIABLE
 
 #: Marks every process of a run, whatever session or parent it moves to; the guard finds them by it.
@@ -17,7 +16,7 @@ def target_environment(plan: Plan, base: Mapping[str, str], secrets: Mapping[str
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.update(plan.env)
     env.update(secrets)
-    env[EVENTS_VARIABLE] = os.path.join(plan.run_dir, "events.jsonl")
+    env[EVENTS_VARIABLE] = events_file(plan)
     env[RUN_VARIABLE] = plan.run_id
     # CUDA numbers the fastest GPU first unless told; NVML, nvidia-smi and the plan go by PCI bus.
     env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"

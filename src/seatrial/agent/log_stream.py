@@ -1,50 +1,25 @@
-"""The one log stream of a pod: both outputs and the evidence as lines of seatrial.frames, through stdout."""
+"""The one log stream of a container: evidence, reports and both outputs as lines of seatrial.frames, through stdout."""
 
-import os
 import threading
 from typing import Dict
 
 from seatrial import frames
 from seatrial.agent.pass_through import PassThrough
-from seatrial.agent.redaction import Redactor
 
 _KINDS: Dict[int, bytes] = {1: frames.STDOUT, 2: frames.STDERR}
 
-#: One read of events.jsonl.
-_CHUNK_BYTES = 1 << 20
-
 
 class LogStream:
-    """Copies what is new in events.jsonl, by whomever, and the target's output to stdout. Safe for two threads.
+    """Frames to stdout, whole ones only. Safe for two threads."""
 
-    Args:
-        events_path: what is in it already came from an earlier pod, which has sent it.
-    """
-
-    def __init__(self, events_path: str) -> None:
-        self.redactor = Redactor([])
+    def __init__(self) -> None:
         self._out = PassThrough(1)
         self._lock = threading.Lock()
-        self._path = events_path
-        self._offset = os.path.getsize(events_path) if os.path.exists(events_path) else 0
 
-    def send_events(self) -> None:
-        """Send the lines of events.jsonl that are complete and not sent yet."""
+    def send(self, framed: bytes, *, keep: bool = False) -> None:
+        """Send whole frames. ``keep``: evidence, which waits for a reader that stalls where output is let go."""
         with self._lock:
-            try:
-                with open(self._path, "rb") as file:
-                    file.seek(self._offset)
-                    data = file.read(_CHUNK_BYTES)
-            except OSError:
-                return
-            end = data.rfind(b"\n") + 1
-            self._offset += end
-            for line in (self.redactor.feed(data[:end]) + self.redactor.flush()).splitlines():
-                self._out.write(frames.encode(frames.EVIDENCE, line))
-
-    def send(self, framed: bytes) -> None:
-        with self._lock:
-            self._out.write(framed)
+            self._out.write(framed, keep=keep)
 
     def flush(self, wait_s: float) -> None:
         with self._lock:
@@ -60,7 +35,7 @@ class LogStream:
 
 
 class FramedOutput:
-    """One output stream's way into the log stream; where a plain PassThrough would be in a container."""
+    """One output stream's way into the log stream; where a plain PassThrough would be without one."""
 
     def __init__(self, number: int, log: LogStream) -> None:
         self._splitter = frames.LineSplitter(_KINDS[number])

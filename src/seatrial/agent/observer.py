@@ -7,18 +7,22 @@ import threading
 import time
 from typing import Dict, List, Optional
 
+from seatrial.agent.activity import Activity
 from seatrial.agent.alert import Alerts
 from seatrial.agent.journal import Journal
 from seatrial.agent.plan import Gpu, Plan
+from seatrial.agent.reports import Reports
 from seatrial.agent.watchdog import Watchdog
 from seatrial.findings.finding import Finding
 from seatrial.probe import proc
 from seatrial.probe.sampler import Sampler
 
-#: While a GPU is not proven to be used, look this often, so that runs of a second are caught …
-_QUICK_S = 0.25
-#: … for this long; then with every sample. A look costs 0.04 ms a GPU on an H200.
+#: While a GPU is not proven to be used, look this often, so that no use is too short to be seen …
+_QUICK_S = 0.1
+#: … for this long; then as often as reports are read, whose time that is where they tell none. A look costs 0.04 ms a
+#: GPU on an H200.
 _QUICK_FOR_S = 60.0
+_REPORTS_S = 0.25
 
 #: GPM values come every second at first, so that a short run has enough of them to be judged; later they are the
 #: costly part of a sample, and a mean over five seconds tells as much.
@@ -31,9 +35,14 @@ class Observer(threading.Thread):
 
     Args:
         target: PID of the target; contexts of processes outside its tree prove nothing.
+
+    Attributes:
+        contexts: UUIDs of the GPUs that the target was seen to use.
     """
 
-    def __init__(self, plan: Plan, sampler: Sampler, target: int, journal: Journal) -> None:
+    def __init__(
+        self, plan: Plan, sampler: Sampler, target: int, journal: Journal, reports: Reports, activity: Activity
+    ) -> None:
         super().__init__(name="observer", daemon=True)
         self._interval_s = plan.sample_interval_s
         self._unproven: Dict[str, Gpu] = {gpu.uuid: gpu for gpu in plan.gpus}
@@ -41,18 +50,21 @@ class Observer(threading.Thread):
         sampler.mains.add(target)
         self._target = target
         self._journal = journal
+        self._reports = reports
+        self.contexts: List[str] = []
         self._stop_asked = threading.Event()
         self._alerts = Alerts(plan.run_id, plan.alert_command, plan.alert_webhook, journal)
-        self._watchdog = Watchdog(sampler, plan.run_dir, plan.hang_after_s, self._tell)
+        self._watchdog = Watchdog(sampler, activity, plan.hang_after_s, self._tell)
 
     def run(self) -> None:
         started_s = time.monotonic()
         due_s = started_s + self._interval_s
         while True:
             quick = self._unproven and time.monotonic() - started_s < _QUICK_FOR_S
-            pause_s = due_s - time.monotonic()
-            if self._stop_asked.wait(max(0.0, min(pause_s, _QUICK_S) if quick else pause_s)):
+            pause_s = min(due_s - time.monotonic(), _QUICK_S if quick else _REPORTS_S)
+            if self._stop_asked.wait(max(0.0, pause_s)):
                 return
+            self._reports.read()
             self._look_for_contexts()
             if time.monotonic() >= due_s:
                 early = time.monotonic() - started_s < _GPM_FIRST_FOR_S
@@ -80,16 +92,19 @@ class Observer(threading.Thread):
                 if process.pid in tree:
                     self._prove(uuid, process.pid, "nvml-process", process.memory_bytes)
                     break
-        self._look_for_mappings(tree)
+        # A mapping of a GPU on which NVML sees no process at all is no context, whatever it maps.
+        busy = {uuid for uuid, processes in listed.items() if processes is None or processes}
+        self._look_for_mappings(tree, busy)
 
-    def _look_for_mappings(self, tree: "set[int]") -> None:
+    def _look_for_mappings(self, tree: "set[int]", busy: "set[str]") -> None:
         """Where NVML lists nothing of ours (other PID namespace, old driver), /proc does."""
         for pid in sorted(tree):
             if not self._unproven:
                 return
             if proc.has_cuda_context(pid):
                 for uuid in self._mapped(pid):
-                    self._prove(uuid, pid, "uvm-mapping", None)
+                    if uuid in busy:
+                        self._prove(uuid, pid, "uvm-mapping", None)
 
     def _mapped(self, pid: int) -> List[str]:
         """Unproven GPUs that this process has a context on; by elimination when there is but one."""
@@ -102,6 +117,7 @@ class Observer(threading.Thread):
     def _prove(self, uuid: str, pid: int, evidence: str, memory_bytes: Optional[int]) -> None:
         if self._unproven.pop(uuid, None) is not None:
             self._sampler.mains.add(pid)
+            self.contexts.append(uuid)
             self._journal.write("gpu.context", uuid=uuid, pid=pid, evidence=evidence, memory_bytes=memory_bytes)
 
     def _tell(self, finding: Finding) -> None:

@@ -1,17 +1,21 @@
-"""The target's stdout and stderr: apart, complete and in order in the run folder, and passed on to the engine.
+"""The target's stdout and stderr: passed on to the engine and, without one, kept apart and complete in log files.
 
 ``output.idx`` has one line ``<unix time> <1|2> <byte count>`` for each chunk, so that readers can put both streams
-together again exactly as they came.
+together again exactly as they came. In a container the host writes these files from the engine's log.
 """
 
 import os
 import time
+from typing import Optional
 
+from seatrial.agent.activity import Activity
 from seatrial.agent.journal import Journal
 from seatrial.agent.pass_through import STALL_S
 from seatrial.agent.redaction import Redactor
 
 CHUNK_BYTES = 64 * 1024
+
+_NAMES = {1: "stdout.log", 2: "stderr.log"}
 
 
 class Stream:
@@ -20,20 +24,27 @@ class Stream:
     Args:
         number: 1 or 2, as in output.idx.
         source: descriptor to read from.
-        index: descriptor of output.idx, opened for appending.
+        folder: gets the log file and output.idx, or None.
     """
 
     def __init__(
-        self, number: int, source: int, log_path: str, index: int, redactor: Redactor, journal: Journal
+        self,
+        number: int,
+        source: int,
+        folder: Optional[str],
+        redactor: Redactor,
+        journal: Journal,
+        activity: Activity,
     ) -> None:
         self.source = source
         self.open = True
         self.engine = journal.way_out(number)
         self._number = number
-        self._log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._index = index
+        self._log = None if folder is None else _open_log(folder, _NAMES[number])
+        self._index = None if folder is None else _open_log(folder, "output.idx")
         self._redactor = redactor
         self._journal = journal
+        self._activity = activity
         self._lost_bytes = 0
 
     def pump(self) -> bool:
@@ -43,6 +54,7 @@ class Stream:
         except BlockingIOError:
             return False
         if data:
+            self._activity.happened()
             self._keep(self._redactor.feed(data))
             return True
         self.close()
@@ -55,40 +67,43 @@ class Stream:
         self.open = False
         self._keep(self._redactor.flush())
         self.engine.flush(STALL_S)
-        os.close(self.source)
-        os.close(self._log)
+        for descriptor in (self.source, self._log, self._index):
+            if descriptor is not None:
+                os.close(descriptor)
         if self._lost_bytes:
             self._journal.note("%d bytes of output are in no log file: the disk was full" % self._lost_bytes)
         if self.engine.dropped_bytes:
-            self._journal.note("the engine's log reader stalled; the run folder's log files are complete")
+            kept = "; the log files are complete" if self._log is not None else ": output is missing from the logs"
+            self._journal.note("the engine's log reader stalled" + kept)
 
     def _keep(self, data: bytes) -> None:
         if not data:
             return
-        written = self._append(data)
-        if written:
-            self._note_index(written)
+        if self._log is not None and self._index is not None:
+            written = self._append(self._log, data)
+            if written:
+                self._note_index(self._index, written)
         self.engine.write(data)
 
-    def _append(self, data: bytes) -> int:
+    def _append(self, log: int, data: bytes) -> int:
         """Bytes that reached the log file; on a full disk, what went in before."""
         written = 0
         try:
             while written < len(data):
-                written += os.write(self._log, data[written:])
+                written += os.write(log, data[written:])
         except OSError as error:
             if not self._lost_bytes:
                 self._journal.note("output is being lost: %s" % error.strerror)
             self._lost_bytes += len(data) - written
         return written
 
-    def _note_index(self, count: int) -> None:
+    def _note_index(self, index: int, count: int) -> None:
         try:
-            os.write(self._index, b"%.6f %d %d\n" % (time.time(), self._number, count))
+            os.write(index, b"%.6f %d %d\n" % (time.time(), self._number, count))
         except OSError:  # full disk: said already, by the log or by the journal
             pass
 
 
-def open_index(path: str) -> int:
-    """Descriptor of output.idx, for both streams."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+def _open_log(folder: str, name: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(os.path.join(folder, name), flags, 0o600)

@@ -2,6 +2,8 @@
 
 import os
 import select
+from collections import deque
+from typing import Deque, Tuple
 
 #: A pipe that polls as writable takes this many bytes without blocking. Source: pipe(7), PIPE_BUF.
 _SAFE_WRITE_BYTES = 4096
@@ -9,49 +11,78 @@ _SAFE_WRITE_BYTES = 4096
 #: Bytes kept for a reader that is slower than the target, before the target is made to wait.
 _BACKLOG_BYTES = 256 * 1024
 
-#: A reader that takes nothing for this long does not hold the target up any more; the log files stay complete.
+#: Of evidence, which is kept for a reader that stalls: a day of one GPU's samples.
+_KEPT_BYTES = 64 * 1024 * 1024
+
+#: A reader that takes nothing for this long does not hold the target up any more.
 STALL_S = 5.0
 
 
 class PassThrough:
-    """Our own stdout or stderr. Never dies when nobody reads, and waits at most STALL_S for someone who stalls."""
+    """Our own stdout or stderr. Never dies when nobody reads, and waits at most STALL_S for someone who stalls.
+
+    What is written in one call is let go as a whole or not at all.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
-        self._pending = bytearray()
+        self._queue: Deque[Tuple[bytes, bool]] = deque()
+        self._begun = b""  # what is left of a write that the reader has taken a part of
+        self._bytes = 0
         self._closed = False
         self.dropped_bytes = 0
 
     @property
     def waiting(self) -> bool:
         """Whether bytes are left that the reader has not taken yet."""
-        return bool(self._pending)
+        return self._bytes > 0
 
-    def write(self, data: bytes) -> None:
-        """Pass on what the reader takes now; wait for it only when too much has piled up."""
-        if self._closed:
+    def write(self, data: bytes, *, keep: bool = False) -> None:
+        """Pass on what the reader takes now; wait for it only when too much has piled up.
+
+        Args:
+            keep: not to be let go when the reader stalls, unless _KEPT_BYTES of it wait.
+        """
+        if self._closed or not data:
             return
-        self._pending += data
+        self._queue.append((data, keep))
+        self._bytes += len(data)
         self.flush(0)
-        while len(self._pending) > _BACKLOG_BYTES:
-            before = len(self._pending)
+        while self._bytes > _BACKLOG_BYTES:
+            before = self._bytes
             self.flush(0 if self.dropped_bytes else STALL_S)
-            if len(self._pending) == before:  # stalled: from now on it only gets what it takes at once
-                self.dropped_bytes += before
-                self._pending.clear()
+            if self._bytes == before:  # stalled: from now on it only gets what it takes at once, and what is kept
+                self._let_go()
+                return
+
+    def _let_go(self) -> None:
+        kept: Deque[Tuple[bytes, bool]] = deque()
+        room = _KEPT_BYTES - len(self._begun)
+        for data, keep in self._queue:
+            if keep and len(data) <= room:
+                room -= len(data)
+                kept.append((data, keep))
+            else:
+                self._bytes -= len(data)
+                self.dropped_bytes += len(data)
+        self._queue = kept
 
     def flush(self, wait_s: float) -> None:
         """Write until all is out or the reader has taken nothing for ``wait_s``."""
-        while self._pending and not self._closed:
+        while self._bytes and not self._closed:
             if not self._poll.poll(wait_s * 1000):
                 return
+            if not self._begun:
+                self._begun = self._queue.popleft()[0]
             try:
-                written = os.write(self._descriptor, self._pending[:_SAFE_WRITE_BYTES])
-                del self._pending[:written]
+                written = os.write(self._descriptor, self._begun[:_SAFE_WRITE_BYTES])
+                self._begun = self._begun[written:]
+                self._bytes -= written
             except BlockingIOError:
                 return
             except OSError:  # EPIPE, EIO, ENOSPC: nobody will read this
                 self._closed = True
-                self._pending.clear()
+                self._queue.clear()
+                self._begun, self._bytes = b"", 0

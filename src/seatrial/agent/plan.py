@@ -24,6 +24,7 @@ class Plan(NamedTuple):
     argv: List[str]
     workdir: str
     run_dir: str
+    evidence_dir: Optional[str] = None
     script: Optional[int] = None
     launcher: str = "none"
     processes: int = 1
@@ -50,8 +51,12 @@ class Plan(NamedTuple):
     alert_webhook: Optional[str] = None
     interactive: bool = False
     host_sampled: bool = False
-    framed: bool = False
     injection: Optional[str] = None
+
+
+def events_file(plan: Plan) -> str:
+    """Where the target reports to: $SEATRIAL_EVENTS."""
+    return os.path.join(plan.run_dir, "events.jsonl")
 
 
 def read(path: str) -> Plan:
@@ -64,7 +69,7 @@ def read(path: str) -> Plan:
 
 
 def _placed(plan: Plan) -> Plan:
-    """The plan with this node's rank, and a folder of its own for its evidence where several share one.
+    """The plan with this node's rank, and a folder of its own for its target where several share one.
 
     Raises ValueError when the variable that should tell the rank does not.
     """

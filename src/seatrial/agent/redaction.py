@@ -30,7 +30,7 @@ def encode(secrets: Dict[str, str]) -> List[bytes]:
 def blot(path: str, secrets: Iterable[bytes]) -> None:
     """Overwrite secrets in a file in place, byte for byte, so that readers' offsets hold; as plain text and in JSON.
 
-    For what the target has written past us: its own lines in events.jsonl.
+    For what the target has written past us: its reports.
     """
     known = {secret for secret in secrets if secret}
     known |= {json.dumps(secret.decode("utf-8", "surrogateescape"))[1:-1].encode() for secret in known}
@@ -38,7 +38,7 @@ def blot(path: str, secrets: Iterable[bytes]) -> None:
         return
     pattern = re.compile(b"|".join(re.escape(secret) for secret in sorted(known, key=len, reverse=True)))
     try:
-        with open(path, "r+b") as file:
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "r+b") as file:
             for match in list(pattern.finditer(file.read())):
                 file.seek(match.start())
                 file.write(b"*" * (match.end() - match.start()))

@@ -7,10 +7,12 @@ import time
 from typing import Dict, List, Optional, Set
 
 from seatrial.agent import contract, guard, launcher, output, redaction, saved, shared_memory, signals
+from seatrial.agent.activity import Activity
 from seatrial.agent.journal import Journal, say
 from seatrial.agent.observer import Observer
-from seatrial.agent.plan import Plan
+from seatrial.agent.plan import Plan, events_file
 from seatrial.agent.redaction import Redactor
+from seatrial.agent.reports import Reports
 from seatrial.agent.target import Target, become_subreaper
 from seatrial.agent.trial import Trial
 from seatrial.findings.finding import Finding
@@ -53,6 +55,8 @@ class Run:
         self._plan, self._env, self._journal = plan, env, journal
         self._secrets, self._trial = secrets, trial
         self._cgroup = Cgroup()
+        self._activity = Activity()
+        self._reports = Reports(events_file(plan), journal, self._activity)
         self._streams: List[output.Stream] = []
         self._selector = selectors.PollSelector()  # epoll refuses regular files
         self._guard: Optional[int] = None
@@ -90,19 +94,23 @@ class Run:
             self._trial.start()
         self._write_started(argv)
         self._open_streams()
-        observer = Observer(self._plan, sampler, self._target.pid, self._journal)
+        observer = Observer(self._plan, sampler, self._target.pid, self._journal, self._reports, self._activity)
         observer.start()
         self._watch(wakeup, started_s)
         ended_s = time.monotonic()
         self._end_trial(wakeup)
         self._end_leftovers(wakeup)
-        energy_after_j = sampler.energy_j() if observer.stop() else {}
-        redaction.blot(self._journal.path, self._secrets)
+        stopped = observer.stop()
+        energy_after_j = sampler.energy_j() if stopped else {}
+        self._reports.finish()
+        self._journal.tell_refused()
+        redaction.blot(events_file(self._plan), self._secrets)
         code = self._write_exited(ended_s - started_s, oom_kills_before)
         energy_j = _difference(energy_before_j, energy_after_j)
-        if self._plan.framed:  # the host cannot see the volumes of a pod
+        contexts = list(observer.contexts) if stopped else None  # one that hangs in NVML may have missed some
+        if self._plan.evidence_dir is None:  # the host cannot see the volumes of a pod
             self._tell_saved(time.time() - (time.monotonic() - started_s))
-        self._journal.write("agent.finished", exit_code=code, energy_j=energy_j)
+        self._journal.write("agent.finished", exit_code=code, energy_j=energy_j, contexts=contexts)
         return code
 
     def _tell_saved(self, started: float) -> None:
@@ -140,11 +148,9 @@ class Run:
     def _open_streams(self) -> None:
         if self._target.stdout is None or self._target.stderr is None:
             return
-        folder = self._plan.run_dir
-        index = output.open_index(os.path.join(folder, "output.idx"))
-        for number, source, name in ((1, self._target.stdout, "stdout.log"), (2, self._target.stderr, "stderr.log")):
-            path = os.path.join(folder, name)
-            stream = output.Stream(number, source, path, index, Redactor(self._secrets), self._journal)
+        folder = self._plan.evidence_dir
+        for number, source in ((1, self._target.stdout), (2, self._target.stderr)):
+            stream = output.Stream(number, source, folder, Redactor(self._secrets), self._journal, self._activity)
             self._streams.append(stream)
             self._selector.register(source, selectors.EVENT_READ, stream)
 

@@ -6,6 +6,9 @@ from typing import Any, Dict, Iterator, List
 #: What training frameworks save models as. The receipt looks for the same on folders of the host (saved_model.py).
 SUFFIXES = (".pt", ".pth", ".safetensors", ".ckpt", ".h5", ".keras", ".onnx", ".pkl", ".joblib")
 
+#: Entries of folders, at most: a target can make any number.
+MOST_LOOKED_AT = 200_000
+
 #: Of the newest files. A line of evidence stays short.
 MOST = 20
 
@@ -24,13 +27,22 @@ def models(folder: str, started: float) -> List[Dict[str, Any]]:
 
 
 def _files(folder: str) -> Iterator[Any]:
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            if name.lower().endswith(SUFFIXES):
-                path = os.path.join(parent, name)
-                try:
-                    status = os.stat(path)
-                except OSError:  # gone since
-                    continue
-                yield path, status.st_size, status.st_mtime
+    """Regular files by suffix. The folder is the target's: no link is followed, and there is an end to it."""
+    left, looked_at = [folder], 0
+    while left and looked_at < MOST_LOOKED_AT:
+        parent = left.pop()
+        try:
+            entries = list(os.scandir(parent))
+        except OSError:  # gone since, or too deep for a path
+            continue
+        for entry in entries:
+            looked_at += 1
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    if not entry.name.startswith("."):
+                        left.append(entry.path)
+                elif entry.name.lower().endswith(SUFFIXES) and entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    yield entry.path, status.st_size, status.st_mtime
+            except OSError:
+                continue

@@ -15,18 +15,22 @@ from seatrial.probe import nvml
 from seatrial.probe.cgroup import Cgroup
 
 
-def supervise(plan: Plan, journal: Journal) -> int:
+def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
     """Run the plan; the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
+
+    Args:
+        alterable: why the target could alter the evidence, or None.
 
     Raises OSError when a secret cannot be read or the run folder cannot be written.
     """
     signals.raise_stopped()
     os.umask(0o022)
     cgroup = Cgroup()
-    _write_started(journal, cgroup)
+    _write_started(journal, cgroup, alterable)
     hooks = os.path.join(plan.run_dir, "python-hooks")
     try:
         secrets = redaction.take(plan.secrets, plan.secrets_dir)
+        journal.hide(redaction.encode(secrets))
         env = target_environment(plan, os.environ, secrets)
         outcome = _check(plan, env, journal)
         if outcome is None or plan.host_sampled:
@@ -37,7 +41,6 @@ def supervise(plan: Plan, journal: Journal) -> int:
             plan = plan._replace(gpus=list(outcome.gpus))
         if plan.gpu_memory_bytes is not None:
             gpu_memory.install(hooks, plan.gpu_memory_bytes, env)
-        journal.hide(redaction.encode(secrets))
 
         def once() -> Tuple[int, bool]:
             trial = outcome.trial if outcome.trial and not outcome.trial.started else None
@@ -55,7 +58,7 @@ def supervise(plan: Plan, journal: Journal) -> int:
         gpu_memory.remove(hooks)
 
 
-def _write_started(journal: Journal, cgroup: Cgroup) -> None:
+def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str]) -> None:
     journal.write(
         "agent.started",
         pid=os.getpid(),
@@ -65,6 +68,7 @@ def _write_started(journal: Journal, cgroup: Cgroup) -> None:
         uid=os.getuid(),
         gid=os.getgid(),
         cgroup={"memory_limit_bytes": cgroup.memory_limit_bytes(), "cpu_quota_cores": cgroup.cpu_quota_cores()},
+        alterable=alterable,
     )
 
 

@@ -1,9 +1,9 @@
 """The watchdog: looks at every sample and tells, once each, what will end the run badly or wastes it."""
 
-import os
 import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
+from seatrial.agent.activity import Activity
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.probe import proc
@@ -31,9 +31,6 @@ XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45})
 #: How often dead processes are looked for.
 _ZOMBIES_EVERY_S = 10.0
 
-#: Bytes of events.jsonl looked at in one go for lines that are not the agent's own.
-_CHUNK_BYTES = 256 * 1024
-
 Tell = Callable[[Finding], None]
 
 
@@ -41,13 +38,13 @@ class Watchdog:
     """Call ``look`` after each sample.
 
     Args:
-        run_dir: output and steps are watched there. hang_after_s: None: hangs are not looked for.
+        activity: output and reports of the target. hang_after_s: None: hangs are not looked for.
         tell: gets each finding, once for each GPU.
     """
 
-    def __init__(self, sampler: Sampler, run_dir: str, hang_after_s: Optional[float], tell: Tell) -> None:
+    def __init__(self, sampler: Sampler, activity: Activity, hang_after_s: Optional[float], tell: Tell) -> None:
         self._sampler, self._tell, self._hang_after_s = sampler, tell, hang_after_s
-        self._activity = _Activity(run_dir)
+        self._activity = activity
         self._told: Set[Tuple[str, str]] = set()
         self._since_s: Dict[Tuple[str, str], float] = {}
         self._worked = False
@@ -141,34 +138,6 @@ class Watchdog:
         self._tell(Finding(known.id, severity or known.severity, known.title, known.cause, known.fix, [evidence]))
 
 
-class _Activity:
-    """Whether the target has printed or reported anything since the last look."""
-
-    def __init__(self, run_dir: str) -> None:
-        self._logs = [os.path.join(run_dir, name) for name in ("stdout.log", "stderr.log")]
-        self._sizes = [0, 0]
-        self._events = os.path.join(run_dir, "events.jsonl")
-        self._offset = 0
-
-    def new(self) -> bool:
-        sizes = [_size(path) for path in self._logs]
-        printed, self._sizes = sizes != self._sizes, sizes
-        return self._reported() or printed
-
-    def _reported(self) -> bool:
-        """Lines of events.jsonl that are not the agent's own."""
-        if _size(self._events) <= self._offset:
-            return False
-        try:
-            with open(self._events, "rb") as file:
-                file.seek(self._offset)
-                data = file.read(_CHUNK_BYTES)
-        except OSError:
-            return False
-        self._offset += len(data)
-        return any(b'"source":"agent"' not in line and line.strip() for line in data.split(b"\n"))
-
-
 def _quiet(sample: Dict[str, Any]) -> bool:
     """Whether nothing is computed: by GPM where it is, else by utilisation, else by the CPU."""
     if not sample["gpus"]:
@@ -185,10 +154,3 @@ def _quiet(sample: Dict[str, Any]) -> bool:
 
 def _share(part: Optional[int], whole: Optional[int]) -> float:
     return part / whole if part is not None and whole else 0.0
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

@@ -24,8 +24,9 @@ class Handle(BaseModel):
     Attributes:
         id: full container ID, or the process ID of a local agent.
         started: the engine's start time, or the local process's start ticks, so that a reused ID is not mistaken.
-        companion: container ID of the companion, if any.
-        run_dir: the run's folder; backends read there how an agent ended that the engine has forgotten.
+        run_id: whose it is: nothing is done to a container, or a process, that does not carry it.
+        run_dir: the run's record; backends read there how an agent ended that the engine has forgotten.
+        framed: its log is the agent's, in frames.
         context, namespace: of a cluster.
     """
 
@@ -34,8 +35,9 @@ class Handle(BaseModel):
     backend: str
     id: str
     started: str | None = None
-    companion: str | None = None
+    run_id: str | None = None
     run_dir: str | None = None
+    framed: bool = False
     context: str | None = None
     namespace: str | None = None
 
@@ -143,6 +145,12 @@ class Backend(Protocol):
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
         """Start it detached; return at once. Raises EngineError or GpuContractError; leaves nothing behind then."""
+
+    def find(self, run_id: str, run_dir: Path) -> Handle | None:
+        """The run that somebody started and could not write down, by the label or mark that it carries; else None.
+
+        One that was made and never started is removed. Raises EngineUnavailableError.
+        """
 
     def collect(self, handle: Handle, run_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:
         """While open, the run's output and evidence come into its folder; at the end all there is has come.

@@ -12,7 +12,8 @@ from seatrial.backends.base import EngineFacts
 from seatrial.backends.env_file import proxy_env, read_env_file
 from seatrial.backends.home import home_env, home_mounts
 from seatrial.backends.injection import InjectionPlan
-from seatrial.backends.user_mounts import parse_mount, place
+from seatrial.backends.masks import masks
+from seatrial.backends.user_mounts import parse_mount, place_mounts
 from seatrial.errors import EngineError, UsageError
 from seatrial.job.model import Job
 from seatrial.job.plan import (
@@ -20,10 +21,12 @@ from seatrial.job.plan import (
     CONTAINER_AGENT,
     CONTAINER_DATA,
     CONTAINER_MODELS,
+    CONTAINER_PLAN,
     CONTAINER_PROJECT,
-    CONTAINER_RESUME,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
+    ROLE_LABEL,
+    RUN_LABEL,
     Choice,
     ContainerPlan,
     ImagePlan,
@@ -42,6 +45,18 @@ TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
 #: What a root inside the container gets back: to write where the caller may write, and to unpack archives, which root
 #: does with their owners. An ordinary user needs none.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
+
+#: Processes and threads of a container, at most: a fork bomb ends there and not in the host. 64 data loaders of 64
+#: threads each have room.
+PIDS = 32768
+
+#: Where the companion's agent writes, in the run's record.
+COMPANION_FOLDER = "companion"
+
+#: What a container leaves of the host's memory to the host, unless --memory says otherwise: a twentieth, and this much
+#: at least. A script that takes all then ends itself and not the machine's sshd.
+HOST_MEMORY_SHARE = 20
+HOST_MEMORY_LEAST_BYTES = 512 * 2**20
 
 #: On top of the grace that the agent gives the target, for the agent itself to finish the evidence, in seconds.
 AGENT_GRACE_S = 10
@@ -73,26 +88,30 @@ def plan_container(
     job: Job,
     *,
     run_id: str,
-    run_folder: Path,
+    record: Path,
+    place: Path,
+    state: Path,
     image: ImagePlan,
     engine: EngineFacts,
     injection: InjectionPlan,
     agent_archive: Path,
     secrets_folder: Path | None,
-    resume_from: Path | None,
+    resumed: Mount | None,
     uid: int,
     gid: int,
     user_name: str,
     cache_folder: Path,
     environ: Mapping[str, str],
     gpu_count: int,
+    host_memory_bytes: int | None,
     command: Sequence[str],
 ) -> ContainerParts:
     """Everything about the container but the image.
 
     Args:
-        run_folder, agent_archive, secrets_folder, resume_from, cache_folder: absolute host paths; home.host_files
-            makes what is not there yet.
+        record, place: the run's two folders (runs/store.py). state: the user's state folder, which no container sees.
+        agent_archive, secrets_folder, cache_folder: absolute host paths; home.host_files makes what is
+            not there yet.
         uid, gid, user_name: of the caller, to whom outputs shall belong.
         environ: the caller's environment: proxies, and names without a value in env files.
         command: what PID 1 runs.
@@ -107,13 +126,14 @@ def plan_container(
     named_user = engine.name == "docker" and user != "0:0"  # Podman writes a passwd entry by itself
     ours = [
         *_job_mounts(job),
-        *home_mounts(run_folder, cache_folder, named_user=named_user),
-        *_agent_mounts(run_folder, agent_archive, secrets_folder, resume_from),
+        *home_mounts(record, place, cache_folder, named_user=named_user),
+        *_agent_mounts(record, place, agent_archive, secrets_folder, resumed),
         *injection.mounts,
     ]
-    mounts = place([parse_mount(text, job.project) for text in job.mounts], ours)
+    mounts = place_mounts([parse_mount(text, job.project) for text in job.mounts], ours)
     env, env_warnings = _env(job, image, injection, user_name, environ)
     shm_bytes, shm_choice = _shm(job, gpu_count)
+    memory_bytes, memory_choice = _memory(job, engine, host_memory_bytes)
     plan = ContainerPlan(
         name=f"seatrial-{run_id}",
         hostname=_hostname(job, engine, run_id),
@@ -126,7 +146,10 @@ def plan_container(
         workdir=_workdir(job),
         env=env,
         mounts=mounts,
-        tmpfs=() if any(mount.target == TMP.target for mount in mounts) else (TMP,),
+        tmpfs=(
+            *(() if any(mount.target == TMP.target for mount in mounts) else (TMP,)),
+            *masks(mounts, [state, job.project / ".seatrial"]),
+        ),
         devices=(*injection.devices, *job.devices),
         gpus_flag=injection.gpus_flag,
         runtime=injection.runtime,
@@ -135,27 +158,30 @@ def plan_container(
         publish=job.publish,
         ulimits=job.ulimits,
         cpus=job.cpus,
-        memory_bytes=job.memory_bytes,
+        memory_bytes=memory_bytes,
+        pids=PIDS,
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
-        labels={"seatrial.run": run_id, **({"seatrial.name": job.name} if job.name else {})},
+        labels={RUN_LABEL: run_id, **({"seatrial.name": job.name} if job.name else {})},
         stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
     )
-    companion = plan_companion(plan, injection) if image.python is None else None
-    choices = (user_choice, shm_choice, _root_choice(job), *_selinux_choice(engine))
+    companion = plan_companion(plan, injection, record) if image.python is None else None
+    choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
     return ContainerParts(plan, companion, choices, (*env_warnings, *_warnings(job, environ)))
 
 
-def plan_companion(container: ContainerPlan, injection: InjectionPlan) -> ContainerPlan:
+def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: Path) -> ContainerPlan:
     """The container that checks the GPUs for one whose image has no Python >= 3.8: the same way in, nothing else.
 
-    It sees neither project nor data nor secrets, and its network is shut.
+    It sees neither project nor data nor secrets, and its network is shut. No target runs in it, so it may write its
+    evidence into a folder of the record.
     """
-    injected = {mount.target for mount in injection.mounts} | {CONTAINER_RUN, CONTAINER_AGENT}
+    injected = {mount.target for mount in injection.mounts} | {CONTAINER_AGENT, CONTAINER_PLAN}
+    evidence = Mount(source=record / COMPANION_FOLDER, target=CONTAINER_RUN)
     return ContainerPlan(
         name=f"{container.name}-checks",
         hostname=None,
-        command=("python3", *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, f"{CONTAINER_RUN}/plan.json"),
+        command=("python3", *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN),
         user=container.user,
         userns=container.userns,
         capabilities=container.capabilities,
@@ -163,13 +189,14 @@ def plan_companion(container: ContainerPlan, injection: InjectionPlan) -> Contai
         groups=container.groups,
         workdir=CONTAINER_RUN,
         env={"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **injection.env, **_library_path(injection, {}, {})},
-        mounts=tuple(mount for mount in container.mounts if mount.target in injected),
+        mounts=(*(mount for mount in container.mounts if mount.target in injected), evidence),
         tmpfs=(TMP,),
+        pids=PIDS,
         devices=injection.devices,
         gpus_flag=injection.gpus_flag,
         runtime=injection.runtime,
         network="none",
-        labels={**container.labels, "seatrial.role": "checks"},
+        labels={**container.labels, ROLE_LABEL: "checks"},
     )
 
 
@@ -194,16 +221,17 @@ def _job_mounts(job: Job) -> list[Mount]:
 
 
 def _agent_mounts(
-    run_folder: Path, agent_archive: Path, secrets_folder: Path | None, resume_from: Path | None
+    record: Path, place: Path, agent_archive: Path, secrets_folder: Path | None, resumed: Mount | None
 ) -> list[Mount]:
     mounts = [
-        Mount(source=run_folder, target=CONTAINER_RUN),
+        Mount(source=place / "outputs", target=CONTAINER_RUN),
         Mount(source=agent_archive, target=CONTAINER_AGENT, read_only=True),
+        Mount(source=record / "agent.json", target=CONTAINER_PLAN, read_only=True),
     ]
     if secrets_folder:  # writable: the agent deletes each secret once it has read it
         mounts.append(Mount(source=secrets_folder, target=CONTAINER_SECRETS))
-    if resume_from:
-        mounts.append(Mount(source=resume_from, target=CONTAINER_RESUME, read_only=True))
+    if resumed:
+        mounts.append(resumed)
     return mounts
 
 
@@ -257,6 +285,16 @@ def _shm(job: Job, gpu_count: int) -> tuple[int, Choice]:
         if job.memory_bytes is not None and size > job.memory_bytes // 2:
             size, reason = job.memory_bytes // 2, "half of --memory, which it counts towards"
     return size, Choice(what="/dev/shm", value=format_bytes(size), reason=reason)
+
+
+def _memory(job: Job, engine: EngineFacts, host_memory_bytes: int | None) -> tuple[int | None, tuple[Choice, ...]]:
+    if job.memory_bytes is not None or not engine.memory_limits or host_memory_bytes is None or engine.desktop:
+        return job.memory_bytes, ()
+    size = host_memory_bytes - max(HOST_MEMORY_LEAST_BYTES, host_memory_bytes // HOST_MEMORY_SHARE)
+    if size < HOST_MEMORY_LEAST_BYTES:
+        return None, ()
+    reason = f"of this host's {format_bytes(host_memory_bytes)}; the rest keeps the host alive; --memory sets another"
+    return size, (Choice(what="memory", value=format_bytes(size), reason=reason),)
 
 
 def _network_alias(job: Job) -> str | None:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from seatrial import events
 from seatrial.backends.base import EngineFacts, Handle, ImageFacts, State, Status
+from seatrial.backends.container import COMPANION_FOLDER
+from seatrial.backends.container_log import collecting
 from seatrial.backends.engine_errors import last_line, pull_error, start_error, unavailable_error
 from seatrial.backends.run_options import RunOptions, run_options
 from seatrial.errors import (
@@ -28,7 +30,7 @@ from seatrial.errors import (
     EngineUnavailableError,
     GpuContractError,
 )
-from seatrial.job.plan import ContainerPlan, Plan
+from seatrial.job.plan import CONTAINER_PLAN, CONTAINER_RUN, ROLE_LABEL, RUN_LABEL, ContainerPlan, Plan
 from seatrial.system import command
 
 if TYPE_CHECKING:  # loaded where it is used: half a second that a listing of runs need not wait for
@@ -151,7 +153,7 @@ class ContainerEngine:
                 )
             except DockerException as error:
                 raise start_error(self.name, error.docker_command, error.return_code, error.stderr or "") from error
-            return Handle(backend=self.name, id=started.id, started=self._inspect(started.id)["State"]["StartedAt"])
+            return self._handle(self._inspect(started.id), plan.run_id, run_dir)
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         container, image = _container(plan)
@@ -159,32 +161,59 @@ class ContainerEngine:
         options = self.options(container, image).plus(remove=True, interactive=True, tty=sys.stdin.isatty())
         with self._removed_on_failure(run_dir) as id_file:
             ended = command.call_interactive(options.plus(cidfile=id_file).argv(self.call), keep_stderr=True)
-            if ended.exit_code in (125, 126, 127) and not _agent_has_started(run_dir):
+            if ended.exit_code in (125, 126, 127) and not _agent_has_started(plan):
                 raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
         return ended.exit_code
+
+    def find(self, run_id: str, run_dir: Path) -> Handle | None:
+        ended = self._ask("ps", "--all", "--no-trunc", "--quiet", "--filter", f"label={RUN_LABEL}={run_id}")
+        if ended.exit_code != 0:
+            raise unavailable_error(self.name, ended.stderr)
+        found = [self._inspect(container_id) for container_id in ended.stdout.split()]
+        targets = [one for one in found if _labels(one).get(ROLE_LABEL) is None]
+        for one in found:
+            if one not in targets or STATUSES.get(one["State"]["Status"].lower()) == "created":
+                self._ask("container", "rm", "--force", "--volumes", one["Id"])
+                targets = [other for other in targets if other is not one]
+        return self._handle(targets[0], run_id, run_dir) if targets else None
+
+    def _handle(self, inspected: dict[str, Any], run_id: str, run_dir: Path) -> Handle:
+        return Handle(
+            backend=self.name,
+            id=inspected["Id"],
+            started=inspected["State"]["StartedAt"],
+            run_id=run_id,
+            run_dir=str(run_dir),
+            framed=CONTAINER_PLAN in (inspected["Config"].get("Cmd") or ()),
+        )
 
     def collect(
         self, handle: Handle, run_dir: Path, say: Callable[[str], None]
     ) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+        if not handle.framed:
+            return contextlib.nullcontext()
+        return collecting(
+            [*self.call, "container", "logs", handle.id], run_dir, lambda: self.state(handle).status == "exited", say
+        )
 
     def state(self, handle: Handle) -> State:
         ended = self._ask("container", "inspect", handle.id)
         if ended.exit_code == 0:
-            return container_state(json.loads(ended.stdout)[0])
+            inspected = json.loads(ended.stdout)[0]
+            return container_state(inspected) if _carries(inspected, handle) else State("gone")
         if _says_no_such(ended.stderr, "container"):
             return State("gone")
         raise unavailable_error(self.name, ended.stderr)
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         seconds = math.ceil(grace_s)
-        self._act("stop", "-t", str(seconds), handle.id, timeout_s=seconds + ANSWER_TIMEOUT_S)
+        self._act(handle, "stop", "-t", str(seconds), timeout_s=seconds + ANSWER_TIMEOUT_S)
 
     def kill(self, handle: Handle) -> None:
-        self._act("kill", handle.id)
+        self._act(handle, "kill")
 
     def remove(self, handle: Handle) -> None:
-        self._act("rm", "--volumes", handle.id)
+        self._act(handle, "rm", "--volumes")
 
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
         state = self.state(handle)
@@ -232,9 +261,11 @@ class ContainerEngine:
         container: dict[str, Any] = json.loads(ended.stdout)[0]
         return container
 
-    def _act(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        """Do something to a container; one that is gone or has ended already needs nothing done."""
-        ended = command.run([*self.call, "container", *words], timeout_s=timeout_s)
+    def _act(self, handle: Handle, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """Do something to a run's container; one that is gone or has ended already needs nothing done."""
+        if self.state(handle).status == "gone":  # or it is another's, which is not touched
+            return
+        ended = command.run([*self.call, "container", *words, handle.id], timeout_s=timeout_s)
         if ended.exit_code != 0 and not _says_ended(ended.stderr):
             raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
 
@@ -263,10 +294,18 @@ class ContainerEngine:
         options = self.options(plan.companion, plan.companion_image).plus(remove=True)
         with self._removed_on_failure(run_dir) as id_file:
             ended = command.run(options.plus(cidfile=id_file).argv(self.call), timeout_s=COMPANION_TIMEOUT_S)
-            if ended.exit_code == EXIT_GPU_CONTRACT:
-                raise _contract_error(run_dir, ended.stderr)
-            if ended.exit_code != 0:
-                raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
+        self._keep_checks(run_dir)
+        if ended.exit_code == EXIT_GPU_CONTRACT:
+            raise _contract_error(run_dir, ended.stderr)
+        if ended.exit_code != 0:
+            raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
+
+    def _keep_checks(self, run_dir: Path) -> None:
+        """The evidence of a companion, which has ended, into the run's."""
+        checked, _, _ = events.read(str(run_dir / COMPANION_FOLDER / "events.jsonl"))
+        log = events.EvidenceLog(str(run_dir / "events.jsonl"), "agent")
+        log.append(checked)
+        log.close()
 
 
 def image_facts(inspected: dict[str, Any]) -> ImageFacts:
@@ -318,8 +357,22 @@ def _container(plan: Plan) -> tuple[ContainerPlan, str]:
     return plan.container, plan.image.tag
 
 
-def _agent_has_started(run_dir: Path) -> bool:
-    written, _, _ = events.read(str(run_dir / "events.jsonl"))
+def _labels(inspected: dict[str, Any]) -> dict[str, str]:
+    return inspected["Config"].get("Labels") or {}
+
+
+def _carries(inspected: dict[str, Any], handle: Handle) -> bool:
+    """Whether a container is that of the handle's run."""
+    return handle.run_id is None or _labels(inspected).get(RUN_LABEL) == handle.run_id
+
+
+def _agent_has_started(plan: Plan) -> bool:
+    """Of a shell, whose agent writes where its user can."""
+    mounts = plan.container.mounts if plan.container else ()
+    outputs = next((mount.source for mount in mounts if mount.target == CONTAINER_RUN), None)
+    if outputs is None:
+        return False
+    written, _, _ = events.read(str(outputs / "events.jsonl"))
     return any(events.of_type(written, "agent.started"))
 
 

@@ -2,7 +2,7 @@
 
 HOME itself is a folder of the run: on the disk and not in the memory that a tmpfs would take from the run, kept as
 long as the run is, and never shared, so that one run's ``pip install --user`` is no other's surprise. HOME/.cache
-lies over it and is shared by all runs.
+lies over it and is shared by the runs of a project; another project's could leave poison in it.
 """
 
 from __future__ import annotations
@@ -40,23 +40,24 @@ def home_env(user_name: str) -> dict[str, str]:
     return {"HOME": CONTAINER_HOME, "USER": user_name, "LOGNAME": user_name, **CACHE_VARIABLES}
 
 
-def home_mounts(run_folder: Path, cache_folder: Path, *, named_user: bool) -> list[Mount]:
+def home_mounts(record: Path, place: Path, cache_folder: Path, *, named_user: bool) -> list[Mount]:
     """HOME, its persistent cache and, for a uid that the image does not know, passwd and group.
 
     Args:
+        record, place: the run's two folders. cache_folder: the project's.
         named_user: mount files that give the uid a name. ``pwd.getpwuid`` raises KeyError without an entry, and
             getpass, torch's compiler and ssh call it; HOME and USER alone help only some of them. The image's own
             files are not read (that would take a container) but replaced: what is lost is the names of its system
             users, which a process without capabilities cannot become anyway.
     """
     mounts = [
-        Mount(source=run_folder / "home", target=CONTAINER_HOME),
-        Mount(source=cache_folder / "home", target=CACHE),  # beside it lies the agent, which no target may change
+        Mount(source=place / "home", target=CONTAINER_HOME),
+        Mount(source=cache_folder, target=CACHE),
     ]
     if named_user:
         mounts += [
-            Mount(source=run_folder / "passwd", target=PASSWD, read_only=True),
-            Mount(source=run_folder / "group", target=GROUP, read_only=True),
+            Mount(source=record / "passwd", target=PASSWD, read_only=True),
+            Mount(source=record / "group", target=GROUP, read_only=True),
         ]
     return mounts
 

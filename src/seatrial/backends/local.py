@@ -61,15 +61,22 @@ class Local:
         return None
 
     def compile(self, plan: Plan) -> list[str]:
-        run_dir = plan.agent.run_dir
-        return [plan.python or sys.executable, *AGENT_PYTHON_FLAGS, f"{run_dir}/agent.pyz", f"{run_dir}/plan.json"]
+        record = plan.agent.evidence_dir
+        return [plan.python or sys.executable, *AGENT_PYTHON_FLAGS, f"{record}/agent.pyz", f"{record}/agent.json"]
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
         _place_agent(run_dir)
         pid = command.spawn_detached(self.compile(plan), output=run_dir / "agent.out", cwd=run_dir)
         process = proc.read(pid)
         assert process is not None, "a child that nobody has waited for is in /proc"
-        return Handle(backend=self.name, id=str(pid), started=str(process.started_ticks), run_dir=str(run_dir))
+        return _handle(process, plan.run_id, run_dir)
+
+    def find(self, run_id: str, run_dir: Path) -> Handle | None:
+        record = os.fsencode(run_dir / "agent.json")
+        for process in proc.everyone().values():
+            if process.state != "Z" and record in proc.command_line(process.pid).split(b"\0"):
+                return _handle(process, run_id, run_dir)
+        return None
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         _place_agent(run_dir)
@@ -122,7 +129,7 @@ class Local:
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
         if not _is_running(handle):
             raise EngineError("The run has ended: commands can only be run in a live run", run="seatrial runs ls")
-        agent = json.loads((_run_dir(handle) / "plan.json").read_text())["agent"]
+        agent = json.loads((_run_dir(handle) / "agent.json").read_text())["agent"]
         env = {**os.environ, **agent["env"]}
         return command.call_interactive(argv, env=env, cwd=Path(agent["workdir"])).exit_code
 
@@ -139,6 +146,11 @@ class Local:
 
 def _place_agent(run_dir: Path) -> None:
     agent_archive.build(run_dir).rename(run_dir / "agent.pyz")
+
+
+def _handle(process: proc.Process, run_id: str, run_dir: Path) -> Handle:
+    started = str(process.started_ticks)
+    return Handle(backend="local", id=str(process.pid), started=started, run_id=run_id, run_dir=str(run_dir))
 
 
 def _run_dir(handle: Handle) -> Path:

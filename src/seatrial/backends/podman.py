@@ -20,12 +20,11 @@ class Podman(ContainerEngine):
     """The Podman of the calling user."""
 
     name = "podman"
-    #: - k8s-file: read back on every machine; the default, journald, is not, where there is no journal.
-    #: - pids: Podman allows 2048, which the threads of data loaders exceed on a large machine; Docker has no limit.
+    #: - k8s-file: read back on every machine; the default, journald, is not, where there is no journal. Its log is the
+    #:   only copy of the evidence until the host has collected it, so it is not cut; it goes with the container.
     own_options: ClassVar = {
         "log_driver": "k8s-file",
-        "log_options": ["max-size=100mb"],
-        "pids_limit": -1,
+        "log_options": ["max-size=1tb"],
     }
     restart_command: ClassVar = "podman system migrate"
 

@@ -100,6 +100,7 @@ def run_options(container: ContainerPlan, image: str) -> RunOptions:
         "memory_swap": container.memory_bytes,
         "mounts": [mount_fields(mount) for mount in container.mounts],
         "name": container.name,
+        "pids_limit": container.pids,
         "network_aliases": [container.network_alias] if container.network_alias else [],
         "networks": [container.network] if container.network else [],
         "publish": [(port,) for port in container.publish],

@@ -38,7 +38,7 @@ def parse_mount(text: str, project: Path) -> Mount:
     return Mount(source=source, target=str(target), read_only=mode == "ro")
 
 
-def place(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount, ...]:
+def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount, ...]:
     """Ours and the user's, parents first. A user's mount on the very target of one of ours takes its place.
 
     One of ours may lie inside a user's where the user's folder has that path: the engine mounts it on top. Where it

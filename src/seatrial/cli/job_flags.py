@@ -173,7 +173,7 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
     earlier = RunStore(project.absolute()).find(resume)
     if {"target", "module", "image"} & flags.keys():
         return load_job(project, {**flags, "resume": earlier.id}, recipes=RECIPES)
-    return _again(earlier.plan().job, flags).model_copy(update={"resume": earlier.id})
+    return _again(earlier.trusted_plan().job, flags).model_copy(update={"resume": earlier.id})
 
 
 def _again(earlier: Job, flags: dict[str, Any]) -> Job:

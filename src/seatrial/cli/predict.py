@@ -42,7 +42,7 @@ def predict(
     target = Target(kind="recipe", value=f"predict-{model}")
 
     def hand_over(prepared: Prepared) -> None:
-        (prepared.run.folder / "input.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (prepared.run.outputs / "input.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     asked = job.model_copy(update={"target": target, "models": models})
     return carry_out(asked, dict(os.environ), Screen(answer_only=True), before_start=hand_over)

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from seatrial.errors import EXIT_DONE, UsageError
+from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.job.units import format_seconds
 from seatrial.runs.listing import list_runs
 from seatrial.runs.store import RunStore
@@ -120,6 +120,18 @@ def attach(reference: Reference = "last", as_json: AsJson = False, project: Proj
         return EXIT_DONE
     screen.receipt(receipt, run)
     return receipt.exit_code
+
+
+@app.command()
+def verify(reference: Reference = "last", project: Project = _HERE) -> int:
+    """Say whether a run's evidence and receipt are as they were written. Exits with 1 where they are not."""
+    from seatrial.runs.verify import verify as check
+
+    run = _store(project).find(reference)
+    verdict = check(run)
+    for sentence in verdict.sentences:
+        print(f"{run.id} {sentence}")
+    return EXIT_DONE if verdict.intact else EXIT_TARGET_FAILED
 
 
 @app.command()

@@ -75,7 +75,7 @@ class Screen:
         if self._answer_only and receipt.exit_code == 0:
             return
         terminal.render(receipt, self._err if self._answer_only else self._out)
-        self.say(f"receipt: {_shown(run.folder / 'receipt.html')}")
+        self.say(f"receipt: {_shown((run.place if run.recorded else run.folder) / 'receipt.html')}")
 
     def plan(self, plan: Plan, request: list[str]) -> None:
         """Every choice with its reason, then what the engine will be asked."""

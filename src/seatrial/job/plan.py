@@ -23,12 +23,19 @@ CONTAINER_MODELS = "/models"
 CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
+CONTAINER_PLAN = "/seatrial/plan.json"
 #: How the agent's Python is started: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.
 AGENT_PYTHON_FLAGS = ("-I", "-S")
 
+#: Labels of a container of ours: the run's ID; and what it is for where it is not the target's.
+RUN_LABEL = "seatrial.run"
+ROLE_LABEL = "seatrial.role"
+
 CONTAINER_RECIPES = "/seatrial/recipes.whl"
 CONTAINER_SECRETS = "/seatrial/secrets"
+#: The earlier run's outputs, and in them the checkpoints to go on from.
 CONTAINER_RESUME = "/seatrial/resume"
+CONTAINER_RESUMED_CHECKPOINTS = f"{CONTAINER_RESUME}/checkpoints"
 
 #: none: no GPU. nvidia-runtime: ``--gpus`` (toolkit's hook or, from Docker 29.2, CDI inside). cdi: ``--device
 #: nvidia.com/gpu=…``. device-nodes: /dev/nvidia* and the driver's libraries bind-mounted. host: a local process.
@@ -123,6 +130,8 @@ class AgentPlan(Frozen):
 
     Attributes:
         argv: the target, ENTRYPOINT in front, launcher not yet.
+        run_dir: the target's own folder of this run: its checkpoints, its reports, whatever it likes.
+        evidence_dir: where the agent writes evidence and logs; None: to its stdout, as frames (seatrial.frames).
         script: index in ``argv`` where the target's own command begins behind ``python`` (torchrun replaces what
             is before it), or None when the command is no Python program of ours to relaunch.
         launcher: ``torchrun`` or ``none``; already decided.
@@ -143,7 +152,6 @@ class AgentPlan(Frozen):
         alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the
             name of a file in ``secrets_dir`` with its URL.
         interactive: a shell: checks run, then the target inherits the terminal.
-        framed: events go to stdout, too, as lines of seatrial.frames: nothing but the log leaves this place.
         host_sampled: the agent runs beside a container without Python (companion): checks only.
     """
 
@@ -151,6 +159,7 @@ class AgentPlan(Frozen):
     argv: tuple[str, ...]
     workdir: str
     run_dir: str
+    evidence_dir: str | None = None
     script: int | None = None
     launcher: Literal["torchrun", "none"] = "none"
     processes: int = 1
@@ -177,7 +186,6 @@ class AgentPlan(Frozen):
     alert_webhook: str | None = None
     interactive: bool = False
     host_sampled: bool = False
-    framed: bool = False
 
 
 class ContainerPlan(Frozen):
@@ -195,7 +203,7 @@ class ContainerPlan(Frozen):
         network_alias: a further name on a network of the user's, by which other nodes find this one.
         gpus_flag: argument of Docker's ``--gpus`` without the shell's quotes (``"device=0,2"`` keeps its inner
             ones), or None.
-        driver_capabilities: NVIDIA_DRIVER_CAPABILITIES.
+        pids: processes and threads, at most.
     """
 
     name: str
@@ -219,6 +227,7 @@ class ContainerPlan(Frozen):
     ulimits: tuple[str, ...] = ()
     cpus: float | None = None
     memory_bytes: int | None = None
+    pids: int | None = None
     shm_bytes: int = 2 * 2**30
     read_only_root: bool = True
     labels: dict[str, str] = Field(default_factory=dict)

@@ -21,6 +21,7 @@ class Case:
     state: what the engine says of the run, None when it was not asked or does not answer.
     engine_findings: known failures in the engine's error.
     image: what the engine says of the image, None when it was not asked, or on the local backend.
+    contradictions: sentences that say where the evidence cannot be what happened.
     """
 
     plan: Plan
@@ -31,6 +32,7 @@ class Case:
     engine_findings: tuple[Finding, ...]
     run_dir: Path
     image: ImageFacts | None
+    contradictions: tuple[str, ...] = ()
 
     @property
     def gpus_required(self) -> bool:

@@ -7,31 +7,53 @@ from seatrial.job.plan import Gpu
 from seatrial.receipt.case import Case, target_line
 from seatrial.receipt.words import count, short_uuid
 
-#: Samples of a GPU while the target ran that it takes to say "never used". The agent looks for contexts every
-#: 0.25 s at first and takes a sample a second: with fewer, a short use may have been missed.
+#: Of evidence of before agents told what they had seen at the end: samples of a GPU that it takes to say "never used".
 MIN_SAMPLES = 2
+
+#: Samples of activity that it takes to say that a context computed nothing. GPM counts all of the time between two
+#: samples, so no kernel is too short for it.
+MIN_IDLE_SAMPLES = 3
 
 
 def unused_gpus(case: Case) -> tuple[Gpu, ...]:
-    """GPUs asked for on which the target, which finished, was never seen to have a CUDA context.
+    """GPUs asked for on which the target, which finished, had no CUDA context, or one that computed nothing.
 
-    A GPU that no sample could see is not among them: nothing is known of it then.
+    The agent looks every 0.1 s, and a context takes longer to come and go than that; where it could not look until the
+    end, nothing is known.
     """
     exited, started = case.evidence.exited, case.evidence.target_started
     if exited is None or started is None or exited.number("exit_code") != 0:
         return ()
     running = [s for s in case.evidence.samples if started.at_s <= s.at_s <= exited.at_s]
-    return tuple(
-        gpu
-        for gpu in case.expected
-        if gpu.uuid not in case.evidence.contexts and sum(gpu.uuid in s.gpus for s in running) >= MIN_SAMPLES
-    )
+    finished = case.evidence.last("agent.finished")
+    looked = finished is not None and isinstance(finished.keys.get("contexts"), list)
+
+    def never_seen(gpu: Gpu) -> bool:
+        sampled = sum(gpu.uuid in sample.gpus for sample in running)
+        return gpu.uuid not in case.evidence.contexts and (looked or sampled >= MIN_SAMPLES)
+
+    return tuple(gpu for gpu in case.expected if never_seen(gpu) or computed_nothing(case, gpu))
+
+
+def computed_nothing(case: Case, gpu: Gpu) -> bool:
+    """Whether the GPU's own counters say that no SM worked from before the target's context to its end."""
+    context = case.evidence.contexts.get(gpu.uuid)
+    if context is None:
+        return False
+    after = [s.gpus[gpu.uuid] for s in case.evidence.samples if s.at_s >= context.at_s and gpu.uuid in s.gpus]
+    worked = [reading["sm_activity_pct"] for reading in after if "sm_activity_pct" in reading]
+    return len(worked) >= MIN_IDLE_SAMPLES and len(worked) == len(after) and not any(worked)
 
 
 def not_used_finding(case: Case, unused: tuple[Gpu, ...]) -> Finding:
     """Why a GPU was asked for and not used, probably, and what to do."""
     names = ", ".join(f"GPU {gpu.index} ({short_uuid(gpu.uuid)})" for gpu in unused)
-    evidence = [f"no CUDA context of the target on {gpu.uuid} in any sample" for gpu in unused]
+    evidence = [
+        f"a CUDA context on {gpu.uuid}, and no kernel: SM activity 0 % to the end"
+        if gpu.uuid in case.evidence.contexts
+        else f"no CUDA context of the target on {gpu.uuid} at any look"
+        for gpu in unused
+    ]
     used = len(case.expected) - len(unused)
     if used:
         cause = f"The script uses {count(used, 'GPU')}; one process drives one GPU unless it is written for more"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.case import Case
+from seatrial.receipt.contract import computed_nothing, unused_gpus
 from seatrial.receipt.fields import clean, text
 from seatrial.receipt.judgement import Judgement
 from seatrial.receipt.model import Criterion, ExitCause, Verdict
@@ -106,9 +107,14 @@ def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
     if broken:
         return Judgement("fail", "; ".join(broken))
     without = [gpu for gpu in case.expected if gpu.uuid not in case.evidence.contexts]
+    if idle := [gpu for gpu in case.expected if computed_nothing(case, gpu)]:
+        names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in idle)
+        return Judgement("fail", f"the target opened a CUDA context on {names} and computed nothing there")
     if without:
         names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in without)
-        if not any(gpu.uuid in sample.gpus for gpu in without for sample in case.evidence.samples):
+        if not unused_gpus(case) and not any(
+            gpu.uuid in sample.gpus for gpu in without for sample in case.evidence.samples
+        ):
             return Judgement("not judged", f"nothing could look at {names} while the target ran")
         return Judgement("fail", f"no CUDA context of the target was ever seen on {names}")
     if untried := [gpu for gpu in case.expected if not _tried(case, gpu)]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from seatrial.events import EVIDENCE_TYPES
 from seatrial.findings.finding import Finding
 from seatrial.receipt.clock import straighten
 from seatrial.receipt.fields import clean, items, mapping, number, text
@@ -76,7 +77,7 @@ class Evidence:
     def _by_type(self) -> dict[str, list[Moment]]:
         found: dict[str, list[Moment]] = {}
         for moment in self.moments:
-            if isinstance(type := moment.keys.get("type"), str):
+            if isinstance(type := moment.keys.get("type"), str) and _may_say(moment.keys.get("source"), type):
                 found.setdefault(type, []).append(moment)
         return found
 
@@ -178,6 +179,11 @@ def gather(events: Sequence[Any], skipped_lines: int = 0) -> Evidence:
     elapsed, jumps = straighten(objects)
     moments = tuple(Moment(at_s, event) for at_s, event in zip(elapsed, objects, strict=True))
     return Evidence(moments, tuple(jumps), skipped_lines + len(events) - len(objects))
+
+
+def _may_say(source: Any, type: str) -> bool:
+    """Whether evidence of this type can come from this writer: a target reports steps, whatever it writes."""
+    return type not in EVIDENCE_TYPES or source in ("agent", "host")
 
 
 def finding_of(keys: Mapping[str, Any]) -> Finding:

@@ -37,6 +37,12 @@ def exit_cause(case: Case) -> ExitCause:
     )
 
 
+def _contradicted(case: Case) -> str | None:
+    if not case.contradictions:
+        return None
+    return f"The evidence contradicts itself, so it proves nothing: {case.contradictions[0]}"
+
+
 def _gpu_contract(case: Case) -> str | None:
     exited, finished = case.evidence.exited, case.evidence.last("agent.finished")
     never_started = case.evidence.target_started is None
@@ -101,16 +107,25 @@ def _shared_memory(case: Case) -> str | None:
 
 
 def _stopped(case: Case) -> str | None:
-    signals = [moment for moment in case.evidence.all("signal") if moment.keys.get("origin") in ("user", "engine")]
+    signals = [moment for moment in case.evidence.all("signal") if _asks_to_stop(moment)]
     stops = [moment for moment in signals if moment.number("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     if not stops or case.evidence.exited is None:
+        return None
+    by_user = any(moment.keys.get("origin") == "user" for moment in signals)
+    if not by_user and unused_gpus(case):  # a target can send a signal to its own PID 1
         return None
     name = signal_name(stops[0].number("signal") or 0)
     clean_end = "; the target ended cleanly" if _exit_code(case) == 0 else ""
     after = format_seconds(_run_s(case, stops[0]))
-    if any(moment.keys.get("origin") == "user" for moment in signals):
+    if by_user:
         return f"Stopped by the user after {after}{clean_end}"
     return f"Stopped from outside by {name} after {after}{clean_end}"
+
+
+def _asks_to_stop(moment: Moment) -> bool:
+    """The user's own request is in the host's words alone."""
+    source, origin = moment.keys.get("source"), moment.keys.get("origin")
+    return origin == "engine" or (origin == "user" and source == "host")
 
 
 def _signal(case: Case) -> str | None:
@@ -164,6 +179,7 @@ def _agent_lost(case: Case) -> str | None:
 
 #: ID → does it hold, and in which words. New causes go where their evidence outranks what is below.
 CAUSES: tuple[tuple[str, Callable[[Case], str | None]], ...] = (
+    ("evidence-contradicted", _contradicted),
     ("gpu-contract", _gpu_contract),
     ("running", _running),
     ("engine-error", _engine),

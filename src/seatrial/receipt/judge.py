@@ -2,8 +2,8 @@
 
 Exit code of the command line, by the first rule that holds:
 
-    3  the GPU contract was broken: before the start (exit cause ``gpu-contract``), or because a GPU that was asked
-       for was never used by a target that finished (``gpu-not-used``)
+    3  the GPU contract was broken: before the start (exit cause ``gpu-contract``), because a GPU that was asked for
+       was never used by a target that finished (``gpu-not-used``), or because the evidence contradicts itself
     5  the run never started, or the agent was lost, so that nobody can say how the target ended
     1  the target failed, was killed, ran out of time or memory
     4  a criterion failed and the job is strict
@@ -13,11 +13,13 @@ Exit code of the command line, by the first rule that holds:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from seatrial.backends.base import ImageFacts, State
 from seatrial.errors import EXIT_CRITERIA, EXIT_DONE, EXIT_ENGINE, EXIT_GPU_CONTRACT, EXIT_TARGET_FAILED
+from seatrial.events import Chain
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
 from seatrial.job.plan import Plan
@@ -33,6 +35,15 @@ from seatrial.receipt.model import Criterion, ExitCause, FindingRecord, Receipt
 from seatrial.receipt.output import Output, read_output
 from seatrial.receipt.plots import make_plots
 from seatrial.receipt.timeline import make_timeline
+from seatrial.receipt.trust import (
+    alterable,
+    contradiction_finding,
+    contradictions,
+    make_seal,
+    missing_lines,
+    refused,
+    refused_finding,
+)
 from seatrial.receipt.words import count
 
 #: Frameworks say these where there is no GPU, and go on.
@@ -55,6 +66,7 @@ def judge(
     now: float,
     image: ImageFacts | None,
     output: Output | None = None,
+    chain: Chain | None = None,
 ) -> Receipt:
     """The receipt of a run. Reads the run's logs and looks for the saved model; changes nothing.
 
@@ -63,6 +75,7 @@ def judge(
         skipped_lines: lines of that file that were no JSON object.
         state: what the engine says of the run, or None when it cannot be asked.
         now: Unix time in seconds.
+        chain: of events.jsonl, followed to its end; None while the run goes on.
         output: what the target printed, as far as it matters; None: read it from the logs (12 s for a million lines).
     """
     evidence = gather(events, skipped_lines)
@@ -77,12 +90,14 @@ def judge(
         run_dir=run_dir,
         image=image,
     )
+    case = replace(case, contradictions=tuple(contradictions(case, chain)))
     cause = exit_cause(case)
     criteria = judge_criteria(case, cause)
     return Receipt(
         header=make_header(case, now),
+        seal=make_seal(case, chain),
         exit_cause=cause,
-        exit_code=_exit_code(cause, criteria, plan.job.strict),
+        exit_code=_exit_code(case, cause, criteria),
         warnings=_warnings(case),
         criteria=criteria,
         findings=tuple(_record(finding) for finding in _findings(case, cause)),
@@ -99,21 +114,25 @@ def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     A CPU run that finished is not told that it had no GPU.
     """
     unused = unused_gpus(case)
-    found = [not_used_finding(case, unused)] if unused else []
+    found = [contradiction_finding(case.contradictions)] if case.contradictions else []
+    found += [not_used_finding(case, unused)] if unused else []
+    found += [refused_finding(claims)] if (claims := refused(case.evidence)) else []
     found += [*case.evidence.findings, *case.engine_findings, *case.output.findings]
     if cause.id == "finished" and not case.gpus_required:
         found = [finding for finding in found if finding.id not in EXPECTED_WITHOUT_GPU]
     return list({finding.id: finding for finding in reversed(found)}.values())[::-1]
 
 
-def _exit_code(cause: ExitCause, criteria: Sequence[Criterion], strict: bool) -> int:
+def _exit_code(case: Case, cause: ExitCause, criteria: Sequence[Criterion]) -> int:
+    if cause.id == "evidence-contradicted":
+        return EXIT_GPU_CONTRACT if case.gpus_required else EXIT_ENGINE
     if cause.id in ("gpu-contract", "gpu-not-used"):
         return EXIT_GPU_CONTRACT
     if cause.id in ("engine-error", "agent-lost", "unknown"):
         return EXIT_ENGINE
     if cause.id == "timeout" or (cause.id != "running" and cause.target_exit_code != 0):
         return EXIT_TARGET_FAILED
-    if strict and any(criterion.verdict == "fail" for criterion in criteria):
+    if case.plan.job.strict and any(criterion.verdict == "fail" for criterion in criteria):
         return EXIT_CRITERIA
     return EXIT_DONE
 
@@ -127,6 +146,12 @@ def _warnings(case: Case) -> tuple[str, ...]:
     kills = evidence.exited.number("oom_kills") if evidence.exited else None
     if kills and kills > 0 and evidence.exited and evidence.exited.number("exit_code") == 0:
         warnings.append(f"The kernel's OOM killer ended {count(int(kills), 'process')} of the run, which went on")
+    if missing := missing_lines(evidence):
+        warnings.append(
+            f"{count(missing, 'line')} of the agent's evidence never arrived: what they would have proven is not proven"
+        )
+    if why := alterable(case):
+        warnings.append(f"The evidence could be altered by the target: {why}")
     if evidence.skipped_lines:
         lines = count(evidence.skipped_lines, "line")
         warnings.append(f"{lines} of events.jsonl could not be read: torn or written by hand; all else is judged")

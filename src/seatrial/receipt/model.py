@@ -206,16 +206,39 @@ class Plot(Record):
     lines: tuple[Line, ...]
 
 
+class Seal(Record):
+    """What the evidence under the receipt is worth.
+
+    Attributes:
+        lines, digest: of events.jsonl when it was judged; ``seatrial runs verify`` compares. digest: None while the run
+            goes on, or where the chain is broken (``broken_at``: the first line that does not hold, from 1).
+        missing: numbered lines of the agent that never arrived.
+        alterable: why the target could have altered the evidence; None where it could not.
+        refused: type of evidence → lines of the target that posed as it.
+        witnessed: what the host's own driver saw of the run, in words; None where it did not look.
+    """
+
+    lines: int
+    digest: str | None = None
+    broken_at: int | None = None
+    missing: int = 0
+    alterable: str | None = None
+    refused: dict[str, int] = Field(default_factory=dict)
+    witnessed: str | None = None
+
+
 class Receipt(Record):
     """The receipt.
 
     Attributes:
+        seal: None for a receipt of before there were any.
         exit_code: what the command line returns for this run; see judge.py for the rule.
         warnings: sentences no reader may miss: CPU instead of GPU, lines that could not be read, clock jumps.
     """
 
     schema_version: int = SCHEMA_VERSION
     header: Header
+    seal: Seal | None = None
     exit_cause: ExitCause
     exit_code: int
     warnings: tuple[str, ...] = ()

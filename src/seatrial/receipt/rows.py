@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu
+from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal
 from seatrial.receipt.words import count, energy, figure, metric_figure, percent
 
 _INJECTION = {
@@ -53,11 +53,22 @@ def header_rows(receipt: Receipt) -> list[Row]:
         ("driver", _join(header.driver, header.cuda and f"CUDA up to {header.cuda}")),
         ("framework", _join(header.framework, header.framework_cuda and f"built for CUDA {header.framework_cuda}")),
         ("Python", header.python),
+        ("evidence", _evidence(receipt.seal) if receipt.seal else None),
     ]
     if image := header.image:
         rows.append(("image", _join(image.tag, format_bytes(image.size_bytes) if image.size_bytes else None)))
         rows.append(("digest", image.digest))
     return [Row(label, value) for label, value in rows if value]
+
+
+def _evidence(seal: Seal) -> str:
+    """How much there is and what it is worth."""
+    chained = f"chained, digest {seal.digest[:16]}" if seal.digest else "not closed yet"
+    told = [count(seal.lines, "line"), f"broken at line {seal.broken_at}" if seal.broken_at else chained]
+    told += [f"{seal.missing} missing"] if seal.missing else []
+    told += ["could be altered by the target"] if seal.alterable else ["out of the target's reach"]
+    told += [f"the host saw the run on {seal.witnessed}"] if seal.witnessed else []
+    return "; ".join(told)
 
 
 def measured_rows(receipt: Receipt) -> list[Row]:

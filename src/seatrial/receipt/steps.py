@@ -12,7 +12,7 @@ from seatrial.receipt.fields import clean, number, text
 from seatrial.receipt.series import Point
 
 #: Not plotted: they say where a line belongs (the x axis), or are counts that throughput is made of.
-POSITION_KEYS = frozenset({"t", "step", "epoch", "images", "rank", "node"})
+POSITION_KEYS = frozenset({"t", "step", "epoch", "images", "rank", "node", "_seq"})
 
 #: Series kept; a script that makes up names for ever must not make the receipt grow for ever.
 MAX_SERIES = 32

@@ -111,6 +111,9 @@ _WORDS: dict[str, Callable[[Moment], str]] = {
     "note": lambda moment: moment.text("message") or "(an empty note)",
     "finding": lambda moment: f"Finding: {moment.text('message') or moment.text('id') or '?'}",
     "signal": _signal,
+    "report.refused": lambda moment: (
+        f"The target posed as evidence: {', '.join(mapping(moment.keys.get('claims')))[:200]}"
+    ),
     "target.exited": _exited,
     "host.state": _state,
 }

@@ -10,6 +10,10 @@ from pydantic import ValidationError
 from seatrial.errors import DiskError, RunNotFoundError
 from seatrial.receipt import html, markdown
 from seatrial.receipt.model import Receipt
+from seatrial.system.nofollow import read_regular
+
+#: Largest receipt that is read back; one of eight GPUs and a week has 2 MB.
+MOST_BYTES = 64 << 20
 
 JSON_NAME = "receipt.json"
 MARKDOWN_NAME = "receipt.md"
@@ -47,7 +51,7 @@ def load(run_dir: Path) -> Receipt:
     """
     path = run_dir / JSON_NAME
     try:
-        return Receipt.model_validate_json(path.read_bytes())
+        return Receipt.model_validate_json(read_regular(path, most_bytes=MOST_BYTES))
     except FileNotFoundError:
         raise RunNotFoundError(
             f"run {run_dir.name} has no receipt yet", run=f"seatrial runs show {run_dir.name}"

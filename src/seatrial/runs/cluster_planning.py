@@ -151,7 +151,6 @@ def make_cluster_plan(
         hang_after_s=job.watch.hang_after_s,
         alert_command=job.watch.command,
         alert_webhook=WEBHOOK_SECRET if job.watch.webhook else None,
-        framed=True,
     )
     return Plan(
         run_id=run_id,

@@ -10,12 +10,14 @@ from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.copy import fetch
-from seatrial.errors import EngineUnavailableError, UsageError
+from seatrial.errors import SeatrialError, UsageError
 from seatrial.receipt.model import Receipt
+from seatrial.runs.adopt import handle_of
 from seatrial.runs.finalise import finalise
 from seatrial.runs.liveness import state_of
 from seatrial.runs.store import Run, RunStore
 from seatrial.runs.watch import request_stop
+from seatrial.system.nofollow import tree_bytes
 
 
 def stop(run: Run, environ: Mapping[str, str], *, kill: bool = False) -> Receipt:
@@ -54,16 +56,16 @@ def remove(store: RunStore, run: Run, environ: Mapping[str, str], *, force: bool
                 f"Run {run.id} has not ended", run=f"seatrial runs stop {run.id}   # or: seatrial runs rm -f {run.id}"
             )
         stop(run, environ, kill=True)
-    elif run.summary() is None and (handle := run.handle()) is not None:
+    elif run.recorded and run.summary() is None and (handle := run.handle()) is not None:
         table.backend(handle.backend, environ).remove(handle)
     store.remove(run)
 
 
 def is_live(run: Run, environ: Mapping[str, str]) -> bool:
     """It is being started or runs. One that has been finalised is asked for no more."""
-    if run.summary() is not None:
+    if run.ended:
         return False
-    handle = run.handle()
+    handle = handle_of(run, environ)
     if handle is None:
         return run.is_starting()
     return state_of(handle, environ).status in ("created", "running")
@@ -79,9 +81,9 @@ class Pruned:
 
 def prune(store: RunStore, environ: Mapping[str, str], *, keep: int, dry_run: bool) -> Pruned:
     """Remove all ended runs but the newest ``keep``; what runs, or whose engine does not answer, stays."""
-    ended = [run for run in store.all() if _has_ended(run, environ)]
+    ended = [run for run in store.all() if run.recorded and _has_ended(run, environ)]
     doomed = ended[: max(0, len(ended) - keep)]
-    size_bytes = sum(path.lstat().st_size for run in doomed for path in run.folder.rglob("*") if path.is_file())
+    size_bytes = sum(tree_bytes(folder) for run in doomed for folder in (run.folder, run.place))
     if not dry_run:
         for run in doomed:
             remove(store, run, environ)
@@ -91,12 +93,13 @@ def prune(store: RunStore, environ: Mapping[str, str], *, keep: int, dry_run: bo
 def _has_ended(run: Run, environ: Mapping[str, str]) -> bool:
     try:
         return not is_live(run, environ)
-    except EngineUnavailableError:
+    except SeatrialError:
         return False
 
 
 def _live(run: Run, environ: Mapping[str, str]) -> tuple[Backend, Handle]:
-    handle = run.handle()
+    run.trusted_plan()
+    handle = handle_of(run, environ)
     if run.is_starting():
         raise UsageError(
             f"Run {run.id} is being prepared: its image may be building",

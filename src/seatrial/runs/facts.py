@@ -12,9 +12,11 @@ from seatrial.errors import EngineError
 from seatrial.job.plan import Gpu
 from seatrial.probe import driver_files, nvml
 from seatrial.probe.driver_files import DriverFiles
+from seatrial.probe.machine import Machine as MachineLoad
 from seatrial.probe.nvml import Inventory
 from seatrial.stack.machine import Machine, this_machine
 from seatrial.system import command
+from seatrial.system.state import state_folder
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,9 @@ class HostFacts:
 
     Attributes:
         gpus: what NVML lists, in PCI order; () with the reason in ``inventory.error`` when there is none.
-        cache_folder: where downloads and compiled kernels of all runs persist.
+        cache_folder: where downloads and compiled kernels persist.
+        state_folder: this user's; no container sees it.
+        memory_bytes: of this machine, or None.
     """
 
     inventory: Inventory
@@ -33,6 +37,8 @@ class HostFacts:
     gid: int
     user_name: str
     cache_folder: Path
+    state_folder: Path
+    memory_bytes: int | None
     environ: Mapping[str, str]
 
     def load(self) -> dict[str, float]:
@@ -76,6 +82,8 @@ def read_host(environ: Mapping[str, str]) -> HostFacts:
         gid=os.getgid(),
         user_name=user_name,
         cache_folder=(Path(cache_home) if cache_home else Path.home() / ".cache") / "seatrial",
+        state_folder=state_folder(environ),
+        memory_bytes=MachineLoad().read()["memory_total_bytes"],
         environ=environ,
     )
 

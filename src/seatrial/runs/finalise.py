@@ -5,6 +5,7 @@ Any process may do this, at any time after the end: the CLI that started the run
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping
@@ -14,11 +15,12 @@ from seatrial import events
 from seatrial.backends import table
 from seatrial.backends.base import Handle, State
 from seatrial.errors import DiskError
-from seatrial.events import EventLog
+from seatrial.events import EvidenceLog, follow_chain
 from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.write import load, write_receipt
+from seatrial.receipt.write import JSON_NAME, load, write_receipt
 from seatrial.runs import handover, without_agent
+from seatrial.runs.adopt import handle_of
 from seatrial.runs.found_gpus import with_found_gpus
 from seatrial.runs.liveness import leases, state_of
 from seatrial.runs.store import Run, run_name
@@ -31,10 +33,12 @@ def finalise(run: Run, environ: Mapping[str, str]) -> Receipt | None:
     Raises:
         EngineUnavailableError: the engine does not answer, so nobody can say whether the run has ended.
     """
+    if not run.recorded:
+        return load(run.folder)
     with run.lock("finalise"):
         if run.summary() is not None:
             return load(run.folder)
-        handle = run.handle()
+        handle = handle_of(run, environ)
         state = state_of(handle, environ) if handle else None
         if state is not None and state.status in ("created", "running"):
             return None
@@ -47,22 +51,29 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
     plan = run.plan()
     if handle is not None and state is not None and plan.companion is not None:
         without_agent.record_end(run, table.backend(handle.backend, environ), handle, state)
-    if state is not None:
-        log = EventLog(str(run.events_path), "host")
+    if handle is not None and not _state_is_told(run):
+        with table.backend(handle.backend, environ).collect(handle, run.folder, lambda line: None):
+            pass  # what is left of it comes before it is judged
+    if state is not None and not _state_is_told(run):
+        log = EvidenceLog(str(run.events_path), "host")
         log.write("host.state", status=state.status, exit_code=state.exit_code, oom_killed=state.oom_killed)
         log.close()
-    if handle is not None:
-        with table.backend(handle.backend, environ).collect(handle, run.folder, lambda line: None):
-            pass  # what is left of it on a cluster comes before it is judged
     evidence, _, skipped = events.read(str(run.events_path))
     plan = with_found_gpus(plan, evidence)
     image = table.backend(plan.backend, environ).image(plan.image.tag) if plan.image and handle else None
     receipt = judge(
-        plan, evidence, skipped_lines=skipped, state=state, run_dir=run.folder, now=time.time(), image=image
+        plan,
+        evidence,
+        skipped_lines=skipped,
+        state=state,
+        run_dir=run.folder,
+        now=time.time(),
+        image=image,
+        chain=follow_chain(str(run.events_path)) if run.events_path.exists() else None,
     )
     try:
         write_receipt(run.folder, receipt)
-        write_atomically(run.folder / "summary.json", json.dumps(_summary(run, receipt)).encode())
+        write_atomically(run.folder / "summary.json", json.dumps(_summary(run, receipt)).encode(), mode=0o600)
     except DiskError as error:
         how = receipt.exit_cause.words
         raise DiskError(
@@ -70,11 +81,18 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
             cause=f"The run has ended all the same: {how}. Its receipt is made as soon as there is room",
             run=f"df -h {run.folder}; seatrial runs show {run.id}",
         ) from error
+    run.show_receipt()
     leases(environ).release(run.id)
     handover.remove_secrets(run.id, environ)
     if handle is not None:
         table.backend(handle.backend, environ).remove(handle)
     return receipt
+
+
+def _state_is_told(run: Run) -> bool:
+    """It was collected whole, by a process that could not write the receipt."""
+    written, _, _ = events.read(str(run.events_path))
+    return any(events.of_type(written, "host.state"))
 
 
 def _summary(run: Run, receipt: Receipt) -> dict[str, Any]:
@@ -88,4 +106,5 @@ def _summary(run: Run, receipt: Receipt) -> dict[str, Any]:
         "exit_code": receipt.exit_code,
         "outcome": receipt.exit_cause.words,
         "seconds": receipt.measurements.wall_s,
+        "receipt": hashlib.sha256((run.folder / JSON_NAME).read_bytes()).hexdigest(),
     }

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import platform
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends import table
-from seatrial.backends.base import Backend, EngineFacts, Handle
+from seatrial.backends.base import Backend, EngineFacts
+from seatrial.backends.container import COMPANION_FOLDER
 from seatrial.backends.env_file import proxies_with_login
 from seatrial.backends.home import host_files
 from seatrial.backends.kubernetes.backend import cluster_manifests
 from seatrial.backends.kubernetes.manifests.render import as_yaml
 from seatrial.backends.venv import ensure_venv
 from seatrial.errors import GpuContractError, SeatrialError
-from seatrial.events import EventLog
+from seatrial.events import EvidenceLog
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
 from seatrial.images.origin import origin_labels
@@ -26,11 +26,13 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Plan
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.runs import handover, without_agent
+from seatrial.runs.adopt import record_start
 from seatrial.runs.cluster_launch import make_image_ready, plan_for_cluster
 from seatrial.runs.facts import HostFacts, read_host
 from seatrial.runs.finalise import finalise
 from seatrial.runs.liveness import leases
 from seatrial.runs.planning import Site, make_plan, select_gpus, with_defaults
+from seatrial.runs.resume import has_checkpoint
 from seatrial.runs.store import Run, RunStore, new_run_id
 from seatrial.system import agent_archive
 from seatrial.system.files import make_folder
@@ -68,7 +70,7 @@ class _Ground:
 def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
     """What ``prepare`` and ``start`` would do. Makes no folder, takes no lease, pulls and builds nothing."""
     ground = _survey(job, environ)
-    run = Run(RunStore(job.project).root / new_run_id())
+    run = RunStore(job.project, environ).run(new_run_id())
     if ground.backend.name == "k8s":
         return _plan(ground, run, Selection((), ()), environ, may_pull=False)
     selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
@@ -92,7 +94,7 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
     """
     handover.check_secrets(job, environ)
     ground = _survey(job, environ)
-    store = RunStore(job.project)
+    store = RunStore(job.project, environ)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
         finalise(earlier, environ)  # one that ended while nobody watched does not hold its name
     run = store.create(new_run_id(), job.name)
@@ -129,14 +131,12 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
             events, so that a receipt can tell it; its leases and secrets are taken back.
     """
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
-    log = EventLog(str(run.events_path), "host")
+    log = EvidenceLog(str(run.events_path), "host")
     handle = None
     try:
         make_ready(prepared, environ, say)
         handle = backend.start(plan, run.folder)
-        run.save_handle(handle)
-        leases(environ).bind(run.id, handle)
-        _record_launch(log, prepared, handle)
+        record_start(run, plan, backend, handle, environ)
     except BaseException as error:
         if handle is not None:  # nobody could find it again, or its user has just said that it shall not run
             backend.stop(handle, 0)
@@ -150,21 +150,6 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
         log.close()
     if plan.companion is not None:
         without_agent.record_start(run, plan)
-
-
-def _record_launch(log: EventLog, prepared: Prepared, handle: Handle) -> None:
-    plan, backend = prepared.plan, prepared.backend
-    facts = backend.image(plan.image.tag) if plan.image else None
-    log.write(
-        "host.launched",
-        backend=backend.name,
-        host=platform.node(),
-        handle=handle.id,
-        image=plan.image.tag if plan.image else None,
-        image_id=facts.id if facts else None,
-        image_digest=facts.digest if facts else None,
-        image_bytes=facts.size_bytes if facts else None,
-    )
 
 
 def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
@@ -189,6 +174,8 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         prepared.backend.pull(plan.companion_image, say)
     if plan.venv is not None:
         ensure_venv(plan.venv.directory, plan.venv.requirements, plan.venv.base, say)
+    if plan.companion is not None:
+        make_folder(prepared.run.folder / COMPANION_FOLDER)
     if plan.container is not None:
         host_files(plan.container).write()
     elif plan.job.models is not None:
@@ -204,7 +191,7 @@ def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> 
         return select_gpus(ground.job, ground.script, ground.host, leased={})
     with leases(environ).locked():
         selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
-        leases(environ).take([gpu.uuid for gpu in selection.gpus], run.id)
+        leases(environ).take([gpu.uuid for gpu in selection.gpus], run.id, ground.backend.name, run.folder)
     return selection
 
 
@@ -231,18 +218,17 @@ def _plan(
     job = ground.job
     if ground.backend.name == "k8s":
         if job.resume:  # by its full ID, which names its folder on the volume
-            job = job.model_copy(update={"resume": RunStore(job.project).find(job.resume).id})
+            job = job.model_copy(update={"resume": RunStore(job.project, environ).find(job.resume).id})
         plan = plan_for_cluster(job, run.id, ground.script, ground.host, offline=not may_pull)
         return plan.model_copy(update={"choices": (ground.why_backend, *plan.choices)})
     site = Site(
-        run_id=run.id,
-        run_folder=run.folder,
+        run=run,
         backend=ground.backend,
         engine=ground.engine,
         host=ground.host,
-        agent_archive=agent_archive.build(ground.host.cache_folder / "agent"),
+        agent_archive=agent_archive.build(ground.host.state_folder / "agent"),
         secrets_folder=handover.secrets_folder(run.id, environ) if job.secrets else None,
-        resume_from=RunStore(job.project).find(job.resume).checkpoints if job.resume else None,
+        resume_from=RunStore(job.project, environ).find(job.resume) if job.resume else None,
         may_pull=may_pull,
     )
     plan = make_plan(job, site, ground.script, selection, interactive=interactive)
@@ -250,8 +236,8 @@ def _plan(
     return plan.model_copy(update={"choices": (ground.why_backend, *plan.choices), "warnings": warnings})
 
 
-def _nothing_to_resume(reference: str | None, checkpoints: Path | None) -> list[str]:
-    if checkpoints is None or (checkpoints.is_dir() and any(checkpoints.iterdir())):
+def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:
+    if earlier is None or has_checkpoint(earlier):
         return []
     return [
         f"--resume {reference}: that run saved no checkpoint, so the target begins anew "
@@ -274,4 +260,4 @@ def shell(prepared: Prepared, environ: Mapping[str, str], say: Say) -> int:
     finally:
         leases(environ).release(prepared.run.id)
         handover.remove_secrets(prepared.run.id, environ)
-        RunStore(prepared.plan.job.project).remove(prepared.run)
+        RunStore(prepared.plan.job.project, environ).remove(prepared.run)

@@ -16,11 +16,16 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from seatrial.backends.base import Handle
+from seatrial.errors import UntrustedPathError
 from seatrial.runs.launcher import Launcher
 from seatrial.system.files import write_atomically
+from seatrial.system.nofollow import read_regular
 
 #: Moves the folder, e.g. for tests or for machines that share no /var/lock.
 FOLDER_VARIABLE = "SEATRIAL_LEASES"
+
+#: Every user may put a file into the folder.
+_MOST_BYTES = 64 * 1024
 
 
 class Lease(BaseModel):
@@ -29,6 +34,7 @@ class Lease(BaseModel):
     Attributes:
         launcher: the CLI that took it; it counts while handle is None.
         handle: the started run.
+        backend, record: where to ask for a run whose launcher died before it could say.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -37,6 +43,8 @@ class Lease(BaseModel):
     run_id: str
     launcher: Launcher
     handle: Handle | None = None
+    backend: str | None = None
+    record: str | None = None
 
 
 def default_folder(environ: Mapping[str, str]) -> Path:
@@ -52,11 +60,17 @@ class Leases:
 
     Args:
         is_live: tells whether the run behind a handle still runs.
+        find: the handle of a lease's run that was started without one, or None.
     """
 
-    def __init__(self, folder: Path, is_live: Callable[[Handle], bool]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        is_live: Callable[[Handle], bool],
+        find: Callable[[Lease], Handle | None] = lambda lease: None,
+    ) -> None:
         self.folder = folder
-        self._is_live = is_live
+        self._is_live, self._find = is_live, find
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -87,10 +101,18 @@ class Leases:
                 held[lease.gpu_uuid] = lease.run_id
         return held
 
-    def take(self, gpu_uuids: Sequence[str], run_id: str) -> None:
+    def take(
+        self, gpu_uuids: Sequence[str], run_id: str, backend: str | None = None, record: Path | None = None
+    ) -> None:
         """Lease these GPUs to a run that this process is about to start. Call under ``locked``."""
         for uuid in gpu_uuids:
-            lease = Lease(gpu_uuid=uuid, run_id=run_id, launcher=Launcher.this_process())
+            lease = Lease(
+                gpu_uuid=uuid,
+                run_id=run_id,
+                launcher=Launcher.this_process(),
+                backend=backend,
+                record=None if record is None else str(record),
+            )
             write_atomically(self._path(lease), lease.model_dump_json().encode())
 
     def bind(self, run_id: str, handle: Handle) -> None:
@@ -114,11 +136,14 @@ class Leases:
     def _holds(self, lease: Lease) -> bool:
         if lease.handle is not None:
             return self._is_live(lease.handle)
-        return lease.launcher.is_alive()
+        if lease.launcher.is_alive():
+            return True
+        found = self._find(lease)
+        return found is not None and self._is_live(found)
 
 
 def _read(path: Path) -> Lease | None:
     try:
-        return Lease.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        return Lease.model_validate_json(read_regular(path, most_bytes=_MOST_BYTES))
+    except (OSError, UntrustedPathError, ValidationError):
         return None

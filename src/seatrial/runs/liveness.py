@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from seatrial.backends import table
 from seatrial.backends.base import Handle, State
-from seatrial.errors import EngineUnavailableError
-from seatrial.runs.leases import Leases, default_folder
+from seatrial.errors import EngineUnavailableError, SeatrialError
+from seatrial.runs.leases import Lease, Leases, default_folder
 
 
 def state_of(handle: Handle, environ: Mapping[str, str]) -> State:
@@ -24,4 +25,13 @@ def leases(environ: Mapping[str, str]) -> Leases:
         except EngineUnavailableError:
             return True  # an engine that does not answer may still run it: a GPU is not given away on a guess
 
-    return Leases(default_folder(environ), is_live)
+    def find(lease: Lease) -> Handle | None:
+        """Its launcher was killed: between the engine's start and its own note, the run may be alive."""
+        if lease.backend is None or lease.record is None:
+            return None
+        try:
+            return table.backend(lease.backend, environ).find(lease.run_id, Path(lease.record))
+        except (SeatrialError, OSError):
+            return None
+
+    return Leases(default_folder(environ), is_live, find)

@@ -21,6 +21,7 @@ from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import (
     AGENT_PYTHON_FLAGS,
     CONTAINER_AGENT,
+    CONTAINER_PLAN,
     CONTAINER_RECIPES,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
@@ -42,6 +43,8 @@ from seatrial.runs.handover import targets_secrets
 from seatrial.runs.hosts import with_hosts
 from seatrial.runs.local_python import choose_python
 from seatrial.runs.recipe_env import with_env_flags
+from seatrial.runs.resume import checkpoints_of, resume_mount
+from seatrial.runs.store import Run, project_key
 from seatrial.runs.target_command import Places, container_places, local_places, target_argv
 
 #: A rank that was killed or ran out of memory starts again this often, with its peers.
@@ -50,22 +53,22 @@ RECIPE_RESTARTS = 3
 
 @dataclass(frozen=True)
 class Site:
-    """Where a plan will happen: the backend, what it said of itself, this host, and this run's folders.
+    """Where a plan will happen: the backend, what it said of itself, this host, and the run.
 
     Attributes:
+        agent_archive: where no target can write.
         secrets_folder: where the run's secrets are handed over, or None when it has none.
-        resume_from: checkpoints of an earlier run, or None.
+        resume_from: the earlier run to go on from, or None.
         may_pull: a ready image that is not here may be pulled to look inside.
     """
 
-    run_id: str
-    run_folder: Path
+    run: Run
     backend: Backend
     engine: EngineFacts
     host: HostFacts
     agent_archive: Path
     secrets_folder: Path | None = None
-    resume_from: Path | None = None
+    resume_from: Run | None = None
     may_pull: bool = True
 
 
@@ -110,15 +113,16 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
     parts = _local(job, site, script, gpus) if site.backend.name == "local" else _in_container(job, site, script, gpus)
     launcher, launcher_choice = _launcher(job, script, len(gpus))
     agent = AgentPlan(
-        run_id=site.run_id,
+        run_id=site.run.id,
         argv=("bash",) if interactive else parts.argv,
         script=None if interactive else parts.script_index,
         workdir=parts.places.project,
         run_dir=parts.places.run,
+        evidence_dir=_evidence_dir(parts, site, interactive=interactive),
         launcher="none" if interactive else launcher,
         processes=max(1, len(gpus)) if launcher == "torchrun" and not interactive else 1,
         restarts=_restarts(job, launcher),
-        env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},
+        env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run.id, **parts.env},
         secrets=targets_secrets(job),
         secrets_dir=(CONTAINER_SECRETS if parts.container else str(site.secrets_folder)) if job.secrets else None,
         gpu_mode=_gpu_mode(job, gpus),
@@ -134,7 +138,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
         host_sampled=parts.companion is not None,
     )
     return Plan(
-        run_id=site.run_id,
+        run_id=site.run.id,
         created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         job=job.model_copy(update={"env": _without_secrets(job.env, job)}),
         backend=site.backend.name,  # type: ignore[arg-type]  # the table's names are the literal's
@@ -152,6 +156,13 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, selection: Selection, *
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version,
     )
+
+
+def _evidence_dir(parts: _Parts, site: Site, *, interactive: bool) -> str | None:
+    """A container's log carries the evidence. Not where a terminal is in its place, or no target beside the agent."""
+    if parts.container is None:
+        return str(site.run.folder)
+    return CONTAINER_RUN if interactive or parts.companion is not None else None
 
 
 @dataclass(frozen=True)
@@ -180,33 +191,35 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
         site.host.driver,
         capabilities=GpuRequest.parse(job.gpus).capabilities,
     )
-    places = container_places(job, site.resume_from)
+    resumed = resume_mount(site.resume_from) if site.resume_from else None
+    places = container_places(job, resumes=resumed is not None)
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     made = container.plan_container(
         job,
-        run_id=site.run_id,
-        run_folder=site.run_folder,
+        run_id=site.run.id,
+        record=site.run.folder,
+        place=site.run.place,
+        state=site.host.state_folder,
         image=image,
         engine=site.engine,
         injection=way_in,
         agent_archive=site.agent_archive,
         secrets_folder=site.secrets_folder,
-        resume_from=site.resume_from,
+        resumed=resumed,
         uid=site.host.uid,
         gid=site.host.gid,
         user_name=site.host.user_name,
-        cache_folder=site.host.cache_folder,
+        cache_folder=site.host.cache_folder / "projects" / project_key(job.project),
         environ=site.host.environ,
         gpu_count=len(gpus),
-        command=(image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, f"{CONTAINER_RUN}/plan.json")
-        if image.python
-        else argv,
+        host_memory_bytes=site.host.memory_bytes,
+        command=(image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv,
     )
     made_container, recipe_env = made.container, dict[str, str]()
     warnings = (*way_in.warnings, *made.warnings)
     if image.python is None:
         without_agent.refuse_what_needs_the_agent(job)
-        env = {**made_container.env, **places.env(), "SEATRIAL_RUN_ID": site.run_id}
+        env = {**made_container.env, **places.env(), "SEATRIAL_RUN_ID": site.run.id}
         made_container = made_container.model_copy(update={"env": env})
         warnings += (without_agent.WARNING,)
     if job.target.kind == "recipe" and not image.build:
@@ -231,7 +244,7 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
 
 def _with_recipes(container: ContainerPlan, image: ImagePlan, site: Site) -> tuple[ContainerPlan, dict[str, str]]:
     """A ready image has no recipes inside: they are mounted as our own wheel, which Python imports as it is."""
-    wheel = Mount(source=write_wheel(site.host.cache_folder / "recipes"), target=CONTAINER_RECIPES, read_only=True)
+    wheel = Mount(source=write_wheel(site.host.state_folder / "recipes"), target=CONTAINER_RECIPES, read_only=True)
     own = container.env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
     path = ":".join(filter(None, [CONTAINER_RECIPES, own]))
     return container.model_copy(update={"mounts": (*container.mounts, wheel)}), {"PYTHONPATH": path}
@@ -270,7 +283,8 @@ def _local(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> 
         )
     _refuse_container_options(job)
     python = choose_python(job, script, site.host, cpu_only=not gpus)
-    places = local_places(job, site.run_folder, site.resume_from)
+    resume_from = checkpoints_of(site.resume_from) if site.resume_from else None
+    places = local_places(job, site.run.outputs, resume_from)
     argv, script_index = target_argv(job.target, None, str(python.interpreter), places)
     from_files = {
         name: value for path in job.env_files for name, value in read_env_file(path, site.host.environ).items()

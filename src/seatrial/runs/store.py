@@ -1,40 +1,62 @@
-"""The run store: ``.seatrial/runs/<id>/`` under the project. A folder is a run's whole state.
+"""The run store: what this machine's user knows of a project's runs.
 
-plan.json       the Plan, written before anything starts
-handle.json     how to find the process or container again
-events.jsonl    evidence, append-only
-stdout.log, stderr.log, output.idx, agent.out
-checkpoints/    what the target saved for ``--resume``
-receipt.json, receipt.md, receipt.html, summary.json     once it has ended
+A run is two folders. Its **record**, in the user's state folder, is the host's alone and its whole state:
 
+    plan.json       the Plan, written before anything starts; agent.json: the agent's part, which it reads
+    handle.json     how to find the process or container again
+    events.jsonl    evidence, append-only and chained
+    stdout.log, stderr.log, output.idx, agent.out
+    receipt.json, receipt.md, receipt.html, summary.json     once it has ended
+
+Its **place**, ``.seatrial/runs/<id>`` in the project, holds what the container writes (``outputs``, ``home``) and, for
+people, copies of the receipt and links to the logs. Nothing in it is believed (docs/decisions/0019-trust-boundary.md).
+
+Runs of before 0019 have no record: their folder in the project is shown as it is, and nothing more.
 The models of a plan are imported where one is read or written: listing ended runs needs none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError
+from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
+from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
+from seatrial.system.state import state_folder
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
     from seatrial.job.plan import Plan
 
-STORE_FOLDER = Path(".seatrial") / "runs"
+#: In a project: what its containers write, and what people look at.
+PLACE_FOLDER = (".seatrial", "runs")
+
+#: Receipts that people look at in the project; and what stays with the record, with a link to it there.
+COPIED = ("receipt.html", "receipt.md", "receipt.json")
+LINKED = ("stdout.log", "stderr.log", "events.jsonl")
 
 #: No letters that look like digits, no vowels that make words.
 _ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
+
+#: What a run ID looks like: a folder of another name is no run.
+_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")
+
+#: Largest plan that is read; the text of a ConfigMap's script and of a Dockerfile stand in it.
+_MOST_PLAN_BYTES = 32 << 20
+_MOST_RECORD_BYTES = 1 << 20
 
 
 def new_run_id(now: float | None = None) -> str:
@@ -45,9 +67,17 @@ def new_run_id(now: float | None = None) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """One run's folder."""
+    """One run.
+
+    Attributes:
+        folder: its record; of a run without one, its folder in the project.
+        place: its folder in the project.
+        recorded: the record is this machine's own. Without one the run can be looked at, and nothing else.
+    """
 
     folder: Path
+    place: Path
+    recorded: bool = True
 
     @property
     def id(self) -> str:
@@ -58,8 +88,13 @@ class Run:
         return self.folder / "events.jsonl"
 
     @property
+    def outputs(self) -> Path:
+        """What the target writes."""
+        return self.place / "outputs"
+
+    @property
     def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
+        return (self.outputs if self.recorded else self.place) / "checkpoints"
 
     def plan(self) -> Plan:
         """The plan it was started with. Raises SeatrialError when plan.json is missing or of another version."""
@@ -69,7 +104,7 @@ class Run:
 
         path = self.folder / "plan.json"
         try:
-            return Plan.model_validate_json(path.read_bytes(), strict=False)
+            return Plan.model_validate_json(nofollow.read_regular(path, most_bytes=_MOST_PLAN_BYTES), strict=False)
         except FileNotFoundError:
             raise SeatrialError(
                 f"Run {self.id} has no plan.json: it was never started",
@@ -82,13 +117,27 @@ class Run:
                 run=f"seatrial runs rm {self.id}",
             ) from error
 
+    def trusted_plan(self) -> Plan:
+        """The plan, to act on. Raises UsageError for a run without a record of this machine's."""
+        if not self.recorded:
+            raise UsageError(
+                f"Run {self.id} was made before seatrial kept records of its own: it can be shown, not acted on",
+                cause="Its plan lies in the project, where any script could have changed it",
+                run=f"seatrial runs show {self.id}   # or start anew: seatrial run TARGET --resume {self.id}",
+            )
+        return self.plan()
+
     def handle(self) -> Handle | None:
-        """How to find it in its backend, or None before it started."""
+        """How to find it in its backend, or None before it started. One that cannot be read counts as none."""
+        from pydantic import ValidationError
+
         from seatrial.backends.base import Handle
 
+        if not self.recorded:
+            return None
         try:
-            return Handle.model_validate_json((self.folder / "handle.json").read_bytes())
-        except FileNotFoundError:
+            return Handle.model_validate_json(self._read("handle.json"))
+        except (FileNotFoundError, ValidationError):
             return None
 
     def is_starting(self) -> bool:
@@ -97,10 +146,10 @@ class Run:
 
         from seatrial.runs.launcher import Launcher
 
-        if self.handle() is not None:
+        if not self.recorded or self.handle() is not None:
             return False
         try:
-            return Launcher.model_validate_json((self.folder / "launcher.json").read_bytes()).is_alive()
+            return Launcher.model_validate_json(self._read("launcher.json")).is_alive()
         except (FileNotFoundError, ValidationError):
             return False
 
@@ -109,30 +158,35 @@ class Run:
         (self.folder / "launcher.json").unlink(missing_ok=True)
 
     def save_plan(self, plan: Plan) -> None:
-        """Write plan.json. A login in the package index's URL stays out of it."""
+        """Write plan.json, and agent.json, which is all that the container sees of it.
+
+        A login in the package index's URL stays out of both.
+        """
         from seatrial.images.plan import without_login
 
         image = plan.job.image
         if image.index_url is not None:
             image = image.model_copy(update={"index_url": without_login(image.index_url)})
             plan = plan.model_copy(update={"job": plan.job.model_copy(update={"image": image})})
-        write_atomically(self.folder / "plan.json", plan.model_dump_json(indent=1).encode())
+        write_atomically(self.folder / "plan.json", plan.model_dump_json(indent=1).encode(), mode=0o600)
+        agents = plan.model_dump_json(include={"agent", "injection"}).encode()
+        write_atomically(self.folder / "agent.json", agents, mode=0o600)
 
     def save_handle(self, handle: Handle) -> None:
-        write_atomically(self.folder / "handle.json", handle.model_dump_json().encode())
+        write_atomically(self.folder / "handle.json", handle.model_dump_json().encode(), mode=0o600)
 
     def summary(self) -> dict[str, Any] | None:
         """A few keys for listings, or None while it has not been finalised."""
         try:
-            loaded = json.loads((self.folder / "summary.json").read_bytes())
-        except (FileNotFoundError, ValueError):
+            loaded = json.loads(self._read("summary.json"))
+        except (FileNotFoundError, UntrustedPathError, ValueError, RecursionError):
             return None
         return loaded if isinstance(loaded, dict) else None
 
     @property
     def ended(self) -> bool:
         """Whether it has been finalised; told faster than by reading the summary."""
-        return (self.folder / "summary.json").exists()
+        return not self.recorded or (self.folder / "summary.json").exists()
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -141,18 +195,46 @@ class Run:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
+    def show_receipt(self) -> None:
+        """Copy the receipt into the project, for people. The copy is nobody's proof, so failing costs nothing."""
+        with contextlib.suppress(OSError, SeatrialError), nofollow.folder(self.place) as descriptor:
+            for name in COPIED:
+                data = (self.folder / name).read_bytes()
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=descriptor)
+                with os.fdopen(os.open(name, flags, 0o644, dir_fd=descriptor), "wb") as file:
+                    file.write(data)
+
+    def _read(self, name: str) -> bytes:
+        return nofollow.read_regular(self.folder / name, most_bytes=_MOST_RECORD_BYTES)
+
 
 class RunStore:
-    """The runs of one project."""
+    """The runs of one project.
 
-    def __init__(self, project: Path) -> None:
-        self.project = project
-        self.root = project / STORE_FOLDER
+    Args:
+        environ: where the state folder is told; default: this process's.
+    """
+
+    def __init__(self, project: Path, environ: Mapping[str, str] | None = None) -> None:
+        self.project = Path(os.path.realpath(project))
+        state = state_folder(os.environ if environ is None else environ)
+        self.record = state / "projects" / project_key(self.project)
+        self.root = self.record / "runs"
+        self.places = self.project.joinpath(*PLACE_FOLDER)
+
+    def run(self, run_id: str) -> Run:
+        """The run of this ID, there or not."""
+        return Run(self.root / run_id, self.places / run_id)
 
     def create(self, run_id: str, name: str | None) -> Run:
-        """Make the folder, whole or not at all.
+        """Make the record and the place, whole or not at all.
 
-        Raises NameInUseError when a run that is not finalised has the name, DiskError when it cannot be written.
+        Raises:
+            NameInUseError: a run that is not finalised has the name.
+            DiskError: they cannot be written.
+            UntrustedPathError: ``.seatrial`` in the project is a link.
         """
         if name is not None and (other := self.unfinalised(name)) is not None:
             raise NameInUseError(
@@ -161,39 +243,59 @@ class RunStore:
             )
         from seatrial.runs.launcher import Launcher
 
-        run = Run(self.root / run_id)
+        run = self.run(run_id)
         try:
-            run.checkpoints.mkdir(parents=True)
-            (run.folder / "launcher.json").write_text(Launcher.this_process().model_dump_json())
-            ignore = self.root.parent / ".gitignore"
-            if not ignore.exists():
-                ignore.write_text("*\n")  # runs never end up in the user's repository
-        except OSError as error:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not (self.record / "project.json").exists():
+                about = json.dumps({"project": os.fsdecode(os.fsencode(self.project))}).encode()
+                write_atomically(self.record / "project.json", about, mode=0o600)
+            run.folder.mkdir(mode=0o700)
+            write_atomically(run.folder / "launcher.json", Launcher.this_process().model_dump_json().encode(), 0o600)
+            if name is not None:
+                write_atomically(run.folder / "name", name.encode("utf-8", "surrogateescape"), mode=0o600)
+            self._make_place(run)
+        except (OSError, SeatrialError) as error:
             if not isinstance(error, FileExistsError):
                 shutil.rmtree(run.folder, ignore_errors=True)
+            if isinstance(error, SeatrialError):
+                raise
             raise DiskError(
-                f"Cannot make the run folder {run.folder}: {error.strerror}",
+                f"Cannot make the run folder {error.filename or run.folder}: {error.strerror}",
                 run=f"df -h {self.project}; ls -ld {self.project}",
             ) from error
-        if name is not None:
-            (run.folder / "name").write_text(name)
         return run
 
+    def _make_place(self, run: Run) -> None:
+        with nofollow.folder(self.project, PLACE_FOLDER[0], make=True) as descriptor:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            try:
+                with os.fdopen(os.open(".gitignore", flags, 0o644, dir_fd=descriptor), "wb") as file:
+                    file.write(b"*\n")  # runs never end up in the user's repository
+            except FileExistsError:
+                pass
+        for inner in (("outputs", "checkpoints"), ("home",)):
+            with nofollow.folder(self.project, *PLACE_FOLDER, run.id, *inner, make=True):
+                pass
+        with nofollow.folder(self.project, *PLACE_FOLDER, run.id) as descriptor:
+            for name in LINKED:
+                os.symlink(run.folder / name, name, dir_fd=descriptor)
+
     def all(self) -> list[Run]:
-        """Every run, oldest first (IDs sort by time)."""
-        try:
-            with os.scandir(self.root) as entries:
-                names = sorted(entry.name for entry in entries if entry.is_dir())
-        except FileNotFoundError:
-            return []
-        return [Run(self.root / name) for name in names]
+        """Every run, oldest first (IDs sort by time); those without a record as well."""
+        recorded = {name: self.run(name) for name in _folders(self.root)}
+        old = {
+            name: Run(self.places / name, self.places / name, recorded=False)
+            for name in _folders(self.places)
+            if name not in recorded and (self.places / name / "plan.json").exists()
+        }
+        return [run for _, run in sorted({**old, **recorded}.items())]
 
     def find(self, reference: str) -> Run:
         """The run of this ID, unique ID prefix or suffix, or name (the newest of that name).
 
         ``last`` is the newest run. Raises RunNotFoundError.
         """
-        runs = self.all()
+        runs = self.all() if reference else []
         if reference == "last" and runs:
             return runs[-1]
         for run in reversed(runs):
@@ -207,23 +309,62 @@ class RunStore:
                 f'"{reference}" fits {len(partial)} runs: {", ".join(run.id for run in partial[-3:])}',
                 run="seatrial runs ls",
             )
-        raise RunNotFoundError(f'No run "{reference}" in {self.root}', run="seatrial runs ls")
+        raise RunNotFoundError(f'No run "{reference}" of {self.project}', run="seatrial runs ls")
 
     def remove(self, run: Run) -> None:
-        """Delete a run's folder."""
-        shutil.rmtree(run.folder)
+        """Delete a run's place and record: what this store has made, and never what a link in it leads to.
+
+        Raises:
+            UsageError: the run has no record, so nobody can say that the folder is a run's.
+            DiskError: something in it cannot be deleted.
+        """
+        if not run.recorded or run.folder.parent != self.root or not _ID.fullmatch(run.id):
+            raise UsageError(
+                f"Run {run.id} has no record on this machine, so seatrial does not delete its folder",
+                cause="It was made before seatrial kept records of its own, or by somebody else",
+                run=f"ls -la {run.place}   # yours? then: rm -r {run.place}",
+            )
+        try:
+            with contextlib.suppress(FileNotFoundError), nofollow.folder(self.project, *PLACE_FOLDER) as places:
+                nofollow.remove_tree(places, run.id)
+            with nofollow.folder(self.root) as records:
+                nofollow.remove_tree(records, run.id)
+        except OSError as error:
+            raise DiskError(
+                f"Cannot delete {error.filename or run.place}: {error.strerror}", run=f"ls -la {run.place}"
+            ) from error
 
     def unfinalised(self, name: str) -> Run | None:
         """The newest run of this name without a summary: it lives, or nobody has finalised it since it ended."""
         for run in reversed(self.all()):
-            if run_name(run) == name and run.summary() is None:
+            if run.recorded and run_name(run) == name and run.summary() is None:
                 return run
         return None
+
+
+def project_key(project: Path) -> str:
+    """The name of a project's folder among the records: readable, and one for each path."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", project.name)[:40].strip(".-") or "project"
+    return f"{readable}-{hashlib.sha256(os.fsencode(project)).hexdigest()[:16]}"
+
+
+def _folders(root: Path) -> list[str]:
+    """Names of runs' folders. A root that is a link is not followed, and none counts as empty."""
+    try:
+        if root.is_symlink() or root.parent.is_symlink():
+            return []
+        with os.scandir(root) as entries:
+            return [
+                entry.name for entry in entries if _ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            ]
+    except OSError:
+        return []
 
 
 def run_name(run: Run) -> str | None:
     """The name it was given, or None."""
     try:
-        return (run.folder / "name").read_text().strip() or None
-    except FileNotFoundError:
+        text = nofollow.read_regular(run.folder / "name", most_bytes=4096).decode("utf-8", "replace")
+    except (FileNotFoundError, UntrustedPathError):
         return None
+    return "".join(character for character in text if character.isprintable()).strip() or None

@@ -13,7 +13,7 @@ from seatrial.job.plan import (
     CONTAINER_DATA,
     CONTAINER_MODELS,
     CONTAINER_PROJECT,
-    CONTAINER_RESUME,
+    CONTAINER_RESUMED_CHECKPOINTS,
     CONTAINER_RUN,
     ImagePlan,
 )
@@ -47,18 +47,18 @@ class Places:
         return {name: value for name, value in variables.items() if value is not None}
 
 
-def container_places(job: Job, resume_from: Path | None) -> Places:
+def container_places(job: Job, *, resumes: bool) -> Places:
     return Places(
         project=job.workdir or CONTAINER_PROJECT,
         run=CONTAINER_RUN,
         data=CONTAINER_DATA if job.data else None,
         models=CONTAINER_MODELS if job.models else None,
-        resume=CONTAINER_RESUME if resume_from else None,
+        resume=CONTAINER_RESUMED_CHECKPOINTS if resumes else None,
         scripts=f"{CONTAINER_PROJECT}/" if job.workdir else "",
     )
 
 
-def local_places(job: Job, run_folder: Path, resume_from: Path | None) -> Places:
+def local_places(job: Job, outputs: Path, resume_from: Path | None) -> Places:
     """Raises UsageError when the working directory asked for is not there."""
     project = job.project / (job.workdir or "")
     if not project.is_dir():
@@ -67,7 +67,7 @@ def local_places(job: Job, run_folder: Path, resume_from: Path | None) -> Places
         )
     return Places(
         project=str(project),
-        run=str(run_folder),
+        run=str(outputs),
         data=str(job.data.source) if job.data else None,
         models=str(job.models.source) if job.models else None,
         resume=str(resume_from) if resume_from else None,

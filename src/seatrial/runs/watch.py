@@ -13,8 +13,9 @@ from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
 from seatrial.backends.container import AGENT_GRACE_S
 from seatrial.errors import UsageError
-from seatrial.events import EventLog
+from seatrial.events import EvidenceLog
 from seatrial.runs import without_agent
+from seatrial.runs.adopt import handle_of
 from seatrial.runs.alerts import Alerts
 from seatrial.runs.output import OfRank, OutputReader, Stream
 from seatrial.runs.store import Run
@@ -45,7 +46,7 @@ def follow(
     """
     while until_end and run.is_starting():  # its image may still be building
         time.sleep(LOG_INTERVAL_S)
-    handle = run.handle()
+    handle = handle_of(run, environ)
     reader = OutputReader(run.folder)
     if tail is not None:
         reader.skip_to_last(tail)
@@ -108,7 +109,7 @@ def request_stop(run: Run, backend: Backend, handle: Handle, grace_s: float) -> 
 
     Recorded, so that the receipt says who ended the run.
     """
-    log = EventLog(str(run.events_path), "host")
+    log = EvidenceLog(str(run.events_path), "host")
     log.write("signal", signal=int(signal.SIGTERM), name="SIGTERM", origin="user", forwarded_to=[])
     log.close()
     backend.stop(handle, grace_s + AGENT_GRACE_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from seatrial import events
 from seatrial.backends.base import Backend, Handle, State
 from seatrial.errors import UsageError
-from seatrial.events import EventLog
+from seatrial.events import EvidenceLog
 from seatrial.job.model import Job
 from seatrial.job.plan import Plan
 from seatrial.runs.handover import targets_secrets
@@ -46,7 +46,7 @@ def refuse_what_needs_the_agent(job: Job) -> None:
 
 def record_start(run: Run, plan: Plan) -> None:
     """The target is the container's own command: it has started with it."""
-    log = EventLog(str(run.events_path), "host")
+    log = EvidenceLog(str(run.events_path), "host")
     log.write("target.started", pid=None, argv=list(plan.agent.argv), launcher="none", framework=None)
     log.close()
 
@@ -62,7 +62,7 @@ def record_end(run: Run, backend: Backend, handle: Handle, state: State) -> None
     (run.folder / "stdout.log").write_text(backend.logs_tail(handle, _ALL))
     code = state.exit_code or 0
     number = code - 128 if code > 128 else None
-    log = EventLog(str(run.events_path), "host")
+    log = EvidenceLog(str(run.events_path), "host")
     log.write(
         "target.exited",
         exit_code=None if number else code,

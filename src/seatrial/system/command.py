@@ -173,6 +173,45 @@ def spawn_detached(
     return process.pid
 
 
+class Piped:
+    """A command whose output is read by descriptor.
+
+    Attributes:
+        stdout: read end of its stdout.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        self._process, self.stdout = process, process.stdout.fileno()
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def end(self) -> int:
+        """Make it end if it has not; its exit code, negative for a signal."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            return self._process.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def close(self) -> None:
+        """End it, and close the pipe. Nobody may be reading any more."""
+        self.end()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def piped(argv: Sequence[str]) -> Piped:
+    """Start with stdout in a pipe, out of reach of the terminal's Ctrl-C. Raises EngineUnavailableError."""
+    return Piped(
+        _start(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, env=None, cwd=None)
+    )
+
+
 def _start(
     argv: Sequence[str],
     *,

@@ -83,9 +83,28 @@ class Kubernetes:
             backend=self.name,
             id=cluster_plan.name,
             started=workload["metadata"]["uid"],
+            run_id=plan.run_id,
             run_dir=str(run_dir),
+            framed=True,
             context=cluster_plan.context,
             namespace=cluster_plan.namespace,
+        )
+
+    def find(self, run_id: str, run_dir: Path) -> Handle | None:
+        plan = _cluster_plan(_read_plan(run_dir))
+        cluster = self._cluster(plan.context, plan.namespace)
+        workloads = self._workloads(cluster, plan)
+        if not workloads:
+            return None
+        return Handle(
+            backend=self.name,
+            id=plan.name,
+            started=workloads[0]["metadata"]["uid"],
+            run_id=run_id,
+            run_dir=str(run_dir),
+            framed=True,
+            context=plan.context,
+            namespace=plan.namespace,
         )
 
     def collect(self, handle: Handle, run_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:

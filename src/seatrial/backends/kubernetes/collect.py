@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import threading
 import time
@@ -17,9 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from seatrial.backends.collected import Sink, Turn
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.manifests.names import selector
-from seatrial.backends.kubernetes.pod_log import PodLog, Sink
+from seatrial.backends.kubernetes.pod_log import PodLog
 from seatrial.backends.kubernetes.pods import Pod, read_pod
 from seatrial.backends.kubernetes.progress import Progress
 from seatrial.errors import SeatrialError
@@ -145,7 +145,7 @@ class Collector:
 @contextmanager
 def collecting(cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, say: Say) -> Iterator[None]:
     """While open, the run is collected into its folder, by this process or another; then all that is there has come."""
-    turn = _Turn(run_dir / "collect.lock")
+    turn = Turn(run_dir)
     stopping = threading.Event()
     thread = threading.Thread(
         target=_collect,
@@ -160,7 +160,7 @@ def collecting(cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nod
         thread.join()
 
 
-def _collect(turn: _Turn, stopping: threading.Event, make: type[Collector], arguments: Any) -> None:
+def _collect(turn: Turn, stopping: threading.Event, make: type[Collector], arguments: Any) -> None:
     """Wait for the turn, collect until told to stop, then read what is left. Whoever comes second finds little left."""
     while not turn.take() and not stopping.wait(TURN_S):
         pass
@@ -177,22 +177,3 @@ def _collect(turn: _Turn, stopping: threading.Event, make: type[Collector], argu
             cluster.call(collector.finish())
     finally:
         turn.give_back()
-
-
-class _Turn:
-    """Whose turn it is to collect, among processes and threads: a lock on a file of the run's folder."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-        self.mine = False
-
-    def take(self) -> bool:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.mine = True
-        except BlockingIOError:
-            pass
-        return self.mine
-
-    def give_back(self) -> None:
-        self._file.close()

@@ -1,0 +1,146 @@
+"""What the evidence is worth: whether it is whole, who could have altered it, and whether the host saw the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seatrial.events import Chain
+from seatrial.findings.finding import Finding
+from seatrial.receipt.case import Case
+from seatrial.receipt.evidence import Evidence
+from seatrial.receipt.fields import mapping, whole
+from seatrial.receipt.model import Seal
+from seatrial.receipt.words import count, short_uuid
+
+#: Looks of the host at a GPU that it takes to doubt the agent: a CUDA context can come and go between two.
+MIN_LOOKS = 3
+
+#: Exit codes of a container whose PID 1 was ended from outside: it could not tell the engine its own.
+_KILLED = (137, 143)
+
+
+def make_seal(case: Case, chain: Chain | None) -> Seal:
+    """The receipt's account of its evidence.
+
+    Args:
+        chain: followed to the end of events.jsonl; None for a receipt of a run that goes on.
+    """
+    evidence = case.evidence
+    return Seal(
+        lines=chain.lines if chain else len(evidence.moments),
+        digest=chain.digest if chain and chain.broken_at is None else None,
+        broken_at=chain.broken_at if chain else None,
+        missing=missing_lines(evidence),
+        alterable=alterable(case),
+        refused=refused(evidence),
+        witnessed=_witnessed(evidence),
+    )
+
+
+def alterable(case: Case) -> str | None:
+    """Why the target could have altered the evidence, or None where it could not."""
+    started = case.evidence.all("agent.started")
+    if not started:
+        return None
+    if any("alterable" not in moment.keys for moment in started):
+        return "the agent was of a version that did not shut itself off"
+    return next((why for moment in started if (why := moment.text("alterable"))), None)
+
+
+def missing_lines(evidence: Evidence) -> int:
+    """Numbered lines of the agents that never arrived."""
+    last: dict[float | None, int] = {}
+    missing = 0
+    for moment in evidence.moments:
+        seq, node = whole(moment.keys.get("_seq")), moment.number("node")
+        if seq is None or (moment.keys.get("source") == "host" and moment.keys.get("type") != "report.refused"):
+            continue
+        if moment.keys.get("type") == "agent.started":
+            last[node] = 0
+        before = last.get(node, 0)
+        missing += max(0, seq - before - 1)
+        last[node] = max(seq, before)
+    return missing
+
+
+def refused(evidence: Evidence) -> dict[str, int]:
+    """Type of evidence → reports of the target that posed as it."""
+    totals = [moment for moment in evidence.all("report.refused") if moment.keys.get("total") is True]
+    found: dict[str, int] = {}
+    for moment in totals[-1:] or evidence.all("report.refused"):
+        for claim, number in mapping(moment.keys.get("claims")).items():
+            found[str(claim)[:40]] = found.get(str(claim)[:40], 0) + max(0, whole(number) or 0)
+    return found
+
+
+def contradictions(case: Case, chain: Chain | None) -> list[str]:
+    """Where what the host saw, or the chain of the evidence, speaks against what the agent told; a sentence each."""
+    found = []
+    if chain is not None and chain.broken_at is not None:
+        found.append(f"line {chain.broken_at} of events.jsonl is not as it was written")
+    found += _exit_codes(case)
+    for uuid, (looks, ours, others) in _witness(case.evidence).items():
+        if uuid in case.evidence.contexts and ours == 0 and looks >= MIN_LOOKS and not others:
+            found.append(
+                f"the agent told of a CUDA context on {short_uuid(uuid)}; the host's driver listed no process there in "
+                f"{looks} looks"
+            )
+    return found
+
+
+def contradiction_finding(sentences: Sequence[str]) -> Finding:
+    """The evidence cannot be what happened."""
+    return Finding(
+        "evidence-contradicted",
+        "error",
+        "The evidence contradicts itself, so it proves nothing",
+        "Somebody has changed it, or what wrote it was tampered with",
+        "seatrial runs verify RUN",
+        list(sentences),
+    )
+
+
+def refused_finding(claims: dict[str, int]) -> Finding:
+    """The target has written lines that pose as the agent's."""
+    total = sum(claims.values())
+    kinds = ", ".join(sorted(claims))
+    return Finding(
+        "forged-evidence",
+        "warning",
+        f"The target wrote {count(total, 'line')} to $SEATRIAL_EVENTS that it may not report: {kinds}",
+        "Reports are metrics and steps; contract, use, samples and ends are told by the agent and the host alone",
+        'print(json.dumps({"step": step, "loss": loss}), file=events)',
+        [f"{claim}: {number}" for claim, number in sorted(claims.items())],
+    )
+
+
+def _exit_codes(case: Case) -> list[str]:
+    """Of a container: PID 1's own words against what the engine saw of it."""
+    state, finished = case.state, case.evidence.last("agent.finished")
+    if state is None or case.plan.container is None or case.plan.companion is not None or finished is None:
+        return []
+    told = whole(finished.keys.get("exit_code"))
+    if state.status != "exited" or state.exit_code is None or told is None or state.oom_killed:
+        return []
+    if state.exit_code in (told, *_KILLED):
+        return []
+    return [f"the agent told exit code {told}; {case.plan.backend} saw {state.exit_code}"]
+
+
+def _witness(evidence: Evidence) -> dict[str, tuple[int, int, int]]:
+    """UUID → looks of the host, with a process of the run's there, with only others'."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for moment in evidence.all("host.witness"):
+        for uuid, seen in mapping(moment.keys.get("gpus")).items():
+            counts = [whole(mapping(seen).get(key)) or 0 for key in ("looks", "ours", "others")]
+            before = found.get(str(uuid), (0, 0, 0))
+            found[str(uuid)] = (before[0] + counts[0], before[1] + counts[1], before[2] + counts[2])
+    return found
+
+
+def _witnessed(evidence: Evidence) -> str | None:
+    """What the host saw of the run's use of its GPUs, in words; None where it did not look."""
+    seen = _witness(evidence)
+    if not seen:
+        return None
+    return "; ".join(f"{short_uuid(uuid)} in {ours} of {looks} looks" for uuid, (looks, ours, _) in seen.items())

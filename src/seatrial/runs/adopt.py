@@ -1,0 +1,59 @@
+"""Runs that were started and not written down, their launcher killed in between: found by what they carry."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+
+from seatrial import events
+from seatrial.backends import table
+from seatrial.backends.base import Backend, Handle
+from seatrial.errors import SeatrialError
+from seatrial.events import EvidenceLog
+from seatrial.job.plan import Plan
+from seatrial.runs.liveness import leases
+from seatrial.runs.store import Run
+
+
+def handle_of(run: Run, environ: Mapping[str, str]) -> Handle | None:
+    """How to find a run in its backend, adopted now if need be; None for one that never started.
+
+    Raises EngineUnavailableError: there is no handle, and the engine that would know does not answer.
+    """
+    handle = run.handle()
+    if handle is not None or not run.recorded or run.ended or run.is_starting():
+        return handle
+    try:
+        plan = run.plan()
+    except SeatrialError:  # it came no further than its folder
+        return None
+    backend = table.backend(plan.backend, environ)
+    with run.lock("adopt"):
+        handle = run.handle()
+        if handle is None:
+            handle = backend.find(run.id, run.folder)
+            if handle is not None:
+                record_start(run, plan, backend, handle, environ)
+    return handle
+
+
+def record_start(run: Run, plan: Plan, backend: Backend, handle: Handle, environ: Mapping[str, str]) -> None:
+    """Write down that it runs: the handle first, by which everybody finds it."""
+    run.save_handle(handle)
+    leases(environ).bind(run.id, handle)
+    written, _, _ = events.read(str(run.events_path))
+    if any(events.of_type(written, "host.launched")):
+        return
+    facts = backend.image(plan.image.tag) if plan.image else None
+    log = EvidenceLog(str(run.events_path), "host")
+    log.write(
+        "host.launched",
+        backend=backend.name,
+        host=platform.node(),
+        handle=handle.id,
+        image=plan.image.tag if plan.image else None,
+        image_id=facts.id if facts else None,
+        image_digest=facts.digest if facts else None,
+        image_bytes=facts.size_bytes if facts else None,
+    )
+    log.close()

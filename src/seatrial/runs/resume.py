@@ -1,0 +1,58 @@
+"""Going on from an earlier run: its checkpoints, in a folder that its target could write."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from seatrial.errors import UntrustedPathError
+from seatrial.job.plan import CONTAINER_RESUME, CONTAINER_RESUMED_CHECKPOINTS, Mount
+from seatrial.runs.store import PLACE_FOLDER, Run
+from seatrial.system import nofollow
+
+
+def checkpoints_of(run: Run) -> Path:
+    """The folder of a run's checkpoints, made if it is missing.
+
+    Raises UntrustedPathError when it, or a folder above it in the project, is a link: the target of that run could
+    have put one there.
+    """
+    try:
+        with nofollow.folder(_project(run), *_below(run), make=run.recorded):
+            return run.checkpoints
+    except FileNotFoundError:
+        raise UntrustedPathError(
+            f"Run {run.id} has no folder of checkpoints any more", run=f"ls -la {run.place}"
+        ) from None
+
+
+def resume_mount(run: Run) -> Mount:
+    """The mount that shows a run's checkpoints at CONTAINER_RESUMED_CHECKPOINTS.
+
+    What is mounted is the folder above them, which no container can replace: should a target that still runs turn its
+    checkpoints into a link, it leads to nothing but the new container's own files.
+
+    Raises UntrustedPathError, as ``checkpoints_of``.
+    """
+    checkpoints = checkpoints_of(run)
+    if not run.recorded:
+        return Mount(source=checkpoints, target=CONTAINER_RESUMED_CHECKPOINTS, read_only=True)
+    return Mount(source=run.outputs, target=CONTAINER_RESUME, read_only=True)
+
+
+def has_checkpoint(run: Run) -> bool:
+    """Whether that run saved anything to go on from."""
+    try:
+        with nofollow.folder(_project(run), *_below(run)) as descriptor:
+            return bool(os.listdir(descriptor))  # noqa: PTH208  a descriptor is no path
+    except (FileNotFoundError, UntrustedPathError):
+        return False
+
+
+def _project(run: Run) -> Path:
+    return run.place.parents[len(PLACE_FOLDER)]
+
+
+def _below(run: Run) -> tuple[str, ...]:
+    """The checkpoints' path below the project."""
+    return run.checkpoints.relative_to(_project(run)).parts

@@ -1,0 +1,179 @@
+"""Files and folders that somebody else can write: opened, made, walked and deleted without following a link.
+
+Every step goes by descriptor (openat(2)), so that what was looked at is what is used, however names change meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from seatrial.errors import DiskError, UntrustedPathError
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+#: Entries that are looked at when sizes are added up; a container can make any number.
+MOST_ENTRIES = 200_000
+
+
+def read_regular(path: Path, *, most_bytes: int) -> bytes:
+    """A small regular file, whole.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UntrustedPathError: a link, a folder, a pipe, a device, or more than ``most_bytes``.
+    """
+    try:
+        descriptor = os.open(path, _FILE)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UntrustedPathError(f"{path} cannot be read: {error.strerror}", run=f"ls -ld {path}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise UntrustedPathError(f"{path} is no regular file", run=f"ls -ld {path}")
+        if status.st_size > most_bytes:
+            raise UntrustedPathError(f"{path} has {status.st_size} bytes, more than it can have", run=f"ls -l {path}")
+        try:
+            return file.read(most_bytes)
+        except OSError as error:
+            raise UntrustedPathError(f"{path} cannot be read: {error.strerror}", run=f"ls -ld {path}") from error
+
+
+@contextmanager
+def folder(top: Path, *parts: str, make: bool = False) -> Iterator[int]:
+    """A descriptor of ``top/parts…``. ``top`` is trusted, links in it too; no part below may be one.
+
+    Args:
+        make: what is missing is made.
+
+    Raises:
+        FileNotFoundError: it is not there, and not to be made.
+        UntrustedPathError: a part is a link or no folder.
+        DiskError: it cannot be made.
+    """
+    descriptor = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    path = top
+    try:
+        for part in parts:
+            path = path / part
+            if make:
+                _make(descriptor, part, path)
+            inner = _enter(descriptor, part, path)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _make(parent: int, name: str, path: Path) -> None:
+    try:
+        os.mkdir(name, 0o755, dir_fd=parent)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise DiskError(f"Cannot make the folder {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error
+
+
+def _enter(parent: int, name: str, path: Path) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=parent)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                raise UntrustedPathError(
+                    f"{path} is a link, which seatrial does not follow",
+                    cause="It keeps what containers write there; a link would lead it elsewhere",
+                    run=f"ls -ld {path}; rm {path}",
+                ) from None
+        raise UntrustedPathError(f"Cannot enter {path}: {error.strerror}", run=f"ls -ld {path}") from error
+
+
+def remove_tree(parent: int, name: str) -> None:
+    """Delete a folder and all below it, or whatever else has the name; a link is deleted, never what it points to.
+
+    However deep it is nested: folders in it are moved up before they are emptied, so two descriptors are enough.
+
+    Raises OSError: something cannot be deleted, e.g. because it belongs to another user.
+    """
+    try:
+        os.unlink(name, dir_fd=parent)
+        return
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):  # POSIX has EPERM for unlink of a folder
+        pass
+    top = os.open(name, _FOLDER, dir_fd=parent)
+    try:
+        with contextlib.suppress(OSError):
+            os.fchmod(top, 0o700)
+        number, prefix = 0, f".{secrets.token_hex(8)}-"  # no name that is there already
+        while folders := _empty(top):
+            for inner in folders:
+                with contextlib.suppress(OSError):
+                    os.rmdir(inner, dir_fd=top)
+                    continue
+                descriptor = os.open(inner, _FOLDER, dir_fd=top)
+                try:
+                    with contextlib.suppress(OSError):
+                        os.fchmod(descriptor, 0o700)
+                    for deeper in _empty(descriptor):
+                        number += 1
+                        os.rename(deeper, f"{prefix}{number}", src_dir_fd=descriptor, dst_dir_fd=top)
+                finally:
+                    os.close(descriptor)
+                os.rmdir(inner, dir_fd=top)
+    finally:
+        os.close(top)
+    os.rmdir(name, dir_fd=parent)
+
+
+def _empty(descriptor: int) -> list[str]:
+    """Delete all but folders; the names of those."""
+    folders = []
+    for name in os.listdir(descriptor):
+        if stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+            folders.append(name)
+        else:
+            os.unlink(name, dir_fd=descriptor)
+    return folders
+
+
+def files_below(top: Path, *, most_entries: int = MOST_ENTRIES) -> Iterator[os.DirEntry[str]]:
+    """Entries of regular files below a folder, links left alone, as deep as paths go; at most so many looked at.
+
+    A folder whose name begins with a dot is passed over.
+    """
+    left, looked_at = [str(top)], 0
+    while left and looked_at < most_entries:
+        try:
+            entries = list(os.scandir(left.pop()))
+        except OSError:  # gone, another user's, or too deep for a path
+            continue
+        for entry in entries:
+            looked_at += 1
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    if not entry.name.startswith("."):
+                        left.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    yield entry
+
+
+def tree_bytes(top: Path) -> int:
+    """Bytes of the regular files below a folder, as far as MOST_ENTRIES of them."""
+    total = 0
+    for entry in files_below(top):
+        with contextlib.suppress(OSError):
+            total += entry.stat(follow_symlinks=False).st_size
+    return total
