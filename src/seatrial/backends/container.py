@@ -13,6 +13,7 @@ from seatrial.backends.env_file import proxy_env, read_env_file
 from seatrial.backends.home import home_env, home_mounts
 from seatrial.backends.injection import InjectionPlan
 from seatrial.backends.masks import masks
+from seatrial.backends.mount_sources import real_source
 from seatrial.backends.user_mounts import parse_mount, place_mounts
 from seatrial.errors import EngineError, UsageError
 from seatrial.job.model import Job
@@ -46,6 +47,12 @@ TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
 #: does with their owners. An ordinary user needs none.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 
+#: What steers the loader, the C library or Python in every process that has it: the target's business, and not that of
+#: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment
+#: Variables"; python(1).
+STEERING = re.compile(r"LD_|GLIBC_|GCONV_|MALLOC_|PYTHON|(LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|TZDIR)$")
+OURS = {"PYTHONUNBUFFERED": "1"}
+
 #: Processes and threads of a container, at most: a fork bomb ends there and not in the host. 64 data loaders of 64
 #: threads each have room.
 PIDS = 32768
@@ -71,9 +78,14 @@ GPU_DEVICE = re.compile(r"^/dev/(nvidia|dxg)|^[a-z.]*nvidia\.com/")
 
 @dataclass(frozen=True)
 class ContainerParts:
-    """The container, and the one beside it for the GPU checks when its image has no Python >= 3.8."""
+    """The container, and the one beside it for the GPU checks when its image has no Python >= 3.8.
+
+    Attributes:
+        target_env: variables of the user's that the target gets from the agent, and PID 1 itself does not have.
+    """
 
     container: ContainerPlan
+    target_env: dict[str, str]
     companion: ContainerPlan | None
     choices: tuple[Choice, ...]
     warnings: tuple[str, ...]
@@ -125,13 +137,18 @@ def plan_container(
     user, userns, user_choice = _user(engine, uid, gid)
     named_user = engine.name == "docker" and user != "0:0"  # Podman writes a passwd entry by itself
     ours = [
-        *_job_mounts(job),
+        *_job_mounts(job, state),
         *home_mounts(record, place, cache_folder, named_user=named_user),
         *_agent_mounts(record, place, agent_archive, secrets_folder, resumed),
         *injection.mounts,
     ]
-    mounts = place_mounts([parse_mount(text, job.project) for text in job.mounts], ours)
+    mounts = place_mounts([parse_mount(text, job.project, state) for text in job.mounts], ours)
     env, env_warnings = _env(job, image, injection, user_name, environ)
+    target_env: dict[str, str] = {}
+    if image.python is not None:
+        target_env = {name: value for name, value in env.items() if STEERING.match(name) and value != OURS.get(name)}
+        env = {name: value for name, value in env.items() if name not in target_env}
+        env.update(_library_path(injection, {}, image.env))
     shm_bytes, shm_choice = _shm(job, gpu_count)
     memory_bytes, memory_choice = _memory(job, engine, host_memory_bytes)
     plan = ContainerPlan(
@@ -167,7 +184,7 @@ def plan_container(
     )
     companion = plan_companion(plan, injection, record) if image.python is None else None
     choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
-    return ContainerParts(plan, companion, choices, (*env_warnings, *_warnings(job, environ)))
+    return ContainerParts(plan, target_env, companion, choices, (*env_warnings, *_warnings(job, environ)))
 
 
 def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: Path) -> ContainerPlan:
@@ -211,12 +228,12 @@ def _user(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Cho
     return user, userns, Choice(what="user", value=f"{user} {userns or ''}".rstrip(), reason=reason)
 
 
-def _job_mounts(job: Job) -> list[Mount]:
+def _job_mounts(job: Job, state: Path) -> list[Mount]:
     mounts = [Mount(source=job.project, target=CONTAINER_PROJECT)]
-    if job.data:
-        mounts.append(Mount(source=job.data.source, target=CONTAINER_DATA, read_only=job.data.read_only))
-    if job.models:
-        mounts.append(Mount(source=job.models.source, target=CONTAINER_MODELS, read_only=job.models.read_only))
+    for flag, folder, target in (("--data", job.data, CONTAINER_DATA), ("--models", job.models, CONTAINER_MODELS)):
+        if folder:
+            source = real_source(folder.source, job.project, flag, state=state)
+            mounts.append(Mount(source=source, target=target, read_only=folder.read_only))
     return mounts
 
 
@@ -246,7 +263,7 @@ def _env(
     for path in job.env_files:
         from_user.update(read_env_file(path, environ))
     from_user.update(job.env)
-    ours = {**home_env(user_name), "PYTHONUNBUFFERED": "1", **proxy_env(environ), **injection.env}
+    ours = {**home_env(user_name), **OURS, **proxy_env(environ), **injection.env}
     if job.cpus is not None:
         # torch and OpenBLAS count the host's cores, not the quota's: more threads than it grants stall each other.
         ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(job.cpus)))

@@ -226,6 +226,8 @@ class ContainerEngine:
         flags = ["--interactive"] if interactive else []
         if interactive and sys.stdin.isatty():
             flags.append("--tty")
+        for name, value in _target_env(handle).items():
+            flags += ["--env", f"{name}={value}"]
         return command.call_interactive([*self.call, "container", "exec", *flags, handle.id, *argv]).exit_code
 
     def logs_tail(self, handle: Handle, lines: int) -> str:
@@ -355,6 +357,14 @@ def _seconds(started_at: str, finished_at: str) -> float:
 def _container(plan: Plan) -> tuple[ContainerPlan, str]:
     assert plan.container is not None and plan.image is not None, "a plan for an engine has a container and an image"
     return plan.container, plan.image.tag
+
+
+def _target_env(handle: Handle) -> dict[str, str]:
+    """What the agent gives the target on top of the container's own variables; a command beside it gets the same."""
+    if handle.run_dir is None or not handle.framed:
+        return {}
+    env: dict[str, str] = json.loads((Path(handle.run_dir) / "agent.json").read_bytes())["agent"]["env"]
+    return env
 
 
 def _labels(inspected: dict[str, Any]) -> dict[str, str]:

@@ -7,10 +7,12 @@ lies over it and is shared by the runs of a project; another project's could lea
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from seatrial.backends.mount_sources import make_folder_inside
 from seatrial.backends.user_mounts import inside
 from seatrial.errors import DiskError
 from seatrial.job.plan import CONTAINER_HOME, CONTAINER_MODELS, ContainerPlan, Mount
@@ -76,21 +78,22 @@ class HostFiles:
     mount_points: dict[Path, Path]
     texts: dict[Path, str]
 
-    def write(self) -> None:
-        """Make what is not there yet. Raises DiskError."""
+    def write(self, project: Path) -> None:
+        """Make what is not there yet, in the project through no link. Raises DiskError, UntrustedPathError."""
         for folder in self.folders:
-            _make(folder, folder=True)
+            _make_point(folder, project, folder=True)
         for point, source in self.mount_points.items():
-            _make(point, folder=source.is_dir())
+            _make_point(point, project, folder=source.is_dir())
         for path, text in self.texts.items():
             write_atomically(path, text.encode())
 
 
-def _make(path: Path, *, folder: bool) -> None:
+def _make_point(path: Path, project: Path, *, folder: bool) -> None:
     try:
-        (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
+        if not make_folder_inside(path if folder else path.parent, project):
+            (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
         if not folder:
-            path.touch()
+            os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644))
     except OSError as error:
         raise DiskError(f"Cannot make {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error
 

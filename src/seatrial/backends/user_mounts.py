@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
+from seatrial.backends.mount_sources import real_source
 from seatrial.errors import UsageError
 from seatrial.job.plan import CONTAINER_PROJECT, Mount
 
@@ -14,10 +15,11 @@ RESERVED = ("/seatrial", "/proc", "/sys", "/dev")
 ALLOWED_IN_RESERVED = ("/dev/shm",)
 
 
-def parse_mount(text: str, project: Path) -> Mount:
+def parse_mount(text: str, project: Path, state: Path) -> Mount:
     """``./weights:/weights:ro`` → Mount; a relative source is the project's.
 
-    Raises UsageError when it does not parse, the source is not there, or the target is not absolute.
+    Raises UsageError when it does not parse, the source is not there or leads out of the project by a link, or the
+    target is not absolute.
     """
     parts = text.split(":")
     mode = parts.pop() if parts[-1] in {"ro", "rw"} else "rw"
@@ -27,7 +29,8 @@ def parse_mount(text: str, project: Path) -> Mount:
             cause="a path with a colon in it cannot be mounted this way" if len(parts) > 2 else None,
             run="seatrial run … --mount ./weights:/weights:ro",
         )
-    source, target = (project / Path(parts[0]).expanduser()).resolve(), PurePosixPath(parts[1])
+    source = real_source(project / Path(parts[0]).expanduser(), project, "--mount", state=state)
+    target = PurePosixPath(parts[1])
     if not target.is_absolute() or ".." in target.parts:
         raise UsageError(
             f"--mount {text!r}: the target {parts[1]} must be an absolute path in the container",

@@ -21,6 +21,7 @@ from seatrial.doctor.subject import ENGINES, Wanted
 from seatrial.errors import UsageError
 from seatrial.job.units import parse_bytes
 from seatrial.system.files import write_atomically
+from seatrial.system.state import state_folder
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -63,7 +64,7 @@ def doctor(
         image=image,
         container=container,
         python=python,
-        mounts=tuple(parse_mount(text, Path.cwd()) for text in mount or ()),
+        mounts=tuple(parse_mount(text, Path.cwd(), state_folder(os.environ)) for text in mount or ()),
         env=dict(_pair(text) for text in env or ()),
         network=network,
         shm_bytes=None if shm_size is None else parse_bytes(shm_size),

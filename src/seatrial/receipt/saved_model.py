@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-import os
+import stat
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,6 +13,7 @@ from seatrial.receipt.case import Case
 from seatrial.receipt.fields import clean, number
 from seatrial.receipt.judgement import Judgement
 from seatrial.receipt.words import count
+from seatrial.system.nofollow import files_below
 
 #: What training frameworks save models as.
 SUFFIXES = (".pt", ".pth", ".safetensors", ".ckpt", ".h5", ".keras", ".onnx", ".pkl", ".joblib")
@@ -103,25 +104,18 @@ def _candidates(folder: Path, patterns: tuple[str, ...], run_dir: Path) -> Itera
         names = (folder / name for p in patterns for name in glob.iglob(p, root_dir=folder, recursive=True))  # noqa: PTH207
     for path in names:
         try:
-            status = path.stat()
-        except OSError:  # a broken link, or gone since
+            status = path.lstat()
+        except OSError:  # gone since
             continue
-        if path.is_file():
+        if stat.S_ISREG(status.st_mode):  # no link: what it leads to is not this run's
             yield path, status.st_size, status.st_mtime
 
 
 def _walk(folder: Path, run_dir: Path) -> Iterator[Path]:
-    """Files with a model's suffix."""
-    seen = 0
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [f for f in folders if not f.startswith(".") and f not in SKIPPED_FOLDERS]
-        folders[:] = [f for f in folders if Path(parent, f) != run_dir]
-        for name in files:
-            seen += 1
-            if seen > MAX_FILES:
-                return
-            if name.lower().endswith(SUFFIXES):
-                yield Path(parent, name)
+    """Files with a model's suffix. A container may have written here: no link is followed, and there is an end."""
+    for entry in files_below(folder, most_entries=MAX_FILES, skip=SKIPPED_FOLDERS):
+        if entry.name.lower().endswith(SUFFIXES) and not Path(entry.path).is_relative_to(run_dir):
+            yield Path(entry.path)
 
 
 def _shown(path: Path, folders: list[Path]) -> str:

@@ -14,6 +14,7 @@ from seatrial.backends.env_file import proxies_with_login
 from seatrial.backends.home import host_files
 from seatrial.backends.kubernetes.backend import cluster_manifests
 from seatrial.backends.kubernetes.manifests.render import as_yaml
+from seatrial.backends.mount_sources import check_sources
 from seatrial.backends.venv import ensure_venv
 from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.events import EvidenceLog
@@ -177,7 +178,8 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     if plan.companion is not None:
         make_folder(prepared.run.folder / COMPANION_FOLDER)
     if plan.container is not None:
-        host_files(plan.container).write()
+        host_files(plan.container).write(plan.job.project)
+        check_sources(plan.container.mounts, plan.job.project)
     elif plan.job.models is not None:
         make_folder(plan.job.models.source)
     handover.write_secrets(plan.job, plan.run_id, prepared.environ)

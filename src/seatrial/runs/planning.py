@@ -223,13 +223,13 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
         made_container = made_container.model_copy(update={"env": env})
         warnings += (without_agent.WARNING,)
     if job.target.kind == "recipe" and not image.build:
-        made_container, recipe_env = _with_recipes(made.container, image, site)
+        made_container, recipe_env = _with_recipes(made, image, site)
     return _Parts(
         places=places,
         argv=tuple(argv),
         script_index=script_index,
         injection=way_in.strategy,
-        env=recipe_env,
+        env={**made.target_env, **recipe_env},
         image=image,
         container=made_container,
         companion=made.companion,
@@ -242,12 +242,12 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
     )
 
 
-def _with_recipes(container: ContainerPlan, image: ImagePlan, site: Site) -> tuple[ContainerPlan, dict[str, str]]:
+def _with_recipes(made: container.ContainerParts, image: ImagePlan, site: Site) -> tuple[ContainerPlan, dict[str, str]]:
     """A ready image has no recipes inside: they are mounted as our own wheel, which Python imports as it is."""
     wheel = Mount(source=write_wheel(site.host.state_folder / "recipes"), target=CONTAINER_RECIPES, read_only=True)
-    own = container.env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
+    own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
     path = ":".join(filter(None, [CONTAINER_RECIPES, own]))
-    return container.model_copy(update={"mounts": (*container.mounts, wheel)}), {"PYTHONPATH": path}
+    return made.container.model_copy(update={"mounts": (*made.container.mounts, wheel)}), {"PYTHONPATH": path}
 
 
 def _image(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> tuple[ImagePlan, tuple[Choice, ...]]:

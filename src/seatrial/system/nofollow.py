@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -149,10 +149,12 @@ def _empty(descriptor: int) -> list[str]:
     return folders
 
 
-def files_below(top: Path, *, most_entries: int = MOST_ENTRIES) -> Iterator[os.DirEntry[str]]:
+def files_below(
+    top: Path, *, most_entries: int = MOST_ENTRIES, skip: Collection[str] = (), hidden: bool = False
+) -> Iterator[os.DirEntry[str]]:
     """Entries of regular files below a folder, links left alone, as deep as paths go; at most so many looked at.
 
-    A folder whose name begins with a dot is passed over.
+    A folder whose name is among ``skip``, or begins with a dot unless ``hidden``, is passed over.
     """
     left, looked_at = [str(top)], 0
     while left and looked_at < most_entries:
@@ -164,7 +166,7 @@ def files_below(top: Path, *, most_entries: int = MOST_ENTRIES) -> Iterator[os.D
             looked_at += 1
             with contextlib.suppress(OSError):
                 if entry.is_dir(follow_symlinks=False):
-                    if not entry.name.startswith("."):
+                    if (hidden or not entry.name.startswith(".")) and entry.name not in skip:
                         left.append(entry.path)
                 elif entry.is_file(follow_symlinks=False):
                     yield entry
@@ -173,7 +175,7 @@ def files_below(top: Path, *, most_entries: int = MOST_ENTRIES) -> Iterator[os.D
 def tree_bytes(top: Path) -> int:
     """Bytes of the regular files below a folder, as far as MOST_ENTRIES of them."""
     total = 0
-    for entry in files_below(top):
+    for entry in files_below(top, hidden=True):
         with contextlib.suppress(OSError):
             total += entry.stat(follow_symlinks=False).st_size
     return total
