@@ -57,7 +57,9 @@ class Podman(ContainerEngine):
                 cause="Podman ignores that flag without a word; GPUs enter by CDI name or as device nodes",
                 run="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
             )
-        return super().options(container, image)
+        # Podman copies what lies under a tmpfs into it unless told not to; a mask would show what it hides.
+        bare = [tmpfs.model_copy(update={"options": f"{tmpfs.options},notmpcopyup"}) for tmpfs in container.tmpfs]
+        return super().options(container.model_copy(update={"tmpfs": tuple(bare)}), image)
 
 
 def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFacts:

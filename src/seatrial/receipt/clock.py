@@ -1,6 +1,7 @@
 """Straight time: events.jsonl holds wall-clock times of three writers, and clocks are set, slept through and made up.
 
-The order of the lines is the truth, since every writer appends; the times fill it in.
+The order of one writer's lines is the truth, since it appends; the times fill it in. Between agent and host the time
+decides: the host writes its lines at once, and an agent's when it collects them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,21 @@ MAX_GAP_S = 600.0
 
 #: Threads and processes take the time before they write: lines this much out of order are no jump of the clock.
 MAX_DISORDER_S = 2.0
+
+
+def in_order(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The host's lines among the others by their time; the others as they are."""
+    host = [event for event in events if event.get("source") == "host" and number(event.get("t")) is not None]
+    others = [event for event in events if not (event.get("source") == "host" and number(event.get("t")) is not None)]
+    merged: list[dict[str, Any]] = []
+    at = 0
+    for event in others:
+        t = number(event.get("t"))
+        while t is not None and at < len(host) and (number(host[at]["t"]) or 0.0) <= t:
+            merged.append(host[at])
+            at += 1
+        merged.append(event)
+    return [*merged, *host[at:]]
 
 
 def straighten(events: Sequence[dict[str, Any]]) -> tuple[list[float], list[str]]:

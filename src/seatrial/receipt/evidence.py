@@ -15,7 +15,7 @@ from typing import Any
 
 from seatrial.events import EVIDENCE_TYPES
 from seatrial.findings.finding import Finding
-from seatrial.receipt.clock import straighten
+from seatrial.receipt.clock import in_order, straighten
 from seatrial.receipt.fields import clean, items, mapping, number, text
 from seatrial.receipt.steps import Steps, read_steps
 
@@ -175,7 +175,7 @@ class Evidence:
 
 def gather(events: Sequence[Any], skipped_lines: int = 0) -> Evidence:
     """Evidence of the events of a run, in the order of the file; entries that are no object are counted as skipped."""
-    objects = [event for event in events if isinstance(event, dict)]
+    objects = in_order([event for event in events if isinstance(event, dict)])
     elapsed, jumps = straighten(objects)
     moments = tuple(Moment(at_s, event) for at_s, event in zip(elapsed, objects, strict=True))
     return Evidence(moments, tuple(jumps), skipped_lines + len(events) - len(objects))
