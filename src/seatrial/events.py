@@ -30,6 +30,7 @@ all before it (EvidenceLog). Types and their further keys:
                       "timeout" | "gpu-contract"), seconds, max_rss_bytes, oom_kills (cgroup counter delta)
     models.saved      files [{path, bytes}]: model files under /models written by this run, as seen from inside
     report.refused    claims {type: lines}: reports of the target that posed as evidence of these types
+    report.unreadable a report of the target that is no JSON object, or longer than MAX_REPORT_BYTES
     agent.finished    exit_code of the agent, energy_j {uuid: joules since agent.started}, contexts [uuid] as told
     host.launched     backend, host (its name), handle, image, image_digest, image_bytes
     host.pod          name, node, host, image: a pod of a cluster runs; image is the digest that its node runs
@@ -89,7 +90,7 @@ EVENTS_VARIABLE = "SEATRIAL_EVENTS"
 EVIDENCE_TYPES = frozenset(
     {
         "agent.started", "gpu.check", "gpu.kernel", "finding", "target.started", "sample", "gpu.context", "note",
-        "signal", "target.exited", "models.saved", "report.refused", "agent.finished",
+        "signal", "target.exited", "models.saved", "report.refused", "report.unreadable", "agent.finished",
         "host.launched", "host.pod", "host.state", "host.witness",
     }
 )  # fmt: skip

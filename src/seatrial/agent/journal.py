@@ -62,7 +62,8 @@ class Journal:
                 self._seq += 1
                 line = b"%d %.4f %s" % (self._seq, time.time(), self._redacted(line[: events.MAX_REPORT_BYTES + 1]))
                 self._stream.send(frames.encode(frames.REPORT, line), keep=True)
-            elif step is not None:
+            else:
+                step = step or {"type": "report.unreadable", "source": "agent", "t": None}
                 self._seq += 1
                 step["_seq"] = self._seq
                 if step["t"] is None:

@@ -79,9 +79,9 @@ class Sink:
             return
         step, claimed = events.report(text.rstrip(b"\n"))
         if claimed is not None:
-            step = {"type": "report.refused", "source": "host", "t": None, "claims": {claimed: 1}}
-        if step is None:
-            step = {"type": "report.refused", "source": "host", "t": None, "claims": {"unreadable": 1}}
+            step = {"type": "report.refused", "source": "agent", "t": None, "claims": {claimed: 1}}
+        elif step is None:
+            step = {"type": "report.unreadable", "source": "agent", "t": None}
         if step["t"] is None:
             step["t"] = _seconds(at)
         self._keep(node, {**step, "_seq": int(seq)})

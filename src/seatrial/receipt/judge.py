@@ -152,6 +152,9 @@ def _warnings(case: Case) -> tuple[str, ...]:
         )
     if why := alterable(case):
         warnings.append(f"The evidence could be altered by the target: {why}")
+    if unreadable := len(evidence.all("report.unreadable")):
+        lines = count(unreadable, "line")
+        warnings.append(f"{lines} that the script wrote to $SEATRIAL_EVENTS are left out: no JSON objects, or too long")
     if evidence.skipped_lines:
         lines = count(evidence.skipped_lines, "line")
         warnings.append(f"{lines} of events.jsonl could not be read: torn or written by hand; all else is judged")

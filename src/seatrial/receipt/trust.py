@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from seatrial.events import Chain
 from seatrial.findings.finding import Finding
@@ -12,8 +12,9 @@ from seatrial.receipt.fields import mapping, whole
 from seatrial.receipt.model import Seal
 from seatrial.receipt.words import count, short_uuid
 
-#: Looks of the host at a GPU that it takes to doubt the agent: a CUDA context can come and go between two.
-MIN_LOOKS = 3
+#: Looks of the host that found no process at all on a GPU, and samples of the agent that say it computed, that it takes
+#: to call one of them false: a context can come and go between two looks.
+MIN_LOOKS = 5
 
 #: Exit codes of a container whose PID 1 was ended from outside: it could not tell the engine its own.
 _KILLED = (137, 143)
@@ -53,7 +54,7 @@ def missing_lines(evidence: Evidence) -> int:
     missing = 0
     for moment in evidence.moments:
         seq, node = whole(moment.keys.get("_seq")), moment.number("node")
-        if seq is None or (moment.keys.get("source") == "host" and moment.keys.get("type") != "report.refused"):
+        if seq is None:
             continue
         if moment.keys.get("type") == "agent.started":
             last[node] = 0
@@ -79,13 +80,18 @@ def contradictions(case: Case, chain: Chain | None) -> list[str]:
     if chain is not None and chain.broken_at is not None:
         found.append(f"line {chain.broken_at} of events.jsonl is not as it was written")
     found += _exit_codes(case)
-    for uuid, (looks, ours, others) in _witness(case.evidence).items():
-        if uuid in case.evidence.contexts and ours == 0 and looks >= MIN_LOOKS and not others:
+    for uuid, (looks, ours, others) in witness(case.evidence).items():
+        busy = sum(_computes(sample.gpus.get(uuid, {})) for sample in case.evidence.samples)
+        if uuid in case.evidence.contexts and not ours and not others and min(looks, busy) >= MIN_LOOKS:
             found.append(
-                f"the agent told of a CUDA context on {short_uuid(uuid)}; the host's driver listed no process there in "
-                f"{looks} looks"
+                f"the agent told of work on {short_uuid(uuid)} in {busy} samples; the host's driver listed no process "
+                f"there in {looks} looks"
             )
     return found
+
+
+def _computes(reading: Mapping[str, float]) -> bool:
+    return any(reading.get(key, 0.0) > 0 for key in ("utilization_pct", "sm_activity_pct"))
 
 
 def contradiction_finding(sentences: Sequence[str]) -> Finding:
@@ -127,7 +133,7 @@ def _exit_codes(case: Case) -> list[str]:
     return [f"the agent told exit code {told}; {case.plan.backend} saw {state.exit_code}"]
 
 
-def _witness(evidence: Evidence) -> dict[str, tuple[int, int, int]]:
+def witness(evidence: Evidence) -> dict[str, tuple[int, int, int]]:
     """UUID → looks of the host, with a process of the run's there, with only others'."""
     found: dict[str, tuple[int, int, int]] = {}
     for moment in evidence.all("host.witness"):
@@ -140,7 +146,7 @@ def _witness(evidence: Evidence) -> dict[str, tuple[int, int, int]]:
 
 def _witnessed(evidence: Evidence) -> str | None:
     """What the host saw of the run's use of its GPUs, in words; None where it did not look."""
-    seen = _witness(evidence)
+    seen = witness(evidence)
     if not seen:
         return None
     return "; ".join(f"{short_uuid(uuid)} in {ours} of {looks} looks" for uuid, (looks, ours, _) in seen.items())

@@ -19,6 +19,7 @@ from seatrial.runs.adopt import handle_of
 from seatrial.runs.alerts import Alerts
 from seatrial.runs.output import OfRank, OutputReader, Stream
 from seatrial.runs.store import Run
+from seatrial.runs.witness import witnessing
 
 Write = Callable[[Stream, bytes], None]
 Say = Callable[[str], None]
@@ -60,7 +61,7 @@ def follow(
     state = backend.state(handle)
     asked = time.monotonic()
     alerts = Alerts(run, from_now=tail is not None)
-    with backend.collect(handle, run.folder, say):
+    with witnessing(run, run.plan(), handle), backend.collect(handle, run.folder, say):
         while until_end and state.status in ("created", "running"):
             for stream, data in reader.new():
                 write(stream, data)
