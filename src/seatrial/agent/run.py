@@ -86,12 +86,14 @@ class Run:
         self._selector.register(wakeup, selectors.EVENT_READ)
         started_s = time.monotonic()
         argv = launcher.command(self._plan)
+        if self._trial is not None:
+            self._trial.start()
         try:
             self._target = Target(argv, self._env, self._plan.workdir, self._plan.interactive)
         except OSError as error:
+            if self._trial is not None:
+                self._trial.give_up()
             return self._cannot_run(argv[0], error)
-        if self._trial is not None:
-            self._trial.start()
         self._write_started(argv)
         self._open_streams()
         observer = Observer(self._plan, sampler, self._target.pid, self._journal, self._reports, self._activity)

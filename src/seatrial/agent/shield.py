@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Dict, Optional
 
-_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4  # Source: linux/prctl.h
+_PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4  # Source: linux/prctl.h
 
 #: With one of these a target reaches the agent's memory, or the kernel under it. Source: linux/capability.h
 _DANGEROUS = {
@@ -28,7 +28,7 @@ _DANGEROUS = {
 def close() -> Optional[str]:
     """Shut this process off from others of its user. Why the target could alter its evidence all the same, or None."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 or libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
+    if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 or libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
         return "the kernel does not shut the agent's memory off"
     status = _status()
     held = _capabilities(status)

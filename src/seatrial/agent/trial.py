@@ -1,11 +1,14 @@
 """The trial of the target's torch: a matrix product on each GPU of the plan, in a child of the agent's own.
 
 It runs while the target does its imports (docs/decisions/0017): importing torch takes seconds. What the target did
-counts only once the trial has passed; where it fails, the target is stopped.
+counts only once the trial has passed; where it fails, the target is stopped. Being of the target's user, it shuts
+itself off (shield.py) before the target starts: else that could write the answer for it.
 """
 
 import json
+import os
 import pkgutil
+import select
 import subprocess
 import tempfile
 import time
@@ -13,8 +16,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from seatrial.agent import launcher
 from seatrial.agent.plan import Gpu, Plan
+from seatrial.agent.shield import PR_SET_DUMPABLE
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
+
+#: Python starts in 20 ms, from a cold disk in seconds.
+READY_S = 10.0
 
 #: The first import of torch from a cold disk takes minutes.
 TIMEOUT_S = 300.0
@@ -56,23 +63,30 @@ class Trial:
         return self._process is not None and self._code is None
 
     def start(self) -> None:
-        """Start the child; when it cannot be, that is what ``kernels`` will say."""
+        """Start the child and wait until it is shut off; when it cannot be, that is what ``kernels`` will say."""
         python, folder = launcher.interpreter(self._plan), self._plan.run_dir
+        ready, write_end = os.pipe()
         try:
             # Files: nobody reads while it runs, and a pipe that is full would hold it up.
             self._out, self._err = (tempfile.TemporaryFile(dir=folder) for _ in "oe")  # noqa: SIM115
             self._process = subprocess.Popen(
-                [python, "-c", _program()],
+                [python, "-c", _program(write_end)],
                 env=self._env,
                 cwd=self._plan.workdir,
                 stdin=subprocess.DEVNULL,
                 stdout=self._out,
                 stderr=self._err,
                 start_new_session=True,  # Ctrl-C in a terminal is for the target
+                pass_fds=(write_end,),
             )
         except OSError as error:
             self._trouble = "%s cannot be run: %s" % (error.filename or python, error.strerror)
             return
+        finally:
+            os.close(write_end)
+            if self._process is not None:
+                select.select([ready], [], [], READY_S)  # readable, too, when it has ended
+            os.close(ready)
         self.pid, self.due_s = self._process.pid, time.monotonic() + TIMEOUT_S
 
     def wait(self) -> None:
@@ -135,9 +149,11 @@ def _content(file: Any) -> str:
     return str(file.read().decode("utf-8", "replace"))
 
 
-def _program() -> str:
+def _program(ready: int) -> str:
     data = pkgutil.get_data("seatrial.agent", "torch_check.py")
     if data is None:
         raise OSError(2, "the archive lacks torch_check.py")
     # -c puts the working directory first, where a json.py of the user may lie. (-I would lose PYTHONPATH, and torch.)
-    return "import sys\nsys.path[:] = [folder for folder in sys.path if folder]\n" + data.decode()
+    path = "import sys\nsys.path[:] = [folder for folder in sys.path if folder]\n"
+    shut = "import ctypes, os\nctypes.CDLL(None).prctl(%d, 0, 0, 0, 0)\nos.close(%d)\n" % (PR_SET_DUMPABLE, ready)
+    return path + shut + data.decode()

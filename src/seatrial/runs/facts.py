@@ -11,6 +11,7 @@ from pathlib import Path
 from seatrial.errors import EngineError
 from seatrial.job.plan import Gpu
 from seatrial.probe import driver_files, nvml
+from seatrial.probe.cgroup import Cgroup
 from seatrial.probe.driver_files import DriverFiles
 from seatrial.probe.machine import Machine as MachineLoad
 from seatrial.probe.nvml import Inventory
@@ -27,7 +28,7 @@ class HostFacts:
         gpus: what NVML lists, in PCI order; () with the reason in ``inventory.error`` when there is none.
         cache_folder: where downloads and compiled kernels persist.
         state_folder: this user's; no container sees it.
-        memory_bytes: of this machine, or None.
+        memory_bytes: that this process may use, else of the machine (virtual machines may grow); None: unknown.
     """
 
     inventory: Inventory
@@ -83,7 +84,7 @@ def read_host(environ: Mapping[str, str]) -> HostFacts:
         user_name=user_name,
         cache_folder=(Path(cache_home) if cache_home else Path.home() / ".cache") / "seatrial",
         state_folder=state_folder(environ),
-        memory_bytes=MachineLoad().read()["memory_total_bytes"],
+        memory_bytes=Cgroup().memory_limit_bytes() or MachineLoad().read()["memory_total_bytes"],
         environ=environ,
     )
 
