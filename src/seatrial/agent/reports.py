@@ -39,6 +39,8 @@ class Reports:
 
     def read(self, most_bytes: int = _AT_ONCE_BYTES) -> None:
         """Pass on the lines that are complete."""
+        if not self._has_grown():
+            return
         descriptor = self._open()
         if descriptor is None:
             return
@@ -67,6 +69,14 @@ class Reports:
             pass
         finally:
             os.close(descriptor)
+
+    def _has_grown(self) -> bool:
+        """Asked several times a second, and mostly not."""
+        try:
+            status = os.lstat(self._path)
+        except OSError:
+            return False
+        return status.st_ino != self._inode or status.st_size != self._offset
 
     def _take(self, data: bytes) -> bool:
         """Pass on the whole lines of a chunk; False when there is nothing more to read for now."""

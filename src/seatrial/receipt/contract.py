@@ -10,16 +10,15 @@ from seatrial.receipt.words import count, short_uuid
 #: Of evidence of before agents told what they had seen at the end: samples of a GPU that it takes to say "never used".
 MIN_SAMPLES = 2
 
-#: Samples of activity that it takes to say that a context computed nothing. GPM counts all of the time between two
-#: samples, so no kernel is too short for it.
-MIN_IDLE_SAMPLES = 3
+#: Samples of activity that it takes to say that a context did no work. GPM counts all of the time between two samples;
+#: one kernel of microseconds in a second is all that rounds to 0.00 % (measured on an H100).
+MIN_IDLE_SAMPLES = 5
 
 
 def unused_gpus(case: Case) -> tuple[Gpu, ...]:
     """GPUs asked for on which the target, which finished, had no CUDA context, or one that computed nothing.
 
-    The agent looks every 0.1 s, and a context takes longer to come and go than that; where it could not look until the
-    end, nothing is known.
+    The agent looks every 0.2 s at first; where it could not look until the end, nothing is known.
     """
     exited, started = case.evidence.exited, case.evidence.target_started
     if exited is None or started is None or exited.number("exit_code") != 0:
@@ -36,7 +35,7 @@ def unused_gpus(case: Case) -> tuple[Gpu, ...]:
 
 
 def computed_nothing(case: Case, gpu: Gpu) -> bool:
-    """Whether the GPU's own counters say that no SM worked from before the target's context to its end."""
+    """Whether the GPU's own counters show no work of its SMs from before the target's context to its end."""
     context = case.evidence.contexts.get(gpu.uuid)
     if context is None:
         return False
@@ -49,7 +48,7 @@ def not_used_finding(case: Case, unused: tuple[Gpu, ...]) -> Finding:
     """Why a GPU was asked for and not used, probably, and what to do."""
     names = ", ".join(f"GPU {gpu.index} ({short_uuid(gpu.uuid)})" for gpu in unused)
     evidence = [
-        f"a CUDA context on {gpu.uuid}, and no kernel: SM activity 0 % to the end"
+        f"a CUDA context on {gpu.uuid}, and no work: SM activity 0.00 % in every sample to the end"
         if gpu.uuid in case.evidence.contexts
         else f"no CUDA context of the target on {gpu.uuid} at any look"
         for gpu in unused

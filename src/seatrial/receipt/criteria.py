@@ -109,7 +109,7 @@ def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
     without = [gpu for gpu in case.expected if gpu.uuid not in case.evidence.contexts]
     if idle := [gpu for gpu in case.expected if computed_nothing(case, gpu)]:
         names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in idle)
-        return Judgement("fail", f"the target opened a CUDA context on {names} and computed nothing there")
+        return Judgement("fail", f"the target opened a CUDA context on {names} and did no work there")
     if without:
         names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in without)
         if not unused_gpus(case) and not any(
