@@ -5,6 +5,7 @@ from __future__ import annotations
 from seatrial.findings.finding import Finding
 from seatrial.job.plan import Gpu
 from seatrial.receipt.case import Case, target_line
+from seatrial.receipt.trust import witness
 from seatrial.receipt.words import count, short_uuid
 
 #: Of evidence of before agents told what they had seen at the end: samples of a GPU that it takes to say "never used".
@@ -27,7 +28,11 @@ def unused_gpus(case: Case) -> tuple[Gpu, ...]:
     finished = case.evidence.last("agent.finished")
     looked = finished is not None and isinstance(finished.keys.get("contexts"), list)
 
+    by_host = {uuid for uuid, (_, ours, _) in witness(case.evidence).items() if ours}
+
     def never_seen(gpu: Gpu) -> bool:
+        if gpu.uuid in by_host:
+            return False
         sampled = sum(gpu.uuid in sample.gpus for sample in running)
         return gpu.uuid not in case.evidence.contexts and (looked or sampled >= MIN_SAMPLES)
 
