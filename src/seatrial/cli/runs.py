@@ -73,6 +73,8 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
     run = _store(project).find(reference)
     receipt = finalise(run, os.environ)
     screen = Screen(json=as_json)
+    if not run.recorded:
+        screen.say(f"{run.id} was made before seatrial kept records of its own: nothing vouches for this receipt")
     if receipt is None:
         screen.plan(run.plan(), [])
         screen.say(f"{run.id} has not ended; seatrial runs logs -f {run.id}")
@@ -104,6 +106,7 @@ def logs(
 def attach(reference: Reference = "last", as_json: AsJson = False, project: Project = _HERE) -> int:
     """Follow a run to its end and print its receipt. Ctrl-C leaves; the run goes on."""
     from seatrial.cli.screen import Screen
+    from seatrial.runs import recorder
     from seatrial.runs.finalise import finalise
     from seatrial.runs.watch import follow
 
@@ -112,6 +115,7 @@ def attach(reference: Reference = "last", as_json: AsJson = False, project: Proj
     try:
         follow(run, screen.write, os.environ, tail=10, say=screen.say)
     except KeyboardInterrupt:
+        recorder.ensure(run)
         screen.say(f"left; {run.id} goes on")
         return EXIT_DONE
     receipt = finalise(run, os.environ)
@@ -204,6 +208,15 @@ def copy(
     name, _, path = reference.partition(":")
     for file in control.copy_models(_store(project).find(name), path, destination, os.environ):
         print(destination / file)
+    return EXIT_DONE
+
+
+@app.command(hidden=True)
+def record(reference: Reference, project: Project = _HERE) -> int:
+    """Follow a run in the background and make its receipt; started by run --detach."""
+    from seatrial.runs.recorder import record as follow_to_the_end
+
+    follow_to_the_end(_store(project).find(reference), os.environ)
     return EXIT_DONE
 
 

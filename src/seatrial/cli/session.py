@@ -8,7 +8,7 @@ from seatrial.cli.screen import Screen
 from seatrial.doctor.examine import second_opinion
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
 from seatrial.job.model import Job
-from seatrial.runs import launch
+from seatrial.runs import launch, recorder
 from seatrial.runs.finalise import finalise
 from seatrial.runs.launch import Prepared
 from seatrial.runs.watch import follow, interrupt_stops
@@ -37,6 +37,7 @@ def carry_out(
         _receipt(prepared, environ, screen)
         raise
     if detach:
+        recorder.ensure(prepared.run)
         screen.detached(prepared.plan)
         return EXIT_DONE
     with interrupt_stops(prepared.run, environ, screen.say):

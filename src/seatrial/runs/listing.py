@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from seatrial.errors import EngineUnavailableError, SeatrialError
+from seatrial.receipt.fields import number, text, whole
 from seatrial.runs.store import Run, RunStore, run_name
 
 Status = Literal["starting", "running", "done", "failed", "unknown"]
@@ -39,6 +40,8 @@ def list_runs(store: RunStore, environ: Mapping[str, str], *, limit: int | None 
 
 
 def _line(run: Run, environ: Mapping[str, str]) -> Line:
+    if not run.recorded:
+        return _unrecorded(run)
     try:
         if run.summary() is None:
             from seatrial.runs.finalise import finalise  # most have ended, and need none of its models
@@ -74,3 +77,18 @@ def _line(run: Run, environ: Mapping[str, str]) -> Line:
         )
     except (SeatrialError, KeyError) as error:
         return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
+
+
+def _unrecorded(run: Run) -> Line:
+    """A run that lies in the project alone: what it says of itself, of whatever type that is."""
+    said = run.summary() or {}
+    return Line(
+        run.id,
+        run_name(run),
+        text(said.get("target")) or "?",
+        text(said.get("backend")) or "?",
+        whole(said.get("gpus")),
+        "unknown",
+        f"no record on this machine; it says: {text(said.get('outcome')) or 'nothing'}",
+        seconds=number(said.get("seconds")),
+    )

@@ -11,6 +11,7 @@ from seatrial import events
 from seatrial.diagnosis.diagnosis import Diagnosis
 from seatrial.diagnosis.rules import diagnose
 from seatrial.errors import SeatrialError
+from seatrial.runs import recorder
 from seatrial.runs.store import Run, RunStore, run_name
 
 #: The end of events.jsonl that is read: a minute of samples of 8 GPUs and a step line each 50 ms is below this.
@@ -79,6 +80,7 @@ def live_runs(store: RunStore) -> list[dict[str, Any]]:
     for run in reversed(store.all()):
         if run.ended:
             continue
+        recorder.ensure(run)
         try:
             plan = run.plan()
         except SeatrialError:
@@ -101,7 +103,7 @@ def _numbers(step: Mapping[str, Any]) -> dict[str, float]:
     numbers = {
         key: float(value)
         for key, value in step.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30 and key[:1] != "_"
     }
     position: dict[str, float] = {key: numbers[key] for key in ("epoch", "step") if key in numbers}
     others = [key for key in numbers if key not in _NOT_NUMBERS][:_MAX_NUMBERS]

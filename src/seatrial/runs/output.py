@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from seatrial.system.nofollow import open_regular
+
 Stream = Literal["stdout", "stderr"]
 
 _STREAMS: dict[bytes, Stream] = {b"1": "stdout", b"2": "stderr"}
@@ -52,7 +54,7 @@ class OutputReader:
     def _new_chunks(self) -> Iterator[tuple[Stream, int, int]]:
         """(stream, bytes, where its line begins in the index)."""
         try:
-            with (self._folder / "output.idx").open("rb") as file:
+            with open_regular(self._folder / "output.idx") as file:
                 file.seek(self._index_offset)
                 for line in file:
                     if not line.endswith(b"\n"):
@@ -66,7 +68,7 @@ class OutputReader:
 
     def _take(self, stream: Stream, count: int | None) -> Iterator[tuple[Stream, bytes]]:
         try:
-            with (self._folder / f"{stream}.log").open("rb") as file:
+            with open_regular(self._folder / f"{stream}.log") as file:
                 file.seek(self._offsets[stream])
                 while count is None or count > 0:
                     data = file.read(_CHUNK_BYTES if count is None else min(count, _CHUNK_BYTES))

@@ -295,7 +295,7 @@ class RunStore:
 
         ``last`` is the newest run. Raises RunNotFoundError.
         """
-        runs = self.all() if reference else []
+        runs = sorted(self.all() if reference else [], key=lambda run: run.recorded)  # a planted folder comes after all
         if reference == "last" and runs:
             return runs[-1]
         for run in reversed(runs):

@@ -16,6 +16,7 @@ from seatrial.receipt.output import Output
 from seatrial.receipt.write import load
 from seatrial.runs.output import Stream
 from seatrial.runs.store import Run
+from seatrial.system.nofollow import open_regular
 
 #: A provisional receipt is good for this long: judging reads all evidence.
 PROVISIONAL_S = 5.0
@@ -48,7 +49,7 @@ class Receipts:
 
     def of(self, run: Run) -> Receipt:
         """Final when the run has ended and was finalised. Raises SeatrialError when its plan cannot be read."""
-        if run.summary() is not None:
+        if run.ended:
             self._made.pop(run.folder, None)
             return load(run.folder)
         with self._lock:
@@ -85,7 +86,7 @@ def read_log(run: Run, stream: Stream, start: int | None, end: int | None) -> Pi
     """A piece of a log: from ``start`` on, or up to ``end``, or its end; at most MAX_PIECE_BYTES."""
     path = run.folder / f"{stream}.log"
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             if start is None:
                 stop = size if end is None else min(end, size)

@@ -38,6 +38,8 @@ def follow(
     tail: int | None = None,
     until_end: bool = True,
     say: Say = lambda line: None,
+    log_interval_s: float = LOG_INTERVAL_S,
+    state_interval_s: float = STATE_INTERVAL_S,
 ) -> State | None:
     """Pass the run's output on, by default until it has ended; its last state, None if it was never started.
 
@@ -65,8 +67,8 @@ def follow(
         while until_end and state.status in ("created", "running"):
             for stream, data in reader.new():
                 write(stream, data)
-            time.sleep(LOG_INTERVAL_S)
-            if time.monotonic() - asked >= STATE_INTERVAL_S or _has_finished(run):
+            time.sleep(log_interval_s)
+            if time.monotonic() - asked >= state_interval_s or _has_finished(run):
                 state = backend.state(handle)
                 asked = time.monotonic()
                 for line in alerts.new():

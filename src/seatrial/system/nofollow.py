@@ -12,6 +12,7 @@ import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from seatrial.errors import DiskError, UntrustedPathError
 
@@ -29,22 +30,33 @@ def read_regular(path: Path, *, most_bytes: int) -> bytes:
         FileNotFoundError: there is none.
         UntrustedPathError: a link, a folder, a pipe, a device, or more than ``most_bytes``.
     """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise UntrustedPathError(f"{path} has {size} bytes, more than it can have", run=f"ls -l {path}")
+        try:
+            return file.read(most_bytes)
+        except OSError as error:
+            raise UntrustedPathError(f"{path} cannot be read: {error.strerror}", run=f"ls -ld {path}") from error
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, to be read.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UntrustedPathError: a link, a folder, a pipe or a device.
+    """
     try:
         descriptor = os.open(path, _FILE)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise UntrustedPathError(f"{path} cannot be read: {error.strerror}", run=f"ls -ld {path}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise UntrustedPathError(f"{path} is no regular file", run=f"ls -ld {path}")
-        if status.st_size > most_bytes:
-            raise UntrustedPathError(f"{path} has {status.st_size} bytes, more than it can have", run=f"ls -l {path}")
-        try:
-            return file.read(most_bytes)
-        except OSError as error:
-            raise UntrustedPathError(f"{path} cannot be read: {error.strerror}", run=f"ls -ld {path}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UntrustedPathError(f"{path} is no regular file", run=f"ls -ld {path}")
+    return os.fdopen(descriptor, "rb")
 
 
 @contextmanager
