@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from seatrial.errors import UsageError
 from seatrial.job.plan import CONTAINER_PROJECT, ImagePlan
 from seatrial.job.units import format_bytes
+from seatrial.system.nofollow import files_below
 
 #: Folders that are no code: environments, caches, version control, results.
 SKIPPED_FOLDERS = {".git", ".seatrial", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache"}
@@ -67,13 +67,22 @@ def with_code(
 def _files(project: Path, skipped: Collection[Path]) -> dict[str, Path]:
     """Path in the project → file, sorted."""
     found: dict[str, Path] = {}
-    for parent, folders, files in os.walk(project):
-        folders[:] = sorted(f for f in folders if f not in SKIPPED_FOLDERS and Path(parent, f).resolve() not in skipped)
-        for name in sorted(files):
-            path = Path(parent, name)
-            if path.is_file():
-                found[path.relative_to(project).as_posix()] = path
-    return found
+    root = project.resolve()
+    for entry in files_below(project, skip=SKIPPED_FOLDERS, hidden=True, links=True):
+        path = Path(entry.path)
+        if any(path.is_relative_to(folder) for folder in skipped):
+            continue
+        if entry.is_symlink():
+            if path.is_file() and not path.resolve().is_relative_to(root):
+                raise UsageError(
+                    f"{path} leads out of the project, to {path.resolve()}: it does not go into an image",
+                    cause="It is a link, and any script that ran in the project could have made it",
+                    run=f"rm {path}   # and put the file itself there, if it belongs to the project",
+                )
+            if not path.is_file():
+                continue
+        found[path.relative_to(project).as_posix()] = path
+    return dict(sorted(found.items()))
 
 
 def _digest(image: ImagePlan, files: dict[str, Path]) -> str:

@@ -162,9 +162,16 @@ def _empty(descriptor: int) -> list[str]:
 
 
 def files_below(
-    top: Path, *, most_entries: int = MOST_ENTRIES, skip: Collection[str] = (), hidden: bool = False
+    top: Path,
+    *,
+    most_entries: int = MOST_ENTRIES,
+    skip: Collection[str] = (),
+    hidden: bool = False,
+    links: bool = False,
 ) -> Iterator[os.DirEntry[str]]:
-    """Entries of regular files below a folder, links left alone, as deep as paths go; at most so many looked at.
+    """Entries of regular files below a folder, as deep as paths go; at most so many looked at.
+
+    Links are left alone, or with ``links`` named as what they are.
 
     A folder whose name is among ``skip``, or begins with a dot unless ``hidden``, is passed over.
     """
@@ -180,7 +187,7 @@ def files_below(
                 if entry.is_dir(follow_symlinks=False):
                     if (hidden or not entry.name.startswith(".")) and entry.name not in skip:
                         left.append(entry.path)
-                elif entry.is_file(follow_symlinks=False):
+                elif entry.is_file(follow_symlinks=False) or (links and entry.is_symlink()):
                     yield entry
 
 
