@@ -21,7 +21,7 @@ def handle_of(run: Run, environ: Mapping[str, str]) -> Handle | None:
     Raises EngineUnavailableError: there is no handle, and the engine that would know does not answer.
     """
     handle = run.handle()
-    if handle is not None or not run.recorded or run.ended or run.is_starting():
+    if handle is not None or not run.recorded or run.ended or run.given_up or run.is_starting():
         return handle
     try:
         plan = run.plan()

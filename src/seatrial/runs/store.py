@@ -157,6 +157,11 @@ class Run:
         """It will not be started: its launcher no longer stands for it."""
         (self.folder / "launcher.json").unlink(missing_ok=True)
 
+    @property
+    def given_up(self) -> bool:
+        """Its launcher could not start it, and said so."""
+        return not (self.folder / "launcher.json").exists()
+
     def save_plan(self, plan: Plan) -> None:
         """Write plan.json, and agent.json, which is all that the container sees of it.
 
