@@ -16,6 +16,7 @@ from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.runs import sweep as sweeps
 from seatrial.runs import sweep_page
+from seatrial.system.names import Names, names_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -44,7 +45,8 @@ def sweep(
     made = sweeps.variants(job, [sweeps.parse_setting(text) for text in settings])
     results = sweeps.sweep(made, dict(os.environ), screen.say, parallel=parallel)
     folder = sweeps.page_path(job.project, time.strftime("%Y%m%d-%H%M%S"))
-    page = sweep_page.write(folder, f"{job.target.value}: {', '.join(settings)}", results)
+    names = Names() if job.with_names else names_of(os.environ, secrets=job.secrets)
+    page = sweep_page.write(folder, f"{job.target.value}: {', '.join(settings)}", results, names)
     if as_json:
         print(json.dumps([result.as_dict() for result in results], indent=1))
     else:
