@@ -174,8 +174,8 @@ def _is_home(path: str) -> bool:
 
 
 def _secret(value: str) -> re.Pattern[str]:
-    """Anywhere; a short one as a word by itself."""
-    return re.compile(re.escape(value)) if len(value) >= _SECRET_LENGTH else _word(value)
+    """Anywhere; a short one, or a number, as a word by itself."""
+    return _word(value) if len(value) < _SECRET_LENGTH or value.isdigit() else re.compile(re.escape(value))
 
 
 def _path(folder: str) -> re.Pattern[str]:
