@@ -155,7 +155,7 @@ class Session:
         env = {**MULTICAST_OFF, "HF_HUB_OFFLINE": "1", **dict(pair.split("=", 1) for pair in arguments.env)}
         flags = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
         source = str(Path(__file__).parents[1] / "src")
-        self.base = [*arguments.seatrial.split(), "run", "--on", arguments.on, *flags]
+        self.base = [*arguments.seatrial.split(), "run", "--trust", "--on", arguments.on, *flags]
         if arguments.on == "local":
             self.base += ["-e", f"PYTHONPATH={source}"]
         else:

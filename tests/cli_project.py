@@ -16,6 +16,9 @@ from seatrial import events
 #: Where the engine has no network of its own for builds, e.g. without a bridge.
 CONFIG = '[image]\nbuild_network = "host"\n'
 
+#: Verbs that ask before they act on such a file.
+ASKING = ("run", "shell", "sweep", "predict", "bench", "build")
+
 
 class Project:
     """A folder with a seatrial.toml; every command in it is a process of its own.
@@ -25,7 +28,13 @@ class Project:
         backend: ``docker``, ``podman`` or ``local``.
         engine: the engine's program and its global options; () for local.
         user: uid and gid, and groups, to run the command line as.
+
+    Attributes:
+        trusted: what its file asks for (CONFIG's network, a webhook …) is allowed with ``--trust``: a test has no
+            terminal to be asked on.
     """
+
+    trusted = True
 
     def __init__(
         self,
@@ -55,7 +64,7 @@ class Project:
     ) -> subprocess.CompletedProcess[str]:
         """A command to its end; fails unless it exits with ``exit_code`` (None: any)."""
         ended = subprocess.run(
-            [*self.program, *words],
+            self.argv(*words),
             cwd=self.folder,
             env={**self.environ, **environ},
             capture_output=True,
@@ -70,6 +79,10 @@ class Project:
         assert not ours or "train.py" in ended.stderr, shown
         return ended
 
+    def argv(self, verb: str, *words: str) -> list[str]:
+        """The command line, with ``--trust`` where the verb would ask."""
+        return [*self.program, verb, *(["--trust"] if self.trusted and verb in ASKING else []), *words]
+
     def run(self, *words: str, exit_code: int | None = 0, **environ: str) -> subprocess.CompletedProcess[str]:
         """``seatrial run`` on this backend, to its end."""
         return self.cli("run", "--on", self.backend, *words, exit_code=exit_code, **environ)
@@ -77,7 +90,7 @@ class Project:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """``seatrial run``, not waited for."""
         return subprocess.Popen(
-            [*self.program, "run", "--on", self.backend, *words],
+            self.argv("run", "--on", self.backend, *words),
             cwd=self.folder,
             env=self.environ,
             stdin=subprocess.DEVNULL,

@@ -6,6 +6,7 @@
     │   ├── TargetError                    the script, module, recipe or image is not there
     │   ├── GpuRequestError                a GPU request that does not parse or names no GPU of this machine
     │   ├── DataError                      a data folder that is missing, empty or not what the recipe reads
+    │   ├── TrustError                     the project's file asks for what its user has not allowed
     │   ├── NameInUseError                 two live runs cannot share a name
     │   └── RunNotFoundError               no run of that ID or name in the store
     ├── GpuContractError          exit 3   GPUs asked for are missing, unusable or unused
@@ -73,6 +74,10 @@ class GpuRequestError(UsageError):
 
 class DataError(UsageError):
     """A data folder that is missing, empty, truncated or of another format."""
+
+
+class TrustError(UsageError):
+    """The project's file asks for more than a container, and the user has not allowed it."""
 
 
 class NameInUseError(UsageError):

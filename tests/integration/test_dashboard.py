@@ -19,6 +19,7 @@ from fakes import FakeGpu, FakeNvml, a_plan
 from seatrial.receipt.write import write_receipt
 from seatrial.runs.store import Run, RunStore
 from seatrial.runs.view import provisional
+from seatrial.system import names
 from seatrial.telemetry.engines import Names
 from seatrial.telemetry.reading import Reader
 
@@ -35,6 +36,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
 HOSTILE = b"<script>window.hit=1</script>\n<img src=x onerror='window.hit=1'>\n</pre><b>bold</b>\n\x1b[31mred\x1b[0m\n"
 MEGABYTES = 50
+NOBODY = names.Names()
 
 pytestmark = pytest.mark.xdist_group("dashboard")
 
@@ -76,13 +78,15 @@ def store(tmp_path_factory):
     return store
 
 
-def serve(store, token=None, interval_s=0.3):
+def serve(store, token=None, interval_s=0.3, hidden=NOBODY):
     """(address, the server, the fake GPU)."""
     gpu = FakeGpu(utilization_pct=41)
     reader = Reader(Names(NO_ENGINES), pynvml=FakeNvml([gpu]))
     feed = Feed(reader.read, interval_s=interval_s)
     sock = server.listen("127.0.0.1", 0)
-    config = uvicorn.Config(server.make_app(store, feed, token), log_level="warning", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        server.make_app(store, feed, token, hidden), log_level="warning", timeout_graceful_shutdown=1
+    )
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
@@ -327,3 +331,26 @@ def test_a_port_in_use_is_one_sentence():
     with pytest.raises(UsageError, match="Cannot listen on"):
         server.listen("127.0.0.1", taken.getsockname()[1])
     taken.close()
+
+
+def test_no_answer_tells_user_host_or_home(tmp_path):
+    store = RunStore(tmp_path / "project")
+    told = b"saved to /home/zebedee/out on florence.example.org for zebedee\n"
+    folder = a_run(store, "20261121-000001-aaaa", name="zebedee-1", stdout=told)
+    notes = [{"t": 1e9, "type": "note", "source": "agent", "message": told.decode()}]
+    notes.append({"t": 1e9, "type": "host.launched", "source": "host", "host": "florence.example.org"})
+    with (folder / "events.jsonl").open("a") as events:
+        events.writelines(json.dumps(note) + "\n" for note in notes)
+    hidden = names.Names(users=("zebedee",), hosts=("florence.example.org", "florence"), homes=("/home/zebedee",))
+    for shown in (hidden, NOBODY):
+        address, running, thread, _ = serve(store, hidden=shown)
+        try:
+            places = ["api/runs", "api/runs/ID", "api/runs/ID/log", "api/compare?a=ID&b=ID", "receipts/ID"]
+            texts = [get(address + place.replace("ID", folder.name))[2] for place in places]
+        finally:
+            running.should_exit = True
+            thread.join(10)
+        text = "".join(text.decode() for text in texts)
+        assert folder.name in text
+        assert ("zebedee" in text or "florence" in text) == (shown is NOBODY)
+        assert ("saved to ~/out on HOST for USER" in text) == (shown is hidden)

@@ -154,7 +154,7 @@ class Terminal:
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:
             os.chdir(project.folder)
-            argv = [*project.program, "run", "train.py", "--on", project.backend]
+            argv = project.argv("run", "train.py", "--on", project.backend)
             os.execve(argv[0], argv, project.environ)
 
     def press_ctrl_c(self) -> None:

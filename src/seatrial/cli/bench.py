@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from seatrial.cli.job_flags import read_job, takes_job
+from seatrial.cli.job_flags import read_allowed_job, takes_job
 from seatrial.cli.screen import Screen
 from seatrial.cli.session import carry_out
 from seatrial.errors import UsageError
@@ -41,11 +41,12 @@ def bench(
     """
     ranks = _ranks(mode, flags)
     words = _words(mode, recipe, compare, repeats, ranks)
-    job = read_job(["matmul"], [], flags)
+    screen = Screen()
+    job = read_allowed_job(["matmul"], [], flags, screen)
     own: list[str] = context.obj
     args = [*words, *(["--"] if own and mode != "matmul" else []), *own]
     target = Target(kind="recipe", value="matmul" if mode == "matmul" else "bench", args=tuple(args))
-    return carry_out(job.model_copy(update={"target": target}), dict(os.environ), Screen())
+    return carry_out(job.model_copy(update={"target": target}), dict(os.environ), screen)
 
 
 def _ranks(mode: Mode, flags: dict[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from seatrial.cli.build_screen import print_built, print_findings
-from seatrial.cli.job_flags import Words, read_job, takes_job
+from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
 from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED
 from seatrial.images.lint import check_dockerfile
@@ -43,7 +43,7 @@ def build(
         findings = check_dockerfile(check)
         print_findings(check, findings, as_json=as_json)
         return EXIT_TARGET_FAILED if any(each.severity == "error" for each in findings) else EXIT_DONE
-    job = read_job(words or [], context.obj, flags)
+    job = read_allowed_job(words or [], context.obj, flags, screen, building=True)
     built = build_image(job, dict(os.environ), screen.progress, explain=explain or picture is not None, lock=lock)
     if picture is not None:
         assert built.plan.image is not None

@@ -11,7 +11,9 @@ from typing import Annotated
 import typer
 
 from seatrial.errors import EXIT_DONE, UsageError
+from seatrial.receipt.nameless import FIXED
 from seatrial.runs.store import RunStore
+from seatrial.system import names
 from seatrial.system.address import is_loopback, parse_address, url
 from seatrial.telemetry.engines import Names
 from seatrial.telemetry.reading import Reader
@@ -26,6 +28,7 @@ TOKEN_VARIABLE = "SEATRIAL_DASHBOARD_TOKEN"
 def dashboard(
     listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8765",
     interval_s: Annotated[float, typer.Option("--interval", "-i", help="Seconds between readings.")] = 1.0,
+    with_names: Annotated[bool, typer.Option("--with-names", help="Show user and host name, too.")] = False,
     project: Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="Whose runs to show.")] = Path(),
 ) -> int:
     """A web page: live GPUs, runs with logs, curves and receipts, two runs side by side.
@@ -45,8 +48,13 @@ def dashboard(
     token = os.environ.get(TOKEN_VARIABLE) or (None if is_loopback(host) else secrets.token_urlsafe(24))
     store = RunStore(project.absolute())
     reader = Reader(Names(os.environ))
-    feed = Feed(reader.read, interval_s=interval_s, tend=server.Housekeeping(store, dict(os.environ)))
-    made = server.make_app(store, feed, token)
+    shown = names.Names() if with_names else names.names_of(os.environ)
+    feed = Feed(
+        lambda: shown.scrub(reader.read(), keep=FIXED),
+        interval_s=interval_s,
+        tend=server.Housekeeping(store, dict(os.environ)),
+    )
+    made = server.make_app(store, feed, token, shown)
     sock = server.listen(host, port)
     address = url(host, sock.getsockname()[1]) + (f"?token={token}" if token else "")
     print(f"seatrial dashboard: {address}", file=sys.stderr, flush=True)

@@ -45,8 +45,9 @@ def doctor(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show links that do not apply, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     report_file: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write all for a bug report; secrets redacted.")
+        Path | None, typer.Option("--report", metavar="FILE", help="Write all for a bug report; no names, no secrets.")
     ] = None,
+    with_names: Annotated[bool, typer.Option("--with-names", help="Leave user and host name in the report.")] = False,
 ) -> int:
     """Check the whole GPU-container chain. Exit code 0 ok, 1 warnings, 2 broken.
 
@@ -79,7 +80,8 @@ def doctor(
     else:
         terminal.print_summary(results, console, time.monotonic() - start)
     if report_file is not None:
-        write_atomically(report_file, json.dumps(report.full(results, machine), indent=1, default=str).encode())
+        content = report.full(results, machine, with_names=with_names)
+        write_atomically(report_file, json.dumps(content, indent=1, default=str).encode())
         Console(stderr=True, highlight=False).print(f"report: {report_file}", soft_wrap=True)
     if fix:
         mend(results, machine, console, lambda question: yes or typer.confirm(question))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from seatrial.cli.consent import require_consent
+from seatrial.cli.screen import Screen
 from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
@@ -136,11 +139,18 @@ def job_flags(
     strict: Annotated[
         bool | None, _option("--strict", help="Unmet criteria make the exit code 4.", panel=_JUDGING)
     ] = None,
+    with_names: Annotated[
+        bool | None, _option("--with-names", help="Leave user and host name in the receipt.", panel=_JUDGING)
+    ] = None,
+    trust: Annotated[
+        bool | None,
+        _option("--trust", help="Allow what the project's file asks for, without a question.", panel=_JOB),
+    ] = None,
     project: Annotated[
         Path | None, _option("--project", "-C", help="The project folder; default: here.", panel=_JOB, metavar="DIR")
     ] = None,
 ) -> dict[str, Any]:
-    """The flags that were given, under their keys in seatrial.toml (``project`` and ``image`` aside)."""
+    """The flags that were given, under their keys in seatrial.toml (``project``, ``image`` and ``trust`` aside)."""
     return {key: value for key, value in locals().items() if value is not None}
 
 
@@ -157,6 +167,7 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
             f'"{words[1]}" is one argument too many: the target\'s own arguments go behind --',
             run=f"seatrial run {words[0]} -- {' '.join(words[1:])}",
         )
+    flags.pop("trust", None)
     project = flags.pop("project", None) or Path.cwd()
     image_keys = {"image": "ready", "built_for": "target", "slim": "slim"}
     given = {key: flags.pop(name) for name, key in image_keys.items() if name in flags}
@@ -188,7 +199,27 @@ def _again(earlier: Job, flags: dict[str, Any]) -> Job:
     given = {key: value for key, value in flags.items() if value not in (None, [])}
     asked = load_job(earlier.project, {**target, **args, **given}, recipes=RECIPES)
     changed = {key: value for key in Job.model_fields if (value := getattr(asked, key)) != getattr(plain, key)}
-    return earlier.model_copy(update={"name": None, **changed})
+    asks = tuple(dict.fromkeys([*earlier.asks, *asked.asks]))
+    return earlier.model_copy(update={"name": None, **changed, "asks": asks})
+
+
+def read_allowed_job(
+    words: list[str],
+    target_arguments: list[str],
+    flags: dict[str, Any],
+    screen: Screen,
+    *,
+    resume: str | None = None,
+    building: bool = False,
+) -> Job:
+    """As read_job, of a project that may have what its file asks for: the user is asked where it is the first time.
+
+    Raises TrustError (consent.require_consent).
+    """
+    trust = bool(flags.pop("trust", False))
+    job = read_job(words, target_arguments, flags, resume=resume)
+    require_consent(job, os.environ, screen, trust=trust, building=building)
+    return job
 
 
 def takes_job(command: Callable[..., int]) -> Callable[..., int]:

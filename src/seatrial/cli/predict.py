@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from seatrial.cli.job_flags import read_job, takes_job
+from seatrial.cli.job_flags import read_allowed_job, takes_job
 from seatrial.cli.screen import Screen
 from seatrial.cli.session import carry_out
 from seatrial.errors import UsageError
@@ -35,7 +35,8 @@ def predict(
     lines = [line for line in lines if line.strip()]
     if not lines:
         raise UsageError("No input text", run=f'seatrial predict {model} "text…"')
-    job = read_job([model], [], flags)
+    screen = Screen(answer_only=True)
+    job = read_allowed_job([model], [], flags, screen)
     models = job.models or DataMount(source=job.project / "models", read_only=True)
     if not (models.source / model / "config.json").is_file():
         raise UsageError(f"There is no trained {model} model in {models.source}", run=f"seatrial run {model}")
@@ -45,4 +46,4 @@ def predict(
         (prepared.run.outputs / "input.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     asked = job.model_copy(update={"target": target, "models": models})
-    return carry_out(asked, dict(os.environ), Screen(answer_only=True), before_start=hand_over)
+    return carry_out(asked, dict(os.environ), screen, before_start=hand_over)

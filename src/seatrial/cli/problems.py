@@ -18,6 +18,8 @@ from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractE
 
 #: How errors and findings say "the same on the CPU", without knowing what was typed.
 WITHOUT_GPUS = "seatrial run --gpus none …"
+#: And how they say "the same, and what the project asks for is allowed".
+WITH_TRUST = "seatrial run --trust …"
 
 
 def report(error: Exception, argv: list[str]) -> int:
@@ -45,8 +47,8 @@ def second_opinion(console: Console, argv: list[str]) -> None:
 
 
 def as_typed(advice: str | None, argv: list[str]) -> str | None:
-    """Advice with the user's own command in place of WITHOUT_GPUS."""
-    if advice is None or WITHOUT_GPUS not in advice:
+    """Advice with the user's own command in place of WITHOUT_GPUS and WITH_TRUST."""
+    if advice is None or (WITHOUT_GPUS not in advice and WITH_TRUST not in advice):
         return advice
     ours, theirs = (argv[: argv.index("--")], argv[argv.index("--") :]) if "--" in argv else (argv, [])
     kept = [
@@ -54,6 +56,7 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
         for before, word in pairwise(["", *ours])
         if before != "--gpus" and word != "--gpus" and not word.startswith("--gpus=")
     ]
+    advice = advice.replace(WITH_TRUST, shlex.join(["seatrial", *ours, "--trust", *theirs]))
     return advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seatrial.cli.job_flags import Words, read_job, takes_job
+from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
 from seatrial.cli.screen import Screen
 from seatrial.cli.session import carry_out
 from seatrial.errors import EXIT_DONE
@@ -37,9 +37,10 @@ def run(
 
     The target's own arguments go behind --: seatrial run train.py --gpus 1 -- --epochs 5
     """
-    job = read_job(words or [], context.obj, flags, resume=resume)
+    screen = Screen(json=as_json)
+    job = read_allowed_job(words or [], context.obj, flags, screen, resume=resume)
     job = hosts.join(job, rank_of, os.environ)
     if job.hosts and job.node_rank is None:
         print(hosts.instructions(job, sys.argv[1:]))
         return EXIT_DONE
-    return carry_out(job, dict(os.environ), Screen(json=as_json), detach=detach)
+    return carry_out(job, dict(os.environ), screen, detach=detach)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -91,14 +92,27 @@ class Screen:
         self._out.print(table)
         for warning in plan.warnings:
             self._out.print(Text("! ", style="bold yellow").append(warning))
+        if plan.job.asks:
+            self._out.print(Text("\n").append(_wishes([ask.words for ask in plan.job.asks])), end="", soft_wrap=True)
         if request:
             self._out.print(Text("\n" + _wrapped(request), style="dim"), soft_wrap=True)
+
+    def asks(self, wishes: Sequence[str]) -> None:
+        """What the project's file wants beyond its folder and a container, before a question."""
+        self._err.print(_wishes(wishes), end="")
 
     def manifests(self, text: str) -> None:
         """What a cluster will be given, to read; binary data left out."""
         if not self._json:
             self._out.print(Text(f"\n{text}", style="dim"), soft_wrap=True)
             self._out.print("whole: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
+
+
+def _wishes(wishes: Sequence[str]) -> Text:
+    lines = Text("This project asks for\n", style="bold")
+    for wish in wishes:
+        lines.append(f"  {wish}\n", style="not bold")
+    return lines
 
 
 def _wrapped(argv: list[str]) -> str:

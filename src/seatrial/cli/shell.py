@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from seatrial.cli.job_flags import Words, read_job, takes_job
+from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
 from seatrial.cli.screen import Screen
 from seatrial.runs import launch
 
@@ -20,6 +20,7 @@ def shell(context: typer.Context, words: Words = None, *, flags: dict[str, Any])
     """Open an interactive shell in the container the target would get; its GPUs are checked first."""
     environ = dict(os.environ)
     screen = Screen()
-    prepared = launch.prepare(read_job(words or [], context.obj, flags), environ, interactive=True)
+    job = read_allowed_job(words or [], context.obj, flags, screen)
+    prepared = launch.prepare(job, environ, interactive=True)
     screen.announce(prepared.plan)
     return launch.shell(prepared, environ, screen.progress)

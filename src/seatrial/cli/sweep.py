@@ -11,11 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from seatrial.cli.job_flags import Words, read_job, takes_job
+from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
 from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.runs import sweep as sweeps
 from seatrial.runs import sweep_page
+from seatrial.system.names import Names, names_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -39,12 +40,13 @@ def sweep(
     """
     if not settings:
         raise UsageError("Nothing to sweep over: --set names it", run="seatrial sweep train.py --set batch_size=64,128")
-    job = read_job(words or [], context.obj, flags)
     screen = Screen(json=True)
+    job = read_allowed_job(words or [], context.obj, flags, screen)
     made = sweeps.variants(job, [sweeps.parse_setting(text) for text in settings])
     results = sweeps.sweep(made, dict(os.environ), screen.say, parallel=parallel)
     folder = sweeps.page_path(job.project, time.strftime("%Y%m%d-%H%M%S"))
-    page = sweep_page.write(folder, f"{job.target.value}: {', '.join(settings)}", results)
+    names = Names() if job.with_names else names_of(os.environ, secrets=job.secrets)
+    page = sweep_page.write(folder, f"{job.target.value}: {', '.join(settings)}", results, names)
     if as_json:
         print(json.dumps([result.as_dict() for result in results], indent=1))
     else:

@@ -14,10 +14,13 @@ from starlette.routing import Route
 from seatrial.dashboard.feed import Feed
 from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.receipt import html
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.nameless import FIXED, scrubbed
 from seatrial.runs.compare import compare, to_json
 from seatrial.runs.live import look
 from seatrial.runs.store import Run, RunStore, run_name
 from seatrial.runs.view import Receipts, read_log
+from seatrial.system.names import Names
 
 #: Runs on one page of the list.
 PAGE = 50
@@ -27,19 +30,19 @@ _RECEIPT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame
 
 
 class Api:
-    """Endpoints over one project's runs and this machine's telemetry."""
+    """Endpoints over one project's runs and this machine's telemetry; a page may be shown, so it has no ``names``."""
 
-    def __init__(self, store: RunStore, feed: Feed) -> None:
-        self._store, self._feed, self._receipts = store, feed, Receipts()
+    def __init__(self, store: RunStore, feed: Feed, names: Names) -> None:
+        self._store, self._feed, self._names, self._receipts = store, feed, names, Receipts()
 
     def routes(self) -> list[Route]:
         return [
             Route("/api/events", self.events),
             Route("/api/history", self.history),
-            Route("/api/runs", _answering(self.runs)),
-            Route("/api/runs/{id}", _answering(self.run)),
-            Route("/api/runs/{id}/log", _answering(self.log)),
-            Route("/api/compare", _answering(self.compare)),
+            Route("/api/runs", self._answering(self.runs)),
+            Route("/api/runs/{id}", self._answering(self.run)),
+            Route("/api/runs/{id}/log", self._answering(self.log)),
+            Route("/api/compare", self._answering(self.compare)),
             Route("/receipts/{id}", self.receipt),
         ]
 
@@ -66,7 +69,7 @@ class Api:
     def run(self, request: Request) -> Any:
         """One run: its receipt (provisional while it goes on) with plots, and the last numbers."""
         run = self._find(request.path_params["id"])
-        receipt = self._receipts.of(run)
+        receipt = self._receipt_of(run)
         now = look(run, receipt.header.gpus[0].name if receipt.header.gpus else "")
         return {
             "id": run.id,
@@ -86,18 +89,19 @@ class Api:
 
     def compare(self, request: Request) -> Any:
         """``?a=…&b=…``: two runs side by side."""
-        a, b = (self._receipts.of(self._find(request.query_params.get(side, ""))) for side in "ab")
+        a, b = (self._receipt_of(self._find(request.query_params.get(side, ""))) for side in "ab")
         return to_json(compare(a, b))
 
     async def receipt(self, request: Request) -> Response:
         """The receipt's own page."""
         try:
-            page = await run_in_threadpool(
-                lambda: html.render(self._receipts.of(self._find(request.path_params["id"])))
-            )
+            page = await run_in_threadpool(lambda: html.render(self._receipt_of(self._find(request.path_params["id"]))))
         except SeatrialError as error:
             return PlainTextResponse(error.message + "\n", 404)
         return Response(page, media_type="text/html", headers={"content-security-policy": _RECEIPT_POLICY})
+
+    def _receipt_of(self, run: Run) -> Receipt:
+        return scrubbed(self._receipts.of(run), self._names)
 
     def _find(self, reference: str) -> Run:
         """By ID alone, and only among the store's own folders: no path can be made of it."""
@@ -106,21 +110,23 @@ class Api:
             raise RunNotFoundError("There is no such run")
         return run
 
+    def _answering(self, endpoint: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        """The endpoint in a thread of its own; what goes wrong is a sentence."""
 
-def _answering(endpoint: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """The endpoint in a thread of its own; what goes wrong is a sentence."""
+        def scrubbed(request: Request) -> Any:
+            return self._names.scrub(endpoint(request), keep=FIXED)
 
-    async def answer(request: Request) -> Response:
-        try:
-            return JSONResponse(await run_in_threadpool(endpoint, request))
-        except RunNotFoundError as error:
-            return JSONResponse({"error": error.message}, 404)
-        except SeatrialError as error:
-            return JSONResponse({"error": error.message}, 409)
-        except ValueError as error:
-            return JSONResponse({"error": str(error)}, 400)
+        async def answer(request: Request) -> Response:
+            try:
+                return JSONResponse(await run_in_threadpool(scrubbed, request))
+            except RunNotFoundError as error:
+                return JSONResponse({"error": error.message}, 404)
+            except SeatrialError as error:
+                return JSONResponse({"error": self._names.text(error.message)}, 409)
+            except ValueError as error:
+                return JSONResponse({"error": str(error)}, 400)
 
-    return answer
+        return answer
 
 
 def _whole(request: Request, name: str) -> int | None:

@@ -24,6 +24,7 @@ from seatrial.errors import SeatrialError, UsageError
 from seatrial.runs.finalise import finalise
 from seatrial.runs.store import RunStore
 from seatrial.system.address import cannot_listen
+from seatrial.system.names import Names
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -31,8 +32,8 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 _SHUTDOWN_S = 1
 
 
-def make_app(store: RunStore, feed: Feed, token: str | None) -> Starlette:
-    """The ASGI application. Raises UsageError when plotly is not installed."""
+def make_app(store: RunStore, feed: Feed, token: str | None, names: Names) -> Starlette:
+    """The ASGI application; no answer has ``names`` in it. Raises UsageError when plotly is not installed."""
     files = {name: _File(data, Path(name).suffix) for name, data in _static().items()}
     files["plotly.js"] = _File(_plotly().read_bytes(), ".js")
 
@@ -48,7 +49,7 @@ def make_app(store: RunStore, feed: Feed, token: str | None) -> Starlette:
         yield
         feed.stop()
 
-    routes = [*(serve(name) for name in files), *Api(store, feed).routes()]
+    routes = [*(serve(name) for name in files), *Api(store, feed, names).routes()]
     return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)], lifespan=lifespan)
 
 

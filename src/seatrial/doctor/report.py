@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import platform
 import re
 import time
@@ -13,21 +12,15 @@ from seatrial import __version__
 from seatrial.doctor.examine import Result
 from seatrial.doctor.machine import Machine
 from seatrial.errors import EngineUnavailableError
+from seatrial.system.names import Names, names_of
 
 #: Raised when a key changes its meaning or goes; new keys do not raise it.
 SCHEMA_VERSION = 1
 
 EXIT_OK, EXIT_WARNINGS, EXIT_BROKEN = 0, 1, 2
 
-#: Names of variables whose values are secrets, and of those whose values are of use in a report.
-SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACCESS|SSH).?KEY", re.IGNORECASE)
+#: Names of variables whose values are of use in a report.
 TELLING = re.compile(r"^(CUDA|NVIDIA|NCCL|DOCKER|CONTAINER|PODMAN|SEATRIAL|LD_LIBRARY_PATH|KUBECONFIG|XDG_|TORCH|TF_)")
-
-#: What looks like a secret wherever it stands: user info of a URL, and well-known tokens.
-SECRET_TEXT = re.compile(
-    r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,}"
-)
-REDACTED = "<redacted>"
 
 
 def exit_code(results: Sequence[Result]) -> int:
@@ -64,8 +57,12 @@ def _check(result: Result) -> dict[str, Any]:
     }
 
 
-def full(results: Sequence[Result], machine: Machine) -> dict[str, Any]:
-    """What ``--report`` writes: the results and the facts they rest on, without secrets and the user's name."""
+def full(results: Sequence[Result], machine: Machine, *, with_names: bool = False) -> dict[str, Any]:
+    """What ``--report`` writes: the results and the facts they rest on, without secrets.
+
+    Args:
+        with_names: user, host and home folder stay in.
+    """
     driver, inventory = machine.driver, machine.inventory
     facts = {
         "system": {
@@ -83,46 +80,35 @@ def full(results: Sequence[Result], machine: Machine) -> dict[str, Any]:
         },
         "nvml": {**inventory._asdict(), "gpus": [gpu._asdict() for gpu in inventory.gpus]},
         "health": [gpu._asdict() for gpu in machine.health],
-        "docker": _info(machine.docker_info),
-        "podman": _info(machine.podman_info),
+        "docker": _info(machine.docker_info, with_names),
+        "podman": _info(machine.podman_info, with_names),
         "environment": _environment(machine.environ),
     }
-    redacted: dict[str, Any] = redact({**to_dict(results), "facts": facts}, _names(machine.environ))
-    return redacted
+    names = names_of(machine.environ, hosts=_engine_hosts(machine))
+    if with_names:
+        names = Names(secrets=names.secrets)
+    return names.scrub({**to_dict(results), "facts": facts})
 
 
-def _info(info: dict[str, Any] | EngineUnavailableError | None) -> Any:
-    return info.message if isinstance(info, EngineUnavailableError) else info
+def _info(info: dict[str, Any] | EngineUnavailableError | None, with_names: bool) -> Any:
+    """What the engine says of itself, the name of its machine aside."""
+    if isinstance(info, EngineUnavailableError):
+        return info.message
+    if info is None or with_names:
+        return info
+    host = info.get("host")
+    about = {"host": {key: value for key, value in host.items() if key != "hostname"}} if isinstance(host, dict) else {}
+    return {**{key: value for key, value in info.items() if key != "Name"}, **about}
+
+
+def _engine_hosts(machine: Machine) -> list[str]:
+    """The engines' machines, which need not be this one; Docker's in "Name", Podman's in "host"."""
+    docker, podman = machine.docker_info, machine.podman_info
+    host = podman.get("host") if isinstance(podman, dict) else None
+    found = [docker.get("Name") if isinstance(docker, dict) else None]
+    found += [host.get("hostname") if isinstance(host, dict) else None]
+    return [name for name in found if isinstance(name, str)]
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in sorted(environ.items()) if TELLING.match(name)}
-
-
-def _names(environ: Mapping[str, str]) -> list[str]:
-    """Values to take out wherever they stand: those of secret variables, and the user's own name and home."""
-    values = [value for name, value in environ.items() if SECRET.search(name) and len(value) >= 6]
-    home = environ.get("HOME", "")
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # no entry for this uid, and no variable
-        user = ""
-    return sorted([*values, *([home] if len(home) > 1 and user != "root" else [])], key=len, reverse=True)
-
-
-def redact(value: Any, names: Sequence[str]) -> Any:
-    """The same structure without what is secret, in keys' values and in the middle of texts."""
-    if isinstance(value, dict):
-        return {
-            key: REDACTED
-            if isinstance(key, str) and SECRET.search(key) and isinstance(item, str)
-            else redact(item, names)
-            for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [redact(item, names) for item in value]
-    if isinstance(value, str):
-        for name in names:
-            value = value.replace(name, REDACTED)
-        return SECRET_TEXT.sub(REDACTED, value)
-    return value

@@ -318,6 +318,9 @@ class ConfigFile(_Table):
     writable: StrictBool = Field(default=False, description="The container's root is writable.")
     strict: StrictBool = Field(default=False, description="Unmet criteria make the exit code 4.")
     resume: str | None = Field(default=None, description="ID of the run to go on from.")
+    with_names: StrictBool = Field(
+        default=False, description="Receipts tell user name, host name and home folder, which they else leave out."
+    )
     image: ImageTable = Field(default_factory=ImageTable, description="How the image is made.")
     criteria: CriteriaTable = Field(default_factory=CriteriaTable, description="What a good run is.")
     watch: WatchTable = Field(default_factory=WatchTable, description="What is looked for while the run goes on.")

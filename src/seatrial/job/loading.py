@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from seatrial.errors import ConfigError, DataError
+from seatrial.job.asks import project_asks
 from seatrial.job.cluster import ClusterOptions
 from seatrial.job.cluster_config import KubernetesTable, volumes_apart
 from seatrial.job.config import ConfigFile, CriteriaTable, ImageTable, WatchTable
@@ -83,7 +84,8 @@ def load_job(project: Path, flags: Mapping[str, Any], *, recipes: Collection[str
     config = _merge(from_file, from_flags)
     _check_paths(config)
     ready = config.get("image", {}).get("ready")
-    return _job(project, config, _target(project, cwd, from_file, from_flags, ready, recipes))
+    job = _job(project, config, _target(project, cwd, from_file, from_flags, ready, recipes))
+    return job.model_copy(update={"asks": project_asks(_not_replaced(from_file, from_flags), project)})
 
 
 @dataclass(frozen=True)
@@ -184,16 +186,27 @@ def _environment(items: Collection[str]) -> dict[str, str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+#: Tables of which a flag sets one key; of every other (``data`` is one, too) it replaces the whole.
+_MERGED = ("env", "image", "criteria", "kubernetes", "node_selector")
+
+
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         if isinstance(value, list):
             merged[key] = [*merged.get(key, []), *value]
-        elif isinstance(value, dict) and key in ("env", "image", "criteria", "kubernetes", "node_selector"):
+        elif isinstance(value, dict) and key in _MERGED:
             merged[key] = _merge(merged.get(key, {}), value)
         else:
             merged[key] = value
     return merged
+
+
+def _not_replaced(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the file stands in the merged job."""
+    kept = {key: value for key, value in below.items() if key not in above or isinstance(value, list)}
+    both = (key for key in _MERGED if isinstance(below.get(key), dict) and key in above)
+    return {**kept, **{key: _not_replaced(below[key], above[key]) for key in both}}
 
 
 def _target(

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from seatrial.job.asks import Ask
 from seatrial.job.cluster import ClusterOptions
 
 BackendName = Literal["auto", "local", "docker", "podman", "k8s"]
@@ -134,6 +135,8 @@ class Job(Strict):
         writable: the container's root is writable.
         strict: unmet criteria make the exit code 4.
         resume: ID of the run to go on from (its checkpoints are mounted where the target expects them).
+        with_names: the receipt tells user name, host name and home folder.
+        asks: what the project's file wants beyond its folder and a container; the user is asked for it.
     """
 
     project: Path
@@ -166,6 +169,8 @@ class Job(Strict):
     writable: bool = False
     strict: bool = False
     resume: str | None = None
+    with_names: bool = False
+    asks: tuple[Ask, ...] = ()
     image: ImageOptions = Field(default_factory=ImageOptions)
     criteria: Criteria = Field(default_factory=Criteria)
     watch: WatchOptions = Field(default_factory=WatchOptions)

@@ -54,7 +54,9 @@ def _part(case: Case) -> str | None:
     agent = case.plan.agent
     if agent.node_rank is None:
         return None
-    return f"node {agent.node_rank} of {', '.join(case.plan.job.hosts)}; together: {agent.rendezvous_id}"
+    hosts = case.plan.job.hosts
+    named = ", ".join(hosts) if case.plan.job.with_names else str(len(hosts))
+    return f"node {agent.node_rank} of {named}; together: {agent.rendezvous_id}"
 
 
 def _device(case: Case) -> Literal["gpu", "cpu", "cpu-fallback"]:

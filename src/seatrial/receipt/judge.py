@@ -32,6 +32,7 @@ from seatrial.receipt.exit_cause import exit_cause
 from seatrial.receipt.header import make_header
 from seatrial.receipt.measure import measure
 from seatrial.receipt.model import Criterion, ExitCause, FindingRecord, Receipt
+from seatrial.receipt.nameless import without_names
 from seatrial.receipt.output import Output, read_output
 from seatrial.receipt.plots import make_plots
 from seatrial.receipt.timeline import make_timeline
@@ -93,7 +94,7 @@ def judge(
     case = replace(case, contradictions=tuple(contradictions(case, chain)))
     cause = exit_cause(case)
     criteria = judge_criteria(case, cause)
-    return Receipt(
+    receipt = Receipt(
         header=make_header(case, now),
         seal=make_seal(case, chain),
         exit_cause=cause,
@@ -106,6 +107,7 @@ def judge(
         timeline=make_timeline(evidence),
         plots=make_plots(case),
     )
+    return receipt if plan.job.with_names else without_names(receipt, plan.job)
 
 
 def _findings(case: Case, cause: ExitCause) -> list[Finding]:

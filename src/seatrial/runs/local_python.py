@@ -18,9 +18,11 @@ from seatrial.job.script import ScriptFacts
 from seatrial.runs.facts import HostFacts
 from seatrial.system import command
 
-#: Prints which of its arguments, import names or names of packages, are not there. Imports nothing of them.
+#: Prints which of its arguments, import names or names of packages, are not there. Imports nothing of them, and nothing
+#: of the current folder, whose csv.py is somebody else's code: a plan runs none.
 _MISSING = """
 import sys
+sys.path[:] = [path for path in sys.path if path]
 from importlib import metadata, util
 def there(name):
     try:
@@ -89,7 +91,7 @@ def _missing(python: Path, needed: tuple[str, ...]) -> list[str]:
 def _names_a_source(python: Path) -> bool:
     """pip's own configuration says where packages come from; then no index of ours is added."""
     try:
-        configured = command.check([str(python), "-m", "pip", "config", "list"], timeout_s=30).stdout
+        configured = command.check([str(python), "-I", "-m", "pip", "config", "list"], timeout_s=30).stdout
     except CommandError:  # a Python without pip: the venv brings its own
         return False
     return any(name in configured for name in ("index-url", "find-links", "no-index"))

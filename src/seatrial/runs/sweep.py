@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.job.model import Job
@@ -53,7 +54,7 @@ class Result:
     utilization_pct: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from seatrial.runs.sweep import Result
 from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.names import Names
 
 #: Metrics shown at most: a script may report dozens.
 MAX_METRICS = 8
@@ -50,9 +51,11 @@ def best(results: Sequence[Result], column: Column) -> Result | None:
     return (min if lower else max)(known, key=lambda result: number(result) or 0.0) if len(known) > 1 else None
 
 
-def write(folder: Path, title: str, results: Sequence[Result]) -> Path:
-    """index.html and results.json; the page's path. Raises DiskError."""
+def write(folder: Path, title: str, results: Sequence[Result], names: Names) -> Path:
+    """index.html and results.json without ``names``; the page's path. Raises DiskError."""
     make_folder(folder)
+    title = names.text(title)
+    results = [Result(**names.scrub(result.as_dict(), keep=("run_id",))) for result in results]
     write_atomically(folder / "results.json", json.dumps([result.as_dict() for result in results], indent=1).encode())
     write_atomically(folder / "index.html", _page(title, results).encode())
     return folder / "index.html"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import platform
 from pathlib import Path
 
 import pytest
 
-from machines import docker_info, healthy
+from machines import docker_info, healthy, podman_info
 from seatrial.doctor import install, report
 from seatrial.doctor.examine import examine
 from seatrial.doctor.framework import covers
@@ -68,6 +69,24 @@ def test_the_report_holds_the_facts_and_no_secret(tmp_path: Path) -> None:
     assert "http://<redacted>@proxy:3128" in text
     for secret in (token, "pa55word", "q" * 20):
         assert secret not in text
+
+
+def test_the_report_tells_neither_user_host_nor_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = healthy(tmp_path)
+    monkeypatch.setattr(platform, "node", lambda: "florence.example.org")
+    host.environ.update(HOME="/data/zebedee", USER="zebedee", KUBECONFIG="/data/zebedee/.kube/config")
+    host.environ.update(DOCKER_HOST="ssh://zebedee@ermintrude", SEATRIAL_NOTE="zebedee on florence")
+    plugin = {"Name": "buildx", "Path": "/data/zebedee/.docker/cli-plugins/docker-buildx"}
+    host.docker = docker_info(Name="ermintrude", ClientInfo={"Plugins": [plugin], "Context": "of-zebedee"})
+    host.podman = podman_info(host={**podman_info()["host"], "hostname": "vm"}, store={"/data/zebedee/x": "y"})
+    machine = host.machine()
+    results = examine(machine)
+    text = json.dumps(report.full(results, machine), default=str)
+    for name in ("zebedee", "florence", "ermintrude", "/data/", '"vm"'):
+        assert name not in text, name
+    assert "~/.docker/cli-plugins/docker-buildx" in text and "ssh://USER@HOST" in text and '"~/x"' in text
+    told = json.dumps(report.full(results, machine, with_names=True), default=str)
+    assert all(name in told for name in ("zebedee", "florence", "ermintrude", "/data/zebedee/x", '"vm"'))
 
 
 def test_json_has_the_stable_keys(tmp_path: Path) -> None:

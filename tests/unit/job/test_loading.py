@@ -278,7 +278,7 @@ def test_the_file_can_say_all_that_a_job_holds() -> None:
     renamed = {"on": "backend", "memory": "memory_bytes", "shm_size": "shm_bytes", "gpu_memory": "gpu_memory_bytes"}
     renamed |= {"timeout": "timeout_s", "grace": "grace_s"}
     sayable = {renamed.get(key, key) for key in ConfigFile.model_fields} - {"module", "args"}
-    assert sayable == set(Job.model_fields) - {"project", "hosts", "node_rank"}
+    assert sayable == set(Job.model_fields) - {"project", "hosts", "node_rank", "asks"}
     assert set(KubernetesTable.model_fields) - {"ttl"} == set(ClusterOptions.model_fields) - {"ttl_s"}
     sizes = {"max_size": "max_size_bytes", "max_compressed": "max_compressed_bytes"}
     assert {sizes.get(key, key) for key in ImageTable.model_fields} == set(ImageOptions.model_fields)

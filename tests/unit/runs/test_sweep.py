@@ -10,6 +10,7 @@ from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.runs import sweep_page
 from seatrial.runs.sweep import Result, parse_setting, variants
+from seatrial.system.names import Names
 
 
 def _job(folder: Path, text: str) -> Job:
@@ -55,6 +56,6 @@ def test_the_page_escapes_and_marks_the_best(tmp_path: Path) -> None:
         Result({"lr": "3"}, exit_code=1, outcome="failed <b>", seconds=0.1),
     ]
     assert sweep_page.best(results, next(c for c in sweep_page.columns(results) if c[0] == "loss")) is results[0]
-    page = sweep_page.write(tmp_path / "s", "a <title>", results).read_text()
+    page = sweep_page.write(tmp_path / "s", "a <title>", results, Names()).read_text()
     assert "<1>" not in page and "failed <b>" not in page and "a <title>" not in page
     assert page.count('class="n best"') == 2 and "http://" not in page

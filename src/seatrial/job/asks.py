@@ -1,0 +1,199 @@
+"""Asks: what a project's file wants beyond its own folder and a container, each as a line that a person can judge.
+
+A cloned project is somebody else's: its seatrial.toml may mount the home folder or run without a container. Only the
+file is looked at. What was typed is the user's own wish.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict
+
+#: Networks of a container that reach neither the host's own ports nor other containers by name.
+_OWN_NETWORKS = ("none", "bridge", "default", "private", "slirp4netns", "pasta")
+
+#: Where engines listen, links resolved. Whoever may talk to one is root on the machine.
+_ENGINE_SOCKETS = ("docker.sock", "podman.sock", "containerd.sock", "crio.sock")
+_SOCKET_FOLDERS = ("/run", "/run/podman", "/run/containerd", "/run/crio")
+
+#: An env file is a page; a larger one is said to be unread.
+_MAX_ENV_FILE_BYTES = 1 << 20
+
+
+class Ask(BaseModel):
+    """One wish of a project's file.
+
+    Attributes:
+        words: what, and what it means; links resolved, nothing in it that steers a terminal.
+        apart: digest of what the words leave out because it is secret (a webhook's path), so that a change is seen.
+        builds: already the build of the image acts on it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    words: str
+    apart: str = ""
+    builds: bool = False
+
+
+def project_asks(table: Mapping[str, Any], project: Path) -> tuple[Ask, ...]:
+    """Every wish of a file that needs consent; () for an ordinary project.
+
+    Args:
+        table: the file's keys, validated, with absolute paths; without those that flags replaced.
+        project: the folder that the container gets anyway.
+    """
+    root = Path(os.path.realpath(project))
+    kubernetes, watch = table.get("kubernetes", {}), table.get("watch", {})
+    found = [
+        *([Ask(words="runs on this machine without a container, as you")] if table.get("on") == "local" else []),
+        *_mounts(table, root),
+        *_files(table, root),
+        *(Ask(words=f"gives the target your variable {name}") for name in table.get("secrets", [])),
+        *(Ask(words=f"gives the target the device {_plain(device)}") for device in table.get("devices", [])),
+        *_networks(table),
+        *_alerts(watch),
+        *_cluster(kubernetes),
+    ]
+    if table.get("with_names"):
+        found.append(Ask(words="writes your user and host name into receipts"))
+    return tuple(dict.fromkeys(found))
+
+
+def _mounts(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
+    folders = [(table[key], f"/{key}") for key in ("data", "models") if table.get(key)]
+    wanted = [(Path(folder["source"]), target, bool(folder["read_only"])) for folder, target in folders]
+    for text in table.get("mounts", []):
+        source, target, *mode = text.split(":")
+        wanted.append((Path(source), target, mode == ["ro"]))
+    for source, target, read_only in wanted:
+        if (real := _outside(source, root)) is not None:
+            mode = "read-only" if read_only else "read-write"
+            yield Ask(words=f"mounts {_shown(source, real, root)} {mode} at {_plain(target)}{_meaning(real)}")
+
+
+def _files(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
+    """Files of this machine that are read for the target or the build, and variables that an env file passes on."""
+    for path in table.get("env_files", []):
+        real = _outside(path, root)
+        if real is not None:
+            yield Ask(words=f"gives the target the variables in {_shown(path, real, root)}")
+        names = _passed_on(path)
+        if names is None:
+            yield Ask(words=f"gives the target the variables in {_plain(str(path))}, which cannot be looked into")
+        yield from (Ask(words=f"gives the target your variable {_plain(name)}") for name in names or ())
+    image = table.get("image", {})
+    find_links = image.get("find_links")
+    for path in (image.get("ca_bundle"), Path(find_links) if find_links and "://" not in find_links else None):
+        if path is not None and (real := _outside(path, root)) is not None:
+            yield Ask(words=f"gives the image's build {_shown(path, real, root)}{_meaning(real)}", builds=True)
+
+
+def _networks(table: Mapping[str, Any]) -> Iterator[Ask]:
+    network = table.get("network")
+    if network == "host":
+        yield Ask(words="uses this machine's network: every port that listens here is in reach")
+    elif network is not None and network not in _OWN_NETWORKS:
+        yield Ask(words=f"joins the network {_plain(network)}, and with it what else is there")
+    if table.get("image", {}).get("build_network") == "host":
+        what = "builds the image on this machine's network: every port that listens here is in reach"
+        yield Ask(words=what, builds=True)
+
+
+def _alerts(watch: Mapping[str, Any]) -> Iterator[Ask]:
+    if command := watch.get("command"):
+        yield Ask(words=f"runs a command for each finding of the watchdog: {_plain(command)}")
+    if url := watch.get("webhook"):
+        try:
+            place = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}/…"
+        except ValueError:  # a bracket that no IPv6 address closes
+            place = "a URL"
+        yield Ask(words=f"posts each finding of the watchdog to {_plain(place)}", apart=digest_text(url))
+
+
+def _cluster(table: Mapping[str, Any]) -> Iterator[Ask]:
+    for key in ("data", "models"):
+        volume = table.get(key) or {}
+        if volume.get("kind") == "hostpath":
+            yield Ask(words=f"mounts {_plain(volume['value'])} of the cluster's nodes at /{key}")
+    if account := table.get("service_account"):
+        yield Ask(words=f"runs with the rights of the cluster's service account {account}")
+    for name in table.get("image_pull_secrets", []):
+        yield Ask(words=f"uses the cluster's secret {name} to pull the image")
+
+
+def digest_text(text: str) -> str:
+    """SHA-256 in hex; a lone surrogate (a name that is not UTF-8) counts as the byte it stands for."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _outside(path: Path, root: Path) -> Path | None:
+    """Where a path really leads, if not into the project."""
+    real = Path(os.path.realpath(path))
+    return None if real.is_relative_to(root) else real
+
+
+def _shown(path: Path, real: Path, root: Path) -> str:
+    """``/home/me/.ssh (./data is a link there)``: a reader of the file would look for the path that it names."""
+    written = Path(os.path.abspath(path))  # noqa: PTH100  resolve() would follow the link that is to be named
+    own = Path(os.path.realpath(written.parent)) / written.name
+    if own != real and own.is_relative_to(root):
+        return f"{_plain(str(real))} (./{_plain(str(own.relative_to(root)))} is a link there)"
+    return _plain(str(real))
+
+
+def _meaning(real: Path) -> str:
+    """What a path gives away, where its name does not say it."""
+    home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111  Path.home() raises where there is none
+    if _is_engine_socket(real):
+        return ": the engine's socket, with which one is root on this machine"
+    if real == Path("/"):
+        return ": all of this machine"
+    if any(_is_engine_socket(socket) and socket.is_relative_to(real) for socket in _engine_sockets()):
+        return ": the engine's socket is in it, with which one is root on this machine"
+    if home.is_relative_to(real):
+        return ": your home folder" + ("" if home == real else " is in it")
+    return ": a socket of a program of this machine" if _is_socket(real) else ""
+
+
+def _engine_sockets() -> Iterator[Path]:
+    folders = (*_SOCKET_FOLDERS, f"/run/user/{os.getuid()}", f"/run/user/{os.getuid()}/podman")
+    return (Path(folder) / name for folder in folders for name in _ENGINE_SOCKETS)
+
+
+def _is_engine_socket(path: Path) -> bool:
+    return path.name in _ENGINE_SOCKETS and _is_socket(path)
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(path.stat().st_mode)
+    except OSError:
+        return False
+
+
+def _passed_on(path: Path) -> tuple[str, ...] | None:
+    """Names that stand alone in an env file: the target gets this user's values of them. None: not to be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_ENV_FILE_BYTES:
+                return None
+            lines = file.read(_MAX_ENV_FILE_BYTES).decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    words = (line.strip() for line in lines)
+    return tuple(word for word in words if word and not word.startswith("#") and "=" not in word)
+
+
+def _plain(text: str) -> str:
+    """On one line, and without what moves a cursor, hides or turns text around: each such character as its escape."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

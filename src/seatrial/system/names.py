@@ -1,0 +1,200 @@
+"""Names: what is meant to be shown to others holds no user, host, home folder or secret unless that is asked for.
+
+A home folder becomes ``~``, a user ``USER``, a host ``HOST``, a secret's value ``<redacted>``. People are called Will
+and machines cuda: a name that is a word of the field or of our own messages, or has one or two letters, is taken out
+only where it can be nothing else (``/home/will``, ``will@``).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import pwd
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, TypeVar
+
+from seatrial.findings.catalogue import CATALOGUE
+
+#: Names of variables whose values are secrets.
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACCESS|SSH).?KEY", re.IGNORECASE)
+
+#: What looks like a secret wherever it stands: user info of a URL, and well-known tokens.
+SECRET_TEXT = re.compile(
+    r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,}"
+)
+REDACTED, USER, HOST = "<redacted>", "USER", "HOST"
+
+#: A shorter value stands in many words by chance, as does a name of two letters.
+_SECRET_LENGTH, _NAME_LENGTH = 6, 3
+
+#: Folders whose members are called as users are.
+_HOMES = ("home", "homes", "Users", "users", "media", "scratch")
+
+#: Accounts that are nobody's, words of the field, and words of receipts and pages that the catalogue does not have.
+_COMMON = """
+    account admin administrator agent app azureuser bot build builder centos ci demo deploy dev docker ec2-user fedora
+    git gitlab guest jenkins jovyan nobody node opc operator podman postgres public ray root runner service slurm staff
+    student system test tester ubuntu user vagrant vscode worker www-data
+    accuracy adam amd augment batch bench bert bfloat16 cifar cifar10 class conv cpu cross cuda data dataset dataloader
+    ddp deep digits dice dropout epoch epochs error eval evaluate examples f1 feature finetune fp16 gpu grad graph h100
+    h200 ham head hidden images infer input intel iou jax job kernel keras label lamb layer learning linear lion local
+    localhost loss lstm master matmul mean metric metrics mnist model models momentum muon nccl net network norm nvidia
+    output parameters perplexity pip precision predict pretrain project python pytorch rank recall recipe reward rnn
+    sample samples score seatrial seed sgd sh spam src step steps sweep target tensor tensorflow tesla torch torchrun
+    train trainer training transformer transformers tune unet valid validation vision weight weights workspace
+    acceleration advice bound cluster compare container contract criteria criterion counter dashboard diagnosis doctor
+    driver energy engine evidence exit exited exporter failed fail finding findings finished fixed folder framework hang
+    header healthy host idle image info injection judged killed kubernetes launch launched machine max measured median
+    memory met min name none note pass passed peak plan plot power process receipt report run running runtime sandbox
+    save saved script seconds shell signal sm stage started stderr stdout stopped succeeded throughput time timeline
+    timeout top type unknown unmet utilisation utilization version wall warning was window
+    acc accumulation activity anchor auc autocast bandwidth best big body brand cause chain channels circle clean
+    cleanly commit communication computed content convert copies copy core cores count counts crash curve digest
+    distributed dram drives element empty ever exits fallback fast faster fetch figure finish first fix free fused
+    fuses gave good green grid guide had hook html hub initial inline inside internal item jumped keep kept killer
+    last latest launches least light little live lock log long low main manage many max may message middle mini
+    minor near needed new next notes notice num numbers occupancy old once open operations optimizer origin overhead
+    overlap page pattern per phase plain plots policy prepare prime print printed puts quick raise ranks real
+    reasons recent red reduce reference refused right role saves scale section see seen send short show simple site
+    slices slow slowly small span spent stable stand style sync tags tasks tell text thermal tiny title together
+    torn total tried true types variables verdict volume wait white wide width will win within words would write
+    young
+"""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What to take out. Empty ones take nothing out but what looks like a secret.
+
+    Attributes:
+        secrets: values. homes: absolute paths.
+    """
+
+    users: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    homes: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+
+    def text(self, text: str) -> str:
+        """A text without them."""
+        for pattern, word in self._patterns:
+            text = pattern.sub(word, text)
+        return text
+
+    def scrub(self, value: T, keep: Collection[str] = ()) -> T:
+        """The same JSON without them, in the middle of texts too; what stands under a key of ``keep`` stays as it is.
+
+        The value of a key that names a secret goes whatever it is.
+        """
+        scrubbed: Any = value
+        if isinstance(value, dict):
+            scrubbed = {self._key(key): self._value(key, item, keep) for key, item in value.items()}
+        elif isinstance(value, (list, tuple)):
+            scrubbed = [self.scrub(item, keep) for item in value]
+        elif isinstance(value, str):
+            scrubbed = self.text(value)
+        result: T = scrubbed
+        return result
+
+    def _key(self, key: Any) -> Any:
+        return self.text(key) if isinstance(key, str) else key
+
+    def _value(self, key: Any, item: Any, keep: Collection[str]) -> Any:
+        if key in keep:
+            return item
+        if isinstance(key, str) and SECRET.search(key) and isinstance(item, str):
+            return REDACTED
+        return self.scrub(item, keep)
+
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[str], str]]:
+        """In this order: a secret may hold a name, and a home folder ends in one."""
+        made = [(_secret(value), REDACTED) for value in _longest_first(self.secrets)]
+        made.append((SECRET_TEXT, REDACTED))
+        made += [(_path(home), "~") for home in _longest_first(self.homes)]
+        made += [(_word(host), HOST) for host in _longest_first(self.hosts) if is_telling(host)]
+        for user in _longest_first(self.users):
+            made += [(pattern, USER) for pattern in _anchored(user)]
+            made += [(_word(user), USER)] if is_telling(user) else []
+        return made
+
+
+def names_of(environ: Mapping[str, str], *, secrets: Iterable[str] = (), hosts: Iterable[str] = ()) -> Names:
+    """Those of this user and machine.
+
+    Args:
+        secrets: names of further variables whose values are secret. hosts: further names of machines.
+    """
+    uid = os.getuid()
+    try:
+        entry = pwd.getpwuid(uid)
+        users, homes = [entry.pw_name], [entry.pw_dir]
+    except KeyError:  # no entry for this uid, as in many containers
+        users, homes = [], []
+    users += [environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")]
+    users += [user.partition("@")[0].rpartition("\\")[2] for user in users]  # me@corp.example, CORP\me
+    homes.append(environ.get("HOME", ""))
+    homes += [os.path.realpath(home) for home in homes if home]
+    here = platform.node()
+    return Names(
+        users=tuple(dict.fromkeys(filter(None, users))),
+        hosts=tuple(dict.fromkeys(name for host in (here, *hosts) for name in (host, host.partition(".")[0]) if name)),
+        homes=tuple(dict.fromkeys(home.rstrip("/") for home in homes if _is_home(home))),
+        secrets=tuple(dict.fromkeys(_secret_values(environ, frozenset(secrets)))),
+    )
+
+
+def is_telling(name: str) -> bool:
+    """Whether a name stands for somebody wherever it stands, and is no word of a receipt."""
+    return len(name) >= _NAME_LENGTH and name.lower() not in _vocabulary() and not name.isdigit()
+
+
+@cache
+def _vocabulary() -> frozenset[str]:
+    """Words of our own: of the findings' texts, and _COMMON."""
+    texts = (text for known in CATALOGUE for text in (known.id, known.title, known.cause, known.fix, *known.symptoms))
+    return frozenset(word for text in texts for word in re.findall(r"[a-z]+", text.lower())) | set(_COMMON.split())
+
+
+def _secret_values(environ: Mapping[str, str], named: Collection[str]) -> Iterable[str]:
+    for name, value in environ.items():
+        guessed = SECRET.search(name) and len(value) >= _SECRET_LENGTH and value.lower() not in _vocabulary()
+        if name in named or guessed:
+            yield value
+
+
+def _is_home(path: str) -> bool:
+    """``/home/me`` and ``/root``; where HOME is ``/``, ``/tmp`` or ``/workspace``, it tells of nobody."""
+    return path.startswith("/") and (path.rstrip("/").count("/") >= 2 or path.rstrip("/") == "/root")
+
+
+def _secret(value: str) -> re.Pattern[str]:
+    """Anywhere; a short one, or a number, as a word by itself."""
+    return _word(value) if len(value) < _SECRET_LENGTH or value.isdigit() else re.compile(re.escape(value))
+
+
+def _path(folder: str) -> re.Pattern[str]:
+    """The folder and what is in it; not ``/home/alice2``, nor ``/mnt/home/alice``."""
+    return re.compile(rf"(?<![\w.~-]){re.escape(folder)}(?![\w-]|\.\w)")
+
+
+def _word(name: str) -> re.Pattern[str]:
+    """By itself: no letter or digit before or behind it. ``alice_data`` and ``alice-laptop`` hold it."""
+    return re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE)
+
+
+def _anchored(user: str) -> Iterable[re.Pattern[str]]:
+    """Where a user's name can be nothing else: below a folder of homes, and before an @ (no image's digest)."""
+    name = re.escape(user)
+    below = "|".join(f"(?<=/{folder}/)" for folder in _HOMES)  # looking behind takes one length at a time
+    yield re.compile(rf"(?:{below}){name}(?![\w-]|\.\w)")
+    yield re.compile(rf"(?<![\w.-]){name}(?=@(?!sha256:))")
+
+
+def _longest_first(values: Iterable[str]) -> list[str]:
+    return sorted(filter(None, values), key=len, reverse=True)

@@ -1,0 +1,172 @@
+"""What a project's file asks for: named where it reaches out of the project, silent for an ordinary one."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.job.loading import load_job
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """``tmp/home/project`` with ``tmp/home`` for HOME and a folder beside it."""
+    home = tmp_path / "home"
+    folder = home / "project"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "x").touch()
+    (folder / "train.py").touch()
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "x").touch()
+    monkeypatch.setenv("HOME", str(home))
+    return folder
+
+
+def asks(project: Path, toml: str, **flags: Any) -> list[str]:
+    (project / "seatrial.toml").write_text(toml)
+    return [ask.words for ask in load_job(project, {"target": "train.py", **flags}, cwd=project).asks]
+
+
+ORDINARY = """
+on = "docker"
+gpus = 2
+data = "./data"
+models = "./models"
+mounts = ["./data:/extra:ro"]
+env_files = ["settings.env"]
+network = "none"
+publish = ["6006:6006"]
+memory = "16GB"
+writable = true
+[env]
+SEED = 1
+[image]
+base = "python:3.11-slim-bookworm"
+system_packages = ["gcc"]
+find_links = "https://wheels.example.org/"
+[kubernetes]
+namespace = "team-a"
+models = "pvc:models/alice"
+registry = "ghcr.io/me"
+[watch]
+hang_after = "10m"
+[criteria]
+accuracy = ">= 0.9"
+"""
+
+
+def test_an_ordinary_project_asks_for_nothing(project: Path) -> None:
+    (project / "settings.env").write_text("# ours\nLR=0.1\n\nEMPTY=\n")
+    assert asks(project, ORDINARY) == []
+
+
+SAID = {
+    'on = "local"': "runs on this machine without a container, as you",
+    'mounts = ["TMP/beside:/in"]': "mounts TMP/beside read-write at /in",
+    'mounts = ["../../beside:/in:ro"]': "mounts TMP/beside read-only at /in",
+    'mounts = ["~/.ssh:/keys"]': "mounts TMP/home/.ssh read-write at /keys",
+    'mounts = ["~:/h:ro"]': "mounts TMP/home read-only at /h: your home folder",
+    'mounts = ["TMP:/h:ro"]': "mounts TMP read-only at /h: your home folder is in it",
+    'mounts = ["/:/host"]': "mounts / read-write at /host: all of this machine",
+    'mounts = ["TMP/docker.sock:/s"]': "mounts TMP/docker.sock read-write at /s: the engine's socket, with which one "
+    "is root on this machine",
+    'mounts = ["TMP/agent:/s"]': "mounts TMP/agent read-write at /s: a socket of a program of this machine",
+    'data = "../../beside"': "mounts TMP/beside read-only at /data",
+    'data = "../../beside:rw"': "mounts TMP/beside read-write at /data",
+    'models = "TMP/beside"': "mounts TMP/beside read-write at /models",
+    'models = "./linked"': "mounts TMP/beside (./linked is a link there) read-write at /models",
+    'mounts = ["./linked/x:/in"]': "mounts TMP/beside/x read-write at /in",
+    'env_files = ["TMP/beside/x"]': "gives the target the variables in TMP/beside/x",
+    'env_files = ["passing.env"]': "gives the target your variable AWS_SECRET_ACCESS_KEY",
+    'env_files = ["pipe"]': "gives the target the variables in TMP/home/project/pipe, which cannot be looked into",
+    'secrets = ["HF_TOKEN"]': "gives the target your variable HF_TOKEN",
+    'devices = ["/dev/sda"]': "gives the target the device /dev/sda",
+    'network = "host"': "uses this machine's network: every port that listens here is in reach",
+    'network = "container:db"': "joins the network container:db, and with it what else is there",
+    'network = "slirp4netns:allow_host_loopback=true"': "joins the network slirp4netns:allow_host_loopback=true, and "
+    "with it what else is there",
+    '[image]\nbuild_network = "host"': "builds the image on this machine's network: every port that listens here is in "
+    "reach",
+    '[image]\nca_bundle = "TMP/beside/x"': "gives the image's build TMP/beside/x",
+    '[image]\nfind_links = "../../beside"': "gives the image's build TMP/beside",
+    '[watch]\ncommand = "mail me"': "runs a command for each finding of the watchdog: mail me",
+    '[watch]\nwebhook = "https://me:pw@chat.example.org:1/T0KEN"': "posts each finding of the watchdog to "
+    "https://chat.example.org/…",
+    '[kubernetes]\ndata = "hostpath:/etc"': "mounts /etc of the cluster's nodes at /data",
+    'models = "hostpath:/srv"': "mounts /srv of the cluster's nodes at /models",
+    '[kubernetes]\nservice_account = "admin"': "runs with the rights of the cluster's service account admin",
+    '[kubernetes]\nimage_pull_secrets = ["pull"]': "uses the cluster's secret pull to pull the image",
+    "with_names = true": "writes your user and host name into receipts",
+}
+
+
+@pytest.mark.parametrize("toml", SAID)
+def test_each_wish_is_a_line_in_plain_words(project: Path, tmp_path: Path, toml: str) -> None:
+    (tmp_path / "home" / ".ssh").mkdir()
+    (project / "linked").symlink_to(tmp_path / "beside")
+    (project / "passing.env").write_text("LR=0.1\nAWS_SECRET_ACCESS_KEY\n")
+    os.mkfifo(project / "pipe")
+    with socket.socket(socket.AF_UNIX) as engine, socket.socket(socket.AF_UNIX) as agent:
+        engine.bind(str(tmp_path / "docker.sock"))
+        agent.bind(str(tmp_path / "agent"))
+        assert asks(project, toml.replace("TMP", str(tmp_path))) == [SAID[toml].replace("TMP", str(tmp_path))]
+
+
+def test_a_folder_of_the_project_that_is_a_link_out_of_it_is_outside(project: Path, tmp_path: Path) -> None:
+    assert asks(project, 'data = "./data"') == []
+    (project / "data" / "x").unlink()
+    (project / "data").rmdir()
+    (project / "data").symlink_to(tmp_path / "beside")
+    assert asks(project, 'data = "./data"') == [f"mounts {tmp_path}/beside (./data is a link there) read-only at /data"]
+
+
+def test_a_project_that_is_reached_by_a_link_is_inside_itself(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "way").symlink_to(project)
+    assert asks(tmp_path / "way", 'data = "./data"\nmounts = ["./data:/more"]') == []
+
+
+def test_what_was_typed_is_not_asked_about(project: Path, tmp_path: Path) -> None:
+    beside = str(tmp_path / "beside")
+    flags: dict[str, Any] = {"data": beside, "models": beside, "mounts": [f"{beside}:/in"], "secrets": ["HF_TOKEN"]}
+    flags |= {"on": "local", "devices": ["/dev/sda"], "network": "host", "with_names": True}
+    assert asks(project, "", **flags, image={"build_network": "host"}) == []
+
+
+def test_what_a_flag_replaces_is_not_asked_for(project: Path, tmp_path: Path) -> None:
+    toml = f'on = "local"\nnetwork = "host"\ndata = "{tmp_path}/beside"\nsecrets = ["A"]\n'
+    toml += '[image]\nbuild_network = "host"'
+    assert len(asks(project, toml)) == 5
+    left = asks(project, toml, on="docker", data="data", secrets=["B"], image={"ready": "x"})
+    assert [line.split(":")[0] for line in left] == [
+        "gives the target your variable A",
+        "uses this machine's network",
+        "builds the image on this machine's network",
+    ]
+
+
+def test_the_table_of_pyproject_asks_as_well(project: Path) -> None:
+    (project / "pyproject.toml").write_text('[tool.seatrial]\non = "local"\n')
+    assert len(load_job(project, {"target": "train.py"}).asks) == 1
+
+
+def test_a_webhooks_path_counts_and_stands_nowhere(project: Path) -> None:
+    def loaded(path: str) -> Any:
+        (project / "seatrial.toml").write_text(f'[watch]\nwebhook = "https://chat.example.org/{path}"')
+        return load_job(project, {"target": "train.py"}).asks
+
+    assert loaded("mine") == loaded("mine") != loaded("theirs")
+    assert "mine" not in str(loaded("mine"))
+
+
+def test_a_line_cannot_steer_the_terminal_nor_pretend_to_be_two(project: Path) -> None:
+    toml = '[watch]\ncommand = "ok\\n\\u001b[2J\\u202egood"'
+    assert asks(project, toml) == [r"runs a command for each finding of the watchdog: ok\n\x1b[2J\u202egood"]
+
+
+def test_only_what_the_build_acts_on_is_marked_so(project: Path) -> None:
+    (project / "seatrial.toml").write_text('network = "host"\n[image]\nbuild_network = "host"')
+    assert [ask.builds for ask in load_job(project, {"target": "train.py"}).asks] == [False, True]

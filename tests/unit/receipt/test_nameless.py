@@ -1,0 +1,114 @@
+"""Receipts that tell neither whose they are nor on which machine, in every rendering; and all else as it was."""
+
+from __future__ import annotations
+
+import io
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from seatrial.receipt import html, markdown, terminal
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.write import load, write_receipt
+
+
+@pytest.fixture
+def identity(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Become somebody, on some machine."""
+
+    def become(user: str, host: str, home: str) -> None:
+        for name in ("USER", "LOGNAME"):
+            monkeypatch.setenv(name, user)
+        monkeypatch.setenv("HOME", home)
+        monkeypatch.setattr(platform, "node", lambda: host)
+
+    return become
+
+
+def everywhere(scenario: Any, user: str, host: str, home: str) -> Any:
+    """A run that tells its owner's names wherever a run can tell anything."""
+    made = scenario("h200-success")
+    told = f"{home}/out of {user} ({user}@{host}) on {host}, MY-0wn-value"
+    for event in made.events:
+        if event["type"] == "host.launched":
+            event["host"] = host
+        if event["type"] == "step":
+            event[f"{user}_score"] = 1.0
+    t = made.events[-1]["t"]
+    keys = {"id": f"of-{user}", "severity": "warning", "message": told, "cause": told, "fix": told, "evidence": [told]}
+    made.events.append({"t": t, "type": "note", "source": "agent", "message": told})
+    made.events.append({"t": t, "type": "finding", "source": "agent", **keys})
+    made.stderr += f"Traceback (most recent call last):\n  File x\nValueError: {told}\n"
+    made.job |= {"name": f"{user}-run", "secrets": ("MINE",), "hosts": (host, f"b.{host}"), "node_rank": 0}
+    made.agent |= {"node_rank": 0, "rendezvous_id": f"{user}-run"}
+    made.criteria["metrics"] = {f"{user}_score": ">= 2"}
+    return made
+
+
+def renderings(receipt: Receipt, folder: Path) -> str:
+    console = Console(record=True, width=80, file=io.StringIO())
+    terminal.render(receipt, console)
+    write_receipt(folder, receipt)
+    assert load(folder) == receipt
+    written = [(folder / f"receipt.{suffix}").read_text() for suffix in ("json", "md", "html")]
+    return "\n".join([console.export_text(), markdown.render(receipt), html.render(receipt), *written])
+
+
+WHO = ("zebedee", "florence.example.org", "/data/zebedee")
+
+
+def test_no_rendering_tells_user_host_home_or_secret(
+    scenario: Any, tmp_path: Path, identity: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity(*WHO)
+    monkeypatch.setenv("MINE", "MY-0wn-value")
+    receipt = everywhere(scenario, *WHO).judge(tmp_path)
+    text = renderings(receipt, tmp_path)
+    for name in ("zebedee", "florence", "/data/", "MY-0wn-value"):
+        assert name not in text, name
+    assert "~/out of USER (USER@HOST) on HOST, <redacted>" in {entry.words for entry in receipt.timeline}
+    assert receipt.header.host is None and receipt.header.name == "USER-run"
+    assert receipt.header.part == "node 0 of 2; together: USER-run"
+    assert any(criterion.id == "metric-USER_score" for criterion in receipt.criteria)
+
+
+def test_with_names_they_are_told(scenario: Any, tmp_path: Path, identity: Any) -> None:
+    identity(*WHO)
+    made = everywhere(scenario, *WHO)
+    made.job["with_names"] = True
+    receipt = made.judge(tmp_path)
+    assert receipt.header.host == "florence.example.org"
+    assert receipt.header.part == "node 0 of florence.example.org, b.florence.example.org; together: zebedee-run"
+    assert "/data/zebedee/out of zebedee (zebedee@florence.example.org)" in renderings(receipt, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a", "train", "mnist", "cuda", "gpu", "root", "user", "docker", "pass", "finished"])
+@pytest.mark.parametrize("run", ["h200-success", "contract-failure", "gpu-not-used", "cuda-oom", "host-oom"])
+def test_a_name_that_is_a_word_changes_nothing_but_the_host(
+    scenario: Any, tmp_path: Path, identity: Any, name: str, run: str
+) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    receipts = []
+    for folder, who in zip(
+        folders, (("zebedee", "florence", "/home/zebedee"), (name, name, f"/home/{name}")), strict=True
+    ):
+        folder.mkdir()
+        identity(*who)
+        receipts.append(scenario(run).judge(folder))
+    assert receipts[0] == receipts[1]
+
+
+def test_only_names_are_taken_out_of_a_receipt(scenario: Any, tmp_path: Path, identity: Any) -> None:
+    """The same as with names, but for the host."""
+    identity("zebedee", "florence", "/home/zebedee")
+    made = []
+    for with_names in (False, True):
+        run = scenario("h200-success")
+        run.job["with_names"] = with_names
+        (folder := tmp_path / str(with_names)).mkdir()
+        made.append(run.judge(folder))
+    header = made[1].header.model_copy(update={"host": None})
+    assert made[0] == made[1].model_copy(update={"header": header})

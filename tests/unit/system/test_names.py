@@ -1,0 +1,126 @@
+"""What is shown has no names, and a name that is also a word garbles nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import pwd
+from typing import Any
+
+import pytest
+
+from seatrial.images.recipes import RECIPES
+from seatrial.system.names import Names, is_telling, names_of
+
+ALICE = Names(
+    users=("alice",),
+    hosts=("gpu7.example.org", "gpu7"),
+    homes=("/home/alice", "/data/people/alice"),
+    secrets=("pa55word",),
+)
+
+GONE = {
+    "saved to /home/alice/out": "saved to ~/out",
+    "/home/alice": "~",
+    "file:///home/alice/x": "file://~/x",
+    "--mount=/home/alice:/x": "--mount=~:/x",
+    "see /home/alice.": "see ~.",
+    "/home/alice2/x and /home/alice.old": "/home/alice2/x and /home/USER.old",
+    "/mnt/home/alice/x": "/mnt/home/USER/x",
+    "/scratch/alice/x": "/scratch/USER/x",
+    "/data/people/alice/x": "~/x",
+    "/data/people/aliceberg": "/data/people/aliceberg",
+    "alice@gpu7:~": "USER@HOST:~",
+    "ssh gpu7.example.org": "ssh HOST",
+    "GPU7 is down": "HOST is down",
+    "gpu70 and mygpu7": "gpu70 and mygpu7",
+    "Alice's run": "USER's run",
+    "alice_data, data-alice, alice2, malice": "USER_data, data-USER, alice2, malice",
+    "reg.example.org/alice/train:1": "reg.example.org/USER/train:1",
+    "password pa55word.": "password <redacted>.",
+    "https://me:word@x.org and hf_0123456789abcdef": "https://<redacted>@x.org and <redacted>",
+    "nothing of anybody": "nothing of anybody",
+}
+
+
+@pytest.mark.parametrize("text", GONE)
+def test_names_go_and_their_neighbours_stay(text: str) -> None:
+    assert ALICE.text(text) == GONE[text]
+    assert ALICE.text(GONE[text]) == GONE[text]
+
+
+#: What a receipt says, with words that users and machines are called.
+SENTENCES = [
+    "train.py -- --data /data/train on docker, mnist: Training ran on the GPU; CUDA sees 1 GPU of 1 asked for",
+    "mnist@sha256:0123 · a user will mark it; root may run on the host, max 98 %, a train a day",
+    "pip install torch; cuda 13.0; model saved in models/mnist.pth; test_accuracy 0.99, train_loss 0.1",
+]
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "io", "train", "mnist", "cuda", "root", "user", "will", "max", "docker", "gpu", "98"]
+)
+def test_a_name_that_is_a_word_goes_only_where_it_is_a_name(name: str) -> None:
+    names = Names(users=(name,), hosts=(name,), homes=(f"/home/{name}",))
+    for sentence in SENTENCES:
+        assert names.text(sentence) == sentence
+    assert names.text(f"/home/{name}/x, /Users/{name}/x, /home/{name}x") == f"~/x, /Users/USER/x, /home/{name}x"
+    assert names.text(f"{name}@somewhere") == "USER@somewhere"
+
+
+def test_names_of_our_own_things_are_words() -> None:
+    backends = ("docker", "podman", "local", "kubernetes", "h100", "h200", "localhost")
+    assert [name for name in (*RECIPES, *backends) for word in name.split("-") if is_telling(word)] == []
+    assert is_telling("alice") and is_telling("gpu7") and not is_telling("al") and not is_telling("1000")
+
+
+def test_structures_keep_their_shape_and_what_addresses_something() -> None:
+    value: dict[str, Any] = {
+        "id": "alice",
+        "n": 1,
+        "on": True,
+        "f": 0.5,
+        "none": None,
+        "API_TOKEN": "x",
+        "/home/alice": ["alice"],
+    }
+    assert ALICE.scrub(value, keep=("id",)) == {
+        "id": "alice", "n": 1, "on": True, "f": 0.5, "none": None, "API_TOKEN": "<redacted>", "~": ["USER"],
+    }  # fmt: skip
+
+
+def test_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "florence.example.org")
+    environ = {
+        "HOME": "/data/zebedee/", "USER": "zebedee@corp.example", "LOGNAME": "CORP\\dougal", "HF_TOKEN": "abcdef",
+        "SHORT_TOKEN": "abc", "TOKENIZERS_AUTH": "enabled", "MINE": "x1", "AUTH_MODE": "",
+    }  # fmt: skip
+    names = names_of(environ, secrets=["MINE"], hosts=["ermintrude.local"])
+    entry = pwd.getpwuid(os.getuid())
+    assert {"zebedee@corp.example", "zebedee", "dougal", entry.pw_name} <= set(names.users)
+    assert {"florence.example.org", "florence", "ermintrude.local", "ermintrude"} <= set(names.hosts)
+    assert "/data/zebedee" in names.homes
+    assert "abcdef" in names.secrets and "x1" in names.secrets and "abc" not in names.secrets
+    assert "enabled" not in names.secrets, "a word of ours is no secret that was guessed by its variable's name"
+    text = names.text("dougal@florence /data/zebedee/x abcdef x1 0x1f")
+    assert text == "USER@HOST ~/x <redacted> <redacted> 0x1f"
+
+
+@pytest.mark.parametrize("home", ["", "/", "/tmp", "/workspace", "relative/x", "/home"])
+def test_a_home_that_is_nobodys_is_left_alone(monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setattr(os.path, "realpath", lambda path: path)
+    assert names_of({"HOME": home}).homes == ()
+
+
+def test_a_secret_that_is_a_number_is_no_part_of_a_number() -> None:
+    assert Names(secrets=("100000",)).text("100000 of 1000000 bytes") == "<redacted> of 1000000 bytes"
+
+
+def test_nobody_hides_nothing_but_tokens() -> None:
+    assert Names().text("alice at gpu7, hf_0123456789abcdef") == "alice at gpu7, <redacted>"
+    assert json.loads(json.dumps(Names().scrub({"a": [1, ("b",)]}))) == {"a": [1, ["b"]]}
