@@ -65,13 +65,15 @@ def with_code(
 
 
 def _files(project: Path, skipped: Collection[Path]) -> dict[str, Path]:
-    """Path in the project → file, sorted."""
+    """Path in the project → file, sorted. Links that lead out of it are left out: elsewhere they are broken."""
     found: dict[str, Path] = {}
+    root = project.resolve()
     for parent, folders, files in os.walk(project):
         folders[:] = sorted(f for f in folders if f not in SKIPPED_FOLDERS and Path(parent, f).resolve() not in skipped)
         for name in sorted(files):
             path = Path(parent, name)
-            if path.is_file():
+            inside = not path.is_symlink() or Path(os.path.realpath(path)).is_relative_to(root)
+            if inside and path.is_file():
                 found[path.relative_to(project).as_posix()] = path
     return found
 
