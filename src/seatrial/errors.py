@@ -26,7 +26,14 @@ A target that fails by itself is no error of ours: the run ends with exit 1 and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+#: Longer sentences are cut in the middle: a file's content may be in them.
+MAX_TEXT = 2000
+
+#: What steers a terminal, and halves of characters, which nothing can print.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 EXIT_DONE = 0
 EXIT_TARGET_FAILED = 1
@@ -48,10 +55,17 @@ class SeatrialError(Exception):
     exit_code = EXIT_ENGINE
 
     def __init__(self, message: str, *, cause: str | None = None, run: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.cause = cause
-        self.run = run
+        self.message = printable(message)
+        super().__init__(self.message)
+        self.cause = None if cause is None else printable(cause)
+        self.run = None if run is None else printable(run)
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters as their escapes, and cut: parts of it may be a stranger's."""
+    if len(text) > MAX_TEXT:
+        text = f"{text[: MAX_TEXT // 2]} … {text[-MAX_TEXT // 4 :]}"
+    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 class UsageError(SeatrialError):

@@ -7,14 +7,17 @@ e.g. ``nvidia.com/gpu=0``. Format: https://github.com/cncf-tags/container-device
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from seatrial.errors import ConfigError, printable
 from seatrial.findings.finding import Finding
+from seatrial.system.project_files import read_text
+from seatrial.system.shown import shown
+from seatrial.system.yaml_file import parse_yaml
 
 #: Where engines look when nobody told them otherwise; a later folder wins over an earlier one.
 #: Source: container-device-interface, pkg/cdi/spec-dirs.go, DefaultSpecDirs.
@@ -22,6 +25,15 @@ DEFAULT_SPEC_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 #: What writes a fresh spec. Source: NVIDIA Container Toolkit documentation, "Support for CDI".
 GENERATE = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
+
+
+#: The toolkit's spec of a machine with 8 GPUs in 56 MIG slices has 60,000 bytes.
+_MAX_BYTES = 1_000_000
+
+#: Source: the format's SPEC.md, "kind" and "name"; _MOST_PATH is Linux's PATH_MAX.
+_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.-]+")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
+_MOST_PATH = 4096
 
 
 @dataclass(frozen=True)
@@ -65,7 +77,7 @@ def read_specs(folders: Iterable[Path]) -> CdiSpecs:
         for path in _spec_files(folder):
             try:
                 spec_devices = list(_devices(path, _load(path)))
-            except (OSError, ValueError, yaml.YAMLError) as error:
+            except (ConfigError, ValueError) as error:
                 findings.append(_unreadable(path, error))
                 continue
             for device in spec_devices:
@@ -88,8 +100,12 @@ def _spec_files(folder: Path) -> list[Path]:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    text = path.read_text(encoding="utf-8")
-    spec = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    """Raises ConfigError, ValueError."""
+    text = read_text(path, inside=None, limit_bytes=_MAX_BYTES)
+    try:
+        spec = json.loads(text) if path.suffix == ".json" else parse_yaml(text, path.name)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
     if not isinstance(spec, dict):
         raise ValueError("not a mapping")
     return spec
@@ -97,16 +113,17 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _devices(path: Path, spec: dict[str, Any]) -> Iterator[CdiDevice]:
     kind, devices = spec.get("kind"), spec.get("devices")
-    if not isinstance(kind, str) or "/" not in kind:
-        raise ValueError(f"kind must be vendor/class, not {kind!r}")
+    if not isinstance(kind, str) or not _KIND.fullmatch(kind):
+        raise ValueError(f"kind must be vendor/class, not {shown(kind)}")
     if not isinstance(devices, list) or not devices:
         raise ValueError("devices must be a list of at least one device")
     common = tuple(_host_paths(spec.get("containerEdits")))
     for device in devices:
         # nvidia-ctk once wrote index names as bare YAML integers; the engines read them as text.
         name = device.get("name") if isinstance(device, dict) else None
-        if not isinstance(name, (str, int)):
-            raise ValueError(f"a device's name must be text, not {name!r}")
+        name = str(name) if isinstance(name, int) and abs(name) < 10**9 else name
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(f"a device's name must be text, not {shown(name)}")
         paths = (*common, *_host_paths(device.get("containerEdits")))
         yield CdiDevice(f"{kind}={name}", path, tuple(dict.fromkeys(paths)))
 
@@ -117,14 +134,29 @@ def _host_paths(edits: Any) -> Iterator[str]:
         return
     if not isinstance(edits, dict):
         raise ValueError("containerEdits must be a mapping")
-    for node in edits.get("deviceNodes") or ():
-        if not isinstance(node, dict) or not isinstance(node.get("path"), str):
+    for node in _list(edits, "deviceNodes"):
+        if not isinstance(node, dict) or not _is_path(node.get("path")):
             raise ValueError("a device node needs a path")
-        yield str(node.get("hostPath") or node["path"])
-    for mount in edits.get("mounts") or ():
-        if not isinstance(mount, dict) or not isinstance(mount.get("hostPath"), str):
+        host_path = node.get("hostPath") or node["path"]
+        if not _is_path(host_path):
+            raise ValueError(f"the hostPath of a device node is {shown(host_path)}")
+        yield host_path
+    for mount in _list(edits, "mounts"):
+        if not isinstance(mount, dict) or not _is_path(mount.get("hostPath")):
             raise ValueError("a mount needs a hostPath")
         yield mount["hostPath"]
+
+
+def _list(edits: dict[str, Any], key: str) -> list[Any]:
+    value = edits.get(key) or []
+    if not isinstance(value, list):
+        raise ValueError(f"{key} must be a list")
+    return value
+
+
+def _is_path(value: Any) -> bool:
+    """What the file system can be asked for, and a terminal can print."""
+    return isinstance(value, str) and value.isprintable() and 0 < len(value) < _MOST_PATH
 
 
 def _unreadable(path: Path, error: Exception) -> Finding:
@@ -132,7 +164,7 @@ def _unreadable(path: Path, error: Exception) -> Finding:
         "cdi-spec-unreadable",
         "warning",
         f"{path} is no CDI spec that an engine can read",
-        cause=str(error).split("\n")[0],
+        cause=printable(str(error).split("\n")[0]),
         fix=GENERATE,
         evidence=[str(path)],
     )
@@ -149,12 +181,19 @@ def _conflict(device: CdiDevice, other: CdiDevice) -> Finding:
     )
 
 
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name too long: nothing has it
+        return False
+
+
 def _stale(devices: Iterable[CdiDevice]) -> Iterator[Finding]:
     """A finding for each spec that names host paths that are not there: the driver changed after it was written."""
     missing: dict[Path, dict[str, None]] = {}
     for device in devices:
         for path in device.host_paths:
-            if not Path(path).exists():
+            if not _exists(path):
                 missing.setdefault(device.spec, {})[path] = None
     for spec, paths in missing.items():
         yield Finding(

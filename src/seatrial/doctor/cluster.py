@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from seatrial.backends.kubernetes import client
-from seatrial.errors import EngineUnavailableError, SeatrialError
+from seatrial.backends.kubernetes.kubeconfig import read_kubeconfig
+from seatrial.errors import EngineUnavailableError, SeatrialError, printable
 
 #: For all questions together; a cluster that is well answers each in 0.1 s.
 ANSWER_S = 6.0
@@ -108,7 +107,7 @@ def _items(door: client.Cluster, path: str, deadline: float) -> list[dict[str, A
 def _server(path: str) -> str:
     """The address in the kubeconfig, for the report."""
     try:
-        config = yaml.safe_load(Path(path).read_text())
-        return str(config["clusters"][0]["cluster"]["server"])
-    except (OSError, yaml.YAMLError, LookupError, TypeError):
+        config = read_kubeconfig(Path(path))
+        return printable(str(config["clusters"][0]["cluster"]["server"]))
+    except (SeatrialError, LookupError):
         return path

@@ -46,7 +46,7 @@ def python_of_image(image: str) -> str | None:
     """The Python that an image of this name has, as far as its name tells."""
     name = image.partition("@")[0]
     repository, _, tag = name.rpartition("/")[2].partition(":")
-    if repository == "python" and (match := re.match(r"(\d+\.\d+)", tag)):
+    if repository == "python" and (match := re.match(r"(\d{1,2}\.\d{1,3})(?!\d)", tag)):
         return match[1]
     ubuntu: dict[str, str] = table("nvidia_images")["python"]
     release = re.search(r"ubuntu[:-]?(\d\d\.04)", name)

@@ -65,23 +65,15 @@ def with_code(
 
 
 def _files(project: Path, skipped: Collection[Path]) -> dict[str, Path]:
-    """Path in the project → file, sorted."""
+    """Path in the project → file, sorted. Links that lead out of it are left out: elsewhere they are broken."""
     found: dict[str, Path] = {}
     root = project.resolve()
     for entry in files_below(project, skip=SKIPPED_FOLDERS, hidden=True, links=True):
         path = Path(entry.path)
         if any(path.is_relative_to(folder) for folder in skipped):
             continue
-        if entry.is_symlink():
-            if path.is_file() and not path.resolve().is_relative_to(root):
-                raise UsageError(
-                    f"{path} leads out of the project, to {path.resolve()}: it does not go into an image",
-                    cause="It is a link, and any script that ran in the project could have made it",
-                    run=f"rm {path}   # and put the file itself there, if it belongs to the project",
-                )
-            if not path.is_file():
-                continue
-        found[path.relative_to(project).as_posix()] = path
+        if not entry.is_symlink() or (path.is_file() and path.resolve().is_relative_to(root)):
+            found[path.relative_to(project).as_posix()] = path
     return dict(sorted(found.items()))
 
 

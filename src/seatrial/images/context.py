@@ -6,12 +6,15 @@ What seatrial builds itself needs none of this: its context holds the Dockerfile
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from seatrial.errors import ConfigError, printable
 from seatrial.images.dockerfile_parts import Dockerfile, Remark
+from seatrial.images.ignored import BadPatternError, Pattern
+from seatrial.system.project_files import read_text
 
 #: A context of this size is sent anew whenever a file in it changes; above the second, hardly anybody means it.
 _MUCH_BYTES, _TOO_MUCH_BYTES = 1_000_000_000, 10_000_000_000
@@ -34,13 +37,17 @@ _USUAL = (
 _NAMED = 3
 
 
+#: Lines of a .dockerignore that are looked at, and its bytes.
+_MOST_LINES, _MAX_BYTES = 1000, 200_000
+
+
 @dataclass(frozen=True)
-class _Pattern:
+class _Line:
     """A line of .dockerignore: paths it matches, or, with ``!``, takes back."""
 
-    line: int
+    number: int
     keeps: bool
-    matcher: re.Pattern[str]
+    pattern: Pattern
 
 
 def context_remarks(file: Dockerfile, path: Path) -> Iterator[Remark]:
@@ -50,13 +57,12 @@ def context_remarks(file: Dockerfile, path: Path) -> Iterator[Remark]:
     if not copies:
         return
     ignore = next((each for each in (Path(f"{path}.dockerignore"), folder / ".dockerignore") if _is_there(each)), None)
-    patterns: list[_Pattern] = []
+    patterns: list[_Line] = []
     if ignore is not None:
         try:
-            lines = ignore.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError as error:  # a link to itself, a folder
-            reason = f"{ignore.name} cannot be read: {error.strerror}"
-            yield Remark(1, "dockerignore", "error", reason, f"ls -l {ignore}", ignore)
+            lines = read_text(ignore, inside=folder, limit_bytes=_MAX_BYTES).splitlines()
+        except ConfigError as error:  # a link to itself, a folder
+            yield Remark(1, "dockerignore", "error", error.message, f"ls -l {ignore}", ignore)
             return
         yield from _bad_lines(lines, ignore)
         patterns = _patterns(lines)
@@ -100,54 +106,62 @@ def _copies(file: Dockerfile) -> Iterator[tuple[int, str]]:
 
 def _bad_lines(lines: list[str], ignore: Path) -> Iterator[Remark]:
     for number, line in enumerate(lines, 1):
-        pattern = line.strip().lstrip("!")
-        if pattern.startswith("#") or not f"{os.path.normpath(pattern)}/".startswith("../"):
+        text = line.strip()
+        if number > _MOST_LINES:
+            reason, fix = f"more than {_MOST_LINES} lines: the rest is not looked at", f"wc -l {ignore}"
+            yield Remark(number, "dockerignore", "warning", reason, fix, ignore)
+            return
+        if text.startswith("#"):
             continue
-        reason = f"{line.strip()} leads out of the context: it matches nothing"
-        yield Remark(number, "dockerignore", "error", reason, "write paths as seen from the context's folder", ignore)
+        if f"{os.path.normpath(text.lstrip('!'))}/".startswith("../"):
+            reason = f"{printable(text)} leads out of the context: it matches nothing"
+            yield Remark(
+                number, "dockerignore", "error", reason, "write paths as seen from the context's folder", ignore
+            )
+            continue
+        try:
+            Pattern.parse(text.lstrip("!").strip())
+        except BadPatternError as error:
+            reason = f"{printable(text)} is no pattern: {error}"
+            yield Remark(number, "dockerignore", "error", reason, "the builder stops at it: write it anew", ignore)
 
 
-def _patterns(lines: list[str]) -> list[_Pattern]:
-    """As the builder reads them. Source: docs.docker.com/build/concepts/context/#dockerignore-files."""
+def _patterns(lines: list[str]) -> list[_Line]:
     found = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines[:_MOST_LINES], 1):
         text = line.strip()
         if text and not text.startswith("#"):
-            path = os.path.normpath(text.lstrip("!").strip()).lstrip("/")
-            found.append(_Pattern(number, text.startswith("!"), re.compile(_as_regex(path) + "(/.*)?")))
+            with suppress(BadPatternError):  # said already
+                found.append(_Line(number, text.startswith("!"), Pattern.parse(text.lstrip("!").strip())))
     return found
 
 
-def _as_regex(pattern: str) -> str:
-    """``**`` any folders, ``*`` and ``?`` within a name, ``[…]`` one of."""
-    parts = re.split(r"(\*\*/?|\*|\?|\[[^\]]+\])", pattern)
-    words = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(words.get(part) or (part if part.startswith("[") else re.escape(part)) for part in parts)
-
-
-def _sent(folder: Path, patterns: list[_Pattern], sources: set[str]) -> dict[str, int]:
+def _sent(folder: Path, patterns: list[_Line], sources: set[str]) -> dict[str, int]:
     """Bytes by topmost name of what the sources take and no pattern leaves out. Links are sent as links."""
-    wanted = [re.compile(_as_regex(source) + "(/.*)?") for source in sources]
+    wanted = []
+    for source in sources:
+        with suppress(BadPatternError):  # it takes nothing; the builder says so
+            wanted.append(Pattern.parse(source))
     whole = bool({".", "*"} & sources)
     sizes: dict[str, int] = {}
-    keeps = any(pattern.keeps for pattern in patterns)
+    keeps = any(line.keeps for line in patterns)
     for parent, folders, files in os.walk(folder):
         inside = Path(parent).relative_to(folder)
         for name in files:
             place = inside / name
-            taken = whole or any(each.fullmatch(place.as_posix()) for each in wanted)
+            taken = whole or any(each.matches(place) for each in wanted)
             if taken and not _ignored(place, patterns):
-                size = (folder / place).lstat().st_size
-                sizes[place.parts[0]] = sizes.get(place.parts[0], 0) + size
+                with suppress(OSError):  # gone since
+                    size = (folder / place).lstat().st_size
+                    sizes[place.parts[0]] = sizes.get(place.parts[0], 0) + size
         if not keeps:
             folders[:] = [each for each in folders if not _ignored(inside / each, patterns)]
     return sizes
 
 
-def _ignored(place: Path, patterns: list[_Pattern]) -> bool:
+def _ignored(place: Path, patterns: list[_Line]) -> bool:
     """The last line that matches decides."""
-    ignored = False
-    for pattern in patterns:
-        if pattern.matcher.fullmatch(place.as_posix()):
-            ignored = not pattern.keeps
-    return ignored
+    for line in reversed(patterns):
+        if line.pattern.matches(place):
+            return not line.keeps
+    return False

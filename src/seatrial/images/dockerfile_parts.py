@@ -76,7 +76,7 @@ def read_dockerfile(text: str) -> Dockerfile:
             key, _, default = value.partition("=")
             defaults[key.strip()] = default.strip("\"' ")
         if name == "FROM":
-            words = [word for word in value.split() if not word.startswith("--")]
+            words = [word for word in value.split() if not word.startswith("--")] or [""]
             image = re.sub(r"\$\{?(\w+)(?::-[^}]*)?\}?", lambda match: defaults.get(match[1], match[0]), words[0])
             earlier = next((stage.image for stage in stages if stage.name and stage.name == image), None)
             stages.append(Stage(earlier or image, words[-1] if len(words) > 2 else "", line, len(stages)))

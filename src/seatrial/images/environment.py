@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from packaging.specifiers import SpecifierSet
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements import checked_requirement
+from seatrial.images.pyproject import python_specifier
+from seatrial.images.requirements import MOST_LINES, checked_requirement
+from seatrial.system import yaml_file
+from seatrial.system.project_files import read_text
+
+#: An environment of hundreds of packages has 30,000 bytes.
+_MAX_BYTES = 300_000
 
 _PYTHON = re.compile(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
 
@@ -26,12 +31,8 @@ class Environment:
 
 def read_environment(file: Path) -> Environment:
     """The file's pip part. Raises ConfigError naming ``file:line``."""
-    text = file.read_text(encoding="utf-8")
-    try:
-        data: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
-        raise ConfigError(f"{file.name}:{line}: not YAML: {getattr(error, 'problem', error)}") from error
+    text = read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES)
+    data = yaml_file.parse_yaml(text, file.name)
     listed = data.get("dependencies") if isinstance(data, dict) else None
     if not isinstance(listed, list):
         raise ConfigError(f"{file.name}: has no list of dependencies", run=f"cat {file}")
@@ -39,11 +40,17 @@ def read_environment(file: Path) -> Environment:
     python = SpecifierSet()
     for item in listed:
         if isinstance(item, dict) and isinstance(item.get("pip"), list):
-            lines += [checked_requirement(str(line), f"{file.name}:{_line_of(line, text)}") for line in item["pip"]]
-        elif match := _PYTHON.match(str(item)):
+            lines += map(str, item["pip"])
+        elif isinstance(item, str) and (match := _PYTHON.match(item)):
             sign, version = match.groups()
-            python = SpecifierSet(f"=={version}.*" if sign.startswith("=") else f"{sign}{version}")
-    return Environment(tuple(lines), python)
+            python = python_specifier(
+                f"=={version}.*" if sign.startswith("=") else f"{sign}{version}", f"{file.name}: {match[0]}"
+            )
+    if len(lines) > MOST_LINES:
+        raise ConfigError(f"{file.name}: {len(lines)} packages are more than any image holds", run=f"wc -l {file}")
+    return Environment(
+        tuple(checked_requirement(line, f"{file.name}:{_line_of(line, text)}") for line in lines), python
+    )
 
 
 def _line_of(item: Any, text: str) -> int:

@@ -14,6 +14,10 @@ from seatrial.images.base import python_of_image
 from seatrial.images.context import context_remarks
 from seatrial.images.dockerfile_parts import Dockerfile, Instruction, Remark, read_dockerfile
 from seatrial.stack.facts import CudaImage, cuda_images, wheels
+from seatrial.system.project_files import is_there, read_bytes
+
+#: Far above what people write; the parser's time grows with lines times stages.
+_MAX_BYTES, _MOST_LINES = 200_000, 5000
 
 _CUDA_IMAGE = re.compile(r"(?:docker\.io/)?nvidia/cuda:(?P<cuda>\d+\.\d+(?:\.\d+)?)?-?(?P<rest>[a-z0-9.-]*)")
 _VARIANT = re.compile(r"whl/(?:nightly/)?cu(?P<digits>\d{3})|torch==[\d.]+\+cu(?P<local>\d{3})")
@@ -26,9 +30,12 @@ _PINNED = re.compile(r"==|~=|@|-r\s|--requirement|-c\s|requirements|pyproject|uv
 
 def check_dockerfile(path: Path) -> list[Remark]:
     """Every remark, in the order of lines. Raises UsageError for a file that is no Dockerfile."""
-    if not path.is_file():
+    if not is_there(path):
         raise UsageError(f"there is no file {path}", run=f"ls {path.parent}")
-    file = read_dockerfile(path.read_text(encoding="utf-8", errors="replace"))
+    text = read_bytes(path, inside=None, limit_bytes=_MAX_BYTES, refusal=UsageError).decode("utf-8", "replace")
+    if text.count("\n") > _MOST_LINES:
+        raise UsageError(f"{path} has more than {_MOST_LINES} lines", run=f"wc -l {path}")
+    file = read_dockerfile(text)
     if not file.stages:
         raise UsageError(f"{path} is no Dockerfile: it has no FROM", run=f"head {path}")
     remarks = [*(remark for rule in RULES for remark in rule(file)), *context_remarks(file, path)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+from seatrial.job.script import is_file, is_folder
 
 #: Source of each row: the project's page at https://pypi.org/project/<package>/. opencv-python-headless, because a
 #: container has no display and the plain package needs libGL; faiss-cpu, because there is no other wheel.
@@ -52,11 +55,15 @@ _STANDARD_SOMEWHERE = frozenset(
 
 _OURS = "seatrial"
 
+#: Source: packaging.python.org/specifications/name-normalization; longer names than 100 there are none.
+_PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_]{0,98}[A-Za-z0-9])?")
+
 
 def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> tuple[str, ...]:
     """Packages that provide these top-level names, sorted; neither standard modules nor the project's own.
 
-    A name without a row in the table is taken to be its own package's.
+    A name without a row in the table is taken to be its own package's, unless no package can be called so,
+    as ``_C`` and ``é``.
 
     Args:
         local_roots: folders whose modules and packages belong to the project.
@@ -68,6 +75,7 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
         if name not in sys.stdlib_module_names
         and name not in _STANDARD_SOMEWHERE
         and name != _OURS
-        and not any((root / f"{name}.py").is_file() or (root / name).is_dir() for root in roots)
+        and _PACKAGE.fullmatch(name)
+        and not any(is_file(root / f"{name}.py") or is_folder(root / name) for root in roots)
     )
     return tuple(sorted({PACKAGE_OF_IMPORT.get(name, name.replace("_", "-")) for name in foreign}, key=str.lower))

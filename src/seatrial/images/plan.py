@@ -40,9 +40,13 @@ from seatrial.job.model import Flavour, ImageOptions, Job
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.stack.machine import Machine, parse_target
 from seatrial.stack.resolve import Stack
+from seatrial.system.project_files import read_bytes
 
 #: Three times what torch 2.13 for CUDA 13.0 and its packages are as wheels (2.76 GB), and room.
 _MOST_WHEEL_BYTES = 10_000_000_000
+
+#: All authorities that Debian trusts are 220,000 bytes.
+_MAX_BUNDLE_BYTES = 20_000_000
 
 
 def plan_image(
@@ -297,7 +301,11 @@ def _wheels(job: Job) -> tuple[Path, ...]:
 def _ca_bundle(job: Job) -> Path:
     """The certificate bundle's absolute path; it is named relative to the project."""
     path = job.project / (job.image.ca_bundle or "")
-    if not path.is_file() or b"-----BEGIN CERTIFICATE-----" not in path.read_bytes():
+    try:
+        data = read_bytes(path, inside=None, limit_bytes=_MAX_BUNDLE_BYTES)
+    except ConfigError:  # a folder, a device, or nothing at all
+        data = b""
+    if b"-----BEGIN CERTIFICATE-----" not in data:
         raise ConfigError(
             f"seatrial.toml: image.ca_bundle: {path} is no PEM file of certificates",
             run=f"openssl x509 -in {path} -noout -subject",

@@ -14,12 +14,15 @@ from seatrial.images.pyproject import locked_versions, pyproject_requirements, r
 from seatrial.images.requirements import Requirements, canonical_name, read_requirements
 from seatrial.images.setup_py import read_setup
 from seatrial.job.plan import Choice
+from seatrial.system.project_files import is_there, read_sources
 
 #: Written by ``seatrial build --lock``: every package of the image at its version.
 LOCK = "seatrial.lock"
 
 #: transformers and peft load these by themselves when a script asks for it; no import statement says so.
 _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
+
+_MOST_SOURCE_BYTES = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -54,15 +57,15 @@ def project_needs(project: Path, imports: frozenset[str], script_dir: Path) -> N
     needs = _from_files(project, packages)
     if needs is None:
         needs = Needs(Requirements(lines=packages), "the imports", "no file lists any package: taken from the imports")
-    extra = _implied(needs.requirements, imports, script_dir)
+    extra = _implied(needs.requirements, script_dir, project)
     return _locked(Needs(needs.requirements + extra, needs.source, needs.reason, needs.python), project)
 
 
 def _from_files(project: Path, packages: tuple[str, ...]) -> Needs | None:
     python = requires_python(project / "pyproject.toml")
-    if (file := project / "requirements.txt").is_file():
+    if is_there(file := project / "requirements.txt"):
         return Needs(read_requirements(file, project), "requirements.txt", "requirements.txt is there", python)
-    if (file := project / "pyproject.toml").is_file():
+    if is_there(file := project / "pyproject.toml"):
         listed = pyproject_requirements(file, packages)
         if listed is not None:
             reason = "[project] of pyproject.toml lists them"
@@ -70,12 +73,12 @@ def _from_files(project: Path, packages: tuple[str, ...]) -> Needs | None:
             if locked:
                 reason += f"; uv.lock fixes {len(locked)} versions"
             return Needs(Requirements(lines=listed, constraints=locked), "pyproject.toml", reason, python)
-    if (file := project / "setup.py").is_file() and (setup := read_setup(file)) is not None:
+    if is_there(file := project / "setup.py") and (setup := read_setup(file)) is not None:
         return Needs(
             Requirements(lines=setup.lines), "setup.py", "install_requires of setup.py lists them", setup.python
         )
     for name in ("environment.yml", "environment.yaml"):
-        if (file := project / name).is_file():
+        if is_there(file := project / name):
             environment = read_environment(file)
             have = {canonical_name(line) for line in environment.lines}
             more = tuple(package for package in packages if canonical_name(package) not in have)
@@ -84,25 +87,25 @@ def _from_files(project: Path, packages: tuple[str, ...]) -> Needs | None:
     return None
 
 
-def _implied(found: Requirements, imports: frozenset[str], script_dir: Path) -> Requirements:
+def _implied(found: Requirements, script_dir: Path, project: Path) -> Requirements:
     """Packages that no import names, though the imported ones ask for them: accelerate, bitsandbytes."""
     have = {canonical_name(line) for line in found.lines}
     lines = []
     if "transformers" in have and "accelerate" not in have:
         lines.append("accelerate")  # Trainer and device_map refuse to work without it
-    if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir):
+    if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
     return Requirements(lines=tuple(lines))
 
 
-def _quantises(script_dir: Path) -> bool:
+def _quantises(script_dir: Path, project: Path) -> bool:
     scripts = sorted(script_dir.glob("*.py"))[:200]
-    return any(_QUANTISED.search(path.read_text(encoding="utf-8", errors="replace")) for path in scripts)
+    return any(map(_QUANTISED.search, read_sources(scripts, project, _MOST_SOURCE_BYTES)))
 
 
 def _locked(needs: Needs, project: Path) -> Needs:
     file = project / LOCK
-    if not file.is_file():
+    if not is_there(file):
         return needs
     locked = read_requirements(file, project)
     requirements = needs.requirements + Requirements(constraints=locked.lines)

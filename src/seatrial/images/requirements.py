@@ -6,29 +6,41 @@ Format: https://pip.pypa.io/en/stable/reference/requirements-file-format/
 from __future__ import annotations
 
 import codecs
+import os
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
+from seatrial.system.project_files import is_there, read_bytes
+from seatrial.system.shown import shown
 
-_COMMENT = re.compile(r"(^|\s+)#.*$")
+_COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
 _URL = re.compile(r"^(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://")
 _LOGIN_IN_URL = re.compile(r"https?://[^/\s@]+@")
-_OWN_OPTION = re.compile(r"\s+--?[a-z]")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_OWN_OPTION = re.compile(r"\s--?[a-z]")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2")
+
+_EXAMPLE = "write it like name>=1.2 (https://packaging.python.org/specifications/dependency-specifiers/)"
 
 #: Options of a line of their own that are passed on as they stand.
 _PASSED_ON = {
     "-i", "--index-url", "--extra-index-url", "--trusted-host", "--no-index", "--pre", "--prefer-binary",
     "--no-binary", "--only-binary", "--require-hashes", "--use-feature",
 }  # fmt: skip
+#: Requirements of one project; an image of a thousand packages is 20 GB.
+MOST_LINES = 2000
+#: Characters of one requirement without its options, and files that one includes.
+_MOST_CHARACTERS, _MOST_FILES = 2000, 100
+
 _INDEX_OPTIONS = ("-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links")
 
 
@@ -73,14 +85,21 @@ class _Reader:
     lines: list[str] = field(default_factory=list)
     constraints: list[str] = field(default_factory=list)
     options: list[str] = field(default_factory=list)
-    seen: set[Path] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
 
     def read(self, path: Path, into: list[str]) -> None:
-        if path.resolve() in self.seen:
+        real = os.path.realpath(path)  # Path.resolve() raises for a link to itself
+        if real in self.seen:
             return
-        self.seen.add(path.resolve())
-        for number, line in _logical_lines(path):
+        self.seen.add(real)
+        if len(self.seen) > _MOST_FILES:
+            raise ConfigError(f"{_shown(path, self.root)}: more than {_MOST_FILES} files include each other", run="ls")
+        for number, line in _logical_lines(path, self.root):
             place = f"{_shown(path, self.root)}:{number}"
+            if len(self.lines) + len(self.constraints) + len(self.options) >= MOST_LINES:
+                raise ConfigError(
+                    f"{place}: more than {MOST_LINES} lines, more than any image holds", run=f"wc -l {path}"
+                )
             _refuse_what_the_build_cannot_know(line, place)
             if line.startswith("-"):
                 self._option(line, place, path, into)
@@ -92,7 +111,7 @@ class _Reader:
         value = value.strip()
         if name in ("-r", "--requirement", "-c", "--constraint"):
             included = path.parent / value
-            if not included.is_file():
+            if not is_there(included):
                 raise ConfigError(f"{place}: {value} is not there", run=f"ls {included.parent}")
             self.read(included, into if name in ("-r", "--requirement") else self.constraints)
         elif name in ("-e", "--editable"):
@@ -121,23 +140,30 @@ def read_requirements(path: Path, root: Path) -> Requirements:
 def checked_requirement(text: str, place: str) -> str:
     """``text`` if it is a requirement that the build can meet. Raises ConfigError that begins with ``place``."""
     requirement = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
+    if _CONTROL.search(text):  # a line break would begin a line of pip's own options
+        raise ConfigError(f"{place}: {shown(text)} is not one line of text", run="write a requirement a line")
     if _URL.match(requirement):
         return text
     if requirement.startswith((".", "/", "~")) or (requirement.endswith(_ARCHIVES) and "@" not in requirement):
         raise _not_in_the_image(place, text)
     try:
+        if len(requirement) > _MOST_CHARACTERS:
+            raise InvalidRequirement("it is too long")
         Requirement(requirement)
-    except InvalidRequirement as error:
+    except RecursionError:
+        raise ConfigError(f"{place}: {shown(requirement)} is nested too deep", run=_EXAMPLE) from None
+    except ValueError as error:  # InvalidRequirement is one; so is a version of thousands of digits
         reason = str(error).splitlines()[0].rstrip(".:")
         hint = "one = where == is meant" if re.search(r"\w\s*=\s*[\w.]", requirement) else None
         raise ConfigError(
-            f"{place}: {requirement!r} is not a requirement: {reason}",
+            f"{place}: {shown(requirement)} is not a requirement: {reason}",
             cause=hint,
-            run="write it like name>=1.2 (https://packaging.python.org/specifications/dependency-specifiers/)",
+            run=_EXAMPLE,
         ) from error
     return text
 
 
+@lru_cache(maxsize=2 * MOST_LINES)
 def parsed(line: str) -> Requirement | None:
     """The requirement on a checked line, or None for a bare URL."""
     text = _OWN_OPTION.split(line, maxsplit=1)[0].strip()
@@ -150,25 +176,26 @@ def canonical_name(line: str) -> str | None:
     return canonicalize_name(requirement.name) if requirement else None
 
 
-def _logical_lines(path: Path) -> Iterator[tuple[int, str]]:
+def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:
     """(number of the first line, text) without comments and blanks, continued lines joined."""
-    begun, start = "", 0
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    begun: list[str] = []
+    start = 0
+    for number, line in enumerate(_text(path, root).splitlines(), 1):
         start = start if begun else number
         if line.endswith("\\") and not line.lstrip().startswith("#"):
-            begun += line[:-1] + " "
+            begun.append(line[:-1])
             continue
-        text = " ".join(_COMMENT.sub("", begun + line).split())
-        begun = ""
+        text = " ".join(_COMMENT.sub("", " ".join([*begun, line])).split())
+        begun = []
         if text:
             yield start, text
-    if begun.strip():
-        yield start, " ".join(begun.split())
+    if text := " ".join(" ".join(begun).split()):
+        yield start, text
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, root: Path) -> str:
     """The file as text. Windows shells redirect ``pip freeze`` as UTF-16, and pip reads that too."""
-    data = path.read_bytes()
+    data = read_bytes(path, inside=root)
     wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         return data.decode("utf-16" if wide else "utf-8-sig")
@@ -191,7 +218,7 @@ def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:
 
 def _not_in_the_image(place: str, line: str) -> ConfigError:
     return ConfigError(
-        f"{place}: {line!r} installs from a folder that is not in the image",
+        f"{place}: {shown(line)} installs from a folder that is not in the image",
         cause="the project is mounted at /workspace when it runs, not copied into the image",
         run="leave the line out, and add PYTHONPATH=/workspace/src to [env] for a src layout",
     )

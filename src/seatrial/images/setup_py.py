@@ -10,7 +10,9 @@ from packaging.specifiers import SpecifierSet
 
 from seatrial.errors import ConfigError
 from seatrial.images.pyproject import python_specifier
-from seatrial.images.requirements import checked_requirement
+from seatrial.images.requirements import MOST_LINES, checked_requirement
+from seatrial.system.project_files import read_bytes
+from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,12 @@ class Setup:
 def read_setup(file: Path) -> Setup | None:
     """The file's requirements, or None when it lists none literally. Raises ConfigError naming ``file:line``."""
     try:
-        tree = ast.parse(file.read_bytes(), filename=file.name)
-    except SyntaxError as error:
-        raise ConfigError(f"setup.py:{error.lineno or 1}: {error.msg}", run=f"python3 -m py_compile {file}") from error
+        source = read_bytes(file, inside=file.parent, limit_bytes=MAX_BYTES)
+        if marks(source) > MOST_MARKS:
+            raise UnreadableSourceError(f"setup.py is too long to be read: {len(source) / 1e6:.3g} MB")
+        tree = parse_source(source, file.name)
+    except UnreadableSourceError as error:
+        raise ConfigError(str(error), run=f"python3 -m py_compile {file}") from error
     lists = {
         target.id: node.value
         for node in tree.body
@@ -42,6 +47,8 @@ def read_setup(file: Path) -> Setup | None:
                 listed = lists.get(listed.id)
             if not isinstance(listed, ast.List | ast.Tuple):
                 return None
+            if len(listed.elts) > MOST_LINES:
+                raise ConfigError(f"setup.py:{listed.lineno}: more packages than any image holds", run=f"wc -l {file}")
             texts = [(item.value, item.lineno) for item in listed.elts if isinstance(item, ast.Constant)]
             lines = tuple(checked_requirement(str(text), f"setup.py:{line}") for text, line in texts)
             wanted = given.get("python_requires")

@@ -16,6 +16,7 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.stack.machine import Machine
 from seatrial.stack.resolve import Stack
+from seatrial.system.project_files import read_sources
 
 _PACKAGE = Path(seatrial.__file__).parent
 _ROOM = Path("images") / "slimming"
@@ -37,7 +38,7 @@ _SIGNS: dict[str, re.Pattern[str]] = {
     "compile": re.compile(r"triton|xformers|flash_attn|unsloth|liger|deepspeed|bitsandbytes|flex_attention"),
 }
 
-_MOST_FILES = 500
+_MOST_FILES, _MOST_SOURCE_BYTES = 500, 50_000_000
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def slimming_for(job: Job, stack: Stack, machine: Machine | None, *, compiles: b
 
 def _used(job: Job) -> Iterator[str]:
     """Features whose signs stand in the project's source, or in a recipe's."""
-    texts = [path.read_text(encoding="utf-8", errors="replace") for path in _sources(job)]
+    inside = _PACKAGE if job.target.kind == "recipe" else job.project
+    texts = list(read_sources(_sources(job), inside, _MOST_SOURCE_BYTES))
     for feature, signs in _SIGNS.items():
         if any(signs.search(text) for text in texts):
             yield feature

@@ -26,9 +26,11 @@ from pydantic import WithJsonSchema as Schema
 from seatrial.errors import UsageError
 from seatrial.job import units
 from seatrial.job.cluster import Toleration, Volume
+from seatrial.system.shown import shown
 
 #: DNS-1123 subdomain: kubernetes.io/docs/concepts/overview/working-with-objects/names.
 _OBJECT = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+_WHOLE = re.compile(r"[0-9]{1,9}")
 _VOLUME = re.compile(r"^(pvc:|hostpath:|emptydir$)")
 _TOLERATION = re.compile(r"^([^=:\s]+)(?:=([^:\s]*))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?$")
 
@@ -37,7 +39,7 @@ def parse_volume(text: Any) -> Volume:
     """``pvc:NAME[/FOLDER]``, ``hostpath:/FOLDER`` or ``emptydir``. Raises ValueError."""
     if isinstance(text, Volume):
         return text
-    kind, _, value = str(text).partition(":")
+    kind, _, value = text.partition(":") if isinstance(text, str) else ("", "", "")
     if kind == "emptydir" and not value:
         return Volume(kind="emptydir")
     if kind == "hostpath" and value.startswith("/") and ".." not in value.split("/"):
@@ -46,46 +48,56 @@ def parse_volume(text: Any) -> Volume:
         name, _, path = value.partition("/")
         if re.fullmatch(_OBJECT, name) and ".." not in path.split("/"):
             return Volume(kind="pvc", value=name, path=path.strip("/"))
-    raise ValueError(f"expected pvc:NAME[/FOLDER], hostpath:/FOLDER or emptydir, got {text!r}")
+    raise ValueError(f"expected pvc:NAME[/FOLDER], hostpath:/FOLDER or emptydir, got {shown(text)}")
 
 
 def parse_toleration(text: Any) -> Toleration:
     """``KEY[=VALUE][:EFFECT]``. Raises ValueError."""
     if isinstance(text, Toleration):
         return text
-    match = _TOLERATION.match(str(text))
+    match = _TOLERATION.match(text) if isinstance(text, str) else None
     if match is None:
-        raise ValueError(f'expected KEY[=VALUE][:EFFECT] such as "nvidia.com/gpu:NoSchedule", got {text!r}')
+        raise ValueError(f'expected KEY[=VALUE][:EFFECT] such as "nvidia.com/gpu:NoSchedule", got {shown(text)}')
     return Toleration(key=match[1], value=match[2], effect=match[3])  # type: ignore[arg-type]  # the pattern's words
 
 
 def parse_nodes(value: Any) -> int | tuple[str, ...]:
     """A count, or the hosts of a run without a cluster: ``2`` or ``host1,host2``. Raises ValueError."""
-    text = str(value)
     if isinstance(value, tuple):
         return value
-    if text.isdigit() and int(text) >= 1 and not isinstance(value, bool):
+    text = _digits_or_text(value)
+    if _WHOLE.fullmatch(text) and int(text) >= 1:
         return int(text)
     hosts = tuple(word.strip() for word in text.split(",")) if isinstance(value, str) else ()
     if hosts and all(re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.:_-]*[A-Za-z0-9])?", host) for host in hosts):
         if len(set(hosts)) < len(hosts):
-            raise ValueError(f"a host is named twice in {value!r}")
-        if not text.lstrip("-").isdigit():
+            raise ValueError(f"a host is named twice in {shown(value)}")
+        if not text.lstrip("-").isdecimal():
             return hosts
-    raise ValueError(f"expected a number of nodes, or hosts such as host1,host2; got {value!r}")
+    raise ValueError(f"expected a number of nodes, or hosts such as host1,host2; got {shown(value)}")
+
+
+def _digits_or_text(value: Any) -> str:
+    """Flags are text; "" for what is neither text nor a small whole number."""
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9 else ""
 
 
 def _whole(least: int) -> Any:
     def read(value: Any) -> int:
-        if not isinstance(value, bool) and re.fullmatch(r"\d+", str(value)) and int(value) >= least:
-            return int(value)
-        raise ValueError(f"expected a whole number from {least}, got {value!r}")
+        text = _digits_or_text(value)
+        if _WHOLE.fullmatch(text) and int(text) >= least:
+            return int(text)
+        raise ValueError(f"expected a whole number from {least}, got {shown(value)}")
 
     return read
 
 
 def _seconds(value: Any) -> int:
     try:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise UsageError(f"expected a duration, got {shown(value)}")
         return int(units.parse_seconds(str(value)))
     except UsageError as error:
         raise ValueError(error.message) from None
@@ -94,7 +106,7 @@ def _seconds(value: Any) -> int:
 def _object_name(value: Any) -> str:
     if isinstance(value, str) and re.fullmatch(_OBJECT, value):
         return value
-    raise ValueError(f"expected a name of Kubernetes (lower-case letters, digits, - and .), got {value!r}")
+    raise ValueError(f"expected a name of Kubernetes (lower-case letters, digits, - and .), got {shown(value)}")
 
 
 _TEXT: dict[str, Any] = {"type": "string"}

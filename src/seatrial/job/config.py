@@ -36,12 +36,13 @@ In pyproject.toml the same keys stand under ``[tool.seatrial]``. Relative paths 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationInfo
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.errors import UsageError
@@ -49,9 +50,16 @@ from seatrial.job import units
 from seatrial.job.cluster_config import KubernetesTable, Nodes, Restarts
 from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import BackendName, DataMount, Flavour, Launcher, SlimLevel
+from seatrial.system.shown import shown
 
 _CONDITION = r"(>=|<=|==|>|<)\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+#: Names of images: what begins with a dash would be an option of the engine's.
+_IMAGE = r"[A-Za-z0-9\[][A-Za-z0-9._/:@+\[\]-]*"
+#: Source: Debian Policy, 5.6.1 and 5.6.12; with an architecture and a version as apt-get takes them.
+_PACKAGE = r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~-]+)?"
+#: It stands in a command of the build.
+_URL = r"[a-z]+://[^\s\"'`$;&|<>\\]+"
 #: Container names: docs.docker.com/reference/cli/docker/container/run; 63 because it is the hostname too (RFC 1123).
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
@@ -61,7 +69,7 @@ def _reads(parse: Callable[[str], Any], what: str) -> Callable[[Any], Any]:
 
     def read(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise ValueError(f"expected {what}, got {value!r}")
+            raise ValueError(f"expected {what}, got {shown(value)}")
         try:
             return parse(str(value))
         except UsageError as error:
@@ -84,7 +92,7 @@ def _number(value: Any) -> float:
         if not 0 < number < float("inf"):
             raise ValueError
     except (ValueError, OverflowError):
-        raise ValueError(f"expected a number above zero, got {value!r}") from None
+        raise ValueError(f"expected a number above zero, got {shown(value)}") from None
     return number
 
 
@@ -96,7 +104,9 @@ def _percent(value: Any) -> float | None:
         if number > 100:
             raise ValueError
     except ValueError:
-        raise ValueError(f"expected a percentage above 0 up to 100, or false for not judged; got {value!r}") from None
+        raise ValueError(
+            f"expected a percentage above 0 up to 100, or false for not judged; got {shown(value)}"
+        ) from None
     return number
 
 
@@ -107,7 +117,7 @@ def _or_false(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _matching(pattern: str, what: str) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise ValueError(f"expected {what}, got {value!r}")
+            raise ValueError(f"expected {what}, got {shown(value)}")
         return value
 
     return check
@@ -116,17 +126,17 @@ def _matching(pattern: str, what: str) -> Callable[[Any], str]:
 def _path(value: Any, info: ValidationInfo) -> Path:
     """An absolute path. Relative ones count from the folder in the validation context."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
-        raise ValueError(f"expected a path, got {value!r}")
+        raise ValueError(f"expected a path, got {shown(value)}")
     path = Path(value)
     if path.parts[:1] == ("~",):
-        path = Path.home().joinpath(*path.parts[1:])
+        path = Path(os.path.expanduser("~")).joinpath(*path.parts[1:])  # noqa: PTH111  home() raises where there is none
     assert info.context is not None
     path = info.context["base"] / path
     try:
         path.exists()
     except (OSError, ValueError) as error:  # a name too long, a folder that may not be entered, a lone surrogate
         reason = getattr(error, "strerror", None) or "not a file name"
-        raise ValueError(f"{value!r} cannot be used as a path: {reason}") from None
+        raise ValueError(f"{shown(value)} cannot be used as a path: {reason}") from None
     return Path(path)
 
 
@@ -145,7 +155,7 @@ def _mount(value: Any, info: ValidationInfo) -> str:
     """``SOURCE:TARGET[:ro|rw]`` with the source made absolute."""
     parts = value.split(":") if isinstance(value, str) else []
     if len(parts) not in (2, 3) or not parts[1].startswith("/") or parts[2:] not in ([], ["ro"], ["rw"]):
-        raise ValueError(f"expected SOURCE:/TARGET[:ro|rw], got {value!r}")
+        raise ValueError(f"expected SOURCE:/TARGET[:ro|rw], got {shown(value)}")
     return ":".join([str(_path(parts[0], info)), *parts[1:]])
 
 
@@ -215,6 +225,16 @@ Webhook = Annotated[
     BeforeValidator(_matching(r"https?://[^\s/]+\S*", "an http or https URL")),
     Schema({**_TEXT, "pattern": "^https?://"}),
 ]
+Image = Annotated[
+    str, AfterValidator(_matching(_IMAGE, "an image's name")), Schema({**_TEXT, "pattern": f"^{_IMAGE}$"})
+]
+DebianPackage = Annotated[
+    str, AfterValidator(_matching(_PACKAGE, "a Debian package's name")), Schema({**_TEXT, "pattern": f"^{_PACKAGE}$"})
+]
+Mirror = Annotated[str, AfterValidator(_matching(_URL, "a URL")), Schema({**_TEXT, "pattern": f"^{_URL}$"})]
+Line = Annotated[
+    str, AfterValidator(_matching(r"[^\x00-\x1f\x7f]+", "one line of text")), Schema({**_TEXT, "minLength": 1})
+]
 Globs = Annotated[
     list[str],
     BeforeValidator(_list_of_one),
@@ -229,18 +249,18 @@ class _Table(BaseModel):
 class ImageTable(_Table):
     """How the image is made."""
 
-    base: str = Field(default="python:3.11-slim-bookworm", description="Image that the build starts from.")
-    ready: str | None = Field(default=None, description="A finished image to run as it is; nothing is built then.")
+    base: Image = Field(default="python:3.11-slim-bookworm", description="Image that the build starts from.")
+    ready: Image | None = Field(default=None, description="A finished image to run as it is; nothing is built then.")
     python: str | None = Field(default=None, description="Interpreter in a ready image, if not in a usual place.")
     ca_bundle: PathLike | None = Field(default=None, description="PEM file of certificate authorities for the build.")
-    index_url: str | None = Field(default=None, description="Package index for pip; kept out of the image.")
+    index_url: Line | None = Field(default=None, description="Package index for pip; kept out of the image.")
     find_links: FolderOrUrl | None = Field(default=None, description="Folder or URL of wheels for pip.")
     build_network: Literal["default", "host", "none"] = Field(default="default", description="Network of the build.")
-    requirements: list[str] = Field(default=[], description="Packages for pip beside what the project names.")
-    system_packages: list[str] = Field(default=[], description="Debian packages needed at run time.")
+    requirements: list[Line] = Field(default=[], description="Packages for pip beside what the project names.")
+    system_packages: list[DebianPackage] = Field(default=[], description="Debian packages needed at run time.")
     target: str | None = Field(default=None, description="Machine to build for: h100, or driver=535.129,gpu=A4000.")
     flavour: Flavour | None = Field(default=None, description="Kind of nvidia/cuda base; slim Python by default.")
-    torch_index: str | None = Field(default=None, description="Mirror of https://download.pytorch.org/whl.")
+    torch_index: Mirror | None = Field(default=None, description="Mirror of https://download.pytorch.org/whl.")
     slim: SlimLevel = Field(default="none", description="How much is left out: docs/images.md.")
     max_size: Size | None = Field(default=None, description="Largest image that seatrial build accepts, on disk.")
     max_compressed: Size | None = Field(default=None, description="The same, as compressed layers.")

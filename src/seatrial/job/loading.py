@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +24,9 @@ from seatrial.job.cluster_config import KubernetesTable, volumes_apart
 from seatrial.job.config import ConfigFile, CriteriaTable, ImageTable, WatchTable
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
 from seatrial.job.target import resolve_target
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from seatrial.system.project_files import is_there
+from seatrial.system.shown import shown
+from seatrial.system.toml_file import read_toml
 
 _TABLES: dict[str, type[BaseModel]] = {
     "": ConfigFile,
@@ -47,6 +44,9 @@ _EXPECTED = {
     "model_type": "expected a table",
     "string_type": "expected text",
 }
+
+#: Mistakes of one file that are told at once.
+_MOST_PROBLEMS = 8
 
 #: Keys of the file whose flag is spelled otherwise.
 _FLAGS = {
@@ -100,11 +100,12 @@ class _Source:
     def read(self) -> dict[str, Any]:
         """The keys that are set, validated, with absolute paths."""
         if not isinstance(self.table, dict):
-            raise ConfigError(f"{self.where.rstrip('.')}: expected a table, got {self.table!r}", run=self.run)
+            raise ConfigError(f"{self.where.rstrip('.')}: expected a table, got {shown(self.table)}", run=self.run)
         try:
             config = ConfigFile.model_validate(volumes_apart(self.table), context={"base": self.base})
         except ValidationError as error:
-            messages = [self._message(detail) for detail in error.errors(include_url=False)]
+            details = error.errors(include_url=False)[:_MOST_PROBLEMS]
+            messages = [self._message(detail) for detail in details]
             also = "also: " + "; ".join(messages[1:]) if messages[1:] else None
             raise ConfigError(messages[0], cause=also, run=self.run) from None
         return config.model_dump(exclude_unset=True)
@@ -128,7 +129,7 @@ class _Source:
         problem = detail["msg"].removeprefix("Value error, ")
         if detail["type"] != "value_error":
             expected = _EXPECTED.get(detail["type"]) or problem.replace("Input should be", "expected")
-            problem = f"{expected}, got {detail['input']!r}"
+            problem = f"{expected}, got {shown(detail['input'])}"
         return f"{self._key(key)}: {problem}{hint}"
 
 
@@ -136,8 +137,8 @@ def _file_source(project: Path) -> _Source:
     """seatrial.toml or the table in pyproject.toml; both at once would leave it to chance which one counts."""
     own, shared = project / "seatrial.toml", project / "pyproject.toml"
     edit = "${EDITOR:-vi} "
-    own_table = _toml(own) if own.exists() else None
-    tool = _toml(shared).get("tool") if shared.exists() else None
+    own_table = read_toml(own, inside=project) if is_there(own) else None
+    tool = read_toml(shared, inside=project).get("tool") if is_there(shared) else None
     shared_table = tool.get("seatrial") if isinstance(tool, dict) else None
     if own_table is not None and shared_table is not None:
         raise ConfigError(
@@ -147,21 +148,6 @@ def _file_source(project: Path) -> _Source:
     if shared_table is not None:
         return _Source("pyproject.toml: tool.seatrial.", edit + shlex.quote(str(shared)), project, shared_table)
     return _Source("seatrial.toml: ", edit + shlex.quote(str(own)), project, own_table or {})
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        table: dict[str, Any] = tomllib.loads(path.read_bytes().decode("utf-8"))
-        return table
-    except tomllib.TOMLDecodeError as error:
-        problem = str(error)
-    except UnicodeDecodeError as error:
-        problem = f"not UTF-8 at byte {error.start}"
-    except RecursionError:
-        problem = "nested too deep"
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-    raise ConfigError(f"{path.name}: {problem}", run=f"${{EDITOR:-vi}} {shlex.quote(str(path))}")
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:

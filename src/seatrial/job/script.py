@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import shlex
 import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,8 @@ from pathlib import Path
 import seatrial
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
+from seatrial.system.project_files import read_bytes
+from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 
 #: Top-level module → the framework it stands for. The frameworks themselves are looked for first.
 FRAMEWORKS = ("torch", "tensorflow", "jax")
@@ -43,8 +44,16 @@ _TORCHRUN_NAMES = {
 #: Signs of a script that starts its own ranks: under torchrun each rank would start a whole world again.
 _SPAWNS = {"spawn", "start_processes", "Process"}
 
+#: Reading ends there: it is for hints, and what a plan waits for.
 _MAX_FILES = 500
-_MAX_FILE_BYTES = 1_000_000
+_MOST_MARKS, _MOST_BYTES = 2 * MOST_MARKS, 10 * MAX_BYTES
+_MOST_NAMES = 2_000
+#: Parts of a dotted name that are looked at.
+_MOST_PARTS = 20
+#: Kinds of nodes that can be a sign of something; most are not.
+_TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Import, ast.ImportFrom)
+#: Names of one ``from x import …`` that are looked for as files.
+_MOST_ALIASES = 200
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,7 @@ def script_facts(target: Target, project: Path) -> ScriptFacts:
     if start is None:
         return ScriptFacts()
     roots = [project, project / "src"] if target.kind == "module" else [start.parent, project]
-    reader = _Reader(project, roots)
+    reader = _Reader(project, roots, start.parent if target.kind == "recipe" else project)
     reader.read_all(start)
     return reader.facts()
 
@@ -111,20 +120,39 @@ def find_module(name: str, roots: list[Path], *, main: bool = False) -> Path | N
     for root in roots:
         base = root.joinpath(*name.split("."))
         for file in (base.with_name(base.name + ".py"), base / ("__main__.py" if main else "__init__.py")):
-            if file.is_file():
+            if is_file(file):
                 return file
     return None
+
+
+def is_file(path: Path) -> bool:
+    """There is a file of this name, wherever links lead."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long, a null byte: no file has it
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """There is a folder of this name, wherever links lead."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 class _Reader:
     """Walks from the script through the project's modules and notes what it sees, first sight first."""
 
-    def __init__(self, project: Path, roots: list[Path]) -> None:
+    def __init__(self, project: Path, roots: list[Path], inside: Path) -> None:
         self.project = project
+        self.inside = inside  # nothing is read elsewhere, wherever an import points
         self.roots = roots
         self.files: dict[Path, str] = {}
         self.imports: dict[str, None] = {}
         self.seen: dict[str, str] = {}
+        self.bytes_left, self.marks_left = _MOST_BYTES, _MOST_MARKS
+        self.followed: set[tuple[str, tuple[Path, ...]]] = set()
 
     def read_all(self, start: Path) -> None:
         pending = [start]
@@ -136,40 +164,50 @@ class _Reader:
             tree = self._parse(path, required=path == start)
             if tree is not None:
                 for node in ast.walk(tree):
-                    self._note(node, self.files[path])
-                    pending += self._follow(node, path)
+                    if isinstance(node, _TELLING):
+                        self._note(node, self.files[path])
+                    if isinstance(node, ast.Import | ast.ImportFrom) and len(self.followed) < _MOST_NAMES:
+                        pending += self._follow(node, path)
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self.project)) if path.is_relative_to(self.project) else path.name
 
     def _parse(self, path: Path, *, required: bool) -> ast.Module | None:
-        """The file's tree. A module that does not parse may never be imported: only the script itself must."""
-        shown = self.files[path]
+        """The file's tree; None of one that is too long, which then shows nothing.
+
+        A module that does not parse may never be imported: only the script itself must.
+        """
         try:
-            if path.stat().st_size > _MAX_FILE_BYTES:
+            if is_file(path) and path.stat().st_size > min(MAX_BYTES, self.bytes_left):
                 return None
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # e.g. of invalid escapes: the script's own affair
-                return ast.parse(path.read_bytes(), filename=shown)
-        except SyntaxError as error:
-            problem = f"{shown}:{error.lineno or 1}: {error.msg}"
-        except ValueError:  # null bytes, before Python 3.12
-            problem = f"{shown}:1: not Python source"
-        except OSError as error:
-            problem = f"{shown} cannot be read: {error.strerror}"
-        if required:
-            python = f"{sys.version_info.major}.{sys.version_info.minor}"
-            cause = f"read as Python {python}, which seatrial runs on; a newer grammar needs a newer one"
-            raise TargetError(problem, cause=cause, run=f"python3 -m py_compile {shlex.quote(str(path))}")
+            source = read_bytes(path, inside=self.inside, limit_bytes=MAX_BYTES, refusal=TargetError)
+            self.bytes_left -= len(source)
+            if (count := marks(source)) > min(MOST_MARKS, self.marks_left):
+                return None
+            self.marks_left -= count
+            return parse_source(source, self.files[path])
+        except TargetError:
+            if required:
+                raise
+        except UnreadableSourceError as error:
+            if required:
+                python = f"{sys.version_info.major}.{sys.version_info.minor}"
+                cause = f"read as Python {python}, which seatrial runs on; a newer grammar needs a newer one"
+                cause = cause if error.grammar else "it is read for its imports, and how it uses GPUs; never run here"
+                run = f"python3 -m py_compile {shlex.quote(str(path))}"
+                raise TargetError(str(error), cause=cause, run=run) from None
         return None
 
     def _follow(self, node: ast.AST, path: Path) -> Iterator[Path]:
         """Files of the project that an import names; other imports are noted by their top-level name."""
         for name, roots in _imported(node, path, self.roots):
-            parts = name.split(".")
+            if (name, tuple(roots)) in self.followed or len(self.followed) >= _MOST_NAMES:
+                continue
+            self.followed.add((name, tuple(roots)))
+            parts = name.split(".", _MOST_PARTS)[:_MOST_PARTS]
             local = [find_module(".".join(parts[: end + 1]), roots) for end in range(len(parts))]
             yield from (file for file in local if file is not None)
-            namespace_package = any(root.joinpath(parts[0]).is_dir() and local[-1] for root in roots)
+            namespace_package = local[-1] is not None and any(is_folder(root / parts[0]) for root in roots)
             if roots is self.roots and local[0] is None and not namespace_package:
                 self._import(parts[0])
 
@@ -216,7 +254,7 @@ def _imported(node: ast.AST, path: Path, roots: list[Path]) -> Iterator[tuple[st
         prefix = node.module or ""
         if prefix:
             yield prefix, roots
-        for alias in node.names:
+        for alias in node.names[:_MOST_ALIASES]:
             submodule = f"{prefix}.{alias.name}".lstrip(".")
             if find_module(submodule, roots):
                 yield submodule, roots
@@ -255,7 +293,7 @@ def _signs(node: ast.AST) -> Iterator[tuple[str, str]]:
 def _dotted(node: ast.AST) -> str:
     """``a.b.c`` of a chain of names, "" where it starts from anything else but keeps the last names."""
     parts: list[str] = []
-    while isinstance(node, ast.Attribute):
+    while isinstance(node, ast.Attribute) and len(parts) < _MOST_PARTS:
         parts.append(node.attr)
         node = node.value
     if isinstance(node, ast.Name):

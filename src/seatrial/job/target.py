@@ -10,7 +10,7 @@ from pathlib import Path
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
-from seatrial.job.script import find_module
+from seatrial.job.script import find_module, is_file, is_folder
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -36,7 +36,7 @@ def resolve_target(
     """
     if module is not None:
         return _module_target(module, words, project)
-    if words and _is_file(project / words[0]):
+    if words and is_file(project / words[0]):
         return Target(kind="script", value=_script(words[0], project), args=tuple(words[1:]))
     if words and words[0] in recipes:
         return Target(kind="recipe", value=words[0], args=tuple(words[1:]))
@@ -51,13 +51,6 @@ def resolve_target(
     raise _not_there(words[0], project, recipes)
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name too long, a null byte: no file has it
-        return False
-
-
 def _is_path_like(word: str, project: Path) -> bool:
     """``train.py`` beside ``--image``: a script that is missing here, unless it is absolute (inside the image)."""
     return not word.startswith("/") or Path(word).is_relative_to(project)
@@ -69,7 +62,7 @@ def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
         raise TargetError(f"-m {module}: no module name", run="seatrial run -m package.module …")
     roots = [project, project / "src"]
     top = module.split(".")[0]
-    ours = any((root / top).is_dir() or (root / f"{top}.py").is_file() for root in roots)
+    ours = any(is_folder(root / top) or is_file(root / f"{top}.py") for root in roots)
     if ours and find_module(module, roots, main=True) is None:
         names = [path[:-3].removeprefix("src/").replace("/", ".") for path in _scripts(project)]
         near = difflib.get_close_matches(module, names, n=1)
@@ -104,7 +97,7 @@ def _script(word: str, project: Path) -> str:
 
 
 def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetError:
-    if len(word) <= _MAX_NAME and (project / word).is_dir():
+    if is_folder(project / word):
         inside = sorted(path for path in _scripts(project / word) if "/" not in path)[:5]
         names = f"; it holds {', '.join(inside)}" if inside else ""
         example = shlex.quote(str(Path(word) / inside[0])) if inside else "train.py"

@@ -11,9 +11,13 @@ MAX_TEXT = 2000
 #: Nothing measured or learned is larger, and sums of such numbers stay finite.
 MAX_NUMBER = 1e100
 
-#: Terminal escape sequences (CSI and OSC, ECMA-48 sections 5.4 and 8.3.89), then every other control character.
+#: Terminal escape sequences (CSI and OSC, ECMA-48 sections 5.4 and 8.3.89), then every other control character, and
+#: those that turn the direction of writing round (Unicode Standard Annex 9, section 2).
 #: A receipt is printed to terminals: what a run printed must not be able to steer them.
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
 
 
 def number(value: Any) -> float | None:

@@ -37,6 +37,8 @@ from seatrial.train.trackers import open_trackers
 
 LABELS = ("ham", "spam")
 FILES = ("SMSSpamCollection", "SMSSpamCollection.txt", "spam.tsv")
+#: The collection has 0.5 MB.
+MOST_BYTES = 50_000_000
 #: Every fifth message is for the test: the collection is shuffled already (1,115 of 5,574).
 TEST_EVERY = 5
 #: Tokens kept of a message; 99.9 % of the collection's are shorter with BERT's vocabulary.
@@ -134,7 +136,7 @@ def read_messages(folder: Path) -> tuple[list[str], Tensor]:
             f"{folder} lacks {FILES[0]} (lines of ham or spam, a tab, the text)", fix="name it with --data DIR"
         )
     texts, labels = [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(_text(path).splitlines(), start=1):
         label, tab, text = line.partition("\t")
         if not tab or label not in LABELS:
             raise DataError(f"{path} line {number} is not ham or spam, a tab and a text: {line[:40]!r}")
@@ -143,6 +145,18 @@ def read_messages(folder: Path) -> tuple[list[str], Tensor]:
     if len(texts) < 2 * TEST_EVERY:
         raise DataError(f"{path} holds only {len(texts)} messages")
     return texts, torch.tensor(labels)
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise DataError(f"{path} is larger than {MOST_BYTES / 1e6:.0f} MB: no collection of short messages is")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path} line {line} is not UTF-8 text", fix=f"iconv -f latin1 -t utf-8 {path}") from error
 
 
 def tokenizer_of(arguments: argparse.Namespace, texts: list[str]) -> Any:

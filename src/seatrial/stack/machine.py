@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from seatrial.errors import UsageError
 from seatrial.stack.facts import GpuModel, gpu_models
@@ -82,7 +82,7 @@ def _checked_driver(value: str) -> str:
     try:
         if Version(value).major >= 300:  # a CUDA version, most often
             return value
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion is one
         pass
     raise UsageError(f"--target: {value!r} is no driver version", cause="e.g. 535.129.03", run="nvidia-smi")
 

@@ -5,9 +5,11 @@ Source: https://www.cs.toronto.edu/~kriz/cifar.html, "Binary version".
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import lzma
 import tarfile
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +29,8 @@ MD5 = {
     "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
     "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
 }
+#: Six files of 30,730,000 bytes, and room for the rest.
+ARCHIVE_BYTES = 200_000_000
 ARCHIVE, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 
 
@@ -53,20 +57,35 @@ def _records(folder: Path, name: str) -> torch.Tensor:
 
 
 def _content(folder: Path, name: str) -> tuple[Path, bytes]:
+    """The file that was found, and at most one byte more of it than there should be."""
+    most_bytes = RECORDS * RECORD_BYTES + 1
     for place in (folder, folder / FOLDER, folder / "cifar10"):
         if (plain := place / name).is_file():
-            return plain, plain.read_bytes()
+            with plain.open("rb") as file:
+                return plain, file.read(most_bytes)
         if (packed := place / f"{name}.xz").is_file():
             try:
-                return packed, lzma.decompress(packed.read_bytes())
-            except lzma.LZMAError as error:
+                with lzma.open(packed) as unpacked:
+                    return packed, unpacked.read(most_bytes)
+            except (lzma.LZMAError, EOFError) as error:
                 raise DataError(f"{packed} is not a whole xz file: {error}") from error
     if (archive := folder / ARCHIVE).is_file():
-        with tarfile.open(archive) as files:
-            member = files.extractfile(f"{FOLDER}/{name}")
-            assert member is not None
-            return archive, member.read()
+        return archive, _archived(archive, f"{FOLDER}/{name}", most_bytes)
     raise DataError(f"{folder} lacks {name} (or {name}.xz, {FOLDER}/, {ARCHIVE})")
+
+
+def _archived(archive: Path, name: str, most_bytes: int) -> bytes:
+    """A file of the archive, looked for in as many bytes as the published one unpacks to, and no more."""
+    try:
+        with gzip.open(archive) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as files:
+            for member in files:
+                if member.offset_data + member.size > ARCHIVE_BYTES:
+                    break
+                if member.name == name and member.isfile() and (file := files.extractfile(member)) is not None:
+                    return file.read(most_bytes)
+    except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, OverflowError) as error:
+        raise DataError(f"{archive} is not a whole archive: {error}") from error
+    raise DataError(f"{archive} lacks {name}")
 
 
 def _image_set(parts: list[torch.Tensor]) -> ImageSet:

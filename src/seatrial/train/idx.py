@@ -6,7 +6,7 @@ the element type (8 = unsigned byte), the number of dimensions, each size as a b
 
 from __future__ import annotations
 
-import gzip
+import os
 import struct
 import zlib
 from dataclasses import dataclass
@@ -21,6 +21,10 @@ from seatrial.train.errors import DataError
 Bytes = npt.NDArray[np.uint8]
 
 UNSIGNED_BYTE = 0x08
+#: Read before anything else is: the header is in it, however it is packed.
+_FIRST_BYTES = 65536
+#: Pictures are packed to a third or a tenth, zeros alone to a thousandth; small files may be anything.
+_MOST_PACKED, _MUCH_BYTES = 100, 64 * 2**20
 #: Where the official downloads and torchvision's ``MNIST(root)`` put the files, below the folder given.
 LAYOUTS = (".", "mnist", "raw", "MNIST/raw")
 
@@ -46,7 +50,33 @@ def read_idx(path: Path, dimensions: int) -> Bytes:
     Raises:
         DataError: not IDX, of other dimensions, truncated or too long; names the file, bytes expected and got.
     """
-    content = _content(path)
+    header_bytes = 4 + 4 * dimensions
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(_FIRST_BYTES)
+            packed = path.suffix == ".gz"
+            shape = _shape(path, _unpacked(content, header_bytes, whole=False) if packed else content, dimensions)
+            expected_bytes = header_bytes + prod(shape)
+            if not packed and size != expected_bytes:
+                raise _wrong_length(path, shape, expected_bytes, str(size))
+            if packed and size < expected_bytes / _MOST_PACKED and expected_bytes > _MUCH_BYTES:
+                raise DataError(f"{path} has {size} bytes and says it unpacks to {expected_bytes}: no images do that")
+            if packed and size > 1.01 * expected_bytes + _FIRST_BYTES:  # deflate never makes more of it
+                raise _wrong_length(path, shape, expected_bytes, "more")
+            content += file.read()
+        content = _unpacked(content, expected_bytes + 1) if packed else content
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path} is not a whole gzip file: {error}; got {size} bytes") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    if len(content) != expected_bytes:
+        raise _wrong_length(path, shape, expected_bytes, "more" if len(content) > expected_bytes else str(len(content)))
+    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
+
+
+def _shape(path: Path, content: bytes, dimensions: int) -> tuple[int, ...]:
+    """The sizes of the header that the content begins with. Raises DataError."""
     header_bytes = 4 + 4 * dimensions
     if len(content) < header_bytes:
         raise DataError(f"{path} is truncated: expected at least {header_bytes} bytes, got {len(content)}")
@@ -57,13 +87,31 @@ def read_idx(path: Path, dimensions: int) -> Bytes:
             f"{path} is not IDX with {dimensions} dimensions: magic {magic:#010x}, not {expected_magic:#010x}"
         )
     shape = struct.unpack(f">{dimensions}I", content[4:header_bytes])
-    expected_bytes = header_bytes + prod(shape)
-    if len(content) != expected_bytes:
-        state = "truncated" if len(content) < expected_bytes else "too long"
-        raise DataError(f"{path} is {state}: expected {expected_bytes} bytes for shape {shape}, got {len(content)}")
     if prod(shape) == 0:
         raise DataError(f"{path} holds no examples: shape {shape}")
-    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
+    return shape
+
+
+def _wrong_length(path: Path, shape: tuple[int, ...], expected_bytes: int, got: str) -> DataError:
+    state = "truncated" if got.isdecimal() and int(got) < expected_bytes else "too long"
+    return DataError(f"{path} is {state}: expected {expected_bytes} bytes for shape {shape}, got {got}")
+
+
+def _unpacked(packed: bytes, most_bytes: int, *, whole: bool = True) -> bytes:
+    """At most so many bytes of a gzip file, which may be several one after the other.
+
+    Raises EOFError when it ends before it should and the ``whole`` of it is asked for, zlib.error.
+    """
+    parts: list[bytes] = []
+    left = most_bytes
+    while packed and left:
+        member = zlib.decompressobj(wbits=31)
+        parts.append(member.decompress(packed, left))
+        left -= len(parts[-1])
+        if not member.eof and left and whole:
+            raise EOFError("it ends before its end is marked")
+        packed = member.unused_data.lstrip(b"\0")
+    return b"".join(parts)
 
 
 def read_folder(folder: Path) -> IdxFolder:
@@ -86,16 +134,6 @@ def read_folder(folder: Path) -> IdxFolder:
             f"{place}: training images are {train_images.shape[1:]} but test images {test_images.shape[1:]} pixels"
         )
     return IdxFolder(train_images, train_labels, test_images, test_labels)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if path.suffix == ".gz" else raw
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file: {error}; got {len(raw)} bytes") from error
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _place(folder: Path) -> Path:

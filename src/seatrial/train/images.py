@@ -50,6 +50,8 @@ class ImageSet:
     def __post_init__(self) -> None:
         if len(self.images_NCHW) != len(self.labels_N):
             raise DataError(f"{len(self.images_NCHW)} images but {len(self.labels_N)} labels")
+        if not len(self.labels_N):
+            raise DataError("there are no images")
         low, high = int(self.labels_N.min()), int(self.labels_N.max())
         if low < 0 or high >= self.classes:
             raise DataError(f"labels run from {low} to {high}, but the model has classes 0 to {self.classes - 1}")

@@ -203,14 +203,25 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
             f"{place} is no checkpoint: it holds a model's weights and not how its training stood",
             fix="--resume with a folder of checkpoints",
         )
-    load_model(step.model, state["model"], str(place))
-    step.load_optimizer(state["optimizer"])
-    if state["scaler"]:
-        step.scaler.load_state_dict(state["scaler"])
-    stopping.best, stopping.waited = state["best"], state["waited"]
-    rng.set_rng_state(state["rng"][step.ranks.rank % len(state["rng"])])
-    note(f"resumed from {place}: epoch {state['epoch']}, step {state['step']}")
-    return state["epoch"], state["step"]
+    try:
+        load_model(step.model, state["model"], str(place))
+        step.load_optimizer(state["optimizer"])
+        if state["scaler"]:
+            step.scaler.load_state_dict(state["scaler"])
+        stopping.best, stopping.waited = float(state["best"]), int(state["waited"])
+        rng.set_rng_state(state["rng"][step.ranks.rank % len(state["rng"])])
+        epoch, done = int(state["epoch"]), int(state["step"])
+        if epoch < 1 or done < 0:
+            raise ValueError(f"epoch {epoch}, step {done}")
+    except torch.OutOfMemoryError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{place} is no checkpoint of this training: {type(error).__name__}: {error}",
+            fix="leave --resume out to start anew",
+        ) from error
+    note(f"resumed from {place}: epoch {epoch}, step {done}")
+    return epoch, done
 
 
 def report(

@@ -31,7 +31,9 @@ class TextSet:
 
     @classmethod
     def of(cls, tokens: list[list[int]], labels_N: Tensor) -> TextSet:
-        """From lists of token numbers. Raises DataError when one is longer than the longest of LENGTHS."""
+        """From lists of token numbers. Raises DataError when there is none, or one is too long for LENGTHS."""
+        if not tokens:
+            raise DataError("there are no texts")
         lengths_N = torch.tensor([len(row) for row in tokens])
         longest = int(lengths_N.max())
         if longest > LENGTHS[-1]:

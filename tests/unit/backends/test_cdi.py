@@ -112,7 +112,7 @@ def test_a_spec_older_than_the_driver_is_stale(host: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "cause"),
     [
-        ("a.yaml", "kind: [unclosed", "while parsing"),
+        ("a.yaml", "kind: [unclosed", "a.yaml:2: not YAML"),
         ("a.json", "{", "Expecting property name"),
         ("a.json", "[]", "not a mapping"),
         ("a.yaml", "kind: gpu\ndevices: [{name: x}]", "kind must be vendor/class"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -12,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from seatrial.backends.kubernetes.kubeconfig import kubeconfigs, read_kubeconfig
 from seatrial.backends.kubernetes.problems import ApiError, no_cluster, refused, unreachable
 from seatrial.errors import EngineUnavailableError, UsageError
 
@@ -31,9 +31,8 @@ T = TypeVar("T")
 
 def configured(environ: Mapping[str, str]) -> str | None:
     """Why there is a cluster to talk to, from files alone, or None."""
-    for path in environ.get("KUBECONFIG", str(Path.home() / ".kube" / "config")).split(os.pathsep):
-        if path and Path(path).expanduser().is_file():
-            return f"kubeconfig {path}"
+    for path in kubeconfigs(environ):
+        return f"kubeconfig {path}"
     return "this pod's service account" if SERVICE_ACCOUNT.exists() else None
 
 
@@ -179,6 +178,8 @@ class Cluster:
             ) from error
         if configured(self._environ) is None:
             raise no_cluster("no kubeconfig")
+        for path in kubeconfigs(self._environ):
+            read_kubeconfig(path)
         warnings.filterwarnings("ignore", message="Kubernetes version", module="kr8s")  # survey looks at it itself
         try:
             api = await kr8s.asyncio.api(context=self._context, kubeconfig=self._environ.get("KUBECONFIG"))
@@ -192,6 +193,8 @@ class Cluster:
             raise _refused(error) from error
         except (httpx.TransportError, kr8s.APITimeoutError) as error:
             raise unreachable("the kubeconfig's address", str(error)) from error
+        except (OSError, LookupError, httpx.InvalidURL) as error:  # a certificate, a program that gives a token
+            raise no_cluster(f"the kubeconfig's credentials or address cannot be used: {error}") from error
         api.timeout = ANSWER_TIMEOUT_S
         return api
 

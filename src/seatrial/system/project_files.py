@@ -1,0 +1,138 @@
+"""Reading the small files of a project, which a stranger may have written: regular files inside it, of bounded size.
+
+A link inside the project is followed, one that leads out of it is not: a file of the user's must not end up in an image
+or a message because a project points at it. Nothing here waits: a FIFO and a device are refused before they are opened.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from seatrial.errors import ConfigError, UsageError
+
+#: Far above what people and their tools write, and read in milliseconds.
+MAX_BYTES = 2_000_000
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class _NotReadError(Exception):
+    """Why, as what follows the file's name in a sentence."""
+
+
+def is_there(path: Path) -> bool:
+    """Something has this name, be it a link that leads nowhere: reading it then says what is wrong with it."""
+    try:
+        path.lstat()
+    except (OSError, ValueError):  # a name too long, a null byte: no file has it
+        return False
+    return True
+
+
+def read_bytes(
+    path: Path, *, inside: Path | None, limit_bytes: int = MAX_BYTES, refusal: type[UsageError] = ConfigError
+) -> bytes:
+    """The whole file.
+
+    Args:
+        inside: the project, which the file must lie in whatever links lead there; None: a file that the user or the
+            machine names, anywhere.
+        refusal: what to raise.
+
+    Raises ``refusal`` naming the file: not there, no regular file, too large, outside.
+    """
+    try:
+        descriptor = _open(path, inside)
+        with os.fdopen(descriptor, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = b"" if size > limit_bytes else file.read(limit_bytes + 1)
+        if max(size, len(data)) > limit_bytes:
+            size = max(size, len(data))
+            raise _NotReadError(f"is {size / 1e6:.3g} MB, and at most {limit_bytes / 1e6:.3g} MB are read")
+    except _NotReadError as error:
+        problem = str(error)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    except ValueError:  # a null byte
+        problem = "is no name of a file"
+    else:
+        return data
+    raise refusal(f"{shown_path(path, inside)} {problem}", run=f"ls -ld {shlex.quote(str(path))}")
+
+
+def read_text(
+    path: Path, *, inside: Path | None, limit_bytes: int = MAX_BYTES, refusal: type[UsageError] = ConfigError
+) -> str:
+    """The whole file, which must be UTF-8; a byte order mark is left out. Raises as ``read_bytes``."""
+    data = read_bytes(path, inside=inside, limit_bytes=limit_bytes, refusal=refusal)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise refusal(
+            f"{shown_path(path, inside)}:{line}: not UTF-8 text", run=f"file {shlex.quote(str(path))}"
+        ) from None
+
+
+def read_sources(paths: Iterable[Path], inside: Path, most_bytes: int) -> Iterator[str]:
+    """The text of each, as far as it can be read; ends when they are more than ``most_bytes`` together."""
+    for path in paths:
+        try:
+            data = read_bytes(path, inside=inside, limit_bytes=min(MAX_BYTES, most_bytes))
+        except ConfigError:  # no source then; whether the file matters, others say
+            continue
+        most_bytes -= len(data)
+        yield data.decode("utf-8", "replace")
+
+
+def shown_path(path: Path, inside: Path | None) -> str:
+    """As it is called in a sentence: seen from the project."""
+    return str(path.relative_to(inside)) if inside is not None and path.is_relative_to(inside) else str(path)
+
+
+def _open(path: Path, inside: Path | None) -> int:
+    """A descriptor of the regular file. Raises OSError, ValueError, _NotReadError."""
+    real = Path(os.path.realpath(path, strict=True))
+    if inside is None:
+        return _open_regular(str(real), None)
+    root = inside.resolve()
+    if not real.is_relative_to(root) or real == root:
+        raise _NotReadError(f"leads out of the project, to {real}: only what lies in the project is read")
+    *folders, name = real.relative_to(root).parts
+    descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:  # folder by folder: none of them can become a link on the way
+        for folder in folders:
+            below = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        return _open_regular(name, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_regular(name: str, folder: int | None) -> int:
+    _refuse_odd(os.stat(name, dir_fd=folder, follow_symlinks=False))  # opening a device can have effects by itself
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=folder)
+    try:
+        _refuse_odd(os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _refuse_odd(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = next((words for is_kind, words in _KINDS if is_kind(found.st_mode)), "something else")
+        raise _NotReadError(f"is {kind}, not a file")

@@ -1,0 +1,50 @@
+"""TOML files of a project, read in bounded time whatever they hold."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from seatrial.errors import ConfigError
+from seatrial.system.project_files import read_text
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: tomllib takes about 1 s for one megabyte (3.11, one core of 2025).
+MAX_BYTES = 1_000_000
+
+#: Parts of a dotted key; the parser's time grows with their square.
+_MOST_PARTS = 32
+_PART = r"""(?:(?<![\w-])[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*"""
+_LONG_KEY = re.compile(f"(?:{_PART}){{{_MOST_PARTS}}}")
+
+
+def read_toml(path: Path, *, inside: Path) -> dict[str, Any]:
+    """The file's table. Raises ConfigError naming the file and, where there is one, the line."""
+    return parse_toml(read_text(path, inside=inside, limit_bytes=MAX_BYTES), path)
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """The table of the text of the file at ``path``. Raises ConfigError."""
+    if long_key := _LONG_KEY.search(text):
+        line = text.count("\n", 0, long_key.start()) + 1
+        raise _refused(path, f"a key of more than {_MOST_PARTS} parts (at line {line})")
+    try:
+        table: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _refused(path, str(error)) from None
+    except RecursionError:
+        raise _refused(path, "nested too deep") from None
+    except ValueError:  # an integer of thousands of digits
+        raise _refused(path, "a number of thousands of digits") from None
+    return table
+
+
+def _refused(path: Path, problem: str) -> ConfigError:
+    return ConfigError(f"{path.name}: {problem}", run=f"${{EDITOR:-vi}} {shlex.quote(str(path))}")

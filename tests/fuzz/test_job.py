@@ -1,0 +1,137 @@
+"""seatrial.toml and the flags that say the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from fuzz.attack import attack, one_case
+from fuzz.hostile import ODD_TEXTS, ODD_VALUES, as_toml, changed_values, nearly
+from seatrial.backends.env_file import read_env_file
+from seatrial.images.plan import plan_image
+from seatrial.images.recipes import RECIPES
+from seatrial.job.loading import load_job
+
+CONFIG: dict[str, Any] = {
+    "name": "baseline",
+    "target": "train.py",
+    "args": ["--epochs", "5"],
+    "on": "docker",
+    "gpus": "device=0,2",
+    "nodes": 2,
+    "restarts": 1,
+    "data": "./data",
+    "models": "./models:rw",
+    "mounts": ["./data:/more:ro"],
+    "env_files": ["./settings.env"],
+    "memory": "16GB",
+    "cpus": 2.5,
+    "timeout": "1h30m",
+    "secrets": ["HF_TOKEN"],
+    "publish": ["8080:80"],
+    "devices": ["/dev/null"],
+    "env": {"OMP_NUM_THREADS": 4, "A": "b"},
+    "image": {"base": "python:3.11-slim-bookworm", "requirements": ["rich"], "system_packages": ["gcc"]},
+    "criteria": {"mean_utilization": 70, "finished_within": "10m", "model": "models/*.pth", "accuracy": ">= 0.9"},
+    "watch": {"hang_after": "10m", "webhook": "https://example.org/hook"},
+    "kubernetes": {"namespace": "team", "node_selector": {"a": "b"}, "tolerations": ["a=b:NoSchedule"], "ttl": "1h"},
+}  # fmt: skip
+TEXT = """\
+target = "train.py"
+gpus = 2
+timeout = "2h"
+[env]
+A = "b"
+[image]
+requirements = ["rich"]
+[criteria]
+accuracy = ">= 0.985"
+"""
+
+
+@pytest.fixture
+def project(project: Path) -> Path:
+    (project / "data").mkdir()
+    (project / "data" / "x").write_text("x")
+    (project / "settings.env").write_text("A=b\n")
+    return project
+
+
+def load(project: Path, flags: dict[str, Any]) -> object:
+    job = load_job(project, flags, recipes=RECIPES, cwd=project)
+    if job.target.kind in ("script", "module"):
+        plan_image(job, imports=frozenset(), compiles=False, cpu_only=True)
+    return job
+
+
+def load_file(project: Path, data: bytes, name: str = "seatrial.toml") -> object:
+    (project / name).write_bytes(data)
+    return load(project, {})
+
+
+def test_file(project: Path, cases: int) -> None:
+    inputs = st.one_of(nearly(TEXT), changed_values(CONFIG).map(as_toml))
+    attack(lambda data: load_file(project, data), inputs, cases)
+
+
+def test_table_of_pyproject(project: Path, cases: int) -> None:
+    inputs = st.one_of(nearly("[tool.seatrial]\n" + TEXT), changed_values({"tool": {"seatrial": CONFIG}}).map(as_toml))
+    attack(lambda data: load_file(project, data, "pyproject.toml"), inputs, cases)
+
+
+def test_flags(project: Path, cases: int) -> None:
+    words = st.one_of(st.sampled_from(ODD_TEXTS), st.text(max_size=20))
+    image = st.fixed_dictionaries({}, optional={"ready": words, "target": words, "slim": words})
+    kubernetes = st.fixed_dictionaries({}, optional={"kind": words, "namespace": words, "context": words})
+    plain = dict.fromkeys(
+        ("target", "module", "on", "gpus", "nodes", "restarts", "launcher", "name", "data", "models", "memory"), words
+    )
+    more = dict.fromkeys(("cpus", "shm_size", "gpu_memory", "timeout", "grace", "network", "workdir"), words)
+    lists = {key: st.lists(words, max_size=2) for key in ("args", "mounts", "env", "env_files", "secrets", "publish")}
+    optional = {**plain, **more, **lists, "image": image, "kubernetes": kubernetes}
+    attack(lambda flags: load(project, flags), st.fixed_dictionaries({}, optional=optional), cases)
+
+
+def test_keys_of_any_value(project: Path, cases: int) -> None:
+    inputs = st.dictionaries(st.sampled_from(list(CONFIG)), st.sampled_from(ODD_VALUES), max_size=4)
+    attack(lambda flags: load(project, flags), inputs, cases)
+
+
+def test_env_file(project: Path, cases: int) -> None:
+    def read(data: bytes) -> object:
+        (project / "settings.env").write_bytes(data)
+        return read_env_file(project / "settings.env", {"HOME": "/"})
+
+    attack(read, nearly("# comment\nA=b\nHOME\nB='c d'\n"), cases)
+
+
+KNOWN = {
+    "deep": "a = " + "[" * 100_000,
+    "deep in a table": "[env]\nA = " + "[" * 200 + "]" * 200,
+    "a key of many parts": ".".join("a" * 60_000) + " = 1",
+    "many tables": "".join(f"[a{n}]\n" for n in range(20_000)),
+    "a long number": "gpus = " + "9" * 5000,
+    "a number without end": "cpus = 0x" + "f" * 50_000,
+    "a long text": 'name = "' + "a" * 200_000 + '"',
+    "an escape": 'name = "\\u001b[2J"',
+    "packages that run": '[image]\nsystem_packages = ["gcc; touch /x"]',
+    "a base with a line more": '[image]\nbase = "python:3.11\\nRUN touch /x"',
+    "not UTF-8": b"name = '\xff'",
+    "a home that is nobody's": 'data = "~nobody-at-all/x"',
+    "an option in a requirement": '[image]\nrequirements = ["a\\n--index-url http://example.org"]',
+}
+
+
+@pytest.mark.parametrize("known", KNOWN)
+def test_known(project: Path, known: str) -> None:
+    text = KNOWN[known]
+    data = text if isinstance(text, bytes) else text.encode()
+    assert one_case(lambda data: load_file(project, data), data) is not None
+
+
+def test_what_is_right_is_read(project: Path) -> None:
+    (project / "seatrial.toml").write_bytes(as_toml(CONFIG))
+    load(project, {})
