@@ -13,9 +13,13 @@ from seatrial.errors import SeatrialError
 
 _NAMES = ("stdin", "stdout", "stderr")
 
+#: A terminal's size as its shell tells it. rich prints nothing at all on 0 columns, and fills a line of 10^10.
+_SIZES = ("COLUMNS", "LINES")
+_LARGEST = 10_000
+
 
 def prepare() -> None:
-    """Open what is closed on /dev/null, and let characters that a stream's encoding lacks be replaced.
+    """Open what is closed on /dev/null, replace characters that a stream's encoding lacks, forget impossible sizes.
 
     A closed descriptor does not stay closed: the next file opened would get its number, and what a target prints would
     be written into a plan or a log.
@@ -33,6 +37,9 @@ def prepare() -> None:
         if reconfigure is not None:
             # UTF-8 lacks only halves of characters, which stand for bytes of a name that are not UTF-8.
             reconfigure(errors="backslashreplace" if stream.encoding.lower().startswith("utf") else "replace")
+    for name in _SIZES:
+        if (size := os.environ.get(name)) is not None and not (size.isdecimal() and 1 <= int(size[:9]) <= _LARGEST):
+            del os.environ[name]
 
 
 def finish() -> None:
