@@ -13,7 +13,7 @@ from seatrial.errors import DiskError
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """``$XDG_CACHE_HOME/seatrial``, else ``~/.cache/seatrial``; made where it is not there.
 
-    Without a HOME that can be written: ``/var/tmp/seatrial-<uid>/cache``. A relative path counts as none, as the
+    Without a HOME that can be written: ``/var/tmp/seatrial-cache-<uid>``. A relative path counts as none, as the
     XDG base directory specification wants it: https://specifications.freedesktop.org/basedir-spec/latest/
 
     Raises DiskError: none of them can be made, or all belong to another user.
@@ -34,7 +34,7 @@ def _candidates(environ: Mapping[str, str]) -> list[Path]:
         found.append(Path(xdg) / "seatrial")
     if (home := environ.get("HOME") or _home_of_the_account()).startswith("/"):
         found.append(Path(home) / ".cache" / "seatrial")
-    return [*found, Path(f"/var/tmp/seatrial-{os.getuid()}") / "cache"]
+    return [*found, Path(f"/var/tmp/seatrial-cache-{os.getuid()}")]
 
 
 def _home_of_the_account() -> str:
