@@ -93,6 +93,9 @@ def _answer(argv: list[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     """Run a verb's typer app. What stands behind the first ``--`` belongs to the target, untouched."""
+    from seatrial.cli.typed import check_words
+
+    check_words(argv)
     verb, rest = argv[0], argv[1:]
     target_arguments: list[str] = []
     if "--" in rest:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from seatrial.cli.typed import check_folder
 from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
@@ -157,7 +158,7 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
             f'"{words[1]}" is one argument too many: the target\'s own arguments go behind --',
             run=f"seatrial run {words[0]} -- {' '.join(words[1:])}",
         )
-    project = flags.pop("project", None) or Path.cwd()
+    project = check_folder(flags.pop("project", None) or Path.cwd())
     image_keys = {"image": "ready", "built_for": "target", "slim": "slim"}
     given = {key: flags.pop(name) for name, key in image_keys.items() if name in flags}
     if given:

@@ -19,6 +19,9 @@ from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractE
 #: How errors and findings say "the same on the CPU", without knowing what was typed.
 WITHOUT_GPUS = "seatrial run --gpus none …"
 
+#: What pydantic raises for text that is none; by its name, since not every verb imports pydantic.
+_NOT_TEXT = "PydanticSerializationError"
+
 
 def report(error: Exception, argv: list[str]) -> int:
     """Print it to stderr; the exit code."""
@@ -37,7 +40,8 @@ def exit_code(error: Exception) -> int:
     """What an error ends the command with."""
     if isinstance(error, SeatrialError):
         return error.exit_code
-    return EXIT_USAGE if hasattr(error, "format_message") else EXIT_ENGINE
+    is_usage = hasattr(error, "format_message") or type(error).__name__ == _NOT_TEXT
+    return EXIT_USAGE if is_usage else EXIT_ENGINE
 
 
 def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str | None] | None:
@@ -46,6 +50,12 @@ def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str |
         return error.message, error.cause, as_typed(error.run, argv)
     if (usage := _usage_problem(error, argv)) is not None:
         return usage
+    if type(error).__name__ == _NOT_TEXT:
+        return (
+            "Something that the plan would hold is not UTF-8 text",
+            "a path, or a variable such as http_proxy",
+            "LC_ALL=C env | grep -a '[^ -~]'; pwd",
+        )
     if not isinstance(error, OSError):
         return None
     if isinstance(error, FileNotFoundError) and not _is_somewhere():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import re
 import socket
 
 from seatrial.errors import UsageError
@@ -20,9 +21,14 @@ def parse_address(text: str, command: str, port: int) -> tuple[str, int]:
     """
     host, colon, number = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not number.isdecimal() or not 0 <= int(number) <= 65535 or (colon and " " in host):
+    if (
+        not re.fullmatch("[0-9]{1,5}", number)
+        or int(number) > 65535
+        or (colon and not host.isprintable())
+        or " " in host
+    ):
         raise UsageError(
-            f'"{text}" is no address: expected HOST:PORT', run=f"seatrial {command} --listen 127.0.0.1:{port}"
+            f'"{text[:80]}" is no address: expected HOST:PORT', run=f"seatrial {command} --listen 127.0.0.1:{port}"
         )
     return host or "127.0.0.1", int(number)
 
