@@ -93,11 +93,13 @@ def _number(value: Any) -> float:
     return number
 
 
-def _port(value: Any) -> str:
+def _port(value: Any) -> Any:
     """``[[ADDRESS:][HOST]:]CONTAINER[/PROTOCOL]`` with ports or ranges of them, as Docker reads it."""
-    match = _PORTS.fullmatch(value) if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return value  # not text: pydantic says so
+    match = _PORTS.fullmatch(value)
     if match is None or not all(0 < int(number) <= 65535 for number in re.findall("[0-9]+", match["ports"])):
-        raise ValueError(f"expected HOST:CONTAINER ports from 1 to 65535, such as 8080:80, got {str(value)[:80]!r}")
+        raise ValueError(f"expected HOST:CONTAINER ports from 1 to 65535, such as 8080:80, got {value[:80]!r}")
     return match[0]
 
 
