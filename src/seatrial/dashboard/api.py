@@ -97,6 +97,8 @@ class Api:
             )
         except SeatrialError as error:
             return PlainTextResponse(error.message + "\n", 404)
+        except Exception as error:  # noqa: BLE001  as below
+            return PlainTextResponse(f"This receipt cannot be shown: {type(error).__name__}\n", 500)
         return Response(page, media_type="text/html", headers={"content-security-policy": _RECEIPT_POLICY})
 
     def _find(self, reference: str) -> Run:
@@ -119,6 +121,8 @@ def _answering(endpoint: Callable[[Request], Any]) -> Callable[[Request], Any]:
             return JSONResponse({"error": error.message}, 409)
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
+        except Exception as error:  # noqa: BLE001  a run's files may hold anything; the page and its other runs go on
+            return JSONResponse({"error": f"This cannot be shown: {type(error).__name__}: {error}"}, 500)
 
     return answer
 
@@ -133,7 +137,17 @@ def _whole(request: Request, name: str) -> int | None:
 
 
 def _line(run: Run) -> dict[str, Any]:
-    """A run in the list, from summary.json or, while it goes on, from its plan."""
+    """A run in the list. One that cannot be read is a line as well, and hides no other."""
+    try:
+        return _line_of(run)
+    except Exception as error:  # noqa: BLE001  a run's files may hold anything
+        keys = ("name", "exit_code", "gpus", "seconds")
+        outcome = f"cannot be read: {type(error).__name__}"
+        return {"id": run.id, "ended": False, "target": "?", "backend": "?", "outcome": outcome, **dict.fromkeys(keys)}
+
+
+def _line_of(run: Run) -> dict[str, Any]:
+    """From summary.json or, while it goes on, from its plan."""
     summary = run.summary()
     if summary is not None:
         keys = ("target", "backend", "gpus", "exit_code", "outcome", "seconds")
