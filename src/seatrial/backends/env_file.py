@@ -50,7 +50,7 @@ def proxy_env(environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name in PROXY_VARIABLES:
         value = environ.get(name.lower()) or environ.get(name)
-        if value and not urlsplit(value).password:
+        if value and not _holds_login(value):
             found[name] = found[name.lower()] = value
     return found
 
@@ -58,4 +58,12 @@ def proxy_env(environ: Mapping[str, str]) -> dict[str, str]:
 def proxies_with_login(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the proxy variables set on this host whose URL holds a login: they travel as secrets do."""
     names = (name for upper in PROXY_VARIABLES for name in (upper, upper.lower()))
-    return tuple(name for name in names if urlsplit(environ.get(name, "")).password)
+    return tuple(name for name in names if _holds_login(environ.get(name, "")))
+
+
+def _holds_login(url: str) -> bool:
+    """A value that is no URL counts as one with a login where it could have one."""
+    try:
+        return bool(urlsplit(url).password)
+    except ValueError:
+        return "@" in url

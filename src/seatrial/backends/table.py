@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shlex
 from collections.abc import Callable, Mapping
 
 from seatrial.backends.base import Backend, EngineFacts
@@ -12,6 +11,7 @@ from seatrial.backends.local import Local
 from seatrial.backends.podman import Podman
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.plan import Choice
+from seatrial.system.client_call import client_call as client_call  # part of this table for its callers
 
 #: Name → the backend for an environment, in the order in which ``auto`` tries them: what isolates the run comes first.
 BACKENDS: dict[str, Callable[[Mapping[str, str]], Backend]] = {
@@ -38,11 +38,6 @@ def _kubernetes(environ: Mapping[str, str]) -> Backend:
     from seatrial.backends.kubernetes.backend import Kubernetes  # much to import, and seldom asked
 
     return Kubernetes(environ)
-
-
-def client_call(engine: str, environ: Mapping[str, str]) -> list[str]:
-    """The engine's program and global options: ``SEATRIAL_DOCKER`` or ``SEATRIAL_PODMAN``, else its name."""
-    return shlex.split(environ.get(f"SEATRIAL_{engine.upper()}", "")) or [engine]
 
 
 def choose(

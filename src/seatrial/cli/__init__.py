@@ -10,6 +10,9 @@ import importlib
 import os
 import sys
 
+from seatrial.cli import streams
+from seatrial.errors import SeatrialError
+
 #: Verb → (its module, its line in the help). ``--help`` prints this table without importing anything else.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run a script, module, recipe or image in a GPU container; ends with a receipt."),
@@ -54,10 +57,23 @@ Exit codes: 0 done, 1 the target failed, 2 usage, 3 GPU contract, 4 criteria unm
 
 def main() -> None:
     """Entry point of ``seatrial``."""
+    streams.prepare()
     sys.exit(_main(sys.argv[1:]))
 
 
 def _main(argv: list[str]) -> int:
+    try:
+        code = _answer(argv)
+        streams.finish()
+    except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
+        streams.abandon()
+        return EXIT_NO_READER
+    except SeatrialError as error:
+        return _report(error, argv)
+    return code
+
+
+def _answer(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         width = max(map(len, VERBS))
         verbs = "\n".join(f"  {verb:<{width}}  {line}" for verb, (_, line) in VERBS.items())
@@ -77,6 +93,9 @@ def _main(argv: list[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     """Run a verb's typer app. What stands behind the first ``--`` belongs to the target, untouched."""
+    from seatrial.cli.typed import check_words
+
+    check_words(argv)
     verb, rest = argv[0], argv[1:]
     target_arguments: list[str] = []
     if "--" in rest:
@@ -93,20 +112,41 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _guarded(argv: list[str]) -> int:
-    from seatrial.cli import problems
-
     try:
         return _dispatch(argv)
-    except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
-        return EXIT_NO_READER
+    except BrokenPipeError:
+        raise
+    except SystemExit as error:
+        if _reader_has_gone(error):
+            raise BrokenPipeError from error
+        raise
     except KeyboardInterrupt:  # before or after typer, which makes an Abort of it
         print("stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001  the one place that turns every error into a sentence
+        return _report(error, argv)
+
+
+def _reader_has_gone(ending: SystemExit) -> bool:
+    """Whether a library has made an exit of a broken pipe: rich and typer both end the process with 1 then."""
+    cause: BaseException | None = ending
+    while cause is not None and not isinstance(cause, BrokenPipeError):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
+
+
+def _report(error: Exception, argv: list[str]) -> int:
+    """Print it and give its exit code, also where the sentence itself cannot be printed."""
+    from seatrial.cli import problems
+
+    if isinstance(error, OSError) and error.filename is None and not streams.are_writable():
+        error = streams.cannot_write(error)
+    streams.abandon()
+    try:
         return problems.report(error, argv)
+    except (OSError, SystemExit):  # standard error cannot be written; SystemExit is what rich makes of it
+        streams.abandon()
+        return problems.exit_code(error)
 
 
 def _unknown_verb(word: str) -> int:

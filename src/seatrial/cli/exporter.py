@@ -17,7 +17,8 @@ from seatrial.runs.live import live_runs
 from seatrial.runs.store import RunStore
 from seatrial.system.address import parse_address, url
 from seatrial.telemetry.engines import Names
-from seatrial.telemetry.exporter import Exporter, Server
+from seatrial.telemetry.exporter import Exporter
+from seatrial.telemetry.http_server import Server
 from seatrial.telemetry.reading import Reader
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

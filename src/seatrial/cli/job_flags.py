@@ -13,6 +13,7 @@ import typer
 
 from seatrial.cli.consent import require_consent
 from seatrial.cli.screen import Screen
+from seatrial.cli.typed import check_folder
 from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
@@ -168,7 +169,7 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
             run=f"seatrial run {words[0]} -- {' '.join(words[1:])}",
         )
     flags.pop("trust", None)
-    project = flags.pop("project", None) or Path.cwd()
+    project = check_folder(flags.pop("project", None) or Path.cwd())
     image_keys = {"image": "ready", "built_for": "target", "slim": "slim"}
     given = {key: flags.pop(name) for name, key in image_keys.items() if name in flags}
     if given:

@@ -11,7 +11,7 @@ from seatrial.backends import table
 from seatrial.cli.job_flags import Words, read_job, takes_job
 from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, UsageError
-from seatrial.runs import hosts, launch
+from seatrial.runs import handover, hosts, launch
 from seatrial.runs.equivalent import as_compose, as_docker
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -35,7 +35,9 @@ def plan(
 ) -> int:
     """Show what run would do, and why each choice; changes nothing."""
     environ = dict(os.environ)
-    made = launch.plan_only(hosts.join(read_job(words or [], context.obj, flags), None, environ), environ)
+    job = hosts.join(read_job(words or [], context.obj, flags), None, environ)
+    handover.check_secrets(job, environ)
+    made = launch.plan_only(job, environ)
     if form is not None:
         print({"docker": as_docker, "compose": as_compose}[form](made), end="")
         return EXIT_DONE

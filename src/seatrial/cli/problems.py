@@ -6,10 +6,10 @@ import errno
 import os
 import re
 import shlex
-import sys
 import tempfile
 import traceback
 from itertools import pairwise
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -21,22 +21,60 @@ WITHOUT_GPUS = "seatrial run --gpus none …"
 #: And how they say "the same, and what the project asks for is allowed".
 WITH_TRUST = "seatrial run --trust …"
 
+#: What pydantic raises for text that is none; by its name, since not every verb imports pydantic.
+_NOT_TEXT = "PydanticSerializationError"
+
 
 def report(error: Exception, argv: list[str]) -> int:
     """Print it to stderr; the exit code."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if isinstance(error, SeatrialError):
-        _print(console, error.message, error.cause, as_typed(error.run, argv))
+    known = _sentence(error, argv)
+    if known is None:
+        _unexpected(console, error, argv)
+    else:
+        _print(console, *known)
         if isinstance(error, GpuContractError) and not isinstance(error, CapacityError):
             second_opinion(console, argv)
+    return exit_code(error)
+
+
+def exit_code(error: Exception) -> int:
+    """What an error ends the command with."""
+    if isinstance(error, SeatrialError):
         return error.exit_code
+    is_usage = hasattr(error, "format_message") or type(error).__name__ == _NOT_TEXT
+    return EXIT_USAGE if is_usage else EXIT_ENGINE
+
+
+def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str | None] | None:
+    """(message, cause, command) of an error that is no defect of ours, else None."""
+    if isinstance(error, SeatrialError):
+        return error.message, error.cause, as_typed(error.run, argv)
     if (usage := _usage_problem(error, argv)) is not None:
-        _print(console, *usage)
-        return EXIT_USAGE
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        _print(console, f"{error.filename or 'A file'} cannot be written: {error.strerror}", None, "df -h . /tmp")
-        return EXIT_ENGINE
-    return _unexpected(console, error)
+        return usage
+    if type(error).__name__ == _NOT_TEXT:
+        return (
+            "Something that the plan would hold is not UTF-8 text",
+            "a path, or a variable such as http_proxy",
+            "LC_ALL=C env | grep -a '[^ -~]'; pwd",
+        )
+    if not isinstance(error, OSError):
+        return None
+    if isinstance(error, FileNotFoundError) and not _is_somewhere():
+        return "The working directory is not there any more", "it has been deleted or moved since", "cd; pwd"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return f"{error.filename or 'A file'} cannot be written: {error.strerror}", None, "df -h . /tmp"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "Too many files are open", "the limit of open files is low here", "ulimit -n 1024"
+    return None
+
+
+def _is_somewhere() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def second_opinion(console: Console, argv: list[str]) -> None:
@@ -64,11 +102,11 @@ def _print(console: Console, message: str, cause: str | None, run: str | None) -
     if re.match(r"(?!seatrial\b)[a-z]+ ", message):  # a sentence, and not a key, file or flag that begins it
         message = message[0].upper() + message[1:]
     lines = Text()
-    lines.append("error", style="bold red").append(f": {message.rstrip('.')}\n")
+    lines.append("error", style="bold red").append(f": {_visible(message).rstrip('.')}\n")
     if cause:
-        lines.append("  why", style="bold").append(f": {cause}\n")
+        lines.append("  why", style="bold").append(f": {_visible(cause)}\n")
     if run:
-        lines.append("  run", style="bold").append(f": {run}\n")
+        lines.append("  run", style="bold").append(f": {_visible(run)}\n")
     console.print(lines, end="")
 
 
@@ -93,14 +131,27 @@ def _first_word(argv: list[str]) -> str:
     return next((word for word in argv[1:] if not word.startswith("-")), "TARGET")
 
 
-def _unexpected(console: Console, error: Exception) -> int:
+def _unexpected(console: Console, error: Exception, argv: list[str]) -> None:
     """A defect of ours: a sentence for the user, the traceback in a file for the report."""
-    with tempfile.NamedTemporaryFile("w", prefix="seatrial-", suffix=".traceback", delete=False) as file:
-        traceback.print_exception(error, file=file)
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="seatrial-", suffix=".traceback", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as file:
+            traceback.print_exception(error, file=file)
+        where = f"the traceback is in {file.name}"
+    except OSError:  # no folder for temporary files can be written
+        where = "the command below shows the traceback"
     _print(
         console,
         f"seatrial itself failed: {type(error).__name__}: {error}",
-        f"This is a defect of seatrial; the traceback is in {file.name}",
-        f"SEATRIAL_TRACEBACK=1 seatrial {' '.join(sys.argv[1:])}",
+        f"This is a defect of seatrial; {where}",
+        f"SEATRIAL_TRACEBACK=1 seatrial {shlex.join(argv)}",
     )
-    return EXIT_ENGINE
+
+
+def _visible(text: str) -> str:
+    """With control characters as codes: what is quoted from a file or a variable must not steer the terminal."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
+        for letter in text
+    )

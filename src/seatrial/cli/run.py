@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from seatrial.cli import typed
 from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
 from seatrial.cli.screen import Screen
 from seatrial.cli.session import carry_out
@@ -23,11 +24,13 @@ def run(
     context: typer.Context,
     words: Words = None,
     resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN", help="Go on from a run's checkpoints.")
+        str | None,
+        typer.Option("--resume", metavar="RUN", help="Go on from a run's checkpoints.", callback=typed.reference),
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once it has started.")] = False,
     rank_of: Annotated[
-        int | None, typer.Option("--rank-of", metavar="N", help="This machine's number among --nodes host1,host2.")
+        int | None,
+        typer.Option("--rank-of", metavar="N", min=0, help="This machine's number among --nodes host1,host2."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
     *,

@@ -14,6 +14,8 @@ from typing import Annotated
 
 import typer
 
+from seatrial.cli import typed
+from seatrial.cli.typed import Reference
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.job.units import format_seconds
 from seatrial.runs.listing import list_runs
@@ -27,7 +29,6 @@ app = typer.Typer(
     help="List, show and steer runs. RUN is an ID, a part of one, a name, or last.",
 )
 
-Reference = Annotated[str, typer.Argument(metavar="RUN", help="ID, part of one, name, or last.")]
 Project = Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="The project folder; default: here.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -40,7 +41,7 @@ def _store(project: Path) -> RunStore:
 
 @app.command("ls")
 def list_(
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Show so many; 0: all.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Show so many; 0: all.")] = 20,
     as_json: AsJson = False,
     project: Project = _HERE,
 ) -> int:
@@ -87,8 +88,12 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
 def logs(
     reference: Reference = "last",
     following: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", help="Begin with about the last so many lines.")] = None,
-    rank: Annotated[int | None, typer.Option("--rank", help="Only this node's lines, of a run on several.")] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", min=0, help="Begin with about the last so many lines.")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", min=0, help="Only this node's lines, of a run on several.")
+    ] = None,
     project: Project = _HERE,
 ) -> int:
     """Print what the target printed, both streams in order."""
@@ -140,8 +145,8 @@ def verify(reference: Reference = "last", project: Project = _HERE) -> int:
 
 @app.command()
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A")],
-    second: Annotated[str, typer.Argument(metavar="B")],
+    first: Annotated[str, typer.Argument(metavar="A", callback=typed.reference)],
+    second: Annotated[str, typer.Argument(metavar="B", callback=typed.reference)],
     as_json: AsJson = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with plots.")] = None,
     project: Project = _HERE,
@@ -198,7 +203,12 @@ def stop(
 
 @app.command("cp")
 def copy(
-    reference: Annotated[str, typer.Argument(metavar="RUN[:PATH]", help="The run, and a path under its /models.")],
+    reference: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN[:PATH]", help="The run, and a path under its /models.", callback=typed.reference_and_path
+        ),
+    ],
     destination: Annotated[Path, typer.Argument(metavar="FOLDER")],
     project: Project = _HERE,
 ) -> int:
@@ -222,7 +232,7 @@ def record(reference: Reference, project: Project = _HERE) -> int:
 
 @app.command("rm")
 def remove(
-    references: Annotated[list[str], typer.Argument(metavar="RUN…")],
+    references: Annotated[list[str], typer.Argument(metavar="RUN…", callback=typed.references)],
     force: Annotated[bool, typer.Option("--force", "-f", help="Kill it first if it has not ended.")] = False,
     project: Project = _HERE,
 ) -> int:

@@ -98,6 +98,8 @@ class Api:
             page = await run_in_threadpool(lambda: html.render(self._receipt_of(self._find(request.path_params["id"]))))
         except SeatrialError as error:
             return PlainTextResponse(error.message + "\n", 404)
+        except Exception as error:  # noqa: BLE001  as below
+            return PlainTextResponse(f"This receipt cannot be shown: {type(error).__name__}\n", 500)
         return Response(page, media_type="text/html", headers={"content-security-policy": _RECEIPT_POLICY})
 
     def _receipt_of(self, run: Run) -> Receipt:
@@ -125,6 +127,9 @@ class Api:
                 return JSONResponse({"error": self._names.text(error.message)}, 409)
             except ValueError as error:
                 return JSONResponse({"error": str(error)}, 400)
+            except Exception as error:  # noqa: BLE001  a run's files may hold anything; the page and its other runs go on
+                message = f"This cannot be shown: {type(error).__name__}: {error}"
+                return JSONResponse({"error": self._names.text(message)}, 500)
 
         return answer
 
@@ -139,7 +144,17 @@ def _whole(request: Request, name: str) -> int | None:
 
 
 def _line(run: Run) -> dict[str, Any]:
-    """A run in the list, from summary.json or, while it goes on, from its plan."""
+    """A run in the list. One that cannot be read is a line as well, and hides no other."""
+    try:
+        return _line_of(run)
+    except Exception as error:  # noqa: BLE001  a run's files may hold anything
+        keys = ("name", "exit_code", "gpus", "seconds")
+        outcome = f"cannot be read: {type(error).__name__}"
+        return {"id": run.id, "ended": False, "target": "?", "backend": "?", "outcome": outcome, **dict.fromkeys(keys)}
+
+
+def _line_of(run: Run) -> dict[str, Any]:
+    """From summary.json or, while it goes on, from its plan."""
     summary = run.summary()
     if summary is not None:
         keys = ("target", "backend", "gpus", "exit_code", "outcome", "seconds")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from seatrial.telemetry.reading import Read
+from seatrial.telemetry.reading import Read, unread
 
 #: Readings that a page gets at once when it opens: ten minutes at one a second.
 HISTORY = 600
@@ -77,7 +78,7 @@ class Feed:
         due_s, number = time.monotonic(), 0
         while not self._done.wait(max(0.0, due_s - time.monotonic())):
             due_s = max(due_s + self._interval_s, time.monotonic())
-            reading = self._read()
+            reading = self._reading()
             graphed = [{key: gpu.get(key) for key in _GRAPHED} for gpu in reading["gpus"]]
             self._history.append({"t": reading["t"], "gpus": graphed, "cpu_cores": reading["machine"]["cpu_cores"]})
             number += 1
@@ -88,7 +89,15 @@ class Feed:
                 self._loop.call_soon_threadsafe(self._wake)
             except RuntimeError:  # the server has ended meanwhile
                 return
-            self._tend()
+            with contextlib.suppress(Exception):  # one broken run must not end the readings of all
+                self._tend()
+
+    def _reading(self) -> dict[str, Any]:
+        """One reading; what goes wrong is said on the page, beside no values instead of the last ones."""
+        try:
+            return self._read()
+        except Exception as error:  # noqa: BLE001  this thread lives as long as the server
+            return unread(f"Nothing could be read: {type(error).__name__}: {error}")
 
     def _wake(self) -> None:
         """Everybody who waits goes on; who comes later waits for the next."""

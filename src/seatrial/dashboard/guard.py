@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from seatrial.system.address import is_loopback
+from seatrial.system.address import names_this_machine
 
 COOKIE = "seatrial-token"
 
@@ -69,9 +69,7 @@ class Guard:
             return PlainTextResponse("Only GET: nothing can be changed here.\n", 405)
         headers = Headers(scope=scope)
         if self._token is None:
-            host = headers.get("host", "")
-            name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-            if is_loopback(name.removeprefix("[").removesuffix("]")):
+            if names_this_machine(headers.get("host", "")):
                 return None
             return PlainTextResponse("This page answers to localhost and 127.0.0.1 only.\n", 403)
         query = parse_qs(scope["query_string"].decode("latin-1"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import importlib.util
+import logging
 import socket
 from collections.abc import AsyncIterator, Mapping
 from importlib import resources
@@ -18,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from seatrial.dashboard.api import Api
+from seatrial.dashboard.connections import protocol
 from seatrial.dashboard.feed import Feed
 from seatrial.dashboard.guard import Guard
 from seatrial.errors import SeatrialError, UsageError
@@ -78,7 +80,18 @@ class _Server(uvicorn.Server):
 
 def serve(app: Starlette, sock: socket.socket, feed: Feed) -> None:
     """Until SIGINT or SIGTERM."""
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_SHUTDOWN_S, server_header=False)
+    config = uvicorn.Config(
+        app,
+        http=protocol(),
+        ws="none",
+        log_config=None,  # what goes wrong with one request or connection is no traceback on the terminal
+        timeout_graceful_shutdown=_SHUTDOWN_S,
+        server_header=False,
+    )
+    for name in ("uvicorn", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
     server = _Server(config)
     server.feed = feed
     with contextlib.suppress(KeyboardInterrupt):

@@ -59,7 +59,7 @@ def signals(samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, A
     Rates of the first step line are left out: what it counts came before its time.
     """
     readings = [gpu for sample in samples for gpu in _entries(sample.get("gpus"))]
-    uuids = {gpu.get("uuid") for gpu in readings}
+    uuids = {str(gpu.get("uuid")) for gpu in readings}
     gpu = {key: mean for key in _GPU_KEYS if (mean := _mean(_numbers(readings, key))) is not None}
     host = {key: mean for key in _HOST_KEYS if (mean := _mean(_numbers(samples, key))) is not None}
     seen = [gpu for gpu in readings if isinstance(gpu.get("throttle_reasons"), list)]

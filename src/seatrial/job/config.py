@@ -60,6 +60,11 @@ _IMAGE = r"[A-Za-z0-9\[][A-Za-z0-9._/:@+\[\]-]*"
 _PACKAGE = r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~-]+)?"
 #: It stands in a command of the build.
 _URL = r"[a-z]+://[^\s\"'`$;&|<>\\]+"
+#: docs.docker.com/reference/cli/docker/container/run, --publish.
+_PORTS = re.compile(
+    r"((([0-9]{1,3}\.){3}[0-9]{1,3}|\[[0-9a-fA-F:.]+\]):(?=.*:|[0-9]))?"
+    r"(?P<ports>:?[0-9]{1,5}(-[0-9]{1,5})?(:[0-9]{1,5}(-[0-9]{1,5})?)?)(/(tcp|udp|sctp))?"
+)
 #: Container names: docs.docker.com/reference/cli/docker/container/run; 63 because it is the hostname too (RFC 1123).
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
@@ -94,6 +99,16 @@ def _number(value: Any) -> float:
     except (ValueError, OverflowError):
         raise ValueError(f"expected a number above zero, got {shown(value)}") from None
     return number
+
+
+def _port(value: Any) -> Any:
+    """``[[ADDRESS:][HOST]:]CONTAINER[/PROTOCOL]`` with ports or ranges of them, as Docker reads it."""
+    if not isinstance(value, str):
+        return value  # not text: pydantic says so
+    match = _PORTS.fullmatch(value)
+    if match is None or not all(0 < int(number) <= 65535 for number in re.findall("[0-9]+", match["ports"])):
+        raise ValueError(f"expected HOST:CONTAINER ports from 1 to 65535, such as 8080:80, got {value[:80]!r}")
+    return match[0]
 
 
 def _percent(value: Any) -> float | None:
@@ -202,6 +217,7 @@ Data = Annotated[DataMount, BeforeValidator(_folder(read_only=True)), Schema(_te
 Models = Annotated[DataMount, BeforeValidator(_folder(read_only=False)), Schema(_text("./models"))]
 Mount = Annotated[str, BeforeValidator(_mount), Schema(_text("./cache:/cache:rw"))]
 FolderOrUrl = Annotated[str, BeforeValidator(_folder_or_url), Schema(_TEXT)]
+Port = Annotated[str, BeforeValidator(_port), Schema(_text("8080:80", "127.0.0.1:8888:8888"))]
 Name = Annotated[
     str,
     BeforeValidator(_matching(_NAME, "letters, digits, . _ -, at most 63")),
@@ -322,7 +338,7 @@ class ConfigFile(_Table):
     env: Variables = Field(default={}, description="Variables for the target.")
     env_files: list[PathLike] = Field(default=[], description="Files of NAME=value lines; env wins over them.")
     secrets: list[Variable] = Field(default=[], description="Variables of yours that the target gets and no log shows.")
-    publish: list[str] = Field(default=[], description="Ports, as for docker run --publish.")
+    publish: list[Port] = Field(default=[], description="Ports, as for docker run --publish.")
     network: str | None = Field(default=None, description="Network, as for docker run --network.")
     workdir: str | None = Field(default=None, description="Working directory in the container; the project by default.")
     devices: list[str] = Field(default=[], description="Further devices, as for docker run --device.")

@@ -166,10 +166,13 @@ def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _environment(items: Collection[str]) -> dict[str, str]:
-    """``NAME=value`` and ``NAME``; a NAME that is not set here is left out, as Docker does."""
+    """``NAME=value`` and ``NAME``; a NAME that is not set here is left out, as Docker does.
+
+    What is no name stays, for the model to refuse.
+    """
     pairs = (item.partition("=") for item in items)
     values = {name: value if equals else os.environ.get(name) for name, equals, value in pairs}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value or "" for name, value in values.items() if value is not None or not name.isidentifier()}
 
 
 #: Tables of which a flag sets one key; of every other (``data`` is one, too) it replaces the whole.

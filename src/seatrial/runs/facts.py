@@ -17,6 +17,7 @@ from seatrial.probe.machine import Machine as MachineLoad
 from seatrial.probe.nvml import Inventory
 from seatrial.stack.machine import Machine, this_machine
 from seatrial.system import command
+from seatrial.system.cache import cache_folder
 from seatrial.system.state import state_folder
 
 
@@ -63,7 +64,6 @@ def read_host(environ: Mapping[str, str]) -> HostFacts:
         user_name = pwd.getpwuid(uid).pw_name
     except KeyError:
         user_name = environ.get("USER") or "user"
-    cache_home = environ.get("XDG_CACHE_HOME")
     return HostFacts(
         inventory=inventory,
         gpus=tuple(
@@ -82,7 +82,7 @@ def read_host(environ: Mapping[str, str]) -> HostFacts:
         uid=uid,
         gid=os.getgid(),
         user_name=user_name,
-        cache_folder=(Path(cache_home) if cache_home else Path.home() / ".cache") / "seatrial",
+        cache_folder=cache_folder(environ),
         state_folder=state_folder(environ),
         memory_bytes=Cgroup().memory_limit_bytes() or MachineLoad().read()["memory_total_bytes"],
         environ=environ,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +12,10 @@ from typing import Any
 from seatrial import events
 from seatrial.diagnosis.diagnosis import Diagnosis
 from seatrial.diagnosis.rules import diagnose
-from seatrial.errors import SeatrialError
+from seatrial.errors import SeatrialError, UntrustedPathError
 from seatrial.runs import recorder
 from seatrial.runs.store import Run, RunStore, run_name
+from seatrial.system import nofollow
 
 #: The end of events.jsonl that is read: a minute of samples of 8 GPUs and a step line each 50 ms is below this.
 TAIL_BYTES = 512 * 1024
@@ -23,6 +26,10 @@ LOOK_BACK_S = 60.0
 _NOT_NUMBERS = frozenset({"t", "step", "epoch", "rank", "images", "flops", "data_s", "communication_s"})
 #: Numbers shown of the last step line.
 _MAX_NUMBERS = 3
+_MAX_NAME = 100
+
+#: The year 2286: a time beyond it is none.
+_LATEST_S = 1e10
 
 
 @dataclass(frozen=True)
@@ -40,12 +47,10 @@ def look(run: Run, gpu_name: str = "") -> Live:
     """Read the tail of its events; a run that has written none yet has nothing to show."""
     read, skipped = tail(run.events_path)
     samples, steps = list(events.of_type(read, "sample")), list(events.of_type(read, "step"))
-    times = [event["t"] for event in samples or steps if event["t"] is not None]
+    timed = [[event for event in kind if _has_time(event)] for kind in (samples, steps)]
+    times = [event["t"] for event in timed[0] or timed[1]]
     # By the last line and not by the latest time: a clock that was set back would hide all that comes after.
-    recent = [
-        [event for event in kind if event["t"] is not None and abs(event["t"] - times[-1]) <= LOOK_BACK_S]
-        for kind in (samples, steps)
-    ]
+    recent = [[event for event in kind if abs(event["t"] - times[-1]) <= LOOK_BACK_S] for kind in timed]
     findings = list(events.of_type(read, "finding"))
     return Live(
         numbers=_numbers(steps[-1]) if steps else {},
@@ -56,25 +61,34 @@ def look(run: Run, gpu_name: str = "") -> Live:
     )
 
 
+def _has_time(event: Mapping[str, Any]) -> bool:
+    return event["t"] is not None and 0 <= event["t"] < _LATEST_S
+
+
 def tail(path: Path, size: int = TAIL_BYTES) -> tuple[list[dict[str, Any]], int]:
-    """(events of the file's last bytes, lines that were none). The line cut in two at the beginning is no loss."""
+    """(events of the file's last bytes, lines that were none). The line cut in two at the beginning is no loss.
+
+    What is no regular file has no events: where agent and target are the same user, a script can put a pipe there.
+    """
     try:
-        offset = max(0, path.stat().st_size - size)
-        if offset:
-            with path.open("rb") as file:
-                file.seek(offset)
-                file.readline()
-                offset = file.tell()
-    except FileNotFoundError:
+        with nofollow.open_regular(path) as file:
+            begin = max(0, os.fstat(file.fileno()).st_size - size)
+            file.seek(begin)
+            data = file.read(2 * size)  # what is appended meanwhile included, within reason
+    except (OSError, UntrustedPathError):
         return [], 0
-    read, _, skipped = events.read(str(path), offset)
-    return read, skipped
+    first = data.find(b"\n") + 1 if begin else 0
+    lines = [line for line in data[first : data.rfind(b"\n") + 1].split(b"\n") if line.strip()]
+    read = [event for event in map(events.parse, lines) if event is not None]
+    return read, len(lines) - len(read)
 
 
 def live_runs(store: RunStore) -> list[dict[str, Any]]:
     """Runs of the store that have not ended, newest first, as telemetry's screen shows them.
 
-    Engines are not asked: a run counts as live until somebody has finalised it.
+    Engines are not asked: a run counts as live until somebody has finalised it. One whose evidence has not grown for
+    LOOK_BACK_S has no numbers: its agent writes samples all the time, so what it said last is not what is now. A run
+    that cannot be read has none either, and takes nothing from the others.
     """
     rows = []
     for run in reversed(store.all()):
@@ -83,28 +97,42 @@ def live_runs(store: RunStore) -> list[dict[str, Any]]:
         recorder.ensure(run)
         try:
             plan = run.plan()
-        except SeatrialError:
+            now = look(run, plan.gpus[0].name if plan.gpus else "") if _is_fresh(run) else None
+        except (SeatrialError, OSError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError):
             continue
-        now = look(run, plan.gpus[0].name if plan.gpus else "")
+        diagnosis = now.diagnosis if now else None
         rows.append(
             {
                 "id": run.id,
                 "name": run_name(run),
                 "target": plan.job.target.value or plan.job.image.ready or "",
-                "numbers": dict(now.numbers),
-                "bound_by": now.diagnosis.cause if now.diagnosis else None,
-                "mfu": now.diagnosis.mfu if now.diagnosis else None,
+                "numbers": dict(now.numbers) if now else {},
+                "bound_by": diagnosis.cause if diagnosis else None,
+                "mfu": diagnosis.mfu if diagnosis else None,
             }
         )
     return rows
+
+
+def _is_fresh(run: Run) -> bool:
+    """By the host's own clock, which is the one that wrote the file."""
+    try:
+        return time.time() - run.events_path.lstat().st_mtime <= LOOK_BACK_S
+    except OSError:
+        return False
 
 
 def _numbers(step: Mapping[str, Any]) -> dict[str, float]:
     numbers = {
         key: float(value)
         for key, value in step.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30 and key[:1] != "_"
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30 and _is_a_name(key)
     }
     position: dict[str, float] = {key: numbers[key] for key in ("epoch", "step") if key in numbers}
     others = [key for key in numbers if key not in _NOT_NUMBERS][:_MAX_NUMBERS]
     return {**position, **{key: numbers[key] for key in others}}
+
+
+def _is_a_name(key: str) -> bool:
+    """What a terminal, a page and Prometheus can show. Names that begin with an underscore are ours."""
+    return key.isprintable() and key.strip() != "" and len(key) <= _MAX_NAME and key[0] != "_"

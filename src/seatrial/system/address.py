@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import re
 import socket
 
 from seatrial.errors import UsageError
@@ -18,13 +19,20 @@ def parse_address(text: str, command: str, port: int) -> tuple[str, int]:
     Raises:
         UsageError: it is none.
     """
-    host, colon, number = text.rpartition(":")
+    host, _, number = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not number.isdecimal() or not 0 <= int(number) <= 65535 or (colon and " " in host):
+    if not re.fullmatch("[0-9]{1,5}", number) or int(number) > 65535 or not _can_be_host(host):
         raise UsageError(
-            f'"{text}" is no address: expected HOST:PORT', run=f"seatrial {command} --listen 127.0.0.1:{port}"
+            f'"{text[:80]}" is no address: expected HOST:PORT', run=f"seatrial {command} --listen 127.0.0.1:{port}"
         )
     return host or "127.0.0.1", int(number)
+
+
+def _can_be_host(text: str) -> bool:
+    try:
+        return text.isprintable() and " " not in text and len(text.encode("idna")) < 256
+    except UnicodeError:
+        return False
 
 
 def is_loopback(host: str) -> bool:
@@ -35,6 +43,17 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def names_this_machine(host_header: str) -> bool:
+    """Whether a request's Host header is a loopback name: what a server on the loopback address has to ask for.
+
+    Else a page of another site that points its own name at 127.0.0.1 could read the answers in a visitor's browser.
+    """
+    name, _, port = host_header.rpartition(":")
+    if not port.isdecimal():
+        name = host_header
+    return is_loopback(name.removeprefix("[").removesuffix("]"))
 
 
 def url(host: str, port: int) -> str:

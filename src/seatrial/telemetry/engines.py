@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from seatrial.errors import EngineError
 from seatrial.system import command
+from seatrial.system.client_call import client_call
 
 #: Unknown IDs are asked for this often: a container of an engine that is not ours to ask stays unknown.
 _ASK_AGAIN_S = 5.0
@@ -35,10 +35,7 @@ class Names:
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._calls = {
-            engine: shlex.split(environ.get(f"SEATRIAL_{engine.upper()}", "")) or [engine]
-            for engine in ("docker", "podman")
-        }
+        self._calls = {engine: client_call(engine, environ) for engine in ("docker", "podman")}
         self._known: dict[str, Named] = {}
         self._problems: list[str] = []
         self._asked_s = float("-inf")

@@ -1,4 +1,9 @@
-"""``seatrial exporter``: readings served to Prometheus. Scrapes get the last reading; only the clock makes new ones."""
+"""``seatrial exporter``: readings served to Prometheus. Scrapes get the last reading; only the clock makes new ones.
+
+A reading that fails, or does not end, is not replaced by the one before: its series are left out, as Prometheus wants
+it of a value that is not known any more (they then end in its graphs, and alerts on ``absent()`` fire).
+Source: https://prometheus.io/docs/instrumenting/writing_exporters/#failed-scrapes
+"""
 
 from __future__ import annotations
 
@@ -7,20 +12,27 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
-from seatrial.system.address import cannot_listen
-from seatrial.telemetry.metrics import CONTENT_TYPE, render
+from seatrial.telemetry.metrics import render
 from seatrial.telemetry.reading import Read
 
 Runs = Callable[[], Sequence[Mapping[str, Any]]]
 
-_INDEX = b"<!doctype html><title>seatrial exporter</title><a href=/metrics>metrics</a>\n"
+#: A reading is old after so many intervals, and not before so many seconds: at a driver reset NVML takes some itself.
+STALE_INTERVALS = 3
+STALE_S = 10.0
 
-#: A client that sends nothing, or reads nothing, is cut off after this, so that it cannot hold a thread for ever.
-_CLIENT_TIMEOUT_S = 10.0
+
+@dataclass(frozen=True)
+class _Served:
+    """The exposition, plain and gzipped, and when its reading was made; ``good`` when it has one."""
+
+    plain: bytes
+    zipped: bytes
+    read_s: float
+    good: bool
 
 
 class Exporter:
@@ -32,11 +44,12 @@ class Exporter:
 
     def __init__(self, read: Read, runs: Runs, *, interval_s: float = 1.0) -> None:
         self._read, self._runs, self._interval_s = read, runs, interval_s
+        self._stale_s = max(STALE_S, STALE_INTERVALS * interval_s)
         self._hostname = socket.gethostname()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="readings", daemon=True)
-        self.readings = 0
-        self._renew()
+        self.readings = self.failures = 0
+        self._served = self._renew()
 
     def start(self) -> None:
         """Begin to read once an interval."""
@@ -50,78 +63,50 @@ class Exporter:
 
     @property
     def text(self) -> tuple[bytes, bytes]:
-        """The exposition, plain and gzipped."""
-        return self._text
+        """The exposition, plain and gzipped; without a reading's series when there is none, or it is old."""
+        served = self._served
+        if served.good and time.monotonic() - served.read_s > self._stale_s:
+            body = self._own(good=False)
+            return body, gzip.compress(body, 1)
+        return served.plain, served.zipped
 
     def _go_on(self) -> None:
         due_s = time.monotonic() + self._interval_s
         while not self._done.wait(max(0.0, due_s - time.monotonic())):
             due_s = max(due_s + self._interval_s, time.monotonic())
-            self._renew()
+            self._served = self._renew()
 
-    def _renew(self) -> None:
-        before = time.process_time()
-        body = render(self._read(), self._runs(), self._hostname)
-        self.readings += 1
-        own = (
-            "# HELP seatrial_exporter_readings_total Readings since the start.\n"
-            "# TYPE seatrial_exporter_readings_total counter\n"
-            f"seatrial_exporter_readings_total {self.readings}\n"
-            "# HELP seatrial_exporter_reading_cpu_seconds CPU time of the last reading.\n"
-            "# TYPE seatrial_exporter_reading_cpu_seconds gauge\n"
-            f"seatrial_exporter_reading_cpu_seconds {time.process_time() - before:.6f}\n"
-        )
-        body += own.encode()
-        self._text = (body, gzip.compress(body, 1))
-
-
-class Server(ThreadingHTTPServer):
-    """Serves an Exporter's text at /metrics.
-
-    Raises:
-        UsageError: the address cannot be bound; says what to run instead.
-    """
-
-    daemon_threads = True
-    request_queue_size = 256
-
-    def __init__(self, host: str, port: int, exporter: Exporter) -> None:
-        self.exporter = exporter
-        if ":" in host:
-            self.address_family = socket.AF_INET6
+    def _renew(self) -> _Served:
+        cpu_s, begun_s = time.process_time(), time.monotonic()
         try:
-            super().__init__((host, port), _Handler)
-        except OSError as error:
-            raise cannot_listen("exporter", host, port, error) from error
+            body = render(self._read(), self._live_runs(), self._hostname)
+            self.readings += 1
+            good = True
+        except Exception:  # noqa: BLE001  this thread lives as long as the server
+            self.failures += 1
+            body, good = b"", False
+        body += self._own(good=good, cpu_s=time.process_time() - cpu_s)
+        return _Served(body, gzip.compress(body, 1), begun_s, good)
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = _CLIENT_TIMEOUT_S
-    disable_nagle_algorithm = True  # headers and body are two writes: the second would wait 40 ms for the client's ACK
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            plain, zipped = cast(Server, self.server).exporter.text
-            gzipped = "gzip" in self.headers.get("Accept-Encoding", "")
-            self._answer(CONTENT_TYPE, zipped if gzipped else plain, gzipped=gzipped)
-        elif path == "/":
-            self._answer("text/html; charset=utf-8", _INDEX)
-        else:
-            self.send_error(HTTPStatus.NOT_FOUND)
-
-    def _answer(self, content_type: str, body: bytes, *, gzipped: bool = False) -> None:
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        if gzipped:
-            self.send_header("Content-Encoding", "gzip")
-        self.end_headers()
+    def _live_runs(self) -> Sequence[Mapping[str, Any]]:
+        """What cannot be read of the runs takes nothing from GPUs and containers."""
         try:
-            self.wfile.write(body)
-        except OSError:  # the client has gone
-            self.close_connection = True
+            return self._runs()
+        except Exception:  # noqa: BLE001  as above
+            self.failures += 1
+            return []
 
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Scrapes are no news."""
+    def _own(self, *, good: bool, cpu_s: float | None = None) -> bytes:
+        """The exporter's own series, which are always there."""
+        rows = [
+            ("readings_total", "counter", "Readings since the start.", f"{self.readings}"),
+            ("failed_readings_total", "counter", "Readings, of runs or of all else, that failed.", f"{self.failures}"),
+            ("reading_ok", "gauge", "Whether there is a reading of now; else its series are left out.", f"{good:d}"),
+        ]
+        if cpu_s is not None:
+            rows.append(("reading_cpu_seconds", "gauge", "CPU time of the last reading.", f"{cpu_s:.6f}"))
+        return "".join(
+            f"# HELP seatrial_exporter_{name} {help}\n# TYPE seatrial_exporter_{name} {kind}\n"
+            f"seatrial_exporter_{name} {value}\n"
+            for name, kind, help, value in rows
+        ).encode()

@@ -148,7 +148,7 @@ def render(reading: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], hostna
     up = 1.0 if reading["gpus"] and not reading["problems"] else 0.0
     _add(lines, "seatrial_nvml_up", "gauge", "Whether every GPU answers.", [({}, up)])
     _add(lines, "seatrial_reading_timestamp_seconds", "gauge", "When this was read.", [({}, reading["t"])])
-    return "".join(lines).encode()
+    return "".join(lines).encode("utf-8", "replace")  # a container's labels may hold half a character
 
 
 def _add_runs(lines: list[str], runs: Sequence[Mapping[str, Any]]) -> None:

@@ -149,6 +149,19 @@ class Reader:
         return round(max(0.0, cpu_seconds - before[0]) / (now_s - before[1]), 3)
 
 
+def unread(reason: str) -> dict[str, Any]:
+    """A reading for a moment that could not be read: nothing in it is known, and the reason stands for it."""
+    return {
+        "t": time.time(),
+        "machine": dict.fromkeys(("cpu_cores", "cpu_count", "memory_used_bytes", "memory_total_bytes", "load_1m")),
+        "driver_version": None,
+        "cuda_driver_version": None,
+        "gpus": [],
+        "containers": [],
+        "problems": [reason],
+    }
+
+
 def _process(pid: int, memory_bytes: int | None, share_pct: float | None) -> dict[str, Any]:
     owner = attribution.owner(pid)
     command = proc.command_line(pid).replace(b"\0", b" ").decode("utf-8", "replace").strip()

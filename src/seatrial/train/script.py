@@ -12,11 +12,13 @@ from typing import NoReturn
 import torch
 
 from seatrial.train import engine, precision
+from seatrial.train.checkpoint import checkpoints
 from seatrial.train.errors import InputError, TrainError
 from seatrial.train.loop import Settings
 from seatrial.train.trackers import TRACKERS
 
 RUN_DIR_VARIABLE = "SEATRIAL_RUN_DIR"
+RESUME_DIR_VARIABLE = "SEATRIAL_RESUME_DIR"
 
 
 def default_folder(name: str) -> Path:
@@ -122,7 +124,20 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
     arguments.checkpoints = arguments.checkpoints or default_checkpoints(arguments.models)
     if arguments.resume == Path():
         arguments.resume = arguments.checkpoints
+    if _begins_anew(arguments.resume):
+        if os.environ.get("RANK", "0") == "0":
+            print("the run to go on from saved no checkpoint: training begins anew", file=sys.stderr)
+        arguments.resume = None
     return arguments
+
+
+def _begins_anew(place: Path | None) -> bool:
+    """Whether seatrial has named an earlier run that ended before its first checkpoint.
+
+    A folder that a person has named is another matter: without a checkpoint in it, it is the wrong one.
+    """
+    told = os.environ.get(RESUME_DIR_VARIABLE)
+    return place is not None and told is not None and place == Path(told) and not checkpoints(place)
 
 
 def settings(arguments: argparse.Namespace) -> Settings:

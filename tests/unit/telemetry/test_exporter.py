@@ -19,7 +19,8 @@ from fakes import FakeGpu, FakeNvml
 from seatrial.errors import UsageError
 from seatrial.system.address import cannot_listen, is_loopback, parse_address, url
 from seatrial.telemetry.engines import Names
-from seatrial.telemetry.exporter import Exporter, Server
+from seatrial.telemetry.exporter import Exporter
+from seatrial.telemetry.http_server import Server
 from seatrial.telemetry.metrics import DCGM, render
 from seatrial.telemetry.reading import Reader
 

@@ -144,6 +144,8 @@ function live() {
       (reading.driver_version ? ` · driver ${reading.driver_version}` : "");
     problems.replaceChildren(...reading.problems.map((p) => make("p", { class: "notice" }, p)));
     reading.gpus.forEach(drawGpu);
+    for (const [uuid, entry] of seen) // a GPU that is lost, or could not be read: no value instead of the last one
+      if (!reading.gpus.some((gpu) => gpu.uuid === uuid)) entry.tiles.replaceChildren(make("p", { class: "notice" }, "no reading"));
     const columns = [{ name: "Container" }, { name: "Image", class: "wide" }, { name: "CPU", class: "num" }, { name: "Memory", class: "num" },
       { name: "/dev/shm", class: "num wide" }, { name: "GPU", class: "num" }, { name: "GPU memory", class: "num" }, { name: "Share", class: "num wide" }];
     const rows = reading.containers.map((c) => [
@@ -304,10 +306,20 @@ function go() {
 }
 
 function connect() {
+  let came = Date.now(), between = 0; // milliseconds
+  const say = (text, bad) => { state.textContent = text; state.className = bad ? "bad" : ""; };
   source = new EventSource("api/events");
-  source.onopen = () => { state.textContent = "live"; state.className = ""; };
-  source.onerror = () => { state.textContent = "no connection; trying again"; state.className = "bad"; };
-  source.onmessage = (event) => dispatchEvent(new CustomEvent("reading", { detail: JSON.parse(event.data) }));
+  source.onopen = () => { came = Date.now(); say("live", false); };
+  source.onerror = () => say("no connection; trying again", true);
+  source.onmessage = (event) => {
+    between = Date.now() - came, came = Date.now();
+    if (source.readyState === EventSource.OPEN) say("live", false);
+    dispatchEvent(new CustomEvent("reading", { detail: JSON.parse(event.data) }));
+  };
+  setInterval(() => { // what is shown is old: the driver hangs, or the server does
+    const silent = Date.now() - came;
+    if (source.readyState === EventSource.OPEN && silent > Math.max(10000, 3 * between)) say(`no new reading for ${Math.round(silent / 1000)} s`, true);
+  }, 2000);
 }
 
 addEventListener("hashchange", () => { if (location.hash !== "#main") { go(); main.focus(); } });

@@ -1,0 +1,83 @@
+"""What may be typed: words that are text, references to runs, counts. What cannot be meant is refused by its name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seatrial.errors import UsageError
+
+#: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/config.py).
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+def check_words(argv: Sequence[str]) -> None:
+    """Every word must be UTF-8: it goes into plan.json and to a container. Raises UsageError naming the first."""
+    for word in argv:
+        if word.isascii() or not _has_undecoded(word):
+            continue
+        verb = argv[0]
+        try:
+            text = os.fsencode(word).decode("utf-8")
+        except UnicodeDecodeError:
+            raise UsageError(
+                f"An argument is not UTF-8 text: {quoted(word)}", run=f"seatrial {verb} --help   # rename the file"
+            ) from None
+        raise UsageError(
+            f"This locale has no letters for {quoted(text)}",
+            cause="it is not UTF-8",
+            run=f"PYTHONUTF8=1 seatrial {verb} …",
+        )
+
+
+def check_folder(project: Path) -> Path:
+    """A project's folder as given. Raises UsageError when its path is not UTF-8 text."""
+    if _has_undecoded(str(project)):
+        raise UsageError(
+            f"The project's path is not UTF-8 text: {quoted(str(project))}",
+            cause="it goes into plan.json and to a container",
+            run="mv it to a folder of another name",
+        )
+    return project
+
+
+def reference(text: str | None) -> str | None:
+    """A run as people name it. Raises UsageError for what is no ID, part of one, or name; "" would fit every run."""
+    if text is not None and not _REFERENCE.fullmatch(text):
+        raise UsageError(
+            f"{quoted(text)} is no run: expected an ID, a part of one, a name, or last", run="seatrial runs ls"
+        )
+    return text
+
+
+def references(texts: list[str]) -> list[str]:
+    """As ``reference``, of several."""
+    for text in texts:
+        reference(text)
+    return texts
+
+
+def reference_and_path(text: str) -> str:
+    """``RUN[:PATH]``, of which RUN is checked."""
+    reference(text.partition(":")[0])
+    return text
+
+
+def quoted(text: str) -> str:
+    """In quotes on one line, at most 80 letters of it; bytes that are not UTF-8 as ``\\\\xff``."""
+    plain = os.fsencode(text).decode("utf-8", "backslashreplace") if _has_undecoded(text) else text
+    line = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in plain)
+    return f'"{line if len(line) <= 80 else line[:79] + "…"}"'
+
+
+def _has_undecoded(text: str) -> bool:
+    """Whether it holds bytes that Python could not decode, which it keeps as halves of characters (PEP 383)."""
+    return any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+Reference = Annotated[str, typer.Argument(metavar="RUN", help="ID, part of one, name, or last.", callback=reference)]
