@@ -115,7 +115,7 @@ class Reports:
             return None
         if status.st_ino != self._inode or status.st_size < self._offset:
             if self._inode:  # another file, or one that was cut: read from its beginning
-                self._offset = 0
+                self._offset, self._skipping = 0, False
             self._inode = status.st_ino
         return descriptor
 
