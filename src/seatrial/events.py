@@ -98,6 +98,10 @@ EVIDENCE_TYPES = frozenset(
 #: A longer line of a report is no step; a script that reports a thousand numbers a line needs 30 KB.
 MAX_REPORT_BYTES = 64 * 1024
 
+#: A line whose values are nested deeper than this is no event: who writes it down again, or looks through it, would run
+#: out of stack. Ours are 4 deep.
+MAX_DEPTH = 64
+
 #: What the digest of an empty log is, in hex; and how much of SHA-256 is kept of each line's.
 CHAIN_START = "0" * 32
 _CHAIN_DIGITS = 32
@@ -298,12 +302,22 @@ def parse(line: bytes) -> Optional[Dict[str, Any]]:
         return None
     if not isinstance(event, dict):
         return None
+    if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _is_deeper(event, MAX_DEPTH):
+        return None
     if not isinstance(event.get("type"), str):
         event["type"] = "step"
     if not isinstance(event.get("t"), (int, float)) or isinstance(event.get("t"), bool):
         event["t"] = None
     event.setdefault("source", "target")
     return event
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, (dict, list)):
+        return False
+    return levels == 0 or any(
+        _is_deeper(item, levels - 1) for item in (value.values() if isinstance(value, dict) else value)
+    )
 
 
 def of_type(events: List[Dict[str, Any]], type: str) -> Iterator[Dict[str, Any]]:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial import frames
 
 _LINE = st.binary(max_size=200).map(lambda data: data.replace(b"\n", b" "))
 _LONG = st.integers(0, 3 * frames.PIECE_BYTES).map(lambda size: b"x" * size)
-_KIND = st.sampled_from([frames.STDOUT, frames.STDERR, frames.EVIDENCE])
+_KIND = st.sampled_from([frames.STDOUT, frames.STDERR, frames.EVIDENCE, frames.REPORT])
 
 
 @given(st.lists(st.tuples(_KIND, st.one_of(_LINE, _LONG)), max_size=20))
 def test_lines_come_back(written: list[tuple[bytes, bytes]]) -> None:
     log = b"".join(frames.encode(kind, line) for kind, line in written)
     decoder = frames.Decoder()
-    streams = {frames.EVIDENCE: b"", frames.STDERR: b"", frames.STDOUT: b""}
+    streams = {frames.EVIDENCE: b"", frames.REPORT: b"", frames.STDERR: b"", frames.STDOUT: b""}
     for line in log.split(b"\n")[:-1]:
         assert len(line) <= frames.PIECE_BYTES + 2
         kind, data = decoder.feed(line + b"\n")
         streams[kind] += data
+    assert not decoder.waiting
     for kind in streams:
         assert streams[kind] == b"".join(line + b"\n" for of, line in written if of == kind)
 
@@ -37,3 +38,32 @@ def test_chunks_of_a_stream_come_back(chunks: list[bytes]) -> None:
     decoder = frames.Decoder()
     read = b"".join(decoder.feed(line + b"\n")[1] for line in log.split(b"\n")[:-1])
     assert read == b"".join(chunks)
+
+
+_MARKS = st.sampled_from([b"\x1e", b"\x02", b"\x1f", b"\x1c", b"\x1d", b"\n", b"\r", b"{}", b"1 2 ", b"x" * 9000])
+_PRINTED = st.lists(_MARKS, max_size=20).map(b"".join)
+_OUTPUTS = st.sampled_from([frames.STDOUT, frames.STDERR])
+
+
+@settings(deadline=None)
+@given(_PRINTED, st.integers(1, 20_000), _OUTPUTS)
+def test_no_output_is_ever_evidence(printed: bytes, chunk: int, kind: bytes) -> None:
+    """Whatever a target prints, and however its writes fall: each line of the log is output of that stream."""
+    splitter = frames.LineSplitter(kind)
+    chunk = max(chunk, len(printed) // 50)
+    chunks = [printed[at : at + chunk] for at in range(0, len(printed), chunk)]
+    log = b"".join(map(splitter.feed, chunks)) + splitter.flush()
+    decoder = frames.Decoder()
+    decoded = [decoder.feed(line) for line in log.split(b"\n")[:-1]]
+    assert {of for of, _ in decoded} <= {kind}
+    assert b"".join(data for _, data in decoded) == printed
+    assert not decoder.waiting
+
+
+@given(st.lists(st.binary(max_size=30), max_size=20))
+def test_no_log_is_too_odd_to_be_taken_apart(lines: list[bytes]) -> None:
+    decoder = frames.Decoder()
+    for line in lines:
+        kind, data = decoder.feed(line)
+        assert kind in (frames.STDOUT, frames.STDERR, frames.EVIDENCE, frames.REPORT)
+        assert data == b"" or kind in (frames.STDOUT, frames.STDERR) or data.endswith(b"\n")

@@ -3,9 +3,15 @@
 import json
 import os
 import re
+import stat
 from typing import Dict, Iterable, List, Optional
 
 REDACTED = b"[redacted]"
+
+_CHUNK_BYTES = 1 << 20
+
+#: Of a file that the target may have made as long as it likes, this much is looked through: more than is ever reported.
+_LOOKED_THROUGH_BYTES = 1 << 30
 
 
 def take(names: Iterable[str], folder: Optional[str]) -> Dict[str, str]:
@@ -36,14 +42,25 @@ def blot(path: str, secrets: Iterable[bytes]) -> None:
     known |= {json.dumps(secret.decode("utf-8", "surrogateescape"))[1:-1].encode() for secret in known}
     if not known:
         return
+    longest = max(map(len, known))
     pattern = re.compile(b"|".join(re.escape(secret) for secret in sorted(known, key=len, reverse=True)))
     try:
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "r+b") as file:
-            for match in list(pattern.finditer(file.read())):
-                file.seek(match.start())
-                file.write(b"*" * (match.end() - match.start()))
-    except OSError:  # the log is gone, or the file system broken: said already, by the journal
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # there is none
         return
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return
+        for offset in range(0, _LOOKED_THROUGH_BYTES, _CHUNK_BYTES):
+            data = os.pread(descriptor, _CHUNK_BYTES + longest - 1, offset)  # one that begins here may end behind it
+            for match in pattern.finditer(data):
+                os.pwrite(descriptor, b"*" * (match.end() - match.start()), offset + match.start())
+            if len(data) < _CHUNK_BYTES:
+                return
+    except OSError:  # the file system is broken: said already, by the journal
+        return
+    finally:
+        os.close(descriptor)
 
 
 class Redactor:

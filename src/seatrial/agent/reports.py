@@ -4,6 +4,7 @@ The file is the target's, so nothing about it is taken for granted: no link is f
 opened, and a line may be of any length.
 """
 
+import errno
 import os
 import stat
 
@@ -102,6 +103,8 @@ class Reports:
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP):  # seen gone: what comes next is another file
+                self._offset = 0
             if not isinstance(error, FileNotFoundError):
                 self._complain("it cannot be opened: %s" % error.strerror)
             return None
@@ -112,7 +115,7 @@ class Reports:
             return None
         if status.st_ino != self._inode or status.st_size < self._offset:
             if self._inode:  # another file, or one that was cut: read from its beginning
-                self._offset = 0
+                self._offset, self._skipping = 0, False
             self._inode = status.st_ino
         return descriptor
 

@@ -21,6 +21,9 @@ _NUMBERS = {frames.STDOUT: 1, frames.STDERR: 2}
 _NAMES = {1: "stdout.log", 2: "stderr.log"}
 INDEX = "output.idx"
 
+#: A number of more digits no agent has counted to, and Python refuses to read one of thousands.
+_SEQ_DIGITS = 18
+
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -75,7 +78,7 @@ class Sink:
         """``<seq> <unix time> <line>``: the target's line, which is a step or nothing."""
         seq, _, rest = line.partition(b" ")
         at, _, text = rest.partition(b" ")
-        if not seq.isdigit():
+        if not seq.isdigit() or len(seq) > _SEQ_DIGITS:
             return
         step, claimed = events.report(text.rstrip(b"\n"))
         if claimed is not None:

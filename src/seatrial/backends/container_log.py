@@ -45,12 +45,16 @@ def collecting(logs: Sequence[str], folder: Path, is_over: Callable[[], bool], s
     thread.start()
     try:
         yield
-        if is_over():
+        over = is_over()
+        if over:
             collector.wait(DRAIN_S)
+        collector.stop()
+        thread.join()
+        collector.drain(2 * DRAIN_S if over else 0.0)  # of a run that goes on, whoever collects reads the rest
     finally:
         collector.stop()
         thread.join()
-    collector.drain()
+        collector.close()
 
 
 class _Collector:
@@ -97,10 +101,10 @@ class _Collector:
             if self._follower is not None and not self._whole.is_set():
                 self._follower.end()
 
-    def drain(self) -> None:
-        """Read what is left. Whoever collects has a moment to finish first. Raises DiskError."""
+    def drain(self, wait_s: float) -> None:
+        """Read what is left. Whoever collects has ``wait_s`` to finish first. Raises DiskError."""
         try:
-            deadline_s = time.monotonic() + 2 * DRAIN_S
+            deadline_s = time.monotonic() + wait_s
             while not self._turn.take() and time.monotonic() < deadline_s:
                 time.sleep(_LAST_TURN_S)
             if self._turn.mine and not self._whole.is_set():
@@ -110,16 +114,16 @@ class _Collector:
             raise DiskError(
                 f"Cannot write the run's record {self._folder}: {error.strerror}", run=f"df -h {self._folder}"
             ) from error
-        finally:
-            self._turn.give_back()
+
+    def close(self) -> None:
+        self._turn.give_back()
 
     def _read(self, process: command.Piped) -> None:
         """From where the last reader stopped to the end of the log. Raises OSError when the disk is full."""
         cursor = _Cursor(self._folder / "log.cursor")
         sink = Sink(self._folder, again=True)
         try:
-            if cursor.sizes:
-                sink.cut(cursor.sizes)
+            sink.cut(cursor.sizes)
             decoder, skip, done, held = frames.Decoder(), cursor.bytes, cursor.bytes, b""
             while data := os.read(process.stdout, _CHUNK_BYTES):
                 if skip:
@@ -144,7 +148,7 @@ class _Cursor:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         fields = [int(field) for field in os.pread(self._descriptor, _WIDTH, 0).split() if field.isdigit()]
-        self.bytes, self.sizes = (fields[0], fields[1:]) if len(fields) == 4 else (0, [])
+        self.bytes, self.sizes = (fields[0], fields[1:]) if len(fields) == 4 else (0, [0, 0, 0])
 
     def save(self, count: int, sizes: list[int]) -> None:
         record = b" ".join(b"%d" % number for number in (count, *sizes))

@@ -72,9 +72,9 @@ class Local:
         return _handle(process, plan.run_id, run_dir)
 
     def find(self, run_id: str, run_dir: Path) -> Handle | None:
-        record = os.fsencode(run_dir / "agent.json")
+        words = [os.fsencode(run_dir / name) for name in ("agent.pyz", "agent.json")]  # as compile ends
         for process in proc.everyone().values():
-            if process.state != "Z" and record in proc.command_line(process.pid).split(b"\0"):
+            if process.state != "Z" and proc.command_line(process.pid).split(b"\0")[-3:-1] == words:
                 return _handle(process, run_id, run_dir)
         return None
 

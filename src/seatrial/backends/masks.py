@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -19,10 +20,14 @@ def masks(mounts: Sequence[Mount], hidden: Iterable[Path]) -> tuple[Tmpfs, ...]:
     """
     found = {}
     for folder in hidden:
-        real = folder.resolve()
+        real = _real(folder)
         for mount in mounts:
-            source = mount.source.resolve()
+            source = _real(mount.source)
             if real != source and real.is_relative_to(source):
                 target = str(PurePosixPath(mount.target) / PurePosixPath(real.relative_to(source)))
                 found[target] = Tmpfs(target=target, options=OPTIONS)
     return tuple(found[target] for target in sorted(found))
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # Path.resolve raises for a link that leads to itself

@@ -24,7 +24,8 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
 
     Raises UsageError: it lies in the project and is, or goes through, a link out of it; or it is the state folder.
     """
-    lexical, real, root = Path(os.path.normpath(source)), source.resolve(), project.resolve()
+    lexical, root = Path(os.path.normpath(source)), project.resolve()
+    real = Path(os.path.realpath(source))  # Path.resolve raises for a link that leads to itself
     inside = lexical.is_relative_to(project) or lexical.is_relative_to(root)
     if inside and not real.is_relative_to(root):
         raise UsageError(

@@ -1,5 +1,6 @@
 """Starting again on one of several nodes."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,11 @@ from seatrial.agent.plan import Plan
 def _run(tmp_path: Path, codes, monkeypatch: pytest.MonkeyPatch, asked=False, **keys):
     """(exit code, codes that were not needed) of a target that ends with these codes in turn."""
     monkeypatch.setattr(attempts, "PAUSE_S", 0)
-    journal = Journal(str(tmp_path / "events.jsonl"))
+    journal = Journal(str(tmp_path))
     left = list(codes)
 
     def once():
-        code = left.pop(0)
-        journal.write("target.exited", exit_code=code, signal=None)
-        return code, asked
+        return left.pop(0), asked
 
     plan = Plan(run_id="r", argv=["t"], workdir="/", run_dir=str(tmp_path), **keys)
     return attempts.run_again(plan, journal, once), left
@@ -41,5 +40,36 @@ def test_a_request_to_stop_is_final(tmp_path, monkeypatch):
 
 
 def test_a_pod_that_comes_back_does_not_repeat_what_failed_for_good(tmp_path, monkeypatch):
-    assert _run(tmp_path, [7], monkeypatch, nodes=1, restarts=3) == (7, [])
-    assert _run(tmp_path, [0], monkeypatch, nodes=1, restarts=3) == (7, [0])
+    assert _run(tmp_path, [1, 7], monkeypatch, nodes=2, restarts=1) == (7, [])
+    assert _run(tmp_path, [0], monkeypatch, nodes=2, restarts=1) == (7, [0])
+
+
+def test_a_pod_that_comes_back_counts_on(tmp_path, monkeypatch):
+    """Killed after its first failure: the attempts that are left are those that were left."""
+    assert _run(tmp_path, [1, 0], monkeypatch, nodes=2, restarts=2) == (0, [])
+    assert _run(tmp_path, [3, 4, 0], monkeypatch, nodes=2, restarts=2) == (4, [0])
+
+
+HOSTILE = [b"0 0 0", b"-1 -2 256 999 4294967296", b"1e9 nan \xff\xfe \xc2\xb2 \xd9\xa1", b"9" * 4096, b"\0" * 100]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_is_no_exit_code_counts_for_nothing(tmp_path, text):
+    (tmp_path / ".failures").write_bytes(text)
+    assert attempts.failures(str(tmp_path)) == []
+
+
+def test_a_file_of_any_length_is_read_to_a_limit(tmp_path):
+    (tmp_path / ".failures").write_bytes(b"1\n" * 10_000_000)
+    assert len(attempts.failures(str(tmp_path))) < 10_000
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_is_no_file_of_its_own_is_left_alone(tmp_path, monkeypatch, kind):
+    """The target can put anything there: nothing is followed, nothing hangs, and the run goes its way."""
+    outside, path = tmp_path / "outside", tmp_path / "run" / ".failures"
+    outside.write_text("7\n7\n7\n7\n")
+    path.parent.mkdir()
+    {"link": lambda: path.symlink_to(outside), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
+    assert _run(path.parent, [1, 0], monkeypatch, nodes=2, restarts=3) == (0, [])
+    assert outside.read_text() == "7\n7\n7\n7\n"

@@ -10,9 +10,11 @@ import pytest
 from fakes import FakeGpu, FakeNvml
 from seatrial import events
 from seatrial.agent import observer
+from seatrial.agent.activity import Activity
 from seatrial.agent.journal import Journal
 from seatrial.agent.observer import Observer
 from seatrial.agent.plan import Gpu, Plan
+from seatrial.agent.reports import Reports
 from seatrial.probe import proc
 from seatrial.probe.sampler import Sampler
 
@@ -26,7 +28,6 @@ def target():
 
 
 def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1):
-    path = str(tmp_path / "events.jsonl")
     plan = Plan(
         run_id="r",
         argv=[],
@@ -35,11 +36,14 @@ def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1):
         gpus=[Gpu(gpu.uuid, gpu.name, gpu.minor) for gpu in gpus],
         sample_interval_s=interval_s,
     )
-    watching = Observer(plan, Sampler([gpu.uuid for gpu in gpus], pynvml=FakeNvml(gpus)), target, Journal(path))
+    journal, activity = Journal(str(tmp_path)), Activity()
+    sampler = Sampler([gpu.uuid for gpu in gpus], pynvml=FakeNvml(gpus))
+    reports = Reports(str(tmp_path / "reports"), journal, activity)
+    watching = Observer(plan, sampler, target, journal, reports, activity)
     watching.start()
     time.sleep(seconds)
     assert watching.stop()
-    return events.read(path)[0]
+    return events.read(str(tmp_path / "events.jsonl"))[0]
 
 
 def of_type(read, type):

@@ -7,7 +7,7 @@ from seatrial.backends.base import EngineFacts
 from seatrial.backends.container import ContainerParts, plan_container
 from seatrial.backends.injection import choose
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import Gpu, ImagePlan
+from seatrial.job.plan import Gpu, ImagePlan, Mount
 from seatrial.probe.driver_files import DriverFiles
 
 UUIDS = ("GPU-de421f49-0f0c-4a5b-8c6d-112233445566", "GPU-7a9c0e1d-2b3c-4d5e-8f60-a1b2c3d4e5f6")
@@ -18,6 +18,10 @@ H200S = tuple(
 SLICE = Gpu(index=0, uuid="MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f", name="1g.18gb", memory_bytes=2**34, mig="0:1")
 CDI_BY_INDEX = ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all")
 CDI_BY_UUID = (*CDI_BY_INDEX, *(f"nvidia.com/gpu={uuid}" for uuid in UUIDS))
+STATE = Path("/home/ada/.local/state/seatrial")
+RECORD = STATE / "projects" / "mnist-0123456789abcdef" / "runs" / "20261120-231501-k3f9"
+PLACE = Path("/home/ada/mnist/.seatrial/runs/20261120-231501-k3f9")
+CACHE = Path("/home/ada/.cache/seatrial/projects/mnist-0123456789abcdef")
 NO_DRIVER = DriverFiles(version=None, missing=("/proc/driver/nvidia/version: the NVIDIA kernel module is not loaded",))
 
 
@@ -53,25 +57,29 @@ def container(
     environ: dict[str, str] | None = None,
     uid: int = 1000,
     secrets_folder: Path | None = None,
-    resume_from: Path | None = None,
+    resumed: Mount | None = None,
+    host_memory_bytes: int | None = None,
     **keys: Any,
 ) -> ContainerParts:
     """The container of a job with these keys, for user ada."""
     return plan_container(
         job(**keys),
         run_id="20261120-231501-k3f9",
-        run_folder=Path("/home/ada/mnist/.seatrial/runs/20261120-231501-k3f9"),
+        record=RECORD,
+        place=PLACE,
+        state=STATE,
         image=image or ImagePlan(tag="seatrial/mnist:0123456789ab", build=True),
         engine=engine,
         injection=choose(engine, gpus, driver),
-        agent_archive=Path("/home/ada/.cache/seatrial/agent.pyz"),
+        agent_archive=STATE / "agent" / "agent.pyz",
         secrets_folder=secrets_folder,
-        resume_from=resume_from,
+        resumed=resumed,
         uid=uid,
         gid=uid,
         user_name="ada",
-        cache_folder=Path("/home/ada/.cache/seatrial"),
+        cache_folder=CACHE,
         environ=environ or {},
         gpu_count=len(gpus),
-        command=("python3", "/seatrial/agent.pyz", "/seatrial/run/plan.json"),
+        host_memory_bytes=host_memory_bytes,
+        command=("python3", "/seatrial/agent.pyz", "/seatrial/plan.json"),
     )

@@ -1,6 +1,7 @@
 """The container plan: golden plans for each kind of engine, and the rules one by one."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,13 +9,13 @@ from syrupy.assertion import SnapshotAssertion
 
 from seatrial.backends.container import gpu_memory_enforceable
 from seatrial.backends.home import HostFiles, host_files
-from seatrial.errors import DiskError, EngineError, UsageError
+from seatrial.errors import DiskError, EngineError, UntrustedPathError, UsageError
 from seatrial.job.model import DataMount
-from seatrial.job.plan import ContainerPlan, ImagePlan
+from seatrial.job.plan import ContainerPlan, ImagePlan, Mount
 from seatrial.probe import driver_files
 
 from ..probe import driver_trees as trees
-from .planning_facts import CDI_BY_UUID, H200S, NO_DRIVER, container, docker, podman
+from .planning_facts import CDI_BY_UUID, H200S, NO_DRIVER, PLACE, RECORD, STATE, container, docker, podman
 
 GIB = 2**30
 
@@ -36,7 +37,11 @@ def test_golden_docker_cpu(snapshot: SnapshotAssertion) -> None:
         models=DataMount(source=models, read_only=False),
         secrets=("HF_TOKEN",),
         secrets_folder=Path("/run/user/1000/seatrial/20261120-231501-k3f9"),
-        resume_from=Path("/home/ada/mnist/.seatrial/runs/20261119-101112-bcdf/checkpoints"),
+        resumed=Mount(
+            source=Path("/home/ada/mnist/.seatrial/runs/20261119-101112-bcdf/outputs"),
+            target="/seatrial/resume",
+            read_only=True,
+        ),
     )
     assert golden(parts.container) == snapshot
     assert [f"{choice.what}: {choice.value} | {choice.reason}" for choice in parts.choices] == snapshot
@@ -158,8 +163,40 @@ def test_proxies_in_both_cases() -> None:
 
 def test_the_drivers_folder_comes_last_whatever_the_user_sets(tmp_path: Path) -> None:
     driver = driver_files.find(str(trees.one_folder(tmp_path)), {})
-    plan = container(docker(), H200S[:1], driver, env={"LD_LIBRARY_PATH": "/opt/lib"}).container
-    assert plan.env["LD_LIBRARY_PATH"] == "/opt/lib:/usr/local/nvidia/lib64"
+    parts = container(docker(), H200S[:1], driver, env={"LD_LIBRARY_PATH": "/opt/lib"})
+    assert parts.target_env == {"LD_LIBRARY_PATH": "/opt/lib:/usr/local/nvidia/lib64"}
+    assert parts.container.env["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+
+
+STEERING = {
+    "LD_PRELOAD": "/workspace/forge.so",
+    "LD_AUDIT": "/workspace/forge.so",
+    "GCONV_PATH": "/workspace",
+    "GLIBC_TUNABLES": "glibc.malloc.check=3",
+    "MALLOC_TRACE": "/seatrial/run/trace",
+    "PYTHONPATH": "/workspace",
+    "PYTHONSTARTUP": "/workspace/forge.py",
+    "LOCPATH": "/workspace",
+}
+
+
+def test_what_steers_the_loader_reaches_the_target_and_not_the_agent(tmp_path: Path) -> None:
+    """A library of the project's in PID 1 could write evidence as it likes."""
+    file = tmp_path / "train.env"
+    file.write_text("LD_DEBUG_OUTPUT=/seatrial/run/x\nOMP_NUM_THREADS=4\n")
+    parts = container(docker(), env={**STEERING, "PYTHONUNBUFFERED": "0", "WORLD": "1"}, env_files=(file,))
+    assert parts.target_env == {**STEERING, "LD_DEBUG_OUTPUT": "/seatrial/run/x", "PYTHONUNBUFFERED": "0"}
+    assert not {name for name in parts.container.env if name.startswith(("LD_", "GCONV", "PYTHON", "LOC"))}
+    assert (parts.container.env["WORLD"], parts.container.env["OMP_NUM_THREADS"]) == ("1", "4")
+    own = container(docker(), env={"WORLD": "1"})
+    assert own.target_env == {} and own.container.env["PYTHONUNBUFFERED"] == "1"
+
+
+def test_an_image_without_an_agent_has_nobody_to_keep_it_from() -> None:
+    image = ImagePlan(tag="busybox", build=False, python=None)
+    parts = container(docker(), image=image, env={"LD_PRELOAD": "/opt/lib.so"})
+    assert parts.container.env["LD_PRELOAD"] == "/opt/lib.so" and parts.target_env == {}
+    assert parts.companion is not None and "LD_PRELOAD" not in parts.companion.env
 
 
 def test_overriding_what_the_gpus_hang_on_is_warned_of() -> None:
@@ -194,7 +231,10 @@ def test_user_mounts(tmp_path: Path) -> None:
     ).container
     assert mounts(plan)["/weights"] == f"{tmp_path}/weights:ro"
     assert mounts(plan)["/tmp"] == f"{tmp_path}/tmp"
-    assert plan.tmpfs == ()
+    assert [tmpfs.target for tmpfs in plan.tmpfs] == [
+        "/home/seatrial/.cache/huggingface/.seatrial",  # the project is mounted there as well
+        "/workspace/.seatrial",
+    ]
     targets = list(mounts(plan))
     assert targets.index("/home/seatrial") < targets.index("/home/seatrial/.cache")
     assert targets.index("/home/seatrial/.cache") < targets.index("/home/seatrial/.cache/huggingface")
@@ -297,8 +337,8 @@ def test_host_files_are_read_from_the_plan(tmp_path: Path) -> None:
         for mount in plan.mounts
     ]
     files = host_files(plan.model_copy(update={"mounts": tuple(moved)}))
-    files.write()
-    files.write()  # a second run of the same project finds its folders there
+    files.write(tmp_path)
+    files.write(tmp_path)  # a second run of the same project finds its folders there
     assert (tmp_path / "models").is_dir()
     assert (tmp_path / "passwd").read_text().splitlines()[1] == "ada:x:1000:1000::/home/seatrial:/bin/sh"
     assert "ada:x:1000:" in (tmp_path / "group").read_text()
@@ -314,11 +354,11 @@ def test_mount_points_inside_mounts_are_made_by_the_caller(tmp_path: Path) -> No
     plan = container(docker(), project=project, mounts=targets).container
     files = host_files(plan)
     assert files.mount_points[Path("/home/ada/mnist/.seatrial/runs/20261120-231501-k3f9/home/.cache")] == Path(
-        "/home/ada/.cache/seatrial/home"
+        "/home/ada/.cache/seatrial/projects/mnist-0123456789abcdef"
     )
     HostFiles(
         (), {point: source for point, source in files.mount_points.items() if tmp_path in point.parents}, {}
-    ).write()
+    ).write(project)
     assert (project / "a" / "weights").is_dir()
     assert (project / "a" / "token").read_bytes() == b""
     assert not (project / "elsewhere").exists()
@@ -327,7 +367,79 @@ def test_mount_points_inside_mounts_are_made_by_the_caller(tmp_path: Path) -> No
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DiskError, match="Not a directory"):
-        HostFiles((tmp_path / "file" / "models",), {}, {}).write()
+        HostFiles((tmp_path / "file" / "models",), {}, {}).write(tmp_path / "elsewhere")
+    with pytest.raises(UntrustedPathError, match="Not a directory"):
+        HostFiles((tmp_path / "file" / "models",), {}, {}).write(tmp_path)
+
+
+def test_mount_points_are_not_made_through_a_link(tmp_path: Path) -> None:
+    """A script left a link in the project where the next run needs a folder or a file."""
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    project.mkdir()
+    outside.mkdir()
+    (project / "a").symlink_to(outside)
+    (project / "token").symlink_to(outside / "token")
+    source = tmp_path / "source"
+    source.touch()
+    for files in (
+        HostFiles((project / "a" / "models",), {}, {}),
+        HostFiles((), {project / "a" / "weights": outside}, {}),
+        HostFiles((), {project / "a" / "file": source}, {}),
+        HostFiles((), {project / "token": source}, {}),
+    ):
+        with pytest.raises((UntrustedPathError, DiskError)):
+            files.write(project)
+    assert list(outside.iterdir()) == []
+
+
+def test_a_pipe_in_place_of_a_mount_point_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "point")
+    (tmp_path / "source").touch()
+    HostFiles((), {tmp_path / "point": tmp_path / "source"}, {}).write(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("host_gib", "keys", "facts", "gib"),
+    [
+        (64, {}, {}, 60.8),
+        (4, {}, {}, 3.5),  # half a GiB at least stays the host's
+        (1, {}, {}, 0.5),
+        (0.75, {}, {}, None),  # what would be left is too little for anything
+        (64, {"memory_bytes": 2 * GIB}, {}, 2),
+        (64, {}, {"memory_limits": False}, None),
+        (64, {}, {"desktop": True}, None),
+        (None, {}, {}, None),
+    ],
+)
+def test_a_container_leaves_the_host_some_memory(host_gib, keys, facts, gib) -> None:  # type: ignore[no-untyped-def]
+    host_memory_bytes = None if host_gib is None else int(host_gib * GIB)
+    parts = container(docker(**facts), host_memory_bytes=host_memory_bytes, **keys)
+    assert parts.container.memory_bytes == (None if gib is None else pytest.approx(gib * GIB, rel=1e-6))
+    assert ("memory" in [choice.what for choice in parts.choices]) is (gib is not None and not keys)
+
+
+def test_processes_are_limited_in_every_container() -> None:
+    image = ImagePlan(tag="busybox", build=False, python=None)
+    parts = container(docker(), image=image)
+    assert parts.companion is not None
+    assert parts.container.pids == parts.companion.pids == 32768
+
+
+def test_no_container_is_given_the_hosts_state(tmp_path: Path) -> None:
+    """Neither the record, but for the plan and what names the user, nor the state folder through a mount around it."""
+    plan = container(docker(), mounts=(f"{tmp_path}:/mnt",)).container
+    of_record = {t: m for t, m in mounts(plan).items() if m.startswith(str(STATE))}
+    assert of_record == {
+        "/seatrial/plan.json": f"{RECORD}/agent.json:ro",
+        "/seatrial/agent.pyz": f"{STATE}/agent/agent.pyz:ro",
+        "/etc/passwd": f"{RECORD}/passwd:ro",
+        "/etc/group": f"{RECORD}/group:ro",
+    }
+    assert mounts(plan)["/seatrial/run"] == f"{PLACE}/outputs"
+    at_home = container(docker(), project=Path("/home/ada")).container
+    masked = {tmpfs.target: tmpfs.options for tmpfs in at_home.tmpfs}
+    assert set(masked) == {"/tmp", "/workspace/.seatrial", "/workspace/.local/state/seatrial"}
+    assert masked["/workspace/.seatrial"].startswith("ro,")
 
 
 def test_as_root_the_images_own_passwd_stays() -> None:

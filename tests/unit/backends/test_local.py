@@ -58,10 +58,17 @@ def launch(tmp_path, monkeypatch):
         plan = a_plan(backend="local", image=None, container=None)
         plan = plan.model_copy(
             update={
-                "agent": plan.agent.model_copy(update={"run_dir": str(tmp_path), "workdir": str(tmp_path), **agent})
+                "agent": plan.agent.model_copy(
+                    update={
+                        "run_dir": str(tmp_path / "outputs"),
+                        "evidence_dir": str(tmp_path),
+                        "workdir": str(tmp_path),
+                        **agent,
+                    }
+                )
             }
         )
-        (tmp_path / "plan.json").write_text(plan.model_dump_json())
+        (tmp_path / "agent.json").write_text(plan.model_dump_json(include={"agent", "injection"}))
         handle = Local().start(plan, tmp_path)
         started.append(handle)
         if "ready()" in program:
@@ -157,14 +164,14 @@ def test_the_projects_modules_do_not_shadow_the_agents(launch, tmp_path, monkeyp
 
 def test_a_run_outlives_its_launcher(launch, tmp_path):
     """The launcher is killed, as a closed terminal or kill -9 of the CLI would."""
-    launch("finish(0)")  # leaves agent.pyz and plan.json
+    launch("finish(0)")  # leaves agent.pyz and agent.json
     (tmp_path / "events.jsonl").unlink(missing_ok=True)
     with zipfile.ZipFile(tmp_path / "agent.pyz", "w") as archive:
         archive.writestr("__main__.py", HEAD + OBEDIENT)
     launcher = f"""
 import os, pathlib, sys
 from seatrial.system import command
-pid = command.spawn_detached([sys.executable, "-I", "{tmp_path}/agent.pyz", "{tmp_path}/plan.json"],
+pid = command.spawn_detached([sys.executable, "-I", "{tmp_path}/agent.pyz", "{tmp_path}/agent.json"],
                              output=pathlib.Path("{tmp_path}/agent.out"))
 print(pid, flush=True)
 os.kill(os.getpid(), 9)
@@ -198,5 +205,23 @@ def test_compile_is_what_runs(launch):
     handle = launch(OBEDIENT)
     argv = proc.command_line(int(handle.id)).decode().split("\0")[:-1]
     plan = json.loads(Path(argv[-1]).read_text())
-    assert argv == [sys.executable, "-I", "-S", f"{handle.run_dir}/agent.pyz", f"{handle.run_dir}/plan.json"]
-    assert plan["agent"]["run_dir"] == handle.run_dir
+    assert argv == [sys.executable, "-I", "-S", f"{handle.run_dir}/agent.pyz", f"{handle.run_dir}/agent.json"]
+    assert plan["agent"]["evidence_dir"] == handle.run_dir
+
+
+def test_a_run_whose_handle_was_never_written_is_found(launch, tmp_path):
+    handle = launch(OBEDIENT)
+    assert Local().find(handle.run_id, tmp_path) == handle
+    assert Local().find(handle.run_id, tmp_path / "another") is None
+    Local().kill(handle)
+    assert Local().find(handle.run_id, tmp_path) is None
+
+
+def test_a_process_that_only_speaks_of_a_run_is_not_it(tmp_path):
+    """An editor, say."""
+    other = subprocess.Popen(["sh", "-c", "sleep 60", f"{tmp_path}/agent.json"])
+    try:
+        assert Local().find("20261120-000000-test", tmp_path) is None
+    finally:
+        other.kill()
+        other.wait()

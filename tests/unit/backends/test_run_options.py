@@ -19,13 +19,16 @@ printf '%s\\0' "$@" >> '{calls}'
 printf '\\n\\0' >> '{calls}'
 case " $* " in
 *" container run "*) echo cafe ;;
-*" inspect "*) echo '[{{"Id": "cafe", "Image": "sha256:1", "State": {{"StartedAt": "2026-11-20T00:00:00.5Z"}}}}]' ;;
+*" inspect "*) cat <<'END'
+[{{"Id": "cafe", "Image": "sha256:1", "State": {{"StartedAt": "2026-11-20T00:00:00.5Z"}}, "Config": {{"Cmd": ["-c"]}}}}]
+END
+;;
 esac
 """
 
 FULL = {
     "hostname": "trial",
-    "command": ("/usr/bin/python3", "/seatrial/agent.pyz", "/seatrial/run/plan.json"),
+    "command": ("/usr/bin/python3", "/seatrial/agent.pyz", "/seatrial/plan.json"),
     "user": "1000:1000",
     "groups": ("44", "keep-groups"),
     "capabilities": ("DAC_OVERRIDE",),
@@ -81,7 +84,8 @@ def test_what_is_printed_is_what_is_run(recorder, tmp_path, engine, container):
     ran = calls()[0]
     id_file = ran.index("--cidfile")
     assert [program, *ran[:id_file], *ran[id_file + 2 :]] == backend.compile(plan)
-    assert (handle.id, handle.started) == ("cafe", "2026-11-20T00:00:00.5Z")
+    assert (handle.id, handle.started, handle.framed) == ("cafe", "2026-11-20T00:00:00.5Z", False)
+    assert (handle.run_id, handle.run_dir) == (plan.run_id, str(tmp_path))
 
 
 def test_gpus_keep_their_inner_quotes():

@@ -127,7 +127,7 @@ def test_the_agent_comes_with_its_plan(tmp_path: Path) -> None:
     [config, *_] = render(a_cluster_plan(tmp_path, gpus="2", nodes="2", script=DDP), BINARIES)
     assert base64.b64decode(config["binaryData"]["agent.pyz"]) == b"the agent"
     agent = yaml.safe_load(config["data"]["plan.json"])["agent"]
-    assert (agent["gpu_count"], agent["gpu_mode"], agent["framed"]) == (2, "required", True)
+    assert (agent["gpu_count"], agent["gpu_mode"], agent["evidence_dir"]) == (2, "required", None)
     assert (agent["nodes"], agent["processes"], agent["node_rank_variable"]) == (2, 2, "JOB_COMPLETION_INDEX")
     assert str(tmp_path) not in config["data"]["plan.json"]
 

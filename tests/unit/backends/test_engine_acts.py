@@ -1,0 +1,130 @@
+"""What is done to containers: only to the one that carries the run's label, and what was never written down is found.
+
+A shell script stands in for the engine: it lists and describes containers from files, and writes down what is asked.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.backends.base import Handle
+from seatrial.backends.docker import Docker
+from seatrial.errors import EngineError, EngineUnavailableError
+
+RUN = "20261120-231501-k3f9"
+
+ENGINE = """#!/bin/sh
+printf '%s\\n' "$*" >> {folder}/calls
+case "$*" in
+"ps "*)
+    label=$(echo "$*" | sed -n 's/.*label=seatrial.run=//p')
+    grep -l "\\"seatrial.run\\": \\"$label\\"" {folder}/*.json 2>/dev/null | sed 's/.*\\///; s/.json//' ;;
+"container inspect "*)
+    if [ -e {folder}/$3.json ]; then cat {folder}/$3.json; else echo "Error: No such container: $3" >&2; exit 1; fi ;;
+"container rm "*)
+    for id; do :; done
+    rm -f {folder}/$id.json ;;
+esac
+"""
+
+
+class Engine:
+    """The stand-in, and what it has."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        program = folder / "engine"
+        program.write_text(ENGINE.format(folder=folder))
+        program.chmod(0o755)
+        self.backend = Docker([str(program)])
+
+    def has(self, identifier: str, status: str = "running", run: str | None = RUN, **labels: str) -> Handle:
+        about: dict[str, Any] = {
+            "Id": identifier,
+            "Image": "sha256:1",
+            "State": {"Status": status, "StartedAt": "2026-11-20T00:00:00.5Z", "ExitCode": 0},
+            "Config": {"Cmd": ["-I", "-S", "/seatrial/agent.pyz", "/seatrial/plan.json"]},
+        }
+        about["Config"]["Labels"] = {**({"seatrial.run": run} if run else {}), **labels} or None
+        (self.folder / f"{identifier}.json").write_text(json.dumps([about]))
+        return Handle(backend="docker", id=identifier, run_id=RUN, run_dir=str(self.folder), framed=True)
+
+    def done(self) -> list[str]:
+        """What was done, questions left out."""
+        calls = (self.folder / "calls").read_text().splitlines()
+        return [call for call in calls if not call.startswith(("ps ", "container inspect"))]
+
+    def left(self) -> set[str]:
+        return {path.stem for path in self.folder.glob("*.json")}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    return Engine(tmp_path)
+
+
+@pytest.mark.parametrize("run", [None, "20261120-231501-zzzz", ""])
+def test_a_strangers_container_is_not_touched(engine: Engine, run: str | None) -> None:
+    """A handle that names it, by whoever's hand, is not enough."""
+    handle = engine.has("db", run=run)
+    assert engine.backend.state(handle).status == "gone"
+    engine.backend.stop(handle, 1)
+    engine.backend.kill(handle)
+    engine.backend.remove(handle)
+    with pytest.raises(EngineError, match="not running"):
+        engine.backend.exec(handle, ["sh"], interactive=False)
+    assert engine.done() == []
+
+
+def test_a_runs_own_is(engine: Engine) -> None:
+    handle = engine.has("ours")
+    assert engine.backend.state(handle).status == "running"
+    engine.backend.stop(handle, 1)
+    engine.backend.kill(handle)
+    engine.backend.remove(handle)
+    assert engine.done() == ["container stop -t 1 ours", "container kill ours", "container rm --volumes ours"]
+
+
+def test_one_that_was_started_and_not_written_down_is_found(engine: Engine, tmp_path: Path) -> None:
+    engine.has("other", run="20261120-231501-zzzz")
+    engine.has("ours")
+    handle = engine.backend.find(RUN, tmp_path)
+    assert handle == Handle(
+        backend="docker", id="ours", started="2026-11-20T00:00:00.5Z", run_id=RUN, run_dir=str(tmp_path), framed=True
+    )
+    assert engine.done() == []
+    assert engine.backend.find("20261120-231501-none", tmp_path) is None
+
+
+def test_one_that_had_ended_by_then_is_found_too(engine: Engine, tmp_path: Path) -> None:
+    engine.has("ours", status="exited")
+    handle = engine.backend.find(RUN, tmp_path)
+    assert handle is not None and engine.backend.state(handle).status == "exited"
+
+
+def test_what_was_made_and_never_started_is_removed(engine: Engine, tmp_path: Path) -> None:
+    """Killed between the engine's two steps: it runs nothing, and would stay for ever."""
+    engine.has("made", status="created")
+    assert engine.backend.find(RUN, tmp_path) is None
+    assert engine.left() == set()
+
+
+def test_the_companion_of_a_killed_start_is_removed_and_is_not_the_target(engine: Engine, tmp_path: Path) -> None:
+    engine.has("checks", **{"seatrial.role": "checks"})
+    assert engine.backend.find(RUN, tmp_path) is None
+    assert engine.left() == set()
+    engine.has("checks", **{"seatrial.role": "checks"})
+    engine.has("target")
+    handle = engine.backend.find(RUN, tmp_path)
+    assert handle is not None and handle.id == "target" and engine.left() == {"target"}
+
+
+def test_an_engine_that_does_not_answer_finds_nothing_out(tmp_path: Path) -> None:
+    with pytest.raises(EngineUnavailableError):
+        Docker(["false"]).find(RUN, tmp_path)
+    with pytest.raises(EngineUnavailableError):
+        Docker(["/nonexistent/docker"]).find(RUN, tmp_path)

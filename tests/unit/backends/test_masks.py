@@ -1,0 +1,58 @@
+"""What no container may see is covered wherever it would show."""
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.backends.masks import masks
+from seatrial.job.plan import Mount
+
+
+def covered(mounts: list[tuple[Path, str]], hidden: list[Path]) -> list[str]:
+    return [mask.target for mask in masks([Mount(source=source, target=target) for source, target in mounts], hidden)]
+
+
+def test_a_folder_inside_a_mount_is_covered() -> None:
+    project = Path("/home/ada/mnist")
+    assert covered([(project, "/workspace")], [project / ".seatrial"]) == ["/workspace/.seatrial"]
+
+
+def test_it_is_covered_in_every_mount_that_shows_it() -> None:
+    project = Path("/home/ada/mnist")
+    mounts = [(project, "/workspace"), (Path("/home"), "/data"), (Path("/"), "/mnt/host"), (Path("/srv"), "/srv")]
+    assert covered(mounts, [project / ".seatrial"]) == [
+        "/data/ada/mnist/.seatrial",
+        "/mnt/host/home/ada/mnist/.seatrial",
+        "/workspace/.seatrial",
+    ]
+
+
+def test_what_is_itself_mounted_is_meant_and_what_lies_around_is_not_touched() -> None:
+    run = Path("/home/ada/mnist/.seatrial/runs/1/outputs")
+    assert covered([(run, "/seatrial/run")], [Path("/home/ada/mnist/.seatrial")]) == []
+    assert covered([(run, "/seatrial/run")], [run]) == []
+    assert covered([(Path("/home/ada/mnist2"), "/a")], [Path("/home/ada/mnist/.seatrial")]) == []
+
+
+def test_a_link_does_not_lead_past_it(tmp_path: Path) -> None:
+    state, home = tmp_path / "state", tmp_path / "home"
+    state.mkdir()
+    home.mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert covered([(tmp_path / "link", "/data")], [state]) == ["/data/state"]
+    (home / "state").symlink_to(state)  # dangles in a container that is given home alone
+    assert covered([(home, "/data")], [home / "state"]) == []
+
+
+def test_a_link_in_a_ring_is_no_end(tmp_path: Path) -> None:
+    (tmp_path / "ring").symlink_to(tmp_path / "ring")
+    assert covered([(tmp_path / "ring", "/data"), (tmp_path, "/all")], [tmp_path / "state", tmp_path / "ring"]) == [
+        "/all/ring",
+        "/all/state",
+    ]
+
+
+@pytest.mark.parametrize("option", ["ro", "size=4k", "mode=0555"])
+def test_a_mask_takes_nothing_in(option: str) -> None:
+    [mask] = masks([Mount(source=Path("/a"), target="/b")], [Path("/a/c")])
+    assert option in mask.options.split(",")

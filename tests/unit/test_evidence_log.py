@@ -1,0 +1,209 @@
+"""The chain of evidence: whatever is changed, added or removed is found; several write at once; a torn end is cut."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seatrial import events
+from seatrial.events import CHAIN_START, EvidenceLog, follow_chain
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.dictionaries(st.text(max_size=8), VALUES, max_size=4)
+EVENTS = st.lists(KEYS.map(lambda keys: {"type": "step", **keys}), min_size=1, max_size=8)
+
+
+def written(told: list[dict[str, Any]]) -> bytes:
+    """The log of these events, a write each."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.jsonl"
+        log = EvidenceLog(str(path), "agent")
+        for event in told:
+            log.append([event])
+        log.close()
+        return path.read_bytes()
+
+
+def followed(data: bytes) -> events.Chain:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.jsonl"
+        path.write_bytes(data)
+        return follow_chain(str(path))
+
+
+@given(EVENTS)
+def test_what_was_written_holds(told: list[dict[str, Any]]) -> None:
+    data = written(told)
+    chain = followed(data)
+    assert (chain.lines, chain.broken_at) == (len(told), None)
+    assert json.loads(data.splitlines()[-1])["_chain"] == chain.digest != CHAIN_START
+
+
+@given(EVENTS, st.data())
+def test_a_changed_byte_is_found(told: list[dict[str, Any]], choice: st.DataObject) -> None:
+    data = bytearray(written(told))
+    at = choice.draw(st.integers(0, len(data) - 2))  # the last line's end alone is no line's content
+    other = choice.draw(st.integers(0, 255).filter(lambda byte: byte != data[at]))
+    data[at] = other
+    assert followed(bytes(data)).broken_at is not None
+
+
+@given(EVENTS, st.data())
+def test_a_removed_or_moved_line_is_found(told: list[dict[str, Any]], choice: st.DataObject) -> None:
+    """At the end, by the digest that closed the log: what is left of it is a log."""
+    data = written([*told, {"type": "last"}])
+    closed = followed(data)
+    lines = data.splitlines(keepends=True)
+    begin = choice.draw(st.integers(0, len(lines) - 1))
+    end = choice.draw(st.integers(begin + 1, len(lines)))
+    assert _differs(closed, followed(b"".join(lines[:begin] + lines[end:])))
+    first, second = choice.draw(st.permutations(range(len(lines))).map(lambda order: order[:2]))
+    lines[first], lines[second] = lines[second], lines[first]
+    assert followed(b"".join(lines)).broken_at is not None
+
+
+@given(EVENTS, EVENTS, st.data())
+def test_an_added_line_is_found(
+    told: list[dict[str, Any]], forged: list[dict[str, Any]], choice: st.DataObject
+) -> None:
+    """Lines of another log, whose own chain holds, and lines without one."""
+    data = written(told)
+    closed = followed(data)
+    lines, others = data.splitlines(keepends=True), written(forged).splitlines(keepends=True)
+    at = choice.draw(st.integers(0, len(lines)))
+    bare = [events.encode(event) for event in forged]
+    assert _differs(closed, followed(b"".join([*lines[:at], *others, *lines[at:]])))
+    assert _differs(closed, followed(b"".join([*lines[:at], *bare, *lines[at:]])))
+
+
+@given(EVENTS, st.data())
+def test_who_knows_how_the_chain_is_made_still_changes_its_end(
+    told: list[dict[str, Any]], choice: st.DataObject
+) -> None:
+    """A log that was written anew is whole in itself; the digest in the receipt is another."""
+    at = choice.draw(st.integers(0, len(told) - 1))
+    changed = [*told[:at], {**told[at], "forged": True}, *told[at + 1 :]]
+    if events.encode(changed[at]) != events.encode(told[at]):
+        assert followed(written(changed)).digest != followed(written(told)).digest
+
+
+def _differs(closed: events.Chain, now: events.Chain) -> bool:
+    return now.broken_at is not None or (now.lines, now.digest) != (closed.lines, closed.digest)
+
+
+def test_one_write_of_many_is_as_many_writes_of_one(tmp_path: Path) -> None:
+    told = [{"type": "step", "n": number} for number in range(5)]
+    log = EvidenceLog(str(tmp_path / "events.jsonl"), "host")
+    log.append(told)
+    assert (tmp_path / "events.jsonl").read_bytes() == written(told)
+
+
+def test_a_chain_that_an_event_brings_along_is_not_taken_over(tmp_path: Path) -> None:
+    path = str(tmp_path / "events.jsonl")
+    log = EvidenceLog(path, "host")
+    log.append([{"type": "step", "_chain": "0" * 32}, {"type": "step", "x": ',"_chain":"' + "0" * 32 + '"}'}])
+    assert follow_chain(path) == events.Chain(2, log._last, None)
+    assert log.write("note", message="m")["source"] == "host"
+    assert follow_chain(path).lines == 3
+
+
+def _write_many(path: str, name: str, count: int) -> None:
+    log = EvidenceLog(path, name)
+    for number in range(count):
+        log.write("note", message=f"{name} {number}" + "x" * (number % 7) * 1000)
+
+
+def test_several_processes_write_one_chain(tmp_path: Path) -> None:
+    path = str(tmp_path / "events.jsonl")
+    spawn = multiprocessing.get_context("spawn")
+    writers = [spawn.Process(target=_write_many, args=(path, f"writer{n}", 300)) for n in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 4
+    assert follow_chain(path)[0::2] == (1200, None)
+    read, _, skipped = events.read(path)
+    assert skipped == 0
+    for n in range(4):  # each in its own order
+        own = [event["message"].rstrip("x") for event in read if event["source"] == f"writer{n}"]
+        assert own == [f"writer{n} {number}" for number in range(300)]
+
+
+@pytest.mark.parametrize("size", [10, 1000, 70_000, 1_000_000])
+def test_what_a_killed_writer_left_unfinished_is_cut_off(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "events.jsonl"
+    log, other = EvidenceLog(str(path), "agent"), EvidenceLog(str(path), "host")
+    log.write("note", message="first " + "x" * size)
+    whole = path.read_bytes()
+    for torn in (b"{", b'{"type":"note","message":"' + b"y" * size, whole[:-1]):
+        with path.open("ab") as file:
+            file.write(torn)
+        other.write("note", message="after")
+        assert follow_chain(str(path)).broken_at is None, torn[:40]
+        log.write("note", message="and so on")
+    assert [event["message"][:5] for event in events.read(str(path))[0]] == ["first", *["after", "and s"] * 3]
+
+
+def test_a_log_that_holds_nothing_but_a_torn_line_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"x" * 200_000)
+    EvidenceLog(str(path), "host").write("note", message="m")
+    assert follow_chain(str(path))[0::2] == (1, None)
+
+
+def test_lines_that_were_forged_at_the_end_stay_found(tmp_path: Path) -> None:
+    """A later writer goes on from what stands there, and does not make it good."""
+    path = tmp_path / "events.jsonl"
+    log = EvidenceLog(str(path), "host")
+    log.write("note", message="m")
+    with path.open("ab") as file:
+        file.write(b'{"type":"gpu.context","source":"agent"}\n')
+    log.write("note", message="after")
+    assert follow_chain(str(path))[0::2] == (1, 2)
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "events.jsonl")
+    log = EvidenceLog(path, "host")
+    log.write("note", message="before")
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[: len(data) // 2]))
+    with pytest.raises(OSError, match="No space") as raised:
+        log.append([{"type": "note", "message": "a"}, {"type": "note", "message": "b"}])
+    assert raised.value.errno == errno.ENOSPC
+    monkeypatch.undo()
+    log.write("note", message="after")
+    assert [event["message"] for event in events.read(path)[0]] == ["before", "after"]
+    assert follow_chain(path)[0::2] == (2, None)
+
+
+def test_a_link_in_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "outside").touch()
+    (tmp_path / "events.jsonl").symlink_to(tmp_path / "outside")
+    with pytest.raises(OSError, match="symbolic link"):
+        EvidenceLog(str(tmp_path / "events.jsonl"), "host")
+
+
+def test_the_log_is_its_owners_alone(tmp_path: Path) -> None:
+    EvidenceLog(str(tmp_path / "events.jsonl"), "host").close()
+    assert (tmp_path / "events.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+@given(st.binary(max_size=300))
+def test_no_file_is_too_odd_to_be_followed(data: bytes) -> None:
+    chain = followed(data)
+    assert chain.lines == 0 if data else chain == events.Chain(0, CHAIN_START, None)
