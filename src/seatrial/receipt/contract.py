@@ -19,7 +19,7 @@ MIN_IDLE_SAMPLES = 5
 def unused_gpus(case: Case) -> tuple[Gpu, ...]:
     """GPUs asked for on which the target, which finished, had no CUDA context, or one that computed nothing.
 
-    The agent looks every 0.2 s at first; where it could not look until the end, nothing is known.
+    The agent looks every 0.05 to 0.1 s at first; where it could not look until the end, nothing is known.
     """
     exited, started = case.evidence.exited, case.evidence.target_started
     if exited is None or started is None or exited.number("exit_code") != 0:
