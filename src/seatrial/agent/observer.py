@@ -18,8 +18,8 @@ from seatrial.probe import proc
 from seatrial.probe.sampler import Sampler
 
 #: While a GPU is not proven to be used: until so many seconds after the start, look so often; after that, with every
-#: sample. The shortest use that was seen, a C program's on an H100, had its context for 0.16 s: looks every 0.2 s missed
-#: 5 of 10 such programs, looks every 0.1 s none of 6. A look costs 0.04 ms a GPU on an H200, 0.3 ms on an H100.
+#: sample. The shortest use that was seen, a C program's on an H100, had its context for 0.16 s: looks every 0.2 s
+#: missed 5 of 10 such programs, looks every 0.1 s none of 6. A look costs 0.04 ms a GPU on an H200, 0.3 ms on an H100.
 _LOOKS = ((2.0, 0.05), (10.0, 0.1), (60.0, 0.5))
 
 #: How often reports are looked for; the time of one that tells none is that of the look.
