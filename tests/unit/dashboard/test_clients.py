@@ -1,0 +1,179 @@
+"""The dashboard's server: clients that are slow, gone or malformed, readings that fail, runs that cannot be read."""
+
+import json
+import socket
+import struct
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+for needed in ("starlette", "uvicorn", "plotly"):
+    pytest.importorskip(needed, reason=f"{needed} is not installed")
+
+import uvicorn  # noqa: E402
+
+from fakes import a_plan  # noqa: E402
+from seatrial.dashboard import connections, server  # noqa: E402
+from seatrial.dashboard.feed import Feed  # noqa: E402
+from seatrial.runs.store import RunStore  # noqa: E402
+from seatrial.telemetry.reading import unread  # noqa: E402
+
+READING = {**unread(""), "problems": []}
+PATIENCE_S = 0.5
+MOST = 20
+
+
+class Reads:
+    """A reading that fails when told to."""
+
+    error: BaseException | None = None
+
+    def __call__(self):
+        if self.error:
+            raise self.error
+        return {**READING, "t": time.time()}
+
+
+class Served:
+    """The real application and server in a thread."""
+
+    def __init__(self, store, tend=lambda: None):
+        self.reads = Reads()
+        feed = Feed(self.reads, interval_s=0.05, tend=tend)
+        sock = server.listen("127.0.0.1", 0)
+        self.port = sock.getsockname()[1]
+        config = uvicorn.Config(
+            server.make_app(store, feed, None), http=connections.protocol(PATIENCE_S, MOST), log_config=None
+        )
+        self._server = server._Server(config)
+        self._server.feed = feed
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [sock]})
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+
+    def get(self, path, host="127.0.0.1"):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers={"Host": host})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    def connect(self, data=b""):
+        made = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        made.sendall(data)
+        return made
+
+    def next_reading(self):
+        """The newest, as the page gets it."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/events", timeout=10) as stream:
+            return json.loads(stream.readline().removeprefix(b"data: "))
+
+    def close(self):
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def store(tmp_path):
+    return RunStore(tmp_path, {"SEATRIAL_STATE": str(tmp_path / "state")})
+
+
+@pytest.fixture
+def served(store):
+    made = Served(store)
+    yield made
+    made.close()
+
+
+def wait_for(condition):
+    deadline_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def test_another_sites_page_gets_no_answer(served):
+    assert served.get("/api/runs")[0] == 200
+    assert served.get("/api/runs", host="evil.example")[0] == 403
+
+
+def test_a_client_that_resets_its_connection_is_no_news(served, capfd):
+    for request in (b"", b"G", b"GET / HTTP/1.1\r\n", b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n") * 5:
+        made = served.connect(request)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        made.close()
+    assert served.get("/")[0] == 200
+    time.sleep(0.2)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("data", [b"\0" * 100, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01" * 50])
+def test_a_malformed_request_is_refused(served, capfd, data):
+    made = served.connect(data)
+    assert b"200 OK" not in made.recv(65536)
+    made.close()
+    assert served.get("/")[0] == 200 and "Traceback" not in capfd.readouterr().err
+
+
+def test_a_request_that_trickles_in_is_cut_off(served):
+    made, began = served.connect(b"GET / HTTP/1.1\r\n"), time.monotonic()
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):
+        while time.monotonic() - began < 10:
+            made.sendall(b"A: b\r\n")
+            time.sleep(0.05)
+    assert PATIENCE_S * 0.5 < time.monotonic() - began < 5
+
+
+def test_many_clients_that_send_nothing_do_not_stop_the_page(served):
+    stream = served.connect(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    stream.recv(100)
+    slow = [served.connect(b"GET") for _ in range(5 * MOST)]
+    began = time.monotonic()
+    assert [served.get("/")[0] for _ in range(10)] == [200] * 10
+    assert time.monotonic() - began < 3
+    assert b"data: " in stream.recv(1 << 20) and stream.recv(1 << 20)  # who waited for nothing was not closed
+    for each in [stream, *slow]:
+        each.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("x"), RecursionError(), MemoryError(), OSError(5, "I/O")])
+def test_a_reading_that_fails_shows_the_reason_and_no_old_values(served, error):
+    assert served.next_reading()["problems"] == []
+    served.reads.error = error
+    wait_for(lambda: served.next_reading()["problems"])
+    broken = served.next_reading()
+    assert type(error).__name__ in broken["problems"][0] and broken["gpus"] == [] == broken["containers"]
+    served.reads.error = None
+    wait_for(lambda: not served.next_reading()["problems"])
+
+
+def test_housekeeping_that_fails_ends_no_reading(store):
+    def broken():
+        raise RecursionError
+
+    made = Served(store, tend=broken)
+    first = made.next_reading()["t"]
+    wait_for(lambda: made.next_reading()["t"] > first)
+    made.close()
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(served, store):
+    ids = ["20261120-231501-k3f9", "20261120-231502-k3f9", "20261120-231503-k3f9"]
+    runs = [store.create(run_id, None) for run_id in ids]
+    runs[0].save_plan(a_plan(runs[0].folder, run_id=ids[0]))
+    (runs[1].folder / "plan.json").write_text("[" * 100_000)
+    (runs[2].folder / "summary.json").write_text('{"seconds":' + "[" * 100_000)
+    (runs[2].folder / "plan.json").mkdir()
+    status, body = served.get("/api/runs")
+    lines = {line["id"]: line for line in json.loads(body)["runs"]}
+    assert status == 200 and set(lines) == set(ids) and lines[ids[0]]["target"] == "train.py"
+    for run_id in ids[1:]:
+        status, body = served.get(f"/api/runs/{run_id}")
+        assert status in (404, 409, 500) and json.loads(body)["error"]
+        assert served.get(f"/receipts/{run_id}")[0] in (404, 500)

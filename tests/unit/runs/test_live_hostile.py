@@ -1,0 +1,137 @@
+"""What a live run shows when its files hold anything at all: no error, no wait, and no old numbers."""
+
+import json
+import os
+import time
+
+import pytest
+
+from fakes import a_plan
+from seatrial.runs import live
+from seatrial.runs.live import live_runs, look, tail
+from seatrial.runs.store import RunStore
+
+NOW = time.time()
+GOOD = json.dumps({"t": NOW, "type": "step", "source": "target", "loss": 0.5}).encode() + b"\n"
+
+#: Content of events.jsonl; a good line follows each.
+CONTENTS = {
+    "nothing": b"",
+    "no JSON": b"\0\xff\xfe{}[]\n" * 100,
+    "deep lists": b'{"t":1,"type":"step","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+    "deep objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n",
+    "a number of 5,000 digits": b'{"t":1,"type":"step","loss":' + b"9" * 5000 + b"}\n",
+    "a time of 4,000 digits": b'{"t":' + b"9" * 4000 + b',"type":"sample","gpus":[]}\n',
+    "times that are none": b"".join(
+        b'{"t":%s,"type":"sample","gpus":[{"uuid":"a","utilization_pct":1}]}\n' % t
+        for t in (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1", b"true", b'"x"', b"[]", b"{}", b"null")
+    ),
+    "samples of wrong types": b"".join(
+        b'{"t":%f,"type":"sample","gpus":%s,"cpu_cores":%s,"memory_bytes":%s,"memory_limit_bytes":0}\n' % (NOW, x, x, x)
+        for x in (
+            b'"x"',
+            b"1",
+            b"null",
+            b"[1]",
+            b'[{"uuid":[],"throttle_reasons":[[]]}]',
+            b'{"a":1}',
+            b"[[[]]]",
+            b"1e308",
+        )
+    ),
+    "findings of wrong types": b"".join(
+        b'{"t":%f,"type":"finding","message":%s}\n' % (NOW, x) for x in (b"[]", b"{}", b"1e999", b"null", b'"\\ud800"')
+    ),
+    "names of metrics": json.dumps(
+        {"t": NOW, "type": "step", "\x1b]0;x\x07": 1, "": 2, " ": 3, "\ud800": 4, "x" * 10_000: 5, "_seq": 6, "\n": 7}
+    ).encode()
+    + b"\n",
+    "numbers that are none": b'{"t":%f,"type":"step","a":NaN,"b":Infinity,"c":1e999,"d":true,"e":"1"}\n' % NOW,
+    "a line of 2 MB": b'{"t":1,"type":"step","x":"' + b"x" * 2_000_000 + b'"}\n',
+    "types that are none": b'{"type":[]}\n{"type":{}}\n{"type":null}\n[]\n1\n"x"\nnull\n',
+}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return RunStore(tmp_path, {"SEATRIAL_STATE": str(tmp_path / "state")})
+
+
+@pytest.fixture
+def run(store):
+    return a_run(store, "20261120-231501-k3f9")
+
+
+def a_run(store, run_id):
+    made = store.create(run_id, None)
+    made.save_plan(a_plan(made.folder, run_id=run_id))
+    return made
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_garbage_hides_neither_the_run_nor_its_good_lines(store, run, name):
+    run.events_path.write_bytes(CONTENTS[name] + GOOD)
+    began = time.monotonic()
+    [row] = live_runs(store)
+    assert row["numbers"] == {"loss": 0.5}
+    now = look(run)
+    json.dumps(dict(now.numbers), allow_nan=False).encode()
+    assert time.monotonic() - began < 2
+
+
+def test_names_that_steer_a_terminal_or_flood_a_label_are_left_out(store, run):
+    run.events_path.write_bytes(CONTENTS["names of metrics"])
+    assert live_runs(store)[0]["numbers"] == {}
+
+
+def a_pipe(path):
+    os.mkfifo(path)
+
+
+def a_link_to_a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+def a_link_to_a_file(path):
+    path.with_name("other").write_bytes(GOOD)
+    path.symlink_to("other")
+
+
+def a_folder(path):
+    path.mkdir()
+
+
+@pytest.mark.parametrize("make", [a_pipe, a_link_to_a_device, a_link_to_a_file, a_folder])
+def test_what_is_no_file_is_not_read(store, run, make):
+    a_run(store, "20261120-231502-k3f9").events_path.write_bytes(GOOD)
+    make(run.events_path)
+    began = time.monotonic()
+    rows = {row["id"]: row["numbers"] for row in live_runs(store)}
+    assert rows == {run.id: {}, "20261120-231502-k3f9": {"loss": 0.5}}
+    assert time.monotonic() - began < 2
+
+
+def test_a_file_that_shrinks_and_grows_meanwhile(run):
+    for size in (3_000_000, 10, 0, 600_000, 1):
+        run.events_path.write_bytes(GOOD * (size // len(GOOD) + 1))
+        os.truncate(run.events_path, size)
+        read, _ = tail(run.events_path)
+        assert all(event["loss"] == 0.5 for event in read)
+
+
+def test_a_run_whose_evidence_does_not_grow_has_no_numbers(store, run):
+    """Its agent, or whoever collects from it, is gone: what it said last is not what is now."""
+    run.events_path.write_bytes(GOOD)
+    assert live_runs(store)[0]["numbers"] == {"loss": 0.5}
+    old = time.time() - live.LOOK_BACK_S - 1
+    os.utime(run.events_path, (old, old))
+    assert live_runs(store)[0]["numbers"] == {}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"job":' * 100_000, "\xff", "{}"])
+def test_a_plan_that_cannot_be_read_hides_no_other_run(store, run, text):
+    other = a_run(store, "20261120-231502-k3f9")
+    for each in (run, other):
+        each.events_path.write_bytes(GOOD)
+    (run.folder / "plan.json").write_text(text)
+    assert [row["id"] for row in live_runs(store)] == [other.id]
