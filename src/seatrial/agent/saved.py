@@ -1,5 +1,6 @@
 """What the target saved where the host cannot look: model files on a volume of a cluster, told as evidence."""
 
+import itertools
 import os
 from typing import Any, Dict, Iterator, List
 
@@ -32,7 +33,8 @@ def _files(folder: str) -> Iterator[Any]:
     while left and looked_at < MOST_LOOKED_AT:
         parent = left.pop()
         try:
-            entries = list(os.scandir(parent))
+            with os.scandir(parent) as found:
+                entries = list(itertools.islice(found, MOST_LOOKED_AT - looked_at))
         except OSError:  # gone since, or too deep for a path
             continue
         for entry in entries:

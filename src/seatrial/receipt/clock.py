@@ -21,13 +21,13 @@ MAX_DISORDER_S = 2.0
 
 
 def in_order(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The host's lines among the others by their time; the others as they are."""
+    """The host's lines among the agent's by their time; a target, which may say any time, moves none."""
     host = [event for event in events if event.get("source") == "host" and number(event.get("t")) is not None]
     others = [event for event in events if not (event.get("source") == "host" and number(event.get("t")) is not None)]
     merged: list[dict[str, Any]] = []
     at = 0
     for event in others:
-        t = number(event.get("t"))
+        t = number(event.get("t")) if event.get("source") == "agent" else None
         while t is not None and at < len(host) and (number(host[at]["t"]) or 0.0) <= t:
             merged.append(host[at])
             at += 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from seatrial.events import Chain
 from seatrial.findings.finding import Finding
 from seatrial.receipt.case import Case
-from seatrial.receipt.evidence import Evidence
+from seatrial.receipt.evidence import Evidence, Moment
 from seatrial.receipt.fields import mapping, whole
 from seatrial.receipt.model import Seal
 from seatrial.receipt.words import count, short_uuid
@@ -66,11 +66,15 @@ def missing_lines(evidence: Evidence) -> int:
 
 def refused(evidence: Evidence) -> dict[str, int]:
     """Type of evidence → reports of the target that posed as it."""
-    totals = [moment for moment in evidence.all("report.refused") if moment.keys.get("total") is True]
+    told: dict[float | None, list[Moment]] = {}
+    for moment in evidence.all("report.refused"):
+        told.setdefault(moment.number("node"), []).append(moment)
     found: dict[str, int] = {}
-    for moment in totals[-1:] or evidence.all("report.refused"):
-        for claim, number in mapping(moment.keys.get("claims")).items():
-            found[str(claim)[:40]] = found.get(str(claim)[:40], 0) + max(0, whole(number) or 0)
+    for moments in told.values():
+        totals = [moment for moment in moments if moment.keys.get("total") is True]
+        for moment in totals[-1:] or moments:
+            for claim, number in mapping(moment.keys.get("claims")).items():
+                found[str(claim)[:40]] = found.get(str(claim)[:40], 0) + max(0, whole(number) or 0)
     return found
 
 

@@ -6,6 +6,7 @@ launcher has gone without starting it, or its process or container has ended, so
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import tempfile
@@ -19,7 +20,7 @@ from seatrial.backends.base import Handle
 from seatrial.errors import UntrustedPathError
 from seatrial.runs.launcher import Launcher
 from seatrial.system.files import write_atomically
-from seatrial.system.nofollow import read_regular
+from seatrial.system.nofollow import open_regular, read_regular
 
 #: Moves the folder, e.g. for tests or for machines that share no /var/lock.
 FOLDER_VARIABLE = "SEATRIAL_LEASES"
@@ -77,9 +78,14 @@ class Leases:
         """Choose and take under one lock, so that nobody chooses in between."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self.folder.chmod(0o1777)  # every user leases here; nobody can remove another's
-        except PermissionError:
-            pass  # its owner did so
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._odd(self.folder) from error
+        try:
+            with contextlib.suppress(PermissionError):  # its owner did so
+                os.fchmod(folder, 0o1777)  # every user leases here; nobody can remove another's
+        finally:
+            os.close(folder)
         # Reading is enough to lock it. Opened with O_CREAT, another user's file would be refused even so: the kernel's
         # fs.protected_regular guards sticky folders (sysctl/fs, "protected_regular").
         lock = self.folder / ".lock"
@@ -88,9 +94,21 @@ class Leases:
             lock.chmod(0o644)  # whatever the umask: others must be able to read it
         except FileExistsError:
             pass
-        with lock.open("rb") as file:
+        try:
+            file = open_regular(lock)
+        except (FileNotFoundError, UntrustedPathError) as error:
+            raise self._odd(lock) from error
+        with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+    def _odd(self, path: Path) -> UntrustedPathError:
+        """Somebody else was here first, and has put something in the place of our folder or its lock."""
+        return UntrustedPathError(
+            f"{path} is not what seatrial makes there",
+            cause="Every user of this machine may put a file there",
+            run=f"ls -la {self.folder}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
+        )
 
     def current(self) -> dict[str, str]:
         """GPU UUID → ID of the run that holds it, for the leases that are not void."""

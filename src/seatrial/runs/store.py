@@ -202,7 +202,11 @@ class Run:
 
     def show_receipt(self) -> None:
         """Copy the receipt into the project, for people. The copy is nobody's proof, so failing costs nothing."""
-        with contextlib.suppress(OSError, SeatrialError), nofollow.folder(self.place) as descriptor:
+        project = self.place.parents[len(PLACE_FOLDER)]
+        with (
+            contextlib.suppress(OSError, SeatrialError),
+            nofollow.folder(project, *PLACE_FOLDER, self.id) as descriptor,
+        ):
             for name in COPIED:
                 data = (self.folder / name).read_bytes()
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -291,7 +295,7 @@ class RunStore:
         old = {
             name: Run(self.places / name, self.places / name, recorded=False)
             for name in _folders(self.places)
-            if name not in recorded and (self.places / name / "plan.json").exists()
+            if name not in recorded and os.path.lexists(self.places / name / "plan.json")
         }
         return [run for _, run in sorted({**old, **recorded}.items())]
 

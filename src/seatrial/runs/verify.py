@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 
 from seatrial.errors import UsageError
 from seatrial.events import follow_chain
@@ -34,22 +35,35 @@ def verify(run: Run) -> Verdict:
             f"Run {run.id} was made before seatrial kept records of its own: nothing vouches for it",
             run=f"seatrial runs show {run.id}",
         )
+    summary = run.summary()
+    receipt = run.folder / JSON_NAME
+    if summary is not None and _digest(receipt) != summary.get("receipt"):
+        return _broken(f"{receipt} is {'not as it was written' if receipt.exists() else 'gone'}")
+    seal = load(run.folder).seal if summary is not None else None
     try:
         chain = follow_chain(str(run.events_path))
     except FileNotFoundError:
+        if seal is not None and seal.lines:
+            return _broken(f"{run.events_path} is gone, and had {seal.lines} lines")
         raise UsageError(
             f"Run {run.id} has no evidence: it never started", run=f"seatrial runs show {run.id}"
         ) from None
     if chain.broken_at is not None:
-        return Verdict(False, (f"broken: line {chain.broken_at} of {run.events_path} is not as it was written",))
-    summary = run.summary()
+        return _broken(f"line {chain.broken_at} of {run.events_path} is not as it was written")
     if summary is None:
         return Verdict(True, (f"intact so far: {chain.lines} lines, digest {chain.digest}; the run has not ended",))
-    if hashlib.sha256((run.folder / JSON_NAME).read_bytes()).hexdigest() != summary.get("receipt"):
-        return Verdict(False, (f"broken: {run.folder / JSON_NAME} is not as it was written",))
-    seal = load(run.folder).seal
     if seal is None or seal.digest != chain.digest:
         closed = f"{seal.lines} lines, digest {seal.digest}" if seal else "nothing"
-        there = f"{chain.lines} lines, digest {chain.digest}"
-        return Verdict(False, (f"broken: the receipt was made on {closed}, and there are {there}",))
+        return _broken(f"the receipt was made on {closed}, and there are {chain.lines} lines, digest {chain.digest}")
     return Verdict(True, (f"intact: {chain.lines} lines, digest {chain.digest}",))
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def _broken(sentence: str) -> Verdict:
+    return Verdict(False, (f"broken: {sentence}",))

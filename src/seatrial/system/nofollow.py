@@ -6,6 +6,7 @@ Every step goes by descriptor (openat(2)), so that what was looked at is what is
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import stat
@@ -125,22 +126,19 @@ def remove_tree(parent: int, name: str) -> None:
         return
     except (IsADirectoryError, PermissionError):  # POSIX has EPERM for unlink of a folder
         pass
-    top = os.open(name, _FOLDER, dir_fd=parent)
+    top = _open_up(parent, name)
     try:
-        with contextlib.suppress(OSError):
-            os.fchmod(top, 0o700)
         number, prefix = 0, f".{secrets.token_hex(8)}-"  # no name that is there already
         while folders := _empty(top):
             for inner in folders:
                 with contextlib.suppress(OSError):
                     os.rmdir(inner, dir_fd=top)
                     continue
-                descriptor = os.open(inner, _FOLDER, dir_fd=top)
+                descriptor = _open_up(top, inner)
                 try:
-                    with contextlib.suppress(OSError):
-                        os.fchmod(descriptor, 0o700)
                     for deeper in _empty(descriptor):
                         number += 1
+                        os.close(_open_up(descriptor, deeper))  # its ".." changes: it must be writable itself
                         os.rename(deeper, f"{prefix}{number}", src_dir_fd=descriptor, dst_dir_fd=top)
                 finally:
                     os.close(descriptor)
@@ -148,6 +146,17 @@ def remove_tree(parent: int, name: str) -> None:
     finally:
         os.close(top)
     os.rmdir(name, dir_fd=parent)
+
+
+def _open_up(parent: int, name: str) -> int:
+    """A descriptor of a folder, which its owner may then read and write, whatever its mode was."""
+    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        with contextlib.suppress(OSError):
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)  # noqa: PTH101  that very folder, whatever has its name now
+        return os.open(".", _FOLDER, dir_fd=handle)
+    finally:
+        os.close(handle)
 
 
 def _empty(descriptor: int) -> list[str]:
@@ -178,7 +187,8 @@ def files_below(
     left, looked_at = [str(top)], 0
     while left and looked_at < most_entries:
         try:
-            entries = list(os.scandir(left.pop()))
+            with os.scandir(left.pop()) as found:
+                entries = list(itertools.islice(found, most_entries - looked_at))
         except OSError:  # gone, another user's, or too deep for a path
             continue
         for entry in entries:

@@ -8,6 +8,7 @@ believed.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ STATE_VARIABLE = "SEATRIAL_STATE"
 
 def state_folder(environ: Mapping[str, str]) -> Path:
     """``$SEATRIAL_STATE``, else ``$XDG_STATE_HOME/seatrial``, else ``~/.local/state/seatrial``; made, mode 0700.
+    One that is there is the user's, and nobody else can write it afterwards.
 
     Without a HOME that can be written: ``/var/tmp/seatrial-<uid>``, which outlives a restart of the machine.
 
@@ -31,7 +33,10 @@ def state_folder(environ: Mapping[str, str]) -> Path:
         except OSError as error:
             trouble = trouble or error
             continue
-        if not candidate.is_symlink() and candidate.stat().st_uid == os.getuid() and os.access(candidate, os.W_OK):
+        status = candidate.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and os.access(candidate, os.W_OK):
+            if status.st_mode & 0o022:
+                candidate.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
             return candidate.resolve()
     first = _candidates(environ)[0]
     why = trouble.strerror if trouble else "it belongs to another user"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from seatrial.backends.base import ImageFacts, State
+from seatrial.events import EvidenceLog, follow_chain
 from seatrial.job.model import Criteria, DataMount, Job, Target
 from seatrial.job.plan import AgentPlan, Gpu, ImagePlan, Plan
 from seatrial.receipt.judge import judge
@@ -58,6 +59,10 @@ class Scenario:
             path = project / self.model
             path.write_bytes(b"weights" * 1000)
             os.utime(path, (START + 40, START + 40))
+        log = EvidenceLog(str(folder / "events.jsonl"), "host")
+        log.append(self.events)
+        log.close()
+        live = self.state is not None and self.state.status == "running"
         local = self.backend == "local"
         return judge(
             self.plan(project),
@@ -67,6 +72,7 @@ class Scenario:
             run_dir=run_dir,
             now=START + 60,
             image=None if local else ImageFacts("sha256:" + "ab" * 32, None, 3_210_000_000),
+            chain=None if live else follow_chain(str(folder / "events.jsonl")),
         )
 
     def plan(self, project: Path) -> Plan:
@@ -102,12 +108,18 @@ def at(at_s: float, type: str, source: str = "agent", /, **keys: Any) -> dict[st
     return {"t": START + at_s, "type": type, "source": source, **keys}
 
 
-def prologue(gpus: tuple[Gpu, ...] = (), ok: bool = True, error: str | None = None) -> list[dict[str, Any]]:
+#: What an agent says of itself that no container keeps apart from its target.
+ALTERABLE = "agent and target are processes of one user"
+
+
+def prologue(
+    gpus: tuple[Gpu, ...] = (), ok: bool = True, error: str | None = None, alterable: str | None = None
+) -> list[dict[str, Any]]:
     """Everything before the target's start."""
     events = [
         at(0, "host.launched", "host", backend="docker", host="hal", image_bytes=3_210_000_000),
         at(0.6, "agent.started", pid=1, hostname="c0ffee", python="3.11.2", agent_version="0.1.0", uid=1000, gid=1000,
-           cgroup={"memory_limit_bytes": 16 * 2**30, "cpu_quota_cores": None}),
+           cgroup={"memory_limit_bytes": 16 * 2**30, "cpu_quota_cores": None}, alterable=alterable),
     ]  # fmt: skip
     if gpus:
         visible = [{"uuid": gpu.uuid, "name": gpu.name, "index": gpu.index} for gpu in gpus] if ok else []
@@ -194,7 +206,7 @@ def _cpu_success() -> Scenario:
 
 
 def _cpu_fallback() -> Scenario:
-    return Scenario(prologue()[1:] + running(32) + ending(36), gpu_mode="auto-cpu", backend="local")
+    return Scenario(prologue(alterable=ALTERABLE)[1:] + running(32) + ending(36), gpu_mode="auto-cpu", backend="local")
 
 
 def _contract_failure() -> Scenario:

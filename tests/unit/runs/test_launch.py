@@ -8,21 +8,29 @@ from fakes import a_plan
 from seatrial.errors import GpuContractError
 from seatrial.job.plan import Gpu, ImagePlan
 from seatrial.runs.launch import _nothing_to_resume, _refuse_cut_down_image
+from seatrial.runs.store import Run
 
 L40S = Gpu(index=0, uuid="GPU-1", name="NVIDIA L40S", memory_bytes=48 * 10**9, minor=0, compute_capability="8.9")
 BUILT = ImagePlan(tag="seatrial/x:1", build=True, architectures=("9.0",))
 READY = ImagePlan(tag="x:1", build=False, env={"SEATRIAL_ARCHITECTURES": "9.0"})
 
 
+def an_earlier_run(project: Path) -> Run:
+    run = Run(project.parent / "record", project / ".seatrial" / "runs" / "20261120-231501-k3f9")
+    run.checkpoints.mkdir(parents=True)
+    return run
+
+
 def test_resuming_a_run_without_checkpoints_says_that_it_begins_anew(tmp_path: Path) -> None:
-    (warning,) = _nothing_to_resume("worker1", tmp_path)
+    (warning,) = _nothing_to_resume("worker1", an_earlier_run(tmp_path))
     assert "worker1" in warning
     assert "$SEATRIAL_RESUME_DIR" in warning
 
 
 def test_resuming_a_run_with_a_checkpoint_says_nothing(tmp_path: Path) -> None:
-    (tmp_path / "step-10.pt").touch()
-    assert _nothing_to_resume("worker1", tmp_path) == []
+    earlier = an_earlier_run(tmp_path)
+    (earlier.checkpoints / "step-10.pt").touch()
+    assert _nothing_to_resume("worker1", earlier) == []
     assert _nothing_to_resume(None, None) == []
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from seatrial.backends.base import Handle
+from seatrial.errors import UntrustedPathError
 from seatrial.runs.launcher import Launcher
 from seatrial.runs.leases import Lease, Leases, default_folder
 
@@ -77,6 +78,81 @@ def test_a_damaged_lease_file_is_no_lease(leases):
     with leases.locked():
         (leases.folder / f"{GPU}--run-1.json").write_text("{")
     assert leases.current() == {}
+
+
+def test_a_started_run_whose_launcher_could_not_say_so_is_asked_for(tmp_path, live):
+    """Killed between the engine's start and its note: the backend knows, and is asked with what the lease keeps."""
+    asked = []
+
+    def find(lease):
+        asked.append((lease.run_id, lease.backend, lease.record))
+        return Handle(backend="docker", id="found") if lease.run_id == "run-1" else None
+
+    leases = Leases(tmp_path / "leases", lambda handle: handle.id in live, find)
+    with leases.locked():
+        leases.take([GPU], "run-1", "docker", tmp_path / "record")
+        leases.take(["GPU-2"], "run-2", "docker", tmp_path / "record")
+    assert leases.current() == {GPU: "run-1", "GPU-2": "run-2"} and asked == []  # its launcher lives: nobody is asked
+    for path in leases.folder.glob("*.json"):
+        lease = Lease.model_validate_json(path.read_text())
+        dead = Launcher(pid=os.getpid(), started_ticks=1)
+        path.write_text(lease.model_copy(update={"launcher": dead}).model_dump_json())
+    assert leases.current() == {}
+    live.add("found")
+    assert leases.current() == {GPU: "run-1"}
+    assert ("run-1", "docker", str(tmp_path / "record")) in asked
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "folder", "huge", "garbage", "wrong types"])
+def test_what_others_put_into_the_folder_stops_nobody(leases, live, tmp_path, kind):
+    """Every user of the machine may write there."""
+    live.add("container")
+    with leases.locked():
+        leases.take([GPU], "run-1")
+    mine = leases.folder / f"{GPU}--run-1.json"
+    (tmp_path / "elsewhere.json").write_text(mine.read_text().replace("run-1", "run-9").replace(GPU, "GPU-9"))
+    path = leases.folder / "GPU-9--run-9.json"
+    {
+        "link": lambda: path.symlink_to(tmp_path / "elsewhere.json"),
+        "dangling": lambda: path.symlink_to("nowhere"),
+        "pipe": lambda: os.mkfifo(path),
+        "folder": path.mkdir,
+        "huge": lambda: (path.touch(), os.truncate(path, 2**40)),
+        "garbage": lambda: path.write_bytes(b"\xff{" + b"[" * 5000),
+        "wrong types": lambda: path.write_text('{"gpu_uuid": 7, "run_id": [], "launcher": null}'),
+    }[kind]()
+    assert leases.current() == {GPU: "run-1"}
+    leases.bind("run-9", Handle(backend="docker", id="container"))
+    leases.bind("run-1", Handle(backend="docker", id="container"))
+    leases.release("run-1")
+    assert leases.current() == {}
+    assert (
+        "run-9" in (tmp_path / "elsewhere.json").read_text()
+        and "container" not in (tmp_path / "elsewhere.json").read_text()
+    )
+
+
+@pytest.mark.parametrize("kind", ["link", "ring", "pipe", "folder"])
+def test_a_lock_that_is_none_is_said_and_nobody_hangs(leases, tmp_path, kind):
+    leases.folder.mkdir()
+    lock = leases.folder / ".lock"
+    {
+        "link": lambda: lock.symlink_to(tmp_path / "planted"),
+        "ring": lambda: lock.symlink_to(".lock"),
+        "pipe": lambda: os.mkfifo(lock),
+        "folder": lock.mkdir,
+    }[kind]()
+    with pytest.raises(UntrustedPathError, match="is not what seatrial makes there"), leases.locked():
+        pass
+    assert not (tmp_path / "planted").exists()
+
+
+def test_a_link_in_place_of_the_folder_opens_nobodys_home(leases, tmp_path):
+    (tmp_path / "home").mkdir(mode=0o700)
+    leases.folder.symlink_to(tmp_path / "home")
+    with pytest.raises(UntrustedPathError), leases.locked():
+        pass
+    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700 and list((tmp_path / "home").iterdir()) == []
 
 
 def test_the_folder_can_be_chosen(tmp_path):

@@ -1,0 +1,169 @@
+"""A launcher that was killed between the start and its note of it: with a real agent, and a real receipt at the end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seatrial import events
+from seatrial.backends.local import Local
+from seatrial.job.model import Job, Target
+from seatrial.runs import adopt, control, leases
+from seatrial.runs.adopt import handle_of
+from seatrial.runs.finalise import finalise
+from seatrial.runs.launch import make_ready, prepare
+from seatrial.runs.launcher import Launcher
+from seatrial.runs.listing import list_runs
+from seatrial.runs.store import Run, RunStore
+from seatrial.system.files import write_atomically
+
+#: Ends when it is told to, cleanly.
+SCRIPT = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("ready", flush=True)
+while not os.path.exists("go"): time.sleep(0.05)
+"""
+
+
+class Killed:
+    """A run of the local backend whose launcher was killed at some moment of its start."""
+
+    def __init__(self, folder: Path) -> None:
+        self.environ = {
+            **os.environ,
+            "SEATRIAL_STATE": str(folder / "state"),
+            "SEATRIAL_LEASES": str(folder / "leases"),
+        }
+        self.project = folder / "project"
+        self.project.mkdir()
+        (self.project / "train.py").write_text(SCRIPT)
+        self.store = RunStore(self.project, self.environ)
+
+    def prepare(self, *, dies: bool = True) -> Run:
+        job = Job(project=self.project, target=Target(kind="script", value="train.py"), backend="local", gpus="none")
+        prepared = prepare(job, self.environ)
+        make_ready(prepared, self.environ, lambda line: None)
+        self.plan = prepared.plan
+        if dies:
+            self.launcher_dies(prepared.run)
+        return prepared.run
+
+    def launcher_dies(self, run: Run) -> None:
+        child = subprocess.Popen([sys.executable, "-c", "pass"])
+        child.wait()
+        dead = Launcher(pid=child.pid, started_ticks=1)
+        write_atomically(run.folder / "launcher.json", dead.model_dump_json().encode(), 0o600)
+
+    def start(self, run: Run) -> None:
+        """What the engine did; nobody wrote it down."""
+        Local().start(self.plan, run.folder)
+        deadline_s = time.monotonic() + 20
+        while b"ready" not in _bytes(run.folder / "stdout.log"):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+
+    def clean(self) -> None:
+        for run in self.store.all():
+            if (handle := Local().find(run.id, run.folder)) is not None:
+                Local().kill(handle)
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Iterator[Killed]:
+    made = Killed(tmp_path)
+    yield made
+    made.clean()
+
+
+def test_it_is_found_and_lives_on(killed: Killed) -> None:
+    run = killed.prepare()
+    killed.start(run)
+    assert run.handle() is None
+    [line] = list_runs(killed.store, killed.environ)
+    assert (line.id, line.status) == (run.id, "running")
+    assert run.handle() is not None and control.is_live(run, killed.environ)
+    launched = list(events.of_type(events.read(str(run.events_path))[0], "host.launched"))
+    assert len(launched) == 1
+    receipt = control.stop(run, killed.environ)
+    assert (receipt.exit_cause.id, receipt.exit_code) == ("stopped", 0)
+    assert events.follow_chain(str(run.events_path)).broken_at is None
+
+
+def test_it_has_its_receipt_when_it_ended_before_anybody_looked(killed: Killed) -> None:
+    """Of a local run that has ended, nothing is left to be found: what it wrote is."""
+    run = killed.prepare()
+    killed.start(run)
+    (killed.project / "go").touch()
+    deadline_s = time.monotonic() + 20
+    while b"agent.finished" not in _bytes(run.events_path) or Local().find(run.id, run.folder):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    receipt = finalise(run, killed.environ)
+    assert receipt is not None and (receipt.exit_cause.id, receipt.exit_code) == ("finished", 0)
+
+
+def test_one_that_never_started_is_told_so(killed: Killed) -> None:
+    run = killed.prepare()
+    assert handle_of(run, killed.environ) is None
+    receipt = finalise(run, killed.environ)
+    assert receipt is not None and (receipt.exit_cause.id, receipt.exit_code) == ("engine-error", 5)
+
+
+def test_one_that_came_no_further_than_its_folder(killed: Killed) -> None:
+    run = killed.store.create("20261120-231501-k3f9", None)
+    killed.launcher_dies(run)
+    assert handle_of(run, killed.environ) is None and not control.is_live(run, killed.environ)
+    control.remove(killed.store, run, killed.environ)
+    assert killed.store.all() == []
+
+
+def test_while_its_launcher_lives_nobody_steps_in(killed: Killed) -> None:
+    run = killed.prepare(dies=False)
+    killed.start(run)
+    assert handle_of(run, killed.environ) is None and run.handle() is None
+    assert finalise(run, killed.environ) is None
+
+
+def test_two_who_look_at_once_write_it_down_once(killed: Killed) -> None:
+    run = killed.prepare()
+    killed.start(run)
+    program = """
+import os, sys
+from pathlib import Path
+from seatrial.runs.adopt import handle_of
+from seatrial.runs.store import RunStore
+run = RunStore(Path(sys.argv[1]), os.environ).find("last")
+print(handle_of(run, os.environ).id)
+"""
+    argv = [sys.executable, "-c", program, str(killed.project)]
+    both = [subprocess.Popen(argv, env=killed.environ, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    answers = {process.communicate()[0] for process in both}
+    assert len(answers) == 1 and answers != {""}
+    assert len(list(events.of_type(events.read(str(run.events_path))[0], "host.launched"))) == 1
+
+
+def test_its_gpu_is_not_given_away_meanwhile(killed: Killed) -> None:
+    run = killed.prepare()
+    held = adopt.leases(killed.environ)
+    with held.locked():
+        held.take(["GPU-0"], run.id, "local", run.folder)
+    for path in held.folder.glob("*.json"):
+        lease = leases.Lease.model_validate_json(path.read_text())
+        dead = Launcher(pid=2**22 - 1, started_ticks=1)
+        path.write_text(lease.model_copy(update={"launcher": dead}).model_dump_json())
+    assert held.current() == {}  # nothing of it runs
+    killed.start(run)
+    assert held.current() == {"GPU-0": run.id}
+    control.remove(killed.store, run, killed.environ, force=True)
+    assert held.current() == {} and not list(held.folder.glob("*.json"))

@@ -1,0 +1,92 @@
+"""Going on from an earlier run: its checkpoints, and nothing that its target put in their place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import UntrustedPathError
+from seatrial.runs.resume import checkpoints_of, has_checkpoint, resume_mount
+from seatrial.runs.store import Run, RunStore
+
+ID = "20261120-231501-k3f9"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    (tmp_path / "project").mkdir()
+    return RunStore(tmp_path / "project", {"SEATRIAL_STATE": str(tmp_path / "state")}).create(ID, None)
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "id_rsa").touch()
+    return tmp_path / "secrets"
+
+
+def test_its_outputs_are_mounted_and_its_checkpoints_found_in_them(run: Run) -> None:
+    mount = resume_mount(run)
+    assert (mount.source, mount.target, mount.read_only) == (run.outputs, "/seatrial/resume", True)
+    assert checkpoints_of(run) == run.outputs / "checkpoints"
+    assert not has_checkpoint(run)
+    (run.checkpoints / "step-1.pt").touch()
+    assert has_checkpoint(run)
+
+
+def test_a_folder_of_checkpoints_that_is_gone_is_made_again(run: Run) -> None:
+    run.checkpoints.rmdir()
+    assert not has_checkpoint(run)
+    assert checkpoints_of(run).is_dir() and not has_checkpoint(run)
+
+
+@pytest.mark.parametrize("level", [".seatrial", "runs", ID, "outputs", "checkpoints"])
+def test_a_link_at_any_level_is_not_handed_over(run: Run, secrets: Path, level: str) -> None:
+    path = run.checkpoints
+    while path.name != level:
+        path = path.parent
+    shutil.rmtree(path)
+    path.symlink_to(secrets)
+    for what in (checkpoints_of, resume_mount):
+        with pytest.raises(UntrustedPathError, match="is a link"):
+            what(run)
+    assert not has_checkpoint(run)
+    assert [file.name for file in secrets.iterdir()] == ["id_rsa"]
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "ring"])
+def test_what_is_no_folder_is_refused(run: Run, kind: str) -> None:
+    run.checkpoints.rmdir()
+    {
+        "file": run.checkpoints.touch,
+        "pipe": lambda: os.mkfifo(run.checkpoints),
+        "ring": lambda: run.checkpoints.symlink_to("checkpoints"),
+    }[kind]()
+    with pytest.raises(UntrustedPathError):
+        resume_mount(run)
+    assert not has_checkpoint(run)
+
+
+def test_what_is_mounted_cannot_become_a_link_while_its_target_runs(run: Run, secrets: Path) -> None:
+    """The target writes in ``outputs``; its name lies in a folder that it does not have."""
+    mount = resume_mount(run)
+    run.checkpoints.rmdir()
+    run.checkpoints.symlink_to(secrets)
+    assert mount.source == run.outputs and not mount.source.is_symlink()
+    assert mount.source.parent == run.place  # mounted into no container
+
+
+def test_a_run_of_before_there_were_records_is_gone_on_from(run: Run, secrets: Path) -> None:
+    old = Run(run.place, run.place, recorded=False)
+    with pytest.raises(UntrustedPathError, match="no folder of checkpoints"):
+        resume_mount(old)
+    (run.place / "checkpoints").mkdir()
+    mount = resume_mount(old)
+    assert (mount.source, mount.target) == (run.place / "checkpoints", "/seatrial/resume/checkpoints")
+    (run.place / "checkpoints").rmdir()
+    (run.place / "checkpoints").symlink_to(secrets)
+    with pytest.raises(UntrustedPathError, match="is a link"):
+        resume_mount(old)

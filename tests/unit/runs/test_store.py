@@ -1,0 +1,301 @@
+"""The store of runs: what is recorded is believed, what lies in the project is looked at and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fakes import a_plan
+from seatrial.backends.base import Handle
+from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
+from seatrial.runs.listing import list_runs
+from seatrial.runs.store import Run, RunStore, project_key, run_name
+
+ID = "20261120-231501-k3f9"
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"SEATRIAL_STATE": str(tmp_path / "state"), "SEATRIAL_LEASES": str(tmp_path / "leases")}
+
+
+@pytest.fixture
+def store(tmp_path: Path, environ: dict[str, str]) -> RunStore:
+    (tmp_path / "project").mkdir()
+    return RunStore(tmp_path / "project", environ)
+
+
+def planted(store: RunStore, run_id: str = "20261121-000000-bcdf", **files: str) -> Path:
+    """A run's folder as of before records, or as a script would make one up."""
+    folder = store.places / run_id
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(a_plan().model_dump_json())
+    for name, text in files.items():
+        (folder / f"{name}.json").write_text(text)
+    return folder
+
+
+# ---------------------------------------------------------------------- layout
+
+
+def test_a_run_is_a_record_out_of_the_project_and_a_place_in_it(store: RunStore, tmp_path: Path) -> None:
+    run = store.create(ID, "baseline")
+    run.save_plan(a_plan())
+    run.save_handle(Handle(backend="docker", id="c"))
+    assert run.folder.is_relative_to(tmp_path / "state") and run.place == store.project / ".seatrial" / "runs" / ID
+    assert sorted(path.name for path in run.folder.iterdir()) == [
+        "agent.json", "handle.json", "launcher.json", "name", "plan.json",
+    ]  # fmt: skip
+    assert run.folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in run.folder.iterdir()} == {0o600}
+    assert run.checkpoints.is_dir() and (run.place / "home").is_dir()
+    assert sorted(p.name for p in run.place.iterdir() if p.is_symlink()) == ["events.jsonl", "stderr.log", "stdout.log"]
+    assert (store.project / ".seatrial" / ".gitignore").read_text() == "*\n"
+    assert json.loads((store.record / "project.json").read_text()) == {"project": str(store.project)}
+
+
+def test_the_container_sees_the_agents_part_of_the_plan_alone(store: RunStore) -> None:
+    run = store.create(ID, None)
+    run.save_plan(a_plan())
+    assert set(json.loads((run.folder / "agent.json").read_text())) == {"agent", "injection"}
+
+
+def test_projects_of_one_name_do_not_meet(tmp_path: Path, environ: dict[str, str]) -> None:
+    for parent in ("a", "b"):
+        (tmp_path / parent / "mnist").mkdir(parents=True)
+    first, second = (RunStore(tmp_path / parent / "mnist", environ) for parent in ("a", "b"))
+    first.create(ID, None)
+    assert second.all() == [] and len(first.all()) == 1
+    (tmp_path / "alias").symlink_to(tmp_path / "a" / "mnist")
+    assert [run.id for run in RunStore(tmp_path / "alias", environ).all()] == [ID]
+
+
+@pytest.mark.parametrize("name", ["mnist", "a b/../c", "ü", "...", "-rf", "x" * 300, "\n\x1b[2J", "\udcff"])
+def test_a_projects_key_is_one_harmless_word(name: str) -> None:
+    key = project_key(Path("/home") / name.replace("/", "_"))
+    assert key == Path(key).name and key.isascii() and key.isprintable() and " " not in key
+    assert not key.startswith((".", "-")) and len(key) < 64
+
+
+def test_a_name_is_given_once(store: RunStore) -> None:
+    run = store.create(ID, "baseline")
+    with pytest.raises(NameInUseError):
+        store.create("20261120-231502-k3f9", "baseline")
+    (run.folder / "summary.json").write_text("{}")
+    store.create("20261120-231502-k3f9", "baseline")
+
+
+# ----------------------------------------------- links where folders should be
+
+
+@pytest.mark.parametrize("parts", [(".seatrial",), (".seatrial", "runs"), (".seatrial", "runs", ID)])
+def test_a_link_in_the_project_stops_the_start_and_leads_nowhere(
+    store: RunStore, tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    (tmp_path / "home").mkdir()
+    place = store.project.joinpath(*parts)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(tmp_path / "home")
+    with pytest.raises(UntrustedPathError, match="is a link"):
+        store.create(ID, None)
+    assert list((tmp_path / "home").iterdir()) == [] and not store.run(ID).folder.exists()
+
+
+@pytest.mark.parametrize("parts", [(".seatrial",), (".seatrial", "runs"), (".seatrial", "runs", ID)])
+def test_a_link_put_there_later_is_deleted_and_not_followed(
+    store: RunStore, tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    """`prune` deleted a home folder through a link in place of .seatrial/runs."""
+    home = tmp_path / "home"
+    below = home.joinpath("runs", ID) if parts[-1] == ".seatrial" else home / ID if parts[-1] == "runs" else home
+    below.mkdir(parents=True)
+    (below / "precious").touch()
+    run = store.create(ID, None)
+    place = store.project.joinpath(*parts)
+    shutil.rmtree(place)
+    place.symlink_to(home)
+    (run.folder / "summary.json").write_text("{}")
+    if place == run.place:
+        store.remove(run)
+        assert not place.is_symlink() and store.all() == []
+    else:
+        with pytest.raises(UntrustedPathError, match="is a link"):
+            store.remove(run)
+    assert (below / "precious").exists()
+
+
+@pytest.mark.parametrize("parts", [(".seatrial",), (".seatrial", "runs"), (".seatrial", "runs", ID)])
+def test_a_receipt_is_not_copied_through_a_link(store: RunStore, tmp_path: Path, parts: tuple[str, ...]) -> None:
+    home = tmp_path / "home"
+    below = home.joinpath("runs", ID) if parts[-1] == ".seatrial" else home / ID if parts[-1] == "runs" else home
+    below.mkdir(parents=True)
+    (below / "receipt.json").write_text("another's")
+    run = store.create(ID, None)
+    for name in ("receipt.html", "receipt.md", "receipt.json"):
+        (run.folder / name).write_text("ours")
+    place = store.project.joinpath(*parts)
+    shutil.rmtree(place)
+    place.symlink_to(home)
+    run.show_receipt()
+    assert [path.name for path in below.iterdir()] == ["receipt.json"]
+    assert (below / "receipt.json").read_text() == "another's"
+
+
+def test_a_receipt_replaces_what_has_its_name_and_not_what_that_leads_to(store: RunStore, tmp_path: Path) -> None:
+    run = store.create(ID, None)
+    (tmp_path / "bashrc").write_text("mine")
+    for name in ("receipt.html", "receipt.md", "receipt.json"):
+        (run.folder / name).write_text("ours")
+        (run.place / name).symlink_to(tmp_path / "bashrc")
+    run.show_receipt()
+    assert (tmp_path / "bashrc").read_text() == "mine"
+    assert (run.place / "receipt.json").read_text() == "ours" and not (run.place / "receipt.json").is_symlink()
+    (run.place / "receipt.html").unlink()
+    (run.place / "receipt.html").mkdir()  # a folder in its place costs the copy, and nothing else
+    run.show_receipt()
+
+
+# ------------------------------------------------------- runs without a record
+
+
+def test_a_run_without_a_record_is_shown_and_not_acted_on(store: RunStore, environ: dict[str, str]) -> None:
+    folder = planted(store, handle='{"backend":"docker","id":"db"}', summary='{"target":"x","exit_code":0}')
+    [run] = store.all()
+    assert not run.recorded and run.plan().run_id and run.handle() is None and run.ended
+    with pytest.raises(UsageError, match="shown, not acted on"):
+        run.trusted_plan()
+    with pytest.raises(UsageError, match="does not delete"):
+        store.remove(run)
+    assert folder.exists()
+    [line] = list_runs(store, environ)
+    assert (line.status, line.exit_code) == ("unknown", None) and "no record" in line.outcome
+
+
+def test_a_planted_folder_is_no_recorded_run(store: RunStore) -> None:
+    run = store.create(ID, "baseline")
+    run.save_plan(a_plan(warnings=("ours",)))
+    (run.place / "plan.json").write_text(a_plan(warnings=("theirs",)).model_dump_json())
+    (run.place / "summary.json").write_text("{}")
+    planted(store, "20991231-235959-zzzz")
+    (store.places / "20991231-235959-zzzz" / "name").write_text("baseline")
+    assert [run.recorded for run in store.all()] == [True, False]
+    assert store.find("baseline") == store.find("last") == run
+    assert store.find(ID).plan().warnings == ("ours",) and not store.find(ID).ended
+
+
+SUMMARIES = [
+    "", "[]", "null", "{", '{"target":[1],"gpus":"x","seconds":{},"outcome":7,"exit_code":"0"}', "[" * 5000,
+    '{"target":"\\u001b[2J\\ud800","gpus":1e999,"seconds":NaN}', '{"gpus":' + "9" * 5000 + "}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("summary", SUMMARIES)
+def test_what_it_says_of_itself_is_of_any_type(store: RunStore, environ: dict[str, str], summary: str) -> None:
+    planted(store, summary=summary)
+    [line] = list_runs(store, environ)
+    assert line.status == "unknown" and "\x1b" not in line.target
+
+
+def odd(path: Path, kind: str) -> None:
+    """Put something in place of a file."""
+    if path.is_file() or path.is_symlink():
+        path.unlink()
+    make = {
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "ring": lambda: path.symlink_to(path.name),
+        "zero": lambda: path.symlink_to("/dev/zero"),
+        "garbage": lambda: path.write_bytes(b"\xff\x00{"),
+        "huge": lambda: (path.touch(), os.truncate(path, 2**40)),
+    }
+    make[kind]()
+
+
+KINDS = ["folder", "pipe", "ring", "zero", "garbage", "huge"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["plan.json", "summary.json", "name", "handle.json", "receipt.json", "events.jsonl"])
+def test_one_hostile_folder_disables_nothing(store: RunStore, environ: dict[str, str], name: str, kind: str) -> None:
+    folder = planted(store)
+    odd(folder / name, kind)
+    ours = store.create(ID, None)
+    assert store.find(ID) == ours
+    lines = list_runs(store, environ)
+    assert {line.id for line in lines} == {ID, folder.name}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["plan.json", "summary.json", "name", "handle.json", "launcher.json"])
+def test_a_damaged_record_is_listed_and_can_be_removed(
+    store: RunStore, environ: dict[str, str], name: str, kind: str
+) -> None:
+    """A line that says so, never a traceback; and the others are as they were."""
+    damaged, other = store.create(ID, None), store.create("20261120-231502-k3f9", "other")
+    for run in (damaged, other):
+        run.save_plan(a_plan(backend="local", image=None, container=None, run_id=run.id))
+        run.give_up()
+    odd(damaged.folder / name, kind)
+    assert len(list_runs(store, environ)) == 2
+    assert store.find("other") == other
+    try:
+        damaged.plan(), damaged.summary(), damaged.is_starting(), damaged.ended, run_name(damaged), damaged.handle()
+    except SeatrialError:
+        pass
+    store.remove(damaged)
+    assert [run.id for run in store.all()] == [other.id]
+
+
+def test_names_that_are_no_runs_are_passed_over(store: RunStore, tmp_path: Path) -> None:
+    store.create(ID, None)
+    for name in ("..", "x", "20261120", "20261120-231501-", "20261120-231501-k3f9 ", "20261120-231501-K3F9", "\udcff"):
+        if name != "..":
+            planted(store, name)
+    (store.places / "20261120-231501-zzzz").symlink_to(tmp_path)
+    (store.places / "20261120-231501-yyyy").touch()
+    assert [run.id for run in store.all()] == [ID]
+
+
+@pytest.mark.parametrize("reference", ["", " ", "/", "..", "../..", "\0", "-", "x" * 10_000])
+def test_no_word_finds_more_than_a_run(store: RunStore, reference: str) -> None:
+    store.create(ID, None)
+    with pytest.raises(RunNotFoundError):
+        store.find(reference)
+
+
+def test_a_part_of_an_id_finds_one_run_or_none(store: RunStore) -> None:
+    first, second = store.create(ID, None), store.create("20261120-231502-m4g8", None)
+    assert store.find("m4g8") == store.find("20261120-231502") == second and store.find("k3f9") == first
+    with pytest.raises(RunNotFoundError, match="fits 2 runs"):
+        store.find("20261120")
+
+
+@pytest.mark.parametrize("run_id", ["..", ".", "", "../../home", "20261120-231501-k3f9/.."])
+def test_only_a_run_of_this_store_is_removed(store: RunStore, tmp_path: Path, run_id: str) -> None:
+    store.create(ID, None)
+    (tmp_path / "precious").touch()
+    other = Run(Path(f"{store.root}/{run_id}"), Path(f"{store.places}/{run_id}"))
+    with pytest.raises(UsageError, match="does not delete"):
+        store.remove(other)
+    with pytest.raises(UsageError, match="does not delete"):
+        store.remove(Run(tmp_path / ID, store.places / ID))
+    assert (tmp_path / "precious").exists() and len(store.all()) == 1
+
+
+def test_a_place_that_is_gone_does_not_keep_the_record(store: RunStore) -> None:
+    run = store.create(ID, None)
+    shutil.rmtree(store.project / ".seatrial")
+    store.remove(run)
+    assert store.all() == []
+
+
+def test_a_disk_that_takes_nothing_leaves_nothing(store: RunStore) -> None:
+    store.root.parent.mkdir(parents=True)
+    store.root.touch()
+    with pytest.raises(DiskError, match="Cannot make"):
+        store.create(ID, None)
+    assert not store.places.exists()

@@ -1,0 +1,155 @@
+"""`runs verify`: a real run of the local backend, and then somebody's hand in its record."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import UsageError
+from seatrial.events import EvidenceLog
+from seatrial.job.model import Job, Target
+from seatrial.runs.finalise import finalise
+from seatrial.runs.launch import prepare, start
+from seatrial.runs.store import Run, RunStore
+from seatrial.runs.verify import verify
+from seatrial.runs.watch import follow
+
+SCRIPT = 'import json, os\nprint(json.dumps({"loss": 0.5}), file=open(os.environ["SEATRIAL_EVENTS"], "a"))\n'
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that has ended and has its receipt; not to be changed."""
+    folder = tmp_path_factory.mktemp("verify")
+    environ = {**os.environ, "SEATRIAL_STATE": str(folder / "state"), "SEATRIAL_LEASES": str(folder / "leases")}
+    (folder / "project").mkdir()
+    (folder / "project" / "train.py").write_text(SCRIPT)
+    job = Job(project=folder / "project", target=Target(kind="script", value="train.py"), backend="local", gpus="none")
+    prepared = prepare(job, environ)
+    start(prepared, environ, lambda line: None)
+    follow(prepared.run, lambda stream, data: None, environ)
+    receipt = finalise(prepared.run, environ)
+    assert receipt is not None and receipt.exit_code == 0
+    return prepared.run
+
+
+@pytest.fixture
+def run(ended: Run, tmp_path: Path) -> Run:
+    """A copy of it."""
+    shutil.copytree(ended.folder, tmp_path / ended.id)
+    return Run(tmp_path / ended.id, ended.place)
+
+
+def lines_of(run: Run) -> list[bytes]:
+    return run.events_path.read_bytes().splitlines(keepends=True)
+
+
+def test_a_run_as_it_was_written_is_intact(run: Run) -> None:
+    verdict = verify(run)
+    lines = len(lines_of(run))
+    assert verdict.intact and verdict.sentences[0].startswith(f"intact: {lines} lines, digest ")
+
+
+def _edit(run: Run) -> None:
+    run.events_path.write_bytes(run.events_path.read_bytes().replace(b'"exit_code":0', b'"exit_code":1', 1))
+
+
+def _take_out(run: Run) -> None:
+    lines = lines_of(run)
+    run.events_path.write_bytes(b"".join(lines[:2] + lines[3:]))
+
+
+def _cut(run: Run) -> None:
+    run.events_path.write_bytes(b"".join(lines_of(run)[:-1]))
+
+
+def _add(run: Run) -> None:
+    EvidenceLog(str(run.events_path), "agent").write("gpu.context", uuid="GPU-0", pid=1)
+
+
+def _add_bare(run: Run) -> None:
+    with run.events_path.open("ab") as file:
+        file.write(b'{"type":"gpu.context","source":"agent","uuid":"GPU-0"}\n')
+
+
+def _write_anew(run: Run) -> None:
+    events = [{k: v for k, v in json.loads(line).items() if k != "_chain"} for line in lines_of(run)]
+    run.events_path.unlink()
+    EvidenceLog(str(run.events_path), "agent").append([*events, {"type": "gpu.context", "source": "agent"}])
+
+
+def _empty(run: Run) -> None:
+    run.events_path.write_bytes(b"")
+
+
+def _receipt(run: Run) -> None:
+    path = run.folder / "receipt.json"
+    path.write_text(path.read_text().replace('"exit_code": 0', '"exit_code": 1'))
+
+
+def _other_seal(run: Run) -> None:
+    """The receipt's own digest is made to fit; its words are others."""
+    _write_anew(run)
+    _receipt(run)
+
+
+HANDS: dict[str, tuple[Callable[[Run], None], str]] = {
+    "a line is edited": (_edit, "is not as it was written"),
+    "a line is taken out": (_take_out, "line 3 of"),
+    "the end is cut off": (_cut, "the receipt was made on"),
+    "a line is added with its chain": (_add, "the receipt was made on"),
+    "a line is added": (_add_bare, "is not as it was written"),
+    "all is written anew": (_write_anew, "the receipt was made on"),
+    "all is emptied": (_empty, "the receipt was made on"),
+    "the evidence is gone": (lambda run: run.events_path.unlink(), "events.jsonl is gone"),
+    "the receipt is edited": (_receipt, "receipt.json is not as it was written"),
+    "the receipt is gone": (lambda run: (run.folder / "receipt.json").unlink(), "receipt.json is gone"),
+    "both are edited": (_other_seal, "receipt.json is not as it was written"),
+}
+
+
+@pytest.mark.parametrize("hand", HANDS)
+def test_a_hand_in_it_is_found(run: Run, hand: str) -> None:
+    change, said = HANDS[hand]
+    change(run)
+    verdict = verify(run)
+    assert not verdict.intact
+    assert verdict.sentences[0].startswith("broken: ") and said in verdict.sentences[0]
+
+
+def test_a_run_that_goes_on_is_intact_so_far(run: Run) -> None:
+    (run.folder / "summary.json").unlink()
+    verdict = verify(run)
+    assert verdict.intact and "has not ended" in verdict.sentences[0]
+    _edit(run)
+    assert not verify(run).intact
+
+
+def test_a_run_that_never_started_has_nothing_to_verify(run: Run) -> None:
+    for name in ("events.jsonl", "summary.json", "receipt.json"):
+        (run.folder / name).unlink()
+    with pytest.raises(UsageError, match="never started"):
+        verify(run)
+
+
+def test_nobody_vouches_for_a_run_without_a_record(ended: Run) -> None:
+    with pytest.raises(UsageError, match="nothing vouches"):
+        verify(Run(ended.place, ended.place, recorded=False))
+
+
+def test_what_the_project_shows_of_it_is_a_copy(ended: Run) -> None:
+    """Editing the copy changes nothing that is believed."""
+    copy = ended.place / "receipt.json"
+    before = copy.read_text()
+    copy.write_text("{}")
+    try:
+        assert verify(ended).intact
+    finally:
+        copy.write_text(before)
+    assert (ended.place / "events.jsonl").resolve() == ended.events_path.resolve()
+    assert RunStore(ended.place.parents[2], {"SEATRIAL_STATE": str(ended.folder.parents[3])}).find("last") == ended
