@@ -6,6 +6,7 @@ launcher has gone without starting it, or its process or container has ended, so
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import tempfile
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seatrial.backends.base import Handle
 from seatrial.errors import UntrustedPathError
@@ -24,8 +25,9 @@ from seatrial.system.nofollow import read_regular
 #: Moves the folder, e.g. for tests or for machines that share no /var/lock.
 FOLDER_VARIABLE = "SEATRIAL_LEASES"
 
-#: Every user may put a file into the folder.
+#: Every user may put a file into the folder. What it says becomes part of paths and sentences.
 _MOST_BYTES = 64 * 1024
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
 class Lease(BaseModel):
@@ -39,8 +41,8 @@ class Lease(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    gpu_uuid: str
-    run_id: str
+    gpu_uuid: str = Field(pattern=_NAME)
+    run_id: str = Field(pattern=_NAME)
     launcher: Launcher
     handle: Handle | None = None
     backend: str | None = None
@@ -75,22 +77,34 @@ class Leases:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Choose and take under one lock, so that nobody chooses in between."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            self.folder.chmod(0o1777)  # every user leases here; nobody can remove another's
-        except PermissionError:
-            pass  # its owner did so
+        self._make_folder()
         # Reading is enough to lock it. Opened with O_CREAT, another user's file would be refused even so: the kernel's
         # fs.protected_regular guards sticky folders (sysctl/fs, "protected_regular").
         lock = self.folder / ".lock"
-        try:
-            lock.touch(exist_ok=False)
-            lock.chmod(0o644)  # whatever the umask: others must be able to read it
-        except FileExistsError:
-            pass
-        with lock.open("rb") as file:
+        with contextlib.suppress(FileExistsError):
+            made = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            os.fchmod(made, 0o644)  # whatever the umask: others must be able to read it
+            os.close(made)
+        with os.fdopen(os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+    def _make_folder(self) -> None:
+        """Raises UntrustedPathError: somebody has put a link there, e.g. to a folder of this user's."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise UntrustedPathError(
+                f"The folder of GPU leases {self.folder} cannot be used: {error.strerror}",
+                run=f"ls -ld {self.folder}   # or: export {FOLDER_VARIABLE}=/a/folder/that/all/users/share",
+            ) from error
+        try:
+            os.fchmod(descriptor, 0o1777)  # every user leases here; nobody can remove another's
+        except PermissionError:
+            pass  # its owner did so
+        finally:
+            os.close(descriptor)
 
     def current(self) -> dict[str, str]:
         """GPU UUID → ID of the run that holds it, for the leases that are not void."""
@@ -131,7 +145,7 @@ class Leases:
 
     def _of(self, run_id: str) -> list[Lease]:
         found = (_read(path) for path in self.folder.glob(f"*--{run_id}.json"))
-        return [lease for lease in found if lease is not None]
+        return [lease for lease in found if lease is not None and lease.run_id == run_id]
 
     def _holds(self, lease: Lease) -> bool:
         if lease.handle is not None:
