@@ -84,6 +84,8 @@ class ContainerEngine:
     #: Options of every container of this engine.
     own_options: ClassVar[Mapping[str, Any]]
     restart_command: ClassVar[str]
+    #: ``logs --follow`` goes on until all that its container has printed has come.
+    follows_to_the_end: ClassVar[bool]
 
     def __init__(self, client_call: Sequence[str] = ()) -> None:
         """``client_call``: the program and its global options; default is the engine's name."""
@@ -202,7 +204,11 @@ class ContainerEngine:
         if not handle.framed:
             return contextlib.nullcontext()
         return collecting(
-            [*self.call, "container", "logs", handle.id], run_dir, lambda: self.state(handle).status == "exited", say
+            [*self.call, "container", "logs", handle.id],
+            run_dir,
+            lambda: self.state(handle).status == "exited",
+            say,
+            follows_to_the_end=self.follows_to_the_end,
         )
 
     def state(self, handle: Handle) -> State:
