@@ -20,6 +20,10 @@ _AT_ONCE_BYTES = 16 << 20
 #: At the end all is read, up to here.
 _AT_END_BYTES = 256 << 20
 
+#: Passed on of one target, in lines. A million takes its reader a minute; a script that writes "{}" for ever could keep
+#: one busy for days after its own end.
+_MOST_LINES = 1_000_000
+
 
 class Reports:
     """Call ``read`` now and then, and ``finish`` when the target has ended.
@@ -33,6 +37,7 @@ class Reports:
         self._inode, self._offset = 0, 0
         self._skipping = False
         self._complained = False
+        self._lines = 0
         descriptor = self._open()
         if descriptor is not None:
             self._offset = os.fstat(descriptor).st_size
@@ -97,7 +102,11 @@ class Reports:
 
     def _pass_on(self, line: bytes) -> None:
         self._activity.happened()
-        self._journal.report(line)
+        self._lines += 1
+        if self._lines <= _MOST_LINES:
+            self._journal.report(line)
+        elif self._lines == _MOST_LINES + 1:
+            self._journal.note("lines in $SEATRIAL_EVENTS beyond the first %d are left out" % _MOST_LINES)
 
     def _open(self) -> "int | None":
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from seatrial.job.plan import Plan
 
@@ -33,7 +33,7 @@ class Handle(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     backend: str
-    id: str
+    id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # never a flag of an engine
     started: str | None = None
     run_id: str | None = None
     run_dir: str | None = None

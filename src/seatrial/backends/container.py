@@ -14,11 +14,12 @@ from seatrial.backends.home import home_env, home_mounts
 from seatrial.backends.injection import InjectionPlan
 from seatrial.backends.masks import masks
 from seatrial.backends.mount_sources import real_source
-from seatrial.backends.user_mounts import parse_mount, place_mounts
+from seatrial.backends.user_mounts import inside, parse_mount, place_mounts
 from seatrial.errors import EngineError, UsageError
 from seatrial.job.model import Job
 from seatrial.job.plan import (
     AGENT_PYTHON_FLAGS,
+    CHECKS_ROLE,
     CONTAINER_AGENT,
     CONTAINER_DATA,
     CONTAINER_MODELS,
@@ -26,8 +27,13 @@ from seatrial.job.plan import (
     CONTAINER_PROJECT,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
+    FRAMED_LOG,
+    LOG_LABEL,
+    NAME_LABEL,
+    PLAIN_LOG,
     ROLE_LABEL,
     RUN_LABEL,
+    TARGET_ROLE,
     Choice,
     ContainerPlan,
     ImagePlan,
@@ -146,9 +152,15 @@ def plan_container(
     env, env_warnings = _env(job, image, injection, user_name, environ)
     target_env: dict[str, str] = {}
     if image.python is not None:
+        _refuse_planted_python(image.python, mounts)
         target_env = {name: value for name, value in env.items() if STEERING.match(name) and value != OURS.get(name)}
         env = {name: value for name, value in env.items() if name not in target_env}
         env.update(_library_path(injection, {}, image.env))
+        filled = [mount for mount in mounts if mount not in injection.mounts]
+        for name, value in image.env.items():
+            if STEERING.match(name) and (safe := _unsteered(name, env.get(name, value), filled)) != value:
+                env[name] = safe
+                target_env.setdefault(name, value)
     shm_bytes, shm_choice = _shm(job, gpu_count)
     memory_bytes, memory_choice = _memory(job, engine, host_memory_bytes)
     plan = ContainerPlan(
@@ -179,7 +191,12 @@ def plan_container(
         pids=PIDS,
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
-        labels={RUN_LABEL: run_id, **({"seatrial.name": job.name} if job.name else {})},
+        labels={
+            RUN_LABEL: run_id,
+            NAME_LABEL: job.name or "",
+            ROLE_LABEL: TARGET_ROLE,
+            LOG_LABEL: FRAMED_LOG if image.python is not None else PLAIN_LOG,
+        },
         stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
     )
     companion = plan_companion(plan, injection, record) if image.python is None else None
@@ -213,7 +230,7 @@ def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: P
         gpus_flag=injection.gpus_flag,
         runtime=injection.runtime,
         network="none",
-        labels={**container.labels, ROLE_LABEL: "checks"},
+        labels={**container.labels, ROLE_LABEL: CHECKS_ROLE},
     )
 
 
@@ -289,6 +306,27 @@ def _library_path(
     path = from_user.get("LD_LIBRARY_PATH", from_image.get("LD_LIBRARY_PATH", ""))
     folders = [folder for folder in path.split(":") if folder and folder not in injection.driver_library_folders]
     return {"LD_LIBRARY_PATH": ":".join([*folders, *injection.driver_library_folders])}
+
+
+def _unsteered(name: str, value: str, filled: Sequence[Mount]) -> str:
+    """What PID 1 gets in place of an image's variable: of a path to libraries, folders that no mount fills; else "".
+
+    An empty entry, as ``ENV LD_LIBRARY_PATH=/opt:$LD_LIBRARY_PATH`` leaves one, is the working directory (ld.so(8)).
+    """
+    if name != "LD_LIBRARY_PATH":
+        return OURS.get(name, "")
+    folders = [folder for folder in value.split(":") if folder.startswith("/")]
+    return ":".join(folder for folder in folders if not any(inside(folder, mount.target) for mount in filled))
+
+
+def _refuse_planted_python(python: str, mounts: Sequence[Mount]) -> None:
+    """The agent is PID 1, whose word the receipt is made on: its Python comes from the image."""
+    if any(inside(python, folder) for folder in (*(mount.target for mount in mounts), TMP.target)):
+        raise UsageError(
+            f"The agent's Python {python} would come from a mount, where the target can write its own",
+            cause="The agent's word is the evidence of the run; its interpreter has to be part of the image",
+            run="seatrial run … without [image] python, or with one that the image holds",
+        )
 
 
 def _shm(job: Job, gpu_count: int) -> tuple[int, Choice]:

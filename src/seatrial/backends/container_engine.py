@@ -30,7 +30,16 @@ from seatrial.errors import (
     EngineUnavailableError,
     GpuContractError,
 )
-from seatrial.job.plan import CONTAINER_PLAN, CONTAINER_RUN, ROLE_LABEL, RUN_LABEL, ContainerPlan, Plan
+from seatrial.job.plan import (
+    CHECKS_ROLE,
+    CONTAINER_RUN,
+    FRAMED_LOG,
+    LOG_LABEL,
+    ROLE_LABEL,
+    RUN_LABEL,
+    ContainerPlan,
+    Plan,
+)
 from seatrial.system import command
 
 if TYPE_CHECKING:  # loaded where it is used: half a second that a listing of runs need not wait for
@@ -75,6 +84,8 @@ class ContainerEngine:
     #: Options of every container of this engine.
     own_options: ClassVar[Mapping[str, Any]]
     restart_command: ClassVar[str]
+    #: ``logs --follow`` goes on until all that its container has printed has come.
+    follows_to_the_end: ClassVar[bool]
 
     def __init__(self, client_call: Sequence[str] = ()) -> None:
         """``client_call``: the program and its global options; default is the engine's name."""
@@ -170,7 +181,7 @@ class ContainerEngine:
         if ended.exit_code != 0:
             raise unavailable_error(self.name, ended.stderr)
         found = [self._inspect(container_id) for container_id in ended.stdout.split()]
-        targets = [one for one in found if _labels(one).get(ROLE_LABEL) is None]
+        targets = [one for one in found if _labels(one).get(ROLE_LABEL) != CHECKS_ROLE]
         for one in found:
             if one not in targets or STATUSES.get(one["State"]["Status"].lower()) == "created":
                 self._ask("container", "rm", "--force", "--volumes", one["Id"])
@@ -184,7 +195,7 @@ class ContainerEngine:
             started=inspected["State"]["StartedAt"],
             run_id=run_id,
             run_dir=str(run_dir),
-            framed=CONTAINER_PLAN in (inspected["Config"].get("Cmd") or ()),
+            framed=_labels(inspected).get(LOG_LABEL) == FRAMED_LOG,
         )
 
     def collect(
@@ -193,7 +204,11 @@ class ContainerEngine:
         if not handle.framed:
             return contextlib.nullcontext()
         return collecting(
-            [*self.call, "container", "logs", handle.id], run_dir, lambda: self.state(handle).status == "exited", say
+            [*self.call, "container", "logs", handle.id],
+            run_dir,
+            lambda: self.state(handle).status == "exited",
+            say,
+            follows_to_the_end=self.follows_to_the_end,
         )
 
     def state(self, handle: Handle) -> State:
@@ -226,8 +241,10 @@ class ContainerEngine:
         flags = ["--interactive"] if interactive else []
         if interactive and sys.stdin.isatty():
             flags.append("--tty")
-        for name, value in _target_env(handle).items():
-            flags += ["--env", f"{name}={value}"]
+        if handle.framed:
+            agent = _agent_plan(handle)
+            flags += ["--workdir", agent["workdir"]]
+            flags += [word for name, value in agent["env"].items() for word in ("--env", f"{name}={value}")]
         return command.call_interactive([*self.call, "container", "exec", *flags, handle.id, *argv]).exit_code
 
     def logs_tail(self, handle: Handle, lines: int) -> str:
@@ -359,12 +376,11 @@ def _container(plan: Plan) -> tuple[ContainerPlan, str]:
     return plan.container, plan.image.tag
 
 
-def _target_env(handle: Handle) -> dict[str, str]:
-    """What the agent gives the target on top of the container's own variables; a command beside it gets the same."""
-    if handle.run_dir is None or not handle.framed:
-        return {}
-    env: dict[str, str] = json.loads((Path(handle.run_dir) / "agent.json").read_bytes())["agent"]["env"]
-    return env
+def _agent_plan(handle: Handle) -> dict[str, Any]:
+    """What the agent starts the target with: a command beside it gets the same working directory and variables."""
+    assert handle.run_dir is not None, "a started run has a record"
+    agent: dict[str, Any] = json.loads((Path(handle.run_dir) / "agent.json").read_bytes())["agent"]
+    return agent
 
 
 def _labels(inspected: dict[str, Any]) -> dict[str, str]:

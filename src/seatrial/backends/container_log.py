@@ -29,7 +29,9 @@ _WIDTH = 96
 
 
 @contextmanager
-def collecting(logs: Sequence[str], folder: Path, is_over: Callable[[], bool], say: Say) -> Iterator[None]:
+def collecting(
+    logs: Sequence[str], folder: Path, is_over: Callable[[], bool], say: Say, *, follows_to_the_end: bool
+) -> Iterator[None]:
     """While open, the log is collected, by this process or another; at the end all that is there has come.
 
     Args:
@@ -37,10 +39,11 @@ def collecting(logs: Sequence[str], folder: Path, is_over: Callable[[], bool], s
             words it goes on until the container ends.
         is_over: whether the container has ended, so that its log ends by itself.
         say: gets a sentence when the disk is full.
+        follows_to_the_end: a log that was followed until its container ended is known to have come whole.
 
     Raises DiskError: at the end, what is left could not be written.
     """
-    collector = _Collector(logs, folder, say)
+    collector = _Collector(logs, folder, say, follows_to_the_end)
     thread = threading.Thread(target=collector.follow, name="collector", daemon=True)
     thread.start()
     try:
@@ -58,8 +61,9 @@ def collecting(logs: Sequence[str], folder: Path, is_over: Callable[[], bool], s
 
 
 class _Collector:
-    def __init__(self, logs: Sequence[str], folder: Path, say: Say) -> None:
+    def __init__(self, logs: Sequence[str], folder: Path, say: Say, follows_to_the_end: bool) -> None:
         self._logs, self._folder, self._say = list(logs), folder, say
+        self._follows_to_the_end = follows_to_the_end
         self._turn = Turn(folder)
         self._stopping, self._whole = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -84,7 +88,8 @@ class _Collector:
                 exit_code = self._follower.end()
                 self._follower.close()
             if exit_code == 0 and not self._stopping.is_set():
-                self._whole.set()
+                if self._follows_to_the_end:
+                    self._whole.set()
                 return
             self._stopping.wait(_TURN_S)  # the engine broke off, e.g. because it was started anew
 

@@ -26,6 +26,9 @@ class Podman(ContainerEngine):
         "log_driver": "k8s-file",
         "log_options": ["max-size=1tb"],
     }
+    #: It stops a moment after the container has ended, with exit code 0 and whatever is not printed yet lost. Measured
+    #: with 4.3.1: 14 of 346 MB came. Source: podman libpod/container_log.go, the goroutine that waits for the exit.
+    follows_to_the_end: ClassVar = False
     restart_command: ClassVar = "podman system migrate"
 
     def facts(self) -> EngineFacts:

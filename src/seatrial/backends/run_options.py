@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.job.plan import ContainerPlan, Mount
+from seatrial.job.plan import FRAMED_LOG, LOG_LABEL, ContainerPlan, Mount
 
 #: Keyword of python-on-whales → flag, in the order in which it puts them on the command line.
 #: Source: python_on_whales/components/container/cli_wrapper.py, ``run``, version 0.81.0.
@@ -83,6 +83,8 @@ def run_options(container: ContainerPlan, image: str) -> RunOptions:
     - ``--mount`` and not ``--volume``: an engine would create a missing source as an empty folder owned by root.
     - The swap limit is the memory limit: Docker would allow as much again in swap, and a training run that swaps
       has stopped in all but name.
+    - The agent begins in ``/``, and the target where the plan says: with an empty entry in an image's LD_LIBRARY_PATH
+      the loader looks in the working directory (ld.so(8)), and PID 1 would run what lies in the project.
     - ``--pull never``: images are pulled before, with progress and with an error of our own.
     """
     wanted: dict[str, Any] = {
@@ -114,7 +116,7 @@ def run_options(container: ContainerPlan, image: str) -> RunOptions:
         "ulimit": list(container.ulimits),
         "user": container.user,
         "userns": container.userns,
-        "workdir": container.workdir,
+        "workdir": "/" if container.labels.get(LOG_LABEL) == FRAMED_LOG else container.workdir,
     }
     options = {name: value for name, value in wanted.items() if value is not False and value not in (None, [], {})}
     return RunOptions(image, tuple(container.command[1:]), options)

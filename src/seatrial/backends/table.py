@@ -21,6 +21,9 @@ BACKENDS: dict[str, Callable[[Mapping[str, str]], Backend]] = {
     "k8s": lambda environ: _kubernetes(environ),
 }
 
+#: Those that run containers on this machine.
+ENGINES = ("docker", "podman")
+
 #: A cluster is asked for by name: nobody should find a run there that was meant for this machine.
 NEVER_AUTO = ("k8s",)
 

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from urllib.parse import urlsplit
 
-from seatrial.errors import CommandTimeoutError, EngineUnavailableError
 from seatrial.job.model import Job
-from seatrial.system import command
-
-_TIMEOUT_S = 10.0
-
-#: A repository's own settings name programs that `git status` would start.
-_GIT = ("git", "-c", "core.fsmonitor=false")
+from seatrial.system import checkout
 
 #: ``user@host:path``, as ssh is usually written.
 _SSH = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/@]+):(?P<path>[^/].*)")
@@ -28,12 +21,12 @@ def origin_labels(job: Job) -> dict[str, str]:
     """
     if job.target.kind == "recipe":
         return {}
-    revision = _git(job.project, "rev-parse", "HEAD")
+    revision = checkout.commit(job.project)
     if revision is None:
         return {}
-    if _git(job.project, "status", "--porcelain", "--untracked-files=no"):
+    if checkout.differs(job.project):
         revision += "-dirty"
-    source = public_url(_git(job.project, "config", "--get", "remote.origin.url") or "")
+    source = public_url(checkout.remote(job.project) or "")
     labels = {"org.opencontainers.image.revision": revision}
     return {**labels, "org.opencontainers.image.source": source} if source else labels
 
@@ -47,12 +40,3 @@ def public_url(remote: str) -> str | None:
     if parts.scheme not in ("http", "https", "ssh", "git") or not parts.hostname:
         return None
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
-
-
-def _git(project: Path, *words: str) -> str | None:
-    """What git says, or None: no git, no checkout, somebody else's checkout, no commit yet."""
-    try:
-        ended = command.run([*_GIT, "-C", str(project), *words], timeout_s=_TIMEOUT_S)
-    except (EngineUnavailableError, CommandTimeoutError):
-        return None
-    return ended.stdout.strip() if ended.exit_code == 0 else None

@@ -27,9 +27,14 @@ CONTAINER_PLAN = "/seatrial/plan.json"
 #: How the agent's Python is started: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.
 AGENT_PYTHON_FLAGS = ("-I", "-S")
 
-#: Labels of a container of ours: the run's ID; and what it is for where it is not the target's.
+#: Labels of a container of ours: the run's ID and name; what it is for, the target or the checks beside it; and whether
+#: its log is the agent's, in frames, or what the target prints. All are always set: an image may bring labels, too.
 RUN_LABEL = "seatrial.run"
+NAME_LABEL = "seatrial.name"
 ROLE_LABEL = "seatrial.role"
+LOG_LABEL = "seatrial.log"
+TARGET_ROLE, CHECKS_ROLE = "target", "checks"
+FRAMED_LOG, PLAIN_LOG = "frames", "plain"
 
 CONTAINER_RECIPES = "/seatrial/recipes.whl"
 CONTAINER_SECRETS = "/seatrial/secrets"

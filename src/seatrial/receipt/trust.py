@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 
 from seatrial.events import Chain
 from seatrial.findings.finding import Finding
+from seatrial.job.plan import Plan
 from seatrial.receipt.case import Case
 from seatrial.receipt.evidence import Evidence, Moment
 from seatrial.receipt.fields import mapping, whole
@@ -15,6 +18,9 @@ from seatrial.receipt.words import count, short_uuid
 #: Looks of the host that found no process at all on a GPU, and samples of the agent that say it computed, that it takes
 #: to call one of them false: a context can come and go between two looks.
 MIN_LOOKS = 5
+
+#: Where an image keeps programs, libraries and what steers the loader. Source: ld.so(8); hier(7).
+_SYSTEM = re.compile(r"/(usr(/local)?)?(/(s?bin|lib[^/]*)(/.*)?)?|/etc|/etc/ld\.so\.[^/]*(/.*)?")
 
 #: Exit codes of a container whose PID 1 was ended from outside: it could not tell the engine its own.
 _KILLED = (137, 143)
@@ -40,12 +46,27 @@ def make_seal(case: Case, chain: Chain | None) -> Seal:
 
 def alterable(case: Case) -> str | None:
     """Why the target could have altered the evidence, or None where it could not."""
+    if (planted := _planted(case.plan)) is not None:
+        return planted
     started = case.evidence.all("agent.started")
     if not started:
         return None
     if any("alterable" not in moment.keys for moment in started):
         return "the agent was of a version that did not shut itself off"
     return next((why for moment in started if (why := moment.text("alterable"))), None)
+
+
+def _planted(plan: Plan) -> str | None:
+    """A mount of the user's over what the agent in the container runs on; such an agent's own word is worth nothing."""
+    if plan.container is None or plan.image is None or plan.image.python is None:
+        return None
+    prefix = PurePosixPath(plan.image.python).parent.parent
+    for mount in plan.job.mounts:
+        target = PurePosixPath(mount.split(":")[1])
+        own = prefix != PurePosixPath("/") and (target.is_relative_to(prefix) or prefix.is_relative_to(target))
+        if own or _SYSTEM.fullmatch(str(target)):
+            return f"{target} in the container, which the agent runs on, is a mount"
+    return None
 
 
 def missing_lines(evidence: Evidence) -> int:

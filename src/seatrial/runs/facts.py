@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial.errors import EngineError
 from seatrial.job.plan import Gpu
 from seatrial.probe import driver_files, nvml
 from seatrial.probe.cgroup import Cgroup
@@ -16,7 +15,7 @@ from seatrial.probe.driver_files import DriverFiles
 from seatrial.probe.machine import Machine as MachineLoad
 from seatrial.probe.nvml import Inventory
 from seatrial.stack.machine import Machine, this_machine
-from seatrial.system import command
+from seatrial.system import checkout
 from seatrial.system.cache import cache_folder
 from seatrial.system.state import state_folder
 
@@ -91,11 +90,7 @@ def read_host(environ: Mapping[str, str]) -> HostFacts:
 
 def git_commit(project: Path) -> str | None:
     """The project's commit, with ``-dirty`` when tracked files differ from it; None outside a repository."""
-    try:
-        head = command.run(["git", "-C", str(project), "rev-parse", "--short=12", "HEAD"], timeout_s=5)
-        if head.exit_code != 0:
-            return None
-        status = command.run(["git", "-C", str(project), "status", "--porcelain", "-uno"], timeout_s=5)
-    except EngineError:  # no git, or a repository too slow to ask
+    head = checkout.commit(project)
+    if head is None:
         return None
-    return head.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
+    return head[:12] + ("-dirty" if checkout.differs(project) else "")

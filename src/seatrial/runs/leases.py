@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seatrial.backends.base import Handle
 from seatrial.errors import UntrustedPathError
@@ -25,8 +25,9 @@ from seatrial.system.nofollow import open_regular, read_regular
 #: Moves the folder, e.g. for tests or for machines that share no /var/lock.
 FOLDER_VARIABLE = "SEATRIAL_LEASES"
 
-#: Every user may put a file into the folder.
+#: Every user may put a file into the folder. What it says becomes part of paths and sentences.
 _MOST_BYTES = 64 * 1024
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
 class Lease(BaseModel):
@@ -40,8 +41,8 @@ class Lease(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    gpu_uuid: str
-    run_id: str
+    gpu_uuid: str = Field(pattern=_NAME)
+    run_id: str = Field(pattern=_NAME)
     launcher: Launcher
     handle: Handle | None = None
     backend: str | None = None
@@ -76,24 +77,14 @@ class Leases:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Choose and take under one lock, so that nobody chooses in between."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            raise self._odd(self.folder) from error
-        try:
-            with contextlib.suppress(PermissionError):  # its owner did so
-                os.fchmod(folder, 0o1777)  # every user leases here; nobody can remove another's
-        finally:
-            os.close(folder)
+        self._make_folder()
         # Reading is enough to lock it. Opened with O_CREAT, another user's file would be refused even so: the kernel's
         # fs.protected_regular guards sticky folders (sysctl/fs, "protected_regular").
         lock = self.folder / ".lock"
-        try:
-            lock.touch(exist_ok=False)
-            lock.chmod(0o644)  # whatever the umask: others must be able to read it
-        except FileExistsError:
-            pass
+        with contextlib.suppress(FileExistsError):
+            made = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            os.fchmod(made, 0o644)  # whatever the umask: others must be able to read it
+            os.close(made)
         try:
             file = open_regular(lock)
         except (FileNotFoundError, UntrustedPathError) as error:
@@ -101,6 +92,18 @@ class Leases:
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._odd(self.folder) from error
+        try:
+            with contextlib.suppress(PermissionError):  # its owner did so
+                os.fchmod(descriptor, 0o1777)  # every user leases here; nobody can remove another's
+        finally:
+            os.close(descriptor)
 
     def _odd(self, path: Path) -> UntrustedPathError:
         """Somebody else was here first, and has put something in the place of our folder or its lock."""
@@ -149,7 +152,7 @@ class Leases:
 
     def _of(self, run_id: str) -> list[Lease]:
         found = (_read(path) for path in self.folder.glob(f"*--{run_id}.json"))
-        return [lease for lease in found if lease is not None]
+        return [lease for lease in found if lease is not None and lease.run_id == run_id]
 
     def _holds(self, lease: Lease) -> bool:
         if lease.handle is not None:

@@ -124,7 +124,7 @@ class Reader:
             "name": named.name if named else owner.container_id[:12],
             "image": named.image if named else None,
             "run_id": labels.get("seatrial.run"),
-            "run_name": labels.get("seatrial.name"),
+            "run_name": labels.get("seatrial.name") or None,
             "cpu_cores": self._cores(owner, cgroup.cpu_seconds()),
             "cpu_quota_cores": cgroup.cpu_quota_cores(),
             "memory_bytes": cgroup.memory_bytes(),

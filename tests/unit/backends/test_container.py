@@ -305,7 +305,7 @@ def test_flags_people_know() -> None:
     assert (plan.workdir, plan.publish, plan.ulimits) == ("/workspace/src", ("8080:80",), ("memlock=-1",))
     assert (plan.cpus, plan.memory_bytes) == (1.5, GIB)
     assert plan.stop_timeout_s == 23
-    assert plan.labels == {"seatrial.run": "20261120-231501-k3f9", "seatrial.name": "w1"}
+    assert plan.labels["seatrial.run"] == "20261120-231501-k3f9" and plan.labels["seatrial.name"] == "w1"
 
 
 def test_a_relative_workdir_is_refused() -> None:

@@ -1,0 +1,67 @@
+"""A project's git checkout, asked without running anything that the project names.
+
+A repository's own settings name programs that git starts: core.fsmonitor, clean filters, hooks, those of submodules.
+Whoever may write the project may write them. So the question that would start them, what differs from the commit, is
+asked with a folder of settings of our own; git reads the project's objects, index and files, and none of its settings.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from seatrial.errors import CommandTimeoutError, EngineUnavailableError
+from seatrial.system import command
+
+_TIMEOUT_S = 10.0
+
+#: No hook of the system's or the user's either: they would run in a folder that is not theirs.
+_QUIET = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+
+_SETTINGS = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
+
+
+def commit(project: Path) -> str | None:
+    """The full hash of the project's commit; None: no git, no checkout, somebody else's checkout, no commit yet."""
+    told = _git(project, "rev-parse", "HEAD")
+    return told if told and set(told) <= set("0123456789abcdef") else None
+
+
+def remote(project: Path) -> str | None:
+    """The URL of the remote ``origin``, which may hold a login; None without one."""
+    return _git(project, "config", "--get", "remote.origin.url") or None
+
+
+def differs(project: Path) -> bool:
+    """Whether files that git knows differ from the commit. False as well where git cannot tell."""
+    head = commit(project)
+    top = _git(project, "rev-parse", "--show-toplevel")
+    objects, index = (_git(project, "rev-parse", "--git-path", name) for name in ("objects", "index"))
+    if head is None or not top or not objects or not index:
+        return False
+    with tempfile.TemporaryDirectory(prefix="seatrial-") as folder:
+        settings = Path(folder)
+        (settings / "refs").mkdir()
+        (settings / "HEAD").write_text(f"{head}\n")
+        (settings / "config").write_text(_SETTINGS)
+        env = {
+            **os.environ,
+            "GIT_DIR": folder,
+            "GIT_WORK_TREE": top,
+            "GIT_OBJECT_DIRECTORY": os.path.join(project, objects),  # noqa: PTH118  git's own may be absolute
+            "GIT_INDEX_FILE": os.path.join(project, index),  # noqa: PTH118
+            "GIT_OPTIONAL_LOCKS": "0",
+        }
+        return bool(
+            _git(Path(top), "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all", env=env)
+        )
+
+
+def _git(folder: Path, *words: str, env: Mapping[str, str] | None = None) -> str | None:
+    try:
+        ended = command.run([*_QUIET, "-C", str(folder), *words], timeout_s=_TIMEOUT_S, env=env)
+    except (EngineUnavailableError, CommandTimeoutError):
+        return None
+    return ended.stdout.strip() if ended.exit_code == 0 else None

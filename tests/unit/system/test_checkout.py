@@ -1,0 +1,72 @@
+"""A project's git checkout, which may name programs that nobody shall start."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from seatrial.system import checkout
+
+
+def git(folder: Path, *words: str) -> None:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "train.py").write_text("first")
+    git(folder, "add", "train.py")
+    git(folder, "commit", "-q", "-m", "first")
+    return folder
+
+
+def test_what_differs_is_seen_from_a_folder_below_and_in_a_worktree(project: Path) -> None:
+    below = project / "below"
+    below.mkdir()
+    git(project, "worktree", "add", "-q", "../beside")
+    for folder in (project, below, project.parent / "beside"):
+        assert checkout.commit(folder) is not None and not checkout.differs(folder)
+    (project / "train.py").write_text("other")
+    assert checkout.differs(project) and checkout.differs(below)
+    assert not checkout.differs(project.parent / "beside")
+
+
+@pytest.mark.parametrize("trap", ["fsmonitor", "filter", "hook", "include", "submodule"])
+def test_no_program_is_started_that_the_repository_names(project: Path, trap: str) -> None:
+    mark = project.parent / "started"
+    program = project / "evil.sh"
+    program.write_text(f"#!/bin/sh\ntouch {mark}\ncat\n")
+    program.chmod(0o755)
+    settings = project / ".git" / "config"
+    if trap == "submodule":
+        git(project.parent, "clone", "-q", str(project), "other")
+        git(project, "submodule", "add", "-q", "../other", "sub")
+        git(project, "commit", "-q", "-m", "sub")
+        settings = project / ".git" / "modules" / "sub" / "config"
+    if trap == "filter":
+        (project / ".gitattributes").write_text("* filter=evil\n")
+        line = f'[filter "evil"]\n\tclean = {program}\n'
+    elif trap == "hook":
+        hook = project / ".git" / "hooks" / "post-index-change"
+        hook.write_text(program.read_text())
+        hook.chmod(0o755)
+        line = ""
+    elif trap == "include":
+        (project / "more").write_text(f"[core]\n\tfsmonitor = {program}\n")
+        line = f"[include]\n\tpath = {project / 'more'}\n"
+    else:
+        line = f"[core]\n\tfsmonitor = {program}\n"
+    settings.write_text(settings.read_text() + line)
+    train = project / "train.py"
+    train.write_text("FIRST")  # as long as before: git has to read it
+    git_would = subprocess.run(["git", "status", "--porcelain"], cwd=project, capture_output=True)
+    assert git_would.returncode == 0 and mark.exists(), "the trap is none"
+    mark.unlink()
+    assert checkout.commit(project) is not None and checkout.differs(project)
+    assert not mark.exists()
