@@ -92,7 +92,9 @@ def test_flags(project: Path, cases: int) -> None:
     more = dict.fromkeys(("cpus", "shm_size", "gpu_memory", "timeout", "grace", "network", "workdir"), words)
     lists = {key: st.lists(words, max_size=2) for key in ("args", "mounts", "env", "env_files", "secrets", "publish")}
     optional = {**plain, **more, **lists, "image": image, "kubernetes": kubernetes}
-    attack(lambda flags: load(project, flags), st.fixed_dictionaries({}, optional=optional), cases)
+    few = st.lists(st.sampled_from(sorted(optional)), min_size=1, max_size=3, unique=True)
+    flags = few.flatmap(lambda keys: st.fixed_dictionaries({key: optional[key] for key in keys}))
+    attack(lambda given: load(project, {"target": "train.py", **given}), flags, cases)
 
 
 def test_keys_of_any_value(project: Path, cases: int) -> None:

@@ -132,9 +132,13 @@ def test_token_rows(cases: int) -> None:
 
 
 def test_labels(cases: int) -> None:
-    labels = st.lists(st.integers(-(2**40), 2**40), max_size=4)
-    images = torch.zeros(2, 1, 2, 2, dtype=torch.uint8)
-    attack(lambda values: ImageSet(images, torch.tensor(values, dtype=torch.long), 2), labels, cases, TrainError)
+    labels = st.lists(st.one_of(st.integers(-1, 2), st.integers(-(2**40), 2**40)), max_size=4)
+    images = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
+
+    def make(values: list[int]) -> object:
+        return ImageSet(images[: len(values)], torch.tensor(values, dtype=torch.long), 2)
+
+    attack(make, labels, cases, TrainError)
 
 
 def saved(value: Any) -> bytes:

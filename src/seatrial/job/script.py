@@ -46,8 +46,8 @@ _SPAWNS = {"spawn", "start_processes", "Process"}
 
 #: Reading ends there: it is for hints, and what a plan waits for.
 _MAX_FILES = 500
-_MOST_MARKS, _MOST_BYTES = 2 * MOST_MARKS, 10 * MAX_BYTES
-_MOST_NAMES = 2_000
+_MOST_MARKS, _MOST_BYTES = 3 * MOST_MARKS, 10 * MAX_BYTES
+_MOST_NAMES = 1_000
 #: Parts of a dotted name that are looked at.
 _MOST_PARTS = 20
 #: Kinds of nodes that can be a sign of something; most are not.

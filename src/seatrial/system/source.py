@@ -8,8 +8,8 @@ import string
 import warnings
 
 #: A tree takes about 10 µs and 300 bytes for each mark that is no part of a word, such as ``(`` or a line break (3.11).
-#: Code has one in seven bytes, so this is 400,000 bytes of it; of base64 one byte in thirty counts.
-MOST_MARKS = 60_000
+#: Code has one in seven bytes, so this is 280,000 bytes of it; of base64 one byte in thirty counts.
+MOST_MARKS = 40_000
 MAX_BYTES = 1_000_000
 
 #: A chain of so many names and dots: the parser's time for one in an import grows with the square (3.11).
