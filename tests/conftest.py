@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+#: The real engines and the cluster, for tests/integration and tests/attacks.
+pytest_plugins = ["engines"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def state_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

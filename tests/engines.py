@@ -25,7 +25,7 @@ netns = "host"
 """
 
 
-SHARED = Path(__file__).parents[3] / "shared" / "k8s"
+SHARED = Path(__file__).parents[2] / "shared" / "k8s"
 
 
 def _why_not(backend: Docker | Podman) -> str | None:
