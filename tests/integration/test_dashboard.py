@@ -56,7 +56,7 @@ def a_run(store, id, name=None, stdout=b"", offset=0.0, ended=False):
     if name:
         (folder / "name").write_text(name)
     if ended:
-        write_receipt(folder, provisional(Run(folder)))
+        write_receipt(folder, provisional(Run(folder, folder)))
         (folder / "summary.json").write_text(json.dumps({"id": id, "target": "train.py", "exit_code": 0}))
     return folder
 
