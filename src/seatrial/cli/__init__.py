@@ -68,7 +68,7 @@ def _main(argv: list[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
         streams.abandon()
         return EXIT_NO_READER
-    except SeatrialError as error:
+    except (SeatrialError, OSError) as error:  # of the help, or of what was still to be flushed
         return _report(error, argv)
     return code
 

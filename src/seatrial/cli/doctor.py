@@ -84,8 +84,18 @@ def doctor(
         write_atomically(report_file, json.dumps(content, indent=1, default=str).encode())
         Console(stderr=True, highlight=False).print(f"report: {report_file}", soft_wrap=True)
     if fix:
-        mend(results, machine, console, lambda question: yes or typer.confirm(question))
+        mend(results, machine, console, lambda question: yes or _agrees(question))
     return report.exit_code(results)
+
+
+def _agrees(question: str) -> bool:
+    """What the user answers. Raises UsageError where nobody can: Ctrl-C is another matter."""
+    try:
+        return typer.confirm(question)
+    except typer.Abort as error:
+        if isinstance(error.__context__, EOFError):
+            raise UsageError("Nobody answered: standard input has ended", run="seatrial doctor --fix --yes") from error
+        raise
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -102,7 +102,7 @@ def _print(console: Console, message: str, cause: str | None, run: str | None) -
     if re.match(r"(?!seatrial\b)[a-z]+ ", message):  # a sentence, and not a key, file or flag that begins it
         message = message[0].upper() + message[1:]
     lines = Text()
-    lines.append("error", style="bold red").append(f": {_visible(message).rstrip('.')}\n")
+    lines.append("error", style="bold red").append(f": {_visible(' '.join(message.splitlines())).rstrip('.')}\n")
     if cause:
         lines.append("  why", style="bold").append(f": {_visible(cause)}\n")
     if run:

@@ -1,0 +1,113 @@
+"""What cannot be meant is refused where it is typed: exit code 2, one sentence, nothing done."""
+
+import pytest
+
+from seatrial import cli
+
+NAN = ["-1", "nan", "inf", "-inf", "1e999", "1e3", "0x10", "", " ", "9" * 5000]
+
+#: No run can be called so.
+NO_RUNS = ["", "-", "/", "a/b", "..", ".", "*", "a\nb", "\x1b[31m", "a b", "é", "x" * 64, "x" * 5000]
+RUN_VERBS = ["show", "logs", "attach", "stop", "rm", "verify", "exec", "cp", "compare"]
+
+#: (words before, words behind) a number.
+NUMBERS = {
+    "runs ls -n": (["runs", "ls", "-n"], []),
+    "runs logs --tail": (["runs", "logs", "--tail"], []),
+    "runs logs --rank": (["runs", "logs", "--rank"], []),
+    "prune --keep": (["prune", "--keep"], []),
+    "run --rank-of": (["run", "digits", "--rank-of"], []),
+    "sweep --parallel": (["sweep", "digits", "--set", "a=1,2", "--parallel"], []),
+    "bench --repeats": (["bench", "train", "digits", "--compare", "eager,compile", "--repeats"], []),
+    "top --interval": (["top", "--once", "--interval"], []),
+    "exporter --interval": (["exporter", "--interval"], []),
+    "dashboard --interval": (["dashboard", "--interval"], []),
+    "exporter --listen": (["exporter", "--listen", "127.0.0.1:"], []),
+    "dashboard --listen": (["dashboard", "--listen", "127.0.0.1:"], []),
+    "plan --publish": (["plan", "digits", "--publish"], []),
+    "plan --timeout": (["plan", "digits", "--timeout"], []),
+    "plan --grace": (["plan", "digits", "--grace"], []),
+    "plan --cpus": (["plan", "digits", "--cpus"], []),
+    "plan --memory": (["plan", "digits", "--memory"], []),
+    "plan --shm-size": (["plan", "digits", "--shm-size"], []),
+    "plan --gpu-memory": (["plan", "digits", "--gpu-memory"], []),
+    "plan --gpus": (["plan", "digits", "--gpus"], []),
+    "plan --restarts": (["plan", "digits", "--restarts"], []),
+    "doctor --shm-size": (["doctor", "--shm-size"], []),
+}
+
+
+@pytest.fixture
+def refused(capsys, tmp_path, monkeypatch):
+    """Runs a command line in an empty project, which must be refused and leave nothing."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> str:
+        assert cli._main(list(words)) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("error: ") and "Traceback" not in err
+        assert len(err.split("\n  why: ")[0].split("\n  run: ")[0].strip().splitlines()) == 1
+        assert not any(ord(letter) < 32 and letter != "\n" for letter in err)
+        assert not (tmp_path / ".seatrial").exists()
+        return err
+
+    return run
+
+
+@pytest.mark.parametrize("reference", NO_RUNS, ids=repr)
+@pytest.mark.parametrize("verb", RUN_VERBS)
+def test_no_run(refused, verb, reference):
+    behind = {"exec": ["--", "true"], "cp": ["out"], "compare": ["last"]}.get(verb, [])
+    refused("runs", verb, reference, *behind)
+
+
+@pytest.mark.parametrize("reference", NO_RUNS, ids=repr)
+def test_nothing_to_resume(refused, reference):
+    refused("run", "--resume", reference)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_no_number(refused, name):
+    before, behind = NUMBERS[name]
+    for value in NAN:
+        if (name, value) in {("plan --cpus", "1e3"), ("top --interval", "1e3"), ("exporter --interval", "1e3")}:
+            continue  # a number there
+        words = [*before[:-1], before[-1] + value] if before[-1].endswith(":") else [*before, value]
+        refused(*words, *behind)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "digits", "--secret", "UNSET_ANYWHERE"],
+        ["plan", "digits", "--name", "a/b"],
+        ["plan", "digits", "--name", "a\nb"],
+        ["plan", "digits", "--name", ""],
+        ["plan", "digits", "--name=-x"],
+        ["plan", "digits", "--env", "a/b"],
+        ["plan", "digits", "--env", ""],
+        ["plan", "digits", "--env", "=x"],
+        ["plan", "digits", "--publish", "0:80"],
+        ["plan", "digits", "--publish", "80:70000"],
+        ["exporter", "--listen", "a b:1"],
+        ["exporter", "--listen", "é" * 80 + ":1"],
+        ["exporter", "--listen", "\n:1"],
+        ["exporter", "--listen", ":٣"],
+        ["runs", "rm", "last", ""],
+        ["runs", "cp", ":x", "out"],
+        ["runs", "compare", "", ""],
+    ],
+    ids=repr,
+)
+def test_no_word(refused, words):
+    refused(*words)
+
+
+@pytest.mark.parametrize("word", [b"\xff.py", b"a\xfeb", b"\xed\xa0\x80"])
+def test_a_word_that_is_not_utf_8(refused, word):
+    said = refused("run", word.decode("utf-8", "surrogateescape"))
+    assert "not UTF-8" in said and "\\x" in said
+
+
+def test_a_word_that_the_locale_has_no_letters_for(refused):
+    assert "PYTHONUTF8=1" in refused("run", "é.py".encode().decode("ascii", "surrogateescape"))
