@@ -21,12 +21,17 @@ FLOOR = next(
 
 
 class Agent:
-    """One run of the agent in a folder of its own."""
+    """One run of the agent in folders of its own, as on the local backend.
+
+    Attributes:
+        run_dir: the target's own. record: where the agent keeps its evidence and the target's output.
+    """
 
     def __init__(self, folder: Path, script: str, python: str = sys.executable, **plan: object) -> None:
         """``script`` is Python code, the target; ``plan`` are keys of AgentPlan."""
-        self.run_dir = folder / "run"
+        self.run_dir, self.record = folder / "run", folder / "record"
         self.run_dir.mkdir()
+        self.record.mkdir()
         self.python = python
         self.archive = agent_archive.build(folder)
         (folder / "target.py").write_text(script)
@@ -36,12 +41,14 @@ class Agent:
             "script": 1,
             "workdir": str(folder),
             "run_dir": str(self.run_dir),
+            "evidence_dir": str(self.record),
             "grace_s": 5.0,
             "sample_interval_s": 0.1,
         }
         self.plan = {**agent, **plan}
-        (self.run_dir / "plan.json").write_text(json.dumps({"injection": "host", "agent": self.plan}))
-        self.command = [python, "-I", "-S", str(self.archive), str(self.run_dir / "plan.json")]
+        path = self.record / "agent.json"
+        path.write_text(json.dumps({"injection": "host", "agent": self.plan}))
+        self.command = [python, "-I", "-S", str(self.archive), str(path)]
 
     def run(self, **options: object) -> subprocess.CompletedProcess[bytes]:
         """To the end, with its output caught."""
@@ -64,7 +71,7 @@ class Agent:
             time.sleep(0.02)
 
     def events(self, type: str) -> list[dict]:
-        read = events.read(str(self.run_dir / "events.jsonl"))
+        read = events.read(str(self.record / "events.jsonl"))
         assert read[2] == 0
         return [event for event in read[0] if event["type"] == type]
 
@@ -73,5 +80,5 @@ class Agent:
         return event
 
     def log(self, name: str) -> bytes:
-        path = self.run_dir / name
+        path = self.record / name
         return path.read_bytes() if path.exists() else b""

@@ -10,7 +10,9 @@ import time
 import pytest
 
 from agent_process import FLOOR, Agent
+from seatrial import events, frames
 from seatrial.agent import guard
+from seatrial.backends.collected import Sink
 from seatrial.probe import proc
 
 both = pytest.mark.parametrize(
@@ -94,7 +96,7 @@ print(" and", token, flush=True)
     done = agent.run()
     assert done.returncode == 0 and done.stdout == b"[redacted] and [redacted]\n" and done.stderr == b"[redacted]"
     assert not (tmp_path / "HF_TOKEN").exists()
-    for path in agent.run_dir.iterdir():
+    for path in (*agent.run_dir.iterdir(), *agent.record.iterdir()):
         assert secret.encode() not in path.read_bytes(), path
 
 
@@ -239,6 +241,96 @@ time.sleep(60)
     assert agent.log("stdout.log") == b"ready\nsaved\n"
 
 
+FORGES = """
+import json, os, time
+with open(os.environ["SEATRIAL_EVENTS"], "a") as file:
+    for line in (
+        {"type": "gpu.context", "source": "agent", "uuid": "GPU-0", "pid": 1, "evidence": "nvml-process"},
+        {"type": "target.exited", "source": "agent", "exit_code": 0, "cause": "exited"},
+        {"step": 1, "_seq": 1, "_chain": "0" * 32},
+    ):
+        file.write(json.dumps(line) + "\\n")
+raise SystemExit(7)
+"""
+
+
+@both
+def test_reports_are_steps_and_forgeries_are_told(tmp_path, python):
+    agent = Agent(tmp_path, FORGES, python)
+    assert agent.run().returncode == 7
+    assert agent.exited()["exit_code"] == 7 and agent.events("gpu.context") == []
+    assert [event["claims"] for event in agent.events("report.refused")] == [{"gpu.context": 1}, {"target.exited": 1}]
+    [step] = agent.events("step")
+    assert step["source"] == "target" and step["step"] == 1
+    chain = events.follow_chain(str(agent.record / "events.jsonl"))
+    assert chain.broken_at is None
+    numbers = [event["_seq"] for event in events.read(str(agent.record / "events.jsonl"))[0]]
+    assert numbers == list(range(1, chain.lines + 1))
+    assert agent.events("agent.started")[0]["alterable"] == "agent and target are processes of one user"
+
+
+class Framed(Agent):
+    """As in a container: frames on stdout, no file, and shut off from its target."""
+
+    def __init__(self, folder, script, python=sys.executable, **plan):
+        super().__init__(folder, script, python, evidence_dir=None, **plan)
+
+    def run(self, **options):
+        """As a container's log is taken apart by the host."""
+        done = super().run(**options)
+        sink, decoder = Sink(self.record), frames.Decoder()
+        for line in done.stdout.splitlines(keepends=True):
+            sink.take(decoder, line)
+        sink.close()
+        return done
+
+
+@both
+def test_in_a_container_all_goes_through_one_stream(tmp_path, python):
+    script = """
+import os
+for number in range(200):
+    os.write(1, b"%03d" % number + b"o" * 20_000 + b"\\n")
+    os.write(2, b"%03d" % number + b"e" * 20_000 + b"\\n")
+os.write(1, b"\\x1e{\\"type\\":\\"gpu.context\\",\\"source\\":\\"agent\\"}\\n\\x02" + b"9 1 {}\\nno line end")
+open(os.environ["SEATRIAL_EVENTS"], "a").write('{"loss": 0.5}')
+"""
+    agent = Framed(tmp_path, script, python)
+    done = agent.run()
+    assert done.returncode == 0 and done.stderr == b""
+    expected = b"".join(b"%03d" % number + b"o" * 20_000 + b"\n" for number in range(200))
+    forged = b'\x1e{"type":"gpu.context","source":"agent"}\n\x029 1 {}\nno line end'
+    assert agent.log("stdout.log") == expected + forged
+    assert agent.log("stderr.log") == expected.replace(b"o", b"e")
+    assert agent.events("gpu.context") == [] and [step["loss"] for step in agent.events("step")] == [0.5]
+    assert sorted(path.name for path in agent.run_dir.iterdir()) == ["events.jsonl"]
+    numbers = [event["_seq"] for event in events.read(str(agent.record / "events.jsonl"))[0]]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert agent.events("agent.finished")[0]["exit_code"] == 0
+
+
+@both
+def test_in_a_container_a_reader_that_stalls_loses_output_and_no_evidence(tmp_path, python):
+    """``docker logs`` is not read, or its disk is full for a while."""
+    agent = Framed(tmp_path, "import sys\nfor _ in range(5000): print('x' * 1000)", python)
+    process = subprocess.Popen(agent.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    log = b""
+    while b"xxx" not in log:  # the target has begun to print
+        log += os.read(process.stdout.fileno(), 4096)
+    time.sleep(8)
+    log += process.communicate(timeout=60)[0]
+    assert process.returncode == 0
+    sink, decoder = Sink(agent.record), frames.Decoder()
+    for line in log.splitlines(keepends=True):
+        sink.take(decoder, line)
+    sink.close()
+    numbers = [event["_seq"] for event in events.read(str(agent.record / "events.jsonl"))[0]]
+    assert numbers == list(range(1, len(numbers) + 1)) and agent.events("agent.finished")
+    [note] = agent.events("note")
+    assert "output is missing from the logs" in note["message"]
+    assert all(line == b"x" * 1000 for line in agent.log("stdout.log").splitlines())
+
+
 GPU = {"index": 0, "uuid": "GPU-de421f49-0f0c-0000-0000-000000000000", "name": "NVIDIA H200", "memory_bytes": 1}
 
 
@@ -264,7 +356,7 @@ def test_a_companion_without_gpus_has_nothing_to_object(tmp_path):
 def test_interactive_inherits_our_streams(tmp_path):
     agent = Agent(tmp_path, "print(input())", interactive=True)
     done = agent.run(input=b"typed\n")
-    assert done.returncode == 0 and done.stdout == b"typed\n" and not (agent.run_dir / "stdout.log").exists()
+    assert done.returncode == 0 and done.stdout == b"typed\n" and agent.log("stdout.log") == b""
 
 
 def test_a_shell_on_a_terminal_has_job_control_and_ctrl_c_ends_only_its_command(tmp_path):
@@ -345,8 +437,8 @@ def test_the_agent_is_light(tmp_path):
     assert after.rss_bytes < 30_000_000
 
 
-def test_a_run_folder_that_cannot_be_written_is_one_sentence(tmp_path):
-    agent = Agent(tmp_path, "print('never')", run_dir=str(tmp_path / "none"))
+def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path):
+    agent = Agent(tmp_path, "print('never')", evidence_dir=str(tmp_path / "none"))
     done = agent.run()
     assert done.returncode == 125 and done.stdout == b""
     said = f"seatrial: the run cannot begin: {tmp_path}/none/events.jsonl: No such file or directory\n"

@@ -124,7 +124,7 @@ def test_a_target_that_ends_first_counts_once_torch_has_passed(tmp_path, driver,
     assert done.returncode == 0 and done.stdout == b"done\n", done.stderr
     assert [(kernel["kind"], kernel["ok"]) for kernel in agent.events("gpu.kernel")] == [("driver", 1), ("torch", 1)]
     assert agent.events("gpu.kernel")[1]["torch"] == {"version": "9.9", "cuda": "13.0", "arch_list": ["sm_90"]}
-    order = [event["type"] for event in events.read(str(agent.run_dir / "events.jsonl"))[0]]
+    order = [event["type"] for event in events.read(str(agent.record / "events.jsonl"))[0]]
     torchs = len(order) - 1 - order[::-1].index("gpu.kernel")
     assert order.index("target.started") < torchs < order.index("target.exited")
     assert agent.exited()["cause"] == "exited" and agent.exited()["seconds"] < 1

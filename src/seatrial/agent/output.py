@@ -72,7 +72,7 @@ class Stream:
                 os.close(descriptor)
         if self._lost_bytes:
             self._journal.note("%d bytes of output are in no log file: the disk was full" % self._lost_bytes)
-        if self.engine.dropped_bytes:
+        if self.engine.dropped_bytes and (self._log is not None or self._number == 1):  # framed, both share one way
             kept = "; the log files are complete" if self._log is not None else ": output is missing from the logs"
             self._journal.note("the engine's log reader stalled" + kept)
 
