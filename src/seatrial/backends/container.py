@@ -59,8 +59,8 @@ ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 STEERING = re.compile(r"LD_|GLIBC_|GCONV_|MALLOC_|PYTHON|(LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|TZDIR)$")
 OURS = {"PYTHONUNBUFFERED": "1"}
 
-#: Processes and threads of a container, at most, and no more than half of what its host can have: a fork bomb ends there
-#: and not in the host. 64 data loaders of 64 threads each have room.
+#: Processes and threads of a container, at most, and no more than half of what its host can have: a fork bomb ends
+#: there and not in the host. 64 data loaders of 64 threads each have room.
 PIDS = 32768
 
 #: Where the companion's agent writes, in the run's record.
