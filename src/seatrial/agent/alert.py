@@ -5,24 +5,19 @@ Neither may hold the run up: they get ALERT_TIMEOUT_S, and what becomes of them 
 
 import json
 import os
+import select
+import signal
 import subprocess
-import sys
 import threading
-from typing import Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from seatrial.agent.journal import Journal
-from seatrial.events import WEBHOOK_SECRET
+from seatrial.agent.signals import FORWARDED
 from seatrial.findings.finding import Finding
 
 ALERT_TIMEOUT_S = 20.0
 
-#: In a child: TLS and HTTP would cost the agent 8 MB for good. The URL is no argument: everybody may read those.
-_POST = """
-import os, sys, urllib.request
-url, body = os.environ["SEATRIAL_WEBHOOK"], sys.stdin.buffer.read()
-request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-urllib.request.urlopen(request, timeout=15).read(1)
-"""
+_POST_TIMEOUT_S = 15.0
 
 
 class Alerts:
@@ -47,31 +42,75 @@ class Alerts:
                 "SEATRIAL_FINDING_ID": finding.id,
                 "SEATRIAL_FINDING_MESSAGE": finding.message,
             }
-            self._start("command", ["/bin/sh", "-c", self._command], env, b"")
+            self._start(self._run_command, self._command, env)
         if self._webhook:
             body = json.dumps({"run": self._run_id, "finding": about, "text": text}).encode()
-            self._start("webhook", [sys.executable, "-I", "-c", _POST], {WEBHOOK_SECRET: self._webhook}, body)
+            self._start(self._run_post, self._webhook, body)
 
-    def _start(self, what: str, argv: "list[str]", env: Dict[str, str], body: bytes) -> None:
-        run = threading.Thread(target=self._run, args=(what, argv, env, body), name="alert", daemon=True)
-        run.start()
+    def _start(self, run: Callable[..., Optional[str]], *about: Any) -> None:
+        def tell() -> None:
+            try:
+                trouble = run(*about)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                trouble = type(error).__name__
+            if trouble is not None:
+                what = "webhook" if run == self._run_post else "command"
+                self._journal.note("the alert's %s failed: %s" % (what, trouble[:200]))
 
-    def _run(self, what: str, argv: "list[str]", env: Dict[str, str], body: bytes) -> None:
+        threading.Thread(target=tell, name="alert", daemon=True).start()
+
+    def _run_command(self, command: str, env: Dict[str, str]) -> Optional[str]:
+        ended = subprocess.run(
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=ALERT_TIMEOUT_S,
+            env={**os.environ, **env, "SEATRIAL_RUN_ID": self._run_id},
+            check=False,
+        )
+        if ended.returncode <= 0:  # the agent reaps every child and may have taken the exit code, which is 0 here then
+            return None
+        return (ended.stdout.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
+
+    def _run_post(self, url: str, body: bytes) -> Optional[str]:
+        """POST in a forked child: TLS and HTTP would cost the agent 8 MB for good.
+
+        It runs no other program, since that one could be looked into until it had shut itself off: whoever knows the
+        URL may post there, and the target is of the same user.
+        """
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _post(url, body, write_end)
+        os.close(write_end)
         try:
-            ended = subprocess.run(
-                argv,
-                input=body,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=ALERT_TIMEOUT_S,
-                env={**os.environ, **env, "SEATRIAL_RUN_ID": self._run_id},
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            self._journal.note("the alert's %s failed: %s" % (what, type(error).__name__))
-            return
-        # The agent reaps every child and may have taken the exit code, which is 0 here then; a webhook that went well
-        # prints nothing.
-        if ended.returncode > 0 or (what == "webhook" and ended.stdout):
-            last = ended.stdout.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no message"]
-            self._journal.note("the alert's %s failed: %s" % (what, last[0][:200]))
+            ready, _, _ = select.select([read_end], [], [], ALERT_TIMEOUT_S)
+            if not ready:
+                os.kill(child, signal.SIGKILL)
+                return "TimeoutExpired"
+            return os.read(read_end, 4096).decode("utf-8", "replace").strip() or None
+        except ProcessLookupError:
+            return "TimeoutExpired"
+        finally:
+            os.close(read_end)
+            try:
+                os.waitpid(child, 0)
+            except ChildProcessError:  # the agent has reaped it
+                pass
+
+
+def _post(url: str, body: bytes, complain_to: int) -> None:
+    """In the child. A signal is none of the agent's business: its pipe of them is shared."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in FORWARDED:
+            signal.signal(number, signal.SIG_DFL)
+        from urllib.request import Request, urlopen
+
+        request = Request(url, body, {"Content-Type": "application/json"})
+        urlopen(request, timeout=_POST_TIMEOUT_S).read(1)
+    except BaseException as error:  # noqa: BLE001  whatever it is, the agent's own code must not go on here
+        os.write(complain_to, ("%s: %s" % (type(error).__name__, error)).encode("utf-8", "replace")[:1000])
+    finally:
+        os._exit(0)

@@ -59,8 +59,8 @@ ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 STEERING = re.compile(r"LD_|GLIBC_|GCONV_|MALLOC_|PYTHON|(LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|TZDIR)$")
 OURS = {"PYTHONUNBUFFERED": "1"}
 
-#: Processes and threads of a container, at most: a fork bomb ends there and not in the host. 64 data loaders of 64
-#: threads each have room.
+#: Processes and threads of a container, at most, and no more than half of what its host can have: a fork bomb ends
+#: there and not in the host. 64 data loaders of 64 threads each have room.
 PIDS = 32768
 
 #: Where the companion's agent writes, in the run's record.
@@ -122,6 +122,7 @@ def plan_container(
     environ: Mapping[str, str],
     gpu_count: int,
     host_memory_bytes: int | None,
+    host_pids: int | None = None,
     command: Sequence[str],
 ) -> ContainerParts:
     """Everything about the container but the image.
@@ -188,7 +189,7 @@ def plan_container(
         ulimits=job.ulimits,
         cpus=job.cpus,
         memory_bytes=memory_bytes,
-        pids=PIDS,
+        pids=min(PIDS, host_pids // 2) if host_pids else PIDS,
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
         labels={

@@ -30,7 +30,7 @@ _WIDTH = 96
 
 @contextmanager
 def collecting(
-    logs: Sequence[str], folder: Path, is_over: Callable[[], bool], say: Say, *, follows_to_the_end: bool
+    logs: Sequence[str], folder: Path, is_over: Callable[[], bool], say: Say, *, follows_to_the_end: bool = True
 ) -> Iterator[None]:
     """While open, the log is collected, by this process or another; at the end all that is there has come.
 

@@ -119,7 +119,7 @@ def _stopped(case: Case) -> str | None:
     after = format_seconds(_run_s(case, stops[0]))
     if by_user:
         return f"Stopped by the user after {after}{clean_end}"
-    return f"Stopped from outside by {name} after {after}{clean_end}"
+    return f"Stopped by {name}, which the engine or the run itself sent to the agent, after {after}{clean_end}"
 
 
 def _asks_to_stop(moment: Moment) -> bool:

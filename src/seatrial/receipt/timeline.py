@@ -77,7 +77,9 @@ def _context(moment: Moment) -> str:
 
 
 def _signal(moment: Moment) -> str:
-    return f"{moment.text('name') or 'A signal'} from the {moment.text('origin') or 'outside'}, passed on to the target"
+    origin = moment.text("origin") or "outside"
+    who = "engine or the run itself" if origin == "engine" else origin  # the agent cannot tell these apart
+    return f"{moment.text('name') or 'A signal'} from the {who}, passed on to the target"
 
 
 def _exited(moment: Moment) -> str:

@@ -29,6 +29,7 @@ class HostFacts:
         cache_folder: where downloads and compiled kernels persist.
         state_folder: this user's; no container sees it.
         memory_bytes: that this process may use, else of the machine (virtual machines may grow); None: unknown.
+        most_pids: processes and threads that the machine can have; None: unknown.
     """
 
     inventory: Inventory
@@ -40,6 +41,7 @@ class HostFacts:
     cache_folder: Path
     state_folder: Path
     memory_bytes: int | None
+    most_pids: int | None
     environ: Mapping[str, str]
 
     def load(self) -> dict[str, float]:
@@ -84,8 +86,17 @@ def read_host(environ: Mapping[str, str]) -> HostFacts:
         cache_folder=cache_folder(environ),
         state_folder=state_folder(environ),
         memory_bytes=Cgroup().memory_limit_bytes() or MachineLoad().read()["memory_total_bytes"],
+        most_pids=_most_pids(),
         environ=environ,
     )
+
+
+def _most_pids() -> int | None:
+    """The smaller of the kernel's two limits (proc(5), pid_max and threads-max)."""
+    try:
+        return min(int(Path("/proc/sys/kernel", name).read_text()) for name in ("pid_max", "threads-max"))
+    except (OSError, ValueError):
+        return None
 
 
 def git_commit(project: Path) -> str | None:

@@ -213,6 +213,7 @@ def _in_container(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ..
         environ=site.host.environ,
         gpu_count=len(gpus),
         host_memory_bytes=site.host.memory_bytes,
+        host_pids=site.host.most_pids,
         command=(image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv,
     )
     made_container, recipe_env = made.container, dict[str, str]()

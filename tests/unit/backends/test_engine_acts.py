@@ -49,7 +49,7 @@ class Engine:
             "State": {"Status": status, "StartedAt": "2026-11-20T00:00:00.5Z", "ExitCode": 0},
             "Config": {"Cmd": ["-I", "-S", "/seatrial/agent.pyz", "/seatrial/plan.json"]},
         }
-        about["Config"]["Labels"] = {**({"seatrial.run": run} if run else {}), **labels} or None
+        about["Config"]["Labels"] = {**({"seatrial.run": run} if run else {}), "seatrial.log": "frames", **labels}
         (self.folder / f"{identifier}.json").write_text(json.dumps([about]))
         return Handle(backend="docker", id=identifier, run_id=RUN, run_dir=str(self.folder), framed=True)
 
@@ -98,6 +98,14 @@ def test_one_that_was_started_and_not_written_down_is_found(engine: Engine, tmp_
     )
     assert engine.done() == []
     assert engine.backend.find("20261120-231501-none", tmp_path) is None
+
+
+def test_a_log_is_frames_where_our_label_says_so_and_not_where_the_command_looks_like_the_agents(
+    engine: Engine, tmp_path: Path
+) -> None:
+    engine.has("ours", **{"seatrial.log": "plain"})
+    handle = engine.backend.find(RUN, tmp_path)
+    assert handle is not None and not handle.framed
 
 
 def test_one_that_had_ended_by_then_is_found_too(engine: Engine, tmp_path: Path) -> None:
