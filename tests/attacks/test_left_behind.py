@@ -158,7 +158,8 @@ def test_a_fork_bomb_meets_the_limit(docker_project: Project) -> None:
         "train.py",
         """
 from pathlib import Path
-print(next(path.read_text() for path in map(Path, ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")) if path.exists()))
+limits = [Path("/sys/fs/cgroup/pids.max"), Path("/sys/fs/cgroup/pids/pids.max")]
+print(next(limit.read_text() for limit in limits if limit.exists()))
 """,
     )
     docker_project.run("train.py", "--gpus", "none")
