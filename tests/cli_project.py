@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import events
+from seatrial.runs.store import project_key
 
 #: Where the engine has no network of its own for builds, e.g. without a bridge.
 CONFIG = '[image]\nbuild_network = "host"\n'
@@ -49,6 +50,7 @@ class Project:
         self.environ = dict(environ)
         self.engine = list(engine)
         self.user = dict(user or {})
+        self.state = Path(self.environ["SEATRIAL_STATE"])
         self.program = [self.environ.get("PYTHON", sys.executable), "-m", "seatrial"]
         folder.mkdir(parents=True, exist_ok=True)
         self.write("seatrial.toml", CONFIG)
@@ -108,12 +110,21 @@ class Project:
 
     @property
     def runs(self) -> list[Path]:
-        """Folders of the runs, oldest first."""
-        return sorted((self.folder / ".seatrial" / "runs").glob("*-*"))
+        """Records of the runs, oldest first."""
+        return sorted((self.state / "projects" / project_key(self.folder.resolve()) / "runs").glob("*-*"))
 
     @property
     def last(self) -> Path:
         return self.runs[-1]
+
+    @property
+    def place(self) -> Path:
+        """What the last run wrote itself, and what people look at: its folder in the project."""
+        return self.folder / ".seatrial" / "runs" / self.last.name
+
+    def kept(self) -> list[Path]:
+        """Every file that is kept of the last run."""
+        return [path for top in (self.last, self.place) for path in top.rglob("*") if path.is_file()]
 
     def receipt(self) -> dict[str, Any]:
         """Of the last run."""
@@ -168,12 +179,13 @@ class Project:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """This process's, with caches and leases of its own, and lines that are not wrapped."""
+    """This process's, with caches, state and leases of its own, and lines that are not wrapped."""
     inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     return {
         **inherited,
         "COLUMNS": "200",
         "XDG_CACHE_HOME": str(folder / "cache"),
+        "SEATRIAL_STATE": str(folder / "state"),
         "SEATRIAL_LEASES": str(folder / "leases"),
     }
 

@@ -75,6 +75,7 @@ def test_a_detached_run_from_start_to_prune(project: Project) -> None:
 
     assert re.fullmatch(r"removed 1 run, .*B\n", project.cli("prune").stdout)
     assert project.runs == [] and (project.folder / "model.pth").exists()
+    assert list((project.folder / ".seatrial" / "runs").iterdir()) == []
 
 
 def test_a_script_that_ignores_sigterm_is_killed_after_the_grace(project: Project) -> None:
@@ -92,10 +93,10 @@ def test_a_script_that_ignores_sigterm_is_killed_after_the_grace(project: Projec
 def test_rm_force_ends_a_live_run(project: Project) -> None:
     project.write("train.py", SLEEPS)
     run_id = project.detach("train.py")
-    folder, containers = project.last, project.containers()
+    folders, containers = (project.last, project.place), project.containers()
     assert len(containers) == len(project.engine[:1])
     assert project.cli("runs", "rm", "--force", "last").stdout == f"{run_id}\n"
-    assert not folder.exists()
+    assert not any(folder.exists() for folder in folders)
     for container in containers:
         gone = subprocess.run([*project.engine, "container", "inspect", container], capture_output=True)
         assert gone.returncode != 0

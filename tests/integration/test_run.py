@@ -10,11 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 
 import pytest
+import typer
 
 import seatrial
 from cli_project import Project, environment
@@ -45,7 +45,15 @@ def test_a_script_that_succeeds(project: Project) -> None:
     assert "fail" not in verdicts.values()
     assert sum(verdict == "pass" for verdict in verdicts.values()) == (2 if project.backend == "local" else 3)
     assert project.containers() == []
-    page = (project.last / "receipt.html").read_text()
+    page = (project.place / "receipt.html").read_text()
+    assert page == (project.last / "receipt.html").read_text()
+    assert (project.place / "stdout.log").read_text() == project.output()
+    verified = project.cli("runs", "verify", "last").stdout
+    assert verified.startswith(
+        f"{project.last.name} intact: {receipt['seal']['lines']} lines, digest {receipt['seal']['digest']}"
+    )
+    assert receipt["seal"]["missing"] == 0 and not receipt["seal"]["refused"]
+    assert (receipt["seal"]["alterable"] is None) is (project.backend != "local")
     assert "model.pth" in page and not re.search(r"""(src|href)=["']?(https?:)?//""", page)
 
 
@@ -172,7 +180,7 @@ def test_a_secret_reaches_the_script_and_nothing_else(project: Project) -> None:
         assert "seatrial" in inspected.stdout and value not in inspected.stdout
     project.cli("runs", "stop", "last")
     assert project.output().startswith("token [redacted]\n")
-    for path in filter(Path.is_file, project.last.rglob("*")):
+    for path in project.kept():
         assert value.encode() not in path.read_bytes(), path
     assert list(Path("/dev/shm").glob(f"*{project.last.name}*")) == []
 
@@ -246,7 +254,7 @@ def test_an_ordinary_user_owns_what_a_run_leaves(docker_backend: object, project
             pytest.skip("the group docker may not use the engine")
         project.write("train.py", "import os; open('model.pth', 'w').write('x'); open('/models/m.pth', 'w').write('y')")
         project.run("train.py", "--models", "models", "--mount", f"{folder}:/further")
-        left = [project.folder / "model.pth", project.folder / "models" / "m.pth", *project.last.rglob("*")]
+        left = [project.folder / "model.pth", project.folder / "models" / "m.pth", *project.kept()]
         assert {path.stat().st_uid for path in left} == {uid}
     finally:
         project.clean()
@@ -259,7 +267,7 @@ def python_of_others(user: dict[str, object]) -> dict[str, str]:
     Ours may be in root's home; the system's Python of the same version then reads the same packages.
     """
     here = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    packages = [str(Path(seatrial.__file__).parents[1]), sysconfig.get_path("purelib")]
+    packages = [str(Path(seatrial.__file__).parents[1]), str(Path(typer.__file__).parents[1])]
     for python in (sys.executable, f"/usr/bin/{here}"):
         environ = {"PATH": os.environ["PATH"], "PYTHON": python, "PYTHONPATH": os.pathsep.join(packages)}
         try:
@@ -291,7 +299,7 @@ def test_resume_goes_on_from_the_last_checkpoint(local_project: Project) -> None
     pytest.importorskip("sklearn")
     words = ["digits", "--", "--epochs", "2"]
     running = local_project.start(*words)
-    local_project.wait_for(lambda: local_project.runs and any(local_project.last.glob("checkpoints/*.pt")))
+    local_project.wait_for(lambda: local_project.runs and any(local_project.place.glob("outputs/checkpoints/*.pt")))
     [started] = local_project.events("target.started")
     os.kill(started["pid"], signal.SIGKILL)
     running.communicate(timeout=60)

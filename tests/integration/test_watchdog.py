@@ -79,13 +79,12 @@ def test_the_webhooks_url_is_posted_to_and_written_down_nowhere(local_project):
         server.server_close()
     [(path, body)] = posted
     assert path == "/services/T0KEN-of-the-hook" and json.loads(body)["finding"]["id"] == "hang"
-    runs = local_project.folder / ".seatrial"
-    kept = [file for file in runs.rglob("*") if file.is_file()]
+    kept = local_project.kept()
     assert any(file.name == "plan.json" for file in kept) and any(file.name == "receipt.json" for file in kept)
     assert [file for file in kept if b"T0KEN-of-the-hook" in file.read_bytes()] == []
     assert "T0KEN" not in planned.stdout + planned.stderr + ended.stdout + ended.stderr
-    [plan] = runs.rglob("plan.json")
-    assert json.loads(plan.read_text())["job"]["watch"]["webhook"] == "http://127.0.0.1/…"
+    plan = json.loads((local_project.last / "plan.json").read_text())
+    assert plan["job"]["watch"]["webhook"] == "http://127.0.0.1/…"
 
 
 def test_a_table_that_cannot_be_meant_is_one_sentence(local_project):
