@@ -19,6 +19,7 @@ from fakes import a_plan  # noqa: E402
 from seatrial.dashboard import connections, server  # noqa: E402
 from seatrial.dashboard.feed import Feed  # noqa: E402
 from seatrial.runs.store import RunStore  # noqa: E402
+from seatrial.system.names import Names  # noqa: E402
 from seatrial.telemetry.reading import unread  # noqa: E402
 
 READING = {**unread(""), "problems": []}
@@ -46,7 +47,7 @@ class Served:
         sock = server.listen("127.0.0.1", 0)
         self.port = sock.getsockname()[1]
         config = uvicorn.Config(
-            server.make_app(store, feed, None), http=connections.protocol(PATIENCE_S, MOST), log_config=None
+            server.make_app(store, feed, None, Names()), http=connections.protocol(PATIENCE_S, MOST), log_config=None
         )
         self._server = server._Server(config)
         self._server.feed = feed
