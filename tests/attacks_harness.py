@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 from cli_project import Project
 from seatrial.runs.store import Run, RunStore
 
+IMAGE = "python:3.11-slim-bookworm"
 READY = '[image]\nready = "python:3.11-slim-bookworm"\n'
 SECRET = "canary-0f7c2d"
 
@@ -31,11 +35,74 @@ class Canaries:
 
     def digest(self) -> str:
         """Of names, modes and contents."""
-        sha = hashlib.sha256()
-        for path in sorted(self.home.rglob("*")):
-            sha.update(str(path).encode() + oct(path.lstat().st_mode).encode())
-            sha.update(path.read_bytes() if path.is_file() else b"")
-        return sha.hexdigest()
+        return digest(self.home)
+
+
+def digest(folder: Path) -> str:
+    """Of names, modes and contents of all that is below; links are not followed."""
+    sha = hashlib.sha256()
+    for parent, folders, files in os.walk(os.fsencode(folder)):
+        folders.sort()
+        for name in sorted([*folders, *files]):
+            path = os.path.join(parent, name)
+            mode = os.lstat(path).st_mode
+            sha.update(path + b"%o" % mode)
+            if name in files and not os.path.islink(path):
+                with open(path, "rb") as file:
+                    sha.update(file.read())
+    return sha.hexdigest()
+
+
+class Arena:
+    """An engine, projects to attack from, and around them what must stay as it is: the canaries, a stranger's container
+    and another project's run that has ended.
+
+    Attributes:
+        stranger: ID of the container.
+        other: the project whose run has ended.
+    """
+
+    def __init__(self, folder: Path, backend: str, engine: Sequence[str], environ: Mapping[str, str]) -> None:
+        self.folder, self.backend, self.engine, self.environ = folder, backend, list(engine), dict(environ)
+        self.canaries = Canaries.plant(folder)
+        self.projects: list[Project] = []
+        label = "seatrial.run=20200101-000000-zzzz"
+        started = self.ask("run", "--detach", "--label", label, "--pull", "never", IMAGE, "sleep", "3600")
+        self.stranger = started.splitlines()[-1]
+        self.other = self.project("other")
+        self.other.write("train.py", "print('done')")
+        self.other.run("train.py", "--gpus", "none")
+        self._before = self._state()
+
+    def ask(self, *words: str) -> str:
+        """What the engine says."""
+        return subprocess.run([*self.engine, *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    def project(self, name: str) -> Project:
+        """A project of its own, with a ready image."""
+        made = Project(self.folder / name, self.backend, self.environ, self.engine)
+        made.write("seatrial.toml", READY)
+        self.projects.append(made)
+        return made
+
+    def untouched(self) -> None:
+        """Nothing around has changed, and the stranger's container runs."""
+        assert self._state() == self._before
+
+    def _state(self) -> tuple[str, ...]:
+        running = self.ask("container", "inspect", "--format", "{{.State.Status}} {{.State.StartedAt}}", self.stranger)
+        return running, self.canaries.digest(), digest(record(self.other).folder), digest(self.other.folder)
+
+    def containers(self, run_id: str) -> list[str]:
+        """IDs of the containers that carry this run's label."""
+        return self.ask("ps", "--all", "--quiet", "--filter", f"label=seatrial.run={run_id}").split()
+
+    def close(self) -> None:
+        left = [self.stranger]
+        for project in self.projects:
+            for run in RunStore(project.folder, project.environ).all():
+                left += self.containers(run.id) if not run.ended else []
+        subprocess.run([*self.engine, "rm", "--force", *left], capture_output=True)
 
 
 def record(project: Project, run_id: str | None = None) -> Run:
@@ -49,6 +116,12 @@ def receipt(project: Project, run_id: str | None = None) -> dict[str, Any]:
     """As the host keeps it."""
     loaded: dict[str, Any] = json.loads((record(project, run_id).folder / "receipt.json").read_bytes())
     return loaded
+
+
+def evidence(project: Project, run_id: str | None = None) -> list[dict[str, Any]]:
+    """Every line of the record's events.jsonl."""
+    text = (record(project, run_id).folder / "events.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def finding_ids(project: Project) -> set[str]:
