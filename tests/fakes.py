@@ -44,6 +44,7 @@ def a_container(**changes: object) -> ContainerPlan:
         "user": "0:0",
         "workdir": "/",
         "network": "none",
+        "labels": {"seatrial.run": "20261120-000000-test"},
     }
     return ContainerPlan.model_validate({**fields, **changes})
 

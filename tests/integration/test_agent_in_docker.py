@@ -57,6 +57,7 @@ def container(tmp_path):
         "argv": ["python3", "/t.py"],
         "workdir": "/",
         "run_dir": "/run1",
+        "evidence_dir": "/run1",
         "sample_interval_s": 0.2,
     }
     (run_dir / "plan.json").write_text(json.dumps({"agent": agent}))

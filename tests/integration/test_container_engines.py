@@ -41,7 +41,7 @@ class Launcher:
         fields = {
             "name": f"seatrial-test-{self.label}",
             "command": command,
-            "labels": {"seatrial.test": self.label},
+            "labels": {"seatrial.test": self.label, "seatrial.run": a_plan().run_id},
             "network": "none" if self.backend.name == "docker" else "host",
             **container,
         }
@@ -390,12 +390,14 @@ def test_folders_of_any_name_can_be_mounted(launcher, name):
 
 
 def companion(launcher, script):
+    evidence = launcher.folder / "companion"
+    evidence.mkdir(exist_ok=True)
     return a_container(
         name=f"seatrial-test-{launcher.label}-check",
         command=("sh", "-c", script),
         labels={"seatrial.test": launcher.label},
         network="none" if launcher.backend.name == "docker" else "host",
-        mounts=[Mount(source=launcher.folder, target="/seatrial/run")],
+        mounts=[Mount(source=evidence, target="/seatrial/run")],
     )
 
 

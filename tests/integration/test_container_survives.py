@@ -75,9 +75,10 @@ def run_script(
     **keys: object,
 ) -> dict[str, object]:
     """The script's report from a container planned for this uid, who owns the folder."""
-    project, run_folder = folder / "project", folder / "run"
-    project.mkdir()
-    run_folder.mkdir()
+    project, record, place = folder / "project", folder / "record", folder / "run"
+    for made in (project / ".seatrial", record, place / "outputs", folder / "cache"):
+        made.mkdir(parents=True)
+    (record / "agent.json").touch()
     (project / "train.py").write_text(script)
     agent = folder / "agent.pyz"
     agent.touch()
@@ -85,22 +86,25 @@ def run_script(
     parts = plan_container(
         Job.model_validate({"project": project, "target": Target(kind="script", value="train.py"), **keys}),
         run_id=f"test-{folder.name[-20:]}-{os.getpid()}",
-        run_folder=run_folder,
+        record=record,
+        place=place,
+        state=folder / "state",
         image=ImagePlan(tag=IMAGE, build=False),
         engine=facts,
         injection=injection or choose(facts, (), DriverFiles(version=None)),
         agent_archive=agent,
         secrets_folder=None,
-        resume_from=None,
+        resumed=None,
         uid=uid,
         gid=uid,
         user_name="ada",
         cache_folder=folder / "cache",
         environ=proxy_env({}),
         gpu_count=0,
-        command=("python3", "train.py"),
+        host_memory_bytes=None,
+        command=("sh", "-c", "cd /workspace && exec python3 train.py"),
     )
-    host_files(parts.container).write()
+    host_files(parts.container).write(project)
     if os.geteuid() == 0:
         for path in [folder, *folder.rglob("*")]:
             os.chown(path, uid, uid)
@@ -113,7 +117,7 @@ def run_script(
 
 
 def assert_owned(folder: Path, uid: int) -> None:
-    for saved in ("project/model.pth", "cache/home/huggingface/hub", "run/home/.local"):
+    for saved in ("project/model.pth", "cache/huggingface/hub", "run/home/.local"):
         assert (folder / saved).stat().st_uid == uid
 
 

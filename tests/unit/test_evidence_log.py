@@ -128,7 +128,7 @@ def _write_many(path: str, name: str, count: int) -> None:
 
 def test_several_processes_write_one_chain(tmp_path: Path) -> None:
     path = str(tmp_path / "events.jsonl")
-    spawn = multiprocessing.get_context("spawn")
+    spawn = multiprocessing.get_context("fork")
     writers = [spawn.Process(target=_write_many, args=(path, f"writer{n}", 300)) for n in range(4)]
     for writer in writers:
         writer.start()

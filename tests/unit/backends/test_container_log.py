@@ -45,7 +45,7 @@ class Container:
         self.argv = [str(program), "ID"]
         self.log = self.folder / "log"
         self.log.touch()
-        self._life = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(120,))
+        self._life = multiprocessing.get_context("fork").Process(target=time.sleep, args=(120,))
         self._life.start()
         (self.folder / "pid").write_text(str(self._life.pid))
         self.over = False
@@ -215,7 +215,7 @@ def test_a_collector_that_is_killed_loses_nothing_and_writes_nothing_twice(conta
     """At eight moments while a long log pours in: output exact to the byte, each line of evidence once."""
     whole = b"".join(b"line %d %s\n" % (number, b"x" * (number % 300)) + step(number) for number in range(1, 6001))
     container.prints(whole[: len(whole) // 2])
-    process = multiprocessing.get_context("spawn").Process(
+    process = multiprocessing.get_context("fork").Process(
         target=_collect_for_ever, args=(container.argv, str(container.record))
     )
     process.start()
