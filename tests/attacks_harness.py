@@ -44,11 +44,11 @@ def digest(folder: Path) -> str:
     for parent, folders, files in os.walk(os.fsencode(folder)):
         folders.sort()
         for name in sorted([*folders, *files]):
-            path = os.path.join(parent, name)
+            path = os.path.join(parent, name)  # noqa: PTH118  names may be no text
             mode = os.lstat(path).st_mode
             sha.update(path + b"%o" % mode)
-            if name in files and not os.path.islink(path):
-                with open(path, "rb") as file:
+            if name in files and not os.path.islink(path):  # noqa: PTH114
+                with open(path, "rb") as file:  # noqa: PTH123
                     sha.update(file.read())
     return sha.hexdigest()
 
