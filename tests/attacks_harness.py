@@ -41,15 +41,9 @@ class Canaries:
 def digest(folder: Path) -> str:
     """Of names, modes and contents of all that is below; links are not followed."""
     sha = hashlib.sha256()
-    for parent, folders, files in os.walk(os.fsencode(folder)):
-        folders.sort()
-        for name in sorted([*folders, *files]):
-            path = os.path.join(parent, name)  # noqa: PTH118  names may be no text
-            mode = os.lstat(path).st_mode
-            sha.update(path + b"%o" % mode)
-            if name in files and not os.path.islink(path):  # noqa: PTH114
-                with open(path, "rb") as file:  # noqa: PTH123
-                    sha.update(file.read())
+    for path in sorted(folder.rglob("*")):
+        sha.update(os.fsencode(path) + b"%o" % path.lstat().st_mode)
+        sha.update(path.read_bytes() if path.is_file() and not path.is_symlink() else b"")
     return sha.hexdigest()
 
 

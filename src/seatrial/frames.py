@@ -1,26 +1,31 @@
 """Frames: evidence, reports and both output streams in one log stream of lines, the one that an engine keeps.
 
-A line of stdout is itself. Any other begins with one of five control characters, which terminals do not show:
+A line of stdout is itself. Any other begins with one of five control characters, the marks:
 
     RS (0x1e)   evidence: an event of the agent's
     STX (0x02)  a report of the target's: its number among the agent's lines, a space, the line
     US (0x1f)   a line of stderr
-    FS (0x1c)   a line of stdout that itself begins with one of the five
+    FS (0x1c)   a piece of a line of stdout
     GS (0x1d)   in front of these: to be continued, the line end is not the stream's
 
-Only the agent writes to this stream, so nothing that a target prints can begin with a mark of its own.
+Only the agent writes to this stream. A mark that the target prints is escaped wherever it stands: DLE (0x10) and the
+mark with its bit 0x40 turned, DLE itself likewise. So no byte of the stream is a mark but the agent's own, also where a
+reader begins in the middle of a line (``podman logs --follow`` of 4.3.1 cuts and joins lines under load).
 
 Pieces are short: Docker cuts lines of its logs at 16 KiB, and kubelets before 1.24 put a time stamp before every part.
 Standard library only, Python >= 3.8: the agent carries this file into containers.
 """
 
+import re
 from typing import Dict, List, Tuple
 
 EVIDENCE, REPORT, STDERR, STDOUT, CONTINUED = b"\x1e", b"\x02", b"\x1f", b"\x1c", b"\x1d"
-_MARKS = (EVIDENCE, REPORT, STDERR, STDOUT, CONTINUED)
+_MARKS = re.compile(b"[\x02\x10\x1c-\x1f]")
+_ESCAPED = re.compile(b"\x10([BP\\\\-_])")
 
-#: Bytes of a piece. Source: moby daemon/logger/copier.go, defaultBufSize = 16 * 1024.
-PIECE_BYTES = 8 * 1024
+#: Bytes of a piece, which doubles if all of them are escaped. Source: moby daemon/logger/copier.go, defaultBufSize =
+#: 16 * 1024.
+PIECE_BYTES = 8 * 1024 - 8
 
 
 def encode(kind: bytes, data: bytes, whole: bool = True) -> bytes:
@@ -30,12 +35,12 @@ def encode(kind: bytes, data: bytes, whole: bool = True) -> bytes:
         kind: EVIDENCE, REPORT, STDERR or STDOUT.
         whole: the stream's line ends here; else the next call goes on with it.
     """
-    pieces = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)] or [b""]
+    pieces = [_escape(data[at : at + PIECE_BYTES]) for at in range(0, len(data), PIECE_BYTES)] or [b""]
     lines = [CONTINUED + kind + piece + b"\n" for piece in pieces[:-1]]
     last = pieces[-1]
     if not whole:
         lines.append(CONTINUED + kind + last + b"\n")
-    elif kind == STDOUT and last[:1] not in _MARKS:
+    elif kind == STDOUT:
         lines.append(last + b"\n")
     else:
         lines.append(kind + last + b"\n")
@@ -64,15 +69,23 @@ class Decoder:
         line = line[1:] if continued else line
         kind = line[:1]
         if kind not in (EVIDENCE, REPORT, STDERR, STDOUT):
-            return STDOUT, line + b"\n"
+            return STDOUT, _plain(line) + b"\n"
         end = b"" if continued else b"\n"
         if kind in (STDERR, STDOUT):
-            return kind, line[1:] + end
-        self._unfinished[kind].append(line[1:])
+            return kind, _plain(line[1:]) + end
+        self._unfinished[kind].append(_plain(line[1:]))
         if continued:
             return kind, b""
         whole, self._unfinished[kind] = b"".join(self._unfinished[kind]), []
         return kind, whole + b"\n"
+
+
+def _escape(data: bytes) -> bytes:
+    return _MARKS.sub(lambda mark: b"\x10" + bytes([mark.group()[0] ^ 0x40]), data)
+
+
+def _plain(data: bytes) -> bytes:
+    return _ESCAPED.sub(lambda mark: bytes([mark.group()[1] ^ 0x40]), data)
 
 
 class LineSplitter:

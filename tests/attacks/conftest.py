@@ -17,7 +17,7 @@ ENGINES = [
 
 @pytest.fixture(scope="session", params=ENGINES)
 def arena(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """On Docker, then on Podman: one for all tests, so that containers are shared and bystanders stay."""
+    """On Docker, then on Podman: one for all tests, so that containers are shared and bystanders stay throughout."""
     engine = request.getfixturevalue(f"{request.param}_backend").call
     environ = dict(request.getfixturevalue("environ"))
     environ[f"SEATRIAL_{request.param.upper()}"] = shlex.join(engine)

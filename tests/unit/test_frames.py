@@ -18,7 +18,7 @@ def test_lines_come_back(written: list[tuple[bytes, bytes]]) -> None:
     decoder = frames.Decoder()
     streams = {frames.EVIDENCE: b"", frames.REPORT: b"", frames.STDERR: b"", frames.STDOUT: b""}
     for line in log.split(b"\n")[:-1]:
-        assert len(line) <= frames.PIECE_BYTES + 2
+        assert len(line) < 16 * 1024
         kind, data = decoder.feed(line + b"\n")
         streams[kind] += data
     assert not decoder.waiting
@@ -58,6 +58,16 @@ def test_no_output_is_ever_evidence(printed: bytes, chunk: int, kind: bytes) -> 
     assert {of for of, _ in decoded} <= {kind}
     assert b"".join(data for _, data in decoded) == printed
     assert not decoder.waiting
+
+
+@settings(deadline=None)
+@given(_PRINTED, st.integers(0, 20_000), _OUTPUTS)
+def test_a_reader_that_begins_anywhere_takes_no_output_for_evidence(printed: bytes, start: int, kind: bytes) -> None:
+    splitter = frames.LineSplitter(kind)
+    log = splitter.feed(printed) + splitter.flush()
+    decoder = frames.Decoder()
+    kinds = {decoder.feed(line)[0] for line in log[start:].split(b"\n")}
+    assert kinds <= {frames.STDOUT, frames.STDERR}
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))

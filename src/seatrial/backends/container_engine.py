@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from seatrial import events
 from seatrial.backends.base import EngineFacts, Handle, ImageFacts, State, Status
 from seatrial.backends.container import COMPANION_FOLDER
-from seatrial.backends.container_log import collecting
+from seatrial.backends.container_log import OpenLog, collecting
 from seatrial.backends.engine_errors import last_line, pull_error, start_error, unavailable_error
 from seatrial.backends.run_options import RunOptions, run_options
 from seatrial.errors import (
@@ -84,8 +84,6 @@ class ContainerEngine:
     #: Options of every container of this engine.
     own_options: ClassVar[Mapping[str, Any]]
     restart_command: ClassVar[str]
-    #: ``logs --follow`` goes on until all that its container has printed has come.
-    follows_to_the_end: ClassVar[bool]
 
     def __init__(self, client_call: Sequence[str] = ()) -> None:
         """``client_call``: the program and its global options; default is the engine's name."""
@@ -208,8 +206,12 @@ class ContainerEngine:
             run_dir,
             lambda: self.state(handle).status == "exited",
             say,
-            follows_to_the_end=self.follows_to_the_end,
+            open_log=self.open_log(handle),
         )
+
+    def open_log(self, handle: Handle) -> OpenLog | None:
+        """Another way to the container's log than the engine's ``logs --follow``; None: that one."""
+        return None
 
     def state(self, handle: Handle) -> State:
         ended = self._ask("container", "inspect", handle.id)

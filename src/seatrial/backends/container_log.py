@@ -12,10 +12,12 @@ from pathlib import Path
 
 from seatrial import frames
 from seatrial.backends.collected import Sink, Turn
+from seatrial.backends.k8s_file import K8sFile
 from seatrial.errors import DiskError
 from seatrial.system import command
 
 Say = Callable[[str], None]
+OpenLog = Callable[[bool], "command.Piped | K8sFile"]  # of whether to follow it
 
 #: A log goes on for a moment after its container is told to have ended.
 DRAIN_S = 10.0
@@ -30,7 +32,7 @@ _WIDTH = 96
 
 @contextmanager
 def collecting(
-    logs: Sequence[str], folder: Path, is_over: Callable[[], bool], say: Say, *, follows_to_the_end: bool = True
+    logs: Sequence[str], folder: Path, is_over: Callable[[], bool], say: Say, *, open_log: OpenLog | None = None
 ) -> Iterator[None]:
     """While open, the log is collected, by this process or another; at the end all that is there has come.
 
@@ -39,11 +41,11 @@ def collecting(
             words it goes on until the container ends.
         is_over: whether the container has ended, so that its log ends by itself.
         say: gets a sentence when the disk is full.
-        follows_to_the_end: a log that was followed until its container ended is known to have come whole.
+        open_log: another way to the log than ``logs``.
 
     Raises DiskError: at the end, what is left could not be written.
     """
-    collector = _Collector(logs, folder, say, follows_to_the_end)
+    collector = _Collector(logs, folder, say, open_log)
     thread = threading.Thread(target=collector.follow, name="collector", daemon=True)
     thread.start()
     try:
@@ -61,13 +63,17 @@ def collecting(
 
 
 class _Collector:
-    def __init__(self, logs: Sequence[str], folder: Path, say: Say, follows_to_the_end: bool) -> None:
-        self._logs, self._folder, self._say = list(logs), folder, say
-        self._follows_to_the_end = follows_to_the_end
+    def __init__(self, logs: Sequence[str], folder: Path, say: Say, open_log: OpenLog | None) -> None:
+        self._logs, self._folder, self._say, self._open_log = list(logs), folder, say, open_log
         self._turn = Turn(folder)
         self._stopping, self._whole = threading.Event(), threading.Event()
         self._lock = threading.Lock()
-        self._follower: command.Piped | None = None
+        self._follower: command.Piped | K8sFile | None = None
+
+    def _open(self, *, follow: bool) -> command.Piped | K8sFile:
+        if self._open_log is not None:
+            return self._open_log(follow)
+        return command.piped([*self._logs[:-1], *(["--follow"] if follow else []), self._logs[-1]])
 
     def follow(self) -> None:
         """Wait for the turn, then collect until the log ends or ``stop``."""
@@ -78,7 +84,10 @@ class _Collector:
             with self._lock:
                 if self._stopping.is_set():
                     return
-                self._follower = command.piped([*self._logs[:-1], "--follow", self._logs[-1]])
+                try:
+                    self._follower = self._open(follow=True)
+                except OSError:  # the file has gone: so has its container
+                    return
             try:
                 self._read(self._follower)
             except OSError as error:
@@ -88,8 +97,7 @@ class _Collector:
                 exit_code = self._follower.end()
                 self._follower.close()
             if exit_code == 0 and not self._stopping.is_set():
-                if self._follows_to_the_end:
-                    self._whole.set()
+                self._whole.set()
                 return
             self._stopping.wait(_TURN_S)  # the engine broke off, e.g. because it was started anew
 
@@ -113,8 +121,8 @@ class _Collector:
             while not self._turn.take() and time.monotonic() < deadline_s:
                 time.sleep(_LAST_TURN_S)
             if self._turn.mine and not self._whole.is_set():
-                with contextlib.closing(command.piped(self._logs)) as process:
-                    self._read(process)
+                with contextlib.suppress(FileNotFoundError), contextlib.closing(self._open(follow=False)) as log:
+                    self._read(log)
         except OSError as error:
             raise DiskError(
                 f"Cannot write the run's record {self._folder}: {error.strerror}", run=f"df -h {self._folder}"
@@ -123,14 +131,14 @@ class _Collector:
     def close(self) -> None:
         self._turn.give_back()
 
-    def _read(self, process: command.Piped) -> None:
+    def _read(self, log: command.Piped | K8sFile) -> None:
         """From where the last reader stopped to the end of the log. Raises OSError when the disk is full."""
         cursor = _Cursor(self._folder / "log.cursor")
         sink = Sink(self._folder, again=True)
         try:
             sink.cut(cursor.sizes)
             decoder, skip, done, held = frames.Decoder(), cursor.bytes, cursor.bytes, b""
-            while data := os.read(process.stdout, _CHUNK_BYTES):
+            while data := os.read(log.stdout, _CHUNK_BYTES):
                 if skip:
                     data, skip = data[skip:], max(0, skip - len(data))
                 *lines, held = (held + data).split(b"\n")

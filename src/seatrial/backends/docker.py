@@ -30,7 +30,6 @@ class Docker(ContainerEngine):
         "log_driver": "local",
         "log_options": ["max-size=1t", "max-file=1", "compress=false"],
     }
-    follows_to_the_end: ClassVar = True
     restart_command: ClassVar = "sudo systemctl restart docker"
 
     def facts(self) -> EngineFacts:

@@ -20,7 +20,7 @@ from seatrial.receipt.words import count, short_uuid
 MIN_LOOKS = 5
 
 #: Where an image keeps programs, libraries and what steers the loader. Source: ld.so(8); hier(7).
-_SYSTEM = re.compile(r"/(usr(/local)?)?(/(s?bin|lib[^/]*)(/.*)?)?|/etc|/etc/ld\.so\.[^/]*(/.*)?")
+_SYSTEM = re.compile(r"(/usr(/local)?)?(/(s?bin|lib[^/]*)(/.*)?)?|/etc|/etc/ld\.so\.[^/]*(/.*)?")
 
 #: Exit codes of a container whose PID 1 was ended from outside: it could not tell the engine its own.
 _KILLED = (137, 143)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tarfile
 import tempfile
 import time
@@ -109,11 +108,12 @@ def _unpack(archive: object, destination: Path) -> list[str]:
         members = [member for member in tar.getmembers() if member.isfile() or member.isdir()]
         root = destination.resolve()
         for member in members:
+            member.mode &= 0o755  # a pod makes nobody here the owner of a setuid program
             if not (root / member.name).resolve().is_relative_to(root):
                 raise EngineError(f"The archive holds a path outside of it: {member.name}")
         try:
             destination.mkdir(parents=True, exist_ok=True)
-            if sys.version_info >= (3, 12):
+            if hasattr(tarfile, "data_filter"):  # 3.12, and later patches of the ones before
                 tar.extractall(destination, members, filter="data")
             else:
                 tar.extractall(destination, members)

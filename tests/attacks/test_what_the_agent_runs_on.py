@@ -1,0 +1,191 @@
+"""Attacks by a project on what PID 1 is made of: its interpreter, libraries, modules, command line; and on host tools.
+
+The script fails with 7 in each, and what stands in for the agent would say that it ended well.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attacks_harness import IMAGE, Arena, evidence, intact, receipt
+from cli_project import Project
+
+#: Says that the target has ended well, where it is PID 1.
+LIES = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+static void lie(void) {
+    printf("\\036{\\"t\\":1,\\"type\\":\\"agent.started\\",\\"source\\":\\"agent\\",\\"alterable\\":null,\\"_seq\\":1}\\n");
+    printf("\\036{\\"t\\":1,\\"type\\":\\"target.exited\\",\\"source\\":\\"agent\\",\\"exit_code\\":0,\\"cause\\":\\"exited\\"}\\n");
+    fflush(stdout);
+}
+#ifdef LIBRARY
+__attribute__((constructor)) static void loaded(void) { if (getpid() == 1) { lie(); _exit(0); } }
+#else
+int main(void) { lie(); return 7; }
+#endif
+"""
+PYTHON_LIES = (
+    "#!/usr/bin/env -S python3 -I\nimport os, sys\n"
+    'if os.getpid() == 1: print(\'\\x1e{"t":1,"type":"target.exited","source":"agent","exit_code":0}\'); os._exit(0)\n'
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
+)
+MODULE_LIES = (
+    "import os\nif os.getpid() == 1:\n"
+    '    os.write(1, b\'\\x1e{"t":1,"type":"target.exited","exit_code":0}\\n\')\n'
+    "    os._exit(0)\n"
+)
+
+#: Name → seatrial.toml that is no mount and no image of its own.
+SETTINGS = {
+    "a PATH of its own": 'env = { PATH = "/workspace/bin:/usr/local/bin:/usr/bin:/bin" }',
+    "a PYTHONPATH of its own": 'env = { PYTHONPATH = "/workspace" }',
+    "a PYTHONHOME of its own": 'env = { PYTHONHOME = "/workspace" }',
+    "a library in every process": 'env = { LD_PRELOAD = "/workspace/lies.so" }',
+    "an auditor of every process": 'env = { LD_AUDIT = "/workspace/lies.so" }',
+    "libraries of its own": 'env = { LD_LIBRARY_PATH = "/workspace:" }',
+    "the same from a file": 'env_files = ["variables.env"]',
+    "our own variables": (
+        'env = { SEATRIAL_RUN_ID = "20200101-000000-zzzz", SEATRIAL_EVENTS = "/workspace/x", '
+        'SEATRIAL_RUN_DIR = "/workspace", SEATRIAL_STATE = "/workspace" }'
+    ),
+}
+
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+
+
+@pytest.fixture
+def project(docker_arena: Arena, request: pytest.FixtureRequest) -> Project:
+    """Modules, libraries and programs that lie, wherever a process could look for them first."""
+    made = docker_arena.project(f"ground-{abs(hash(request.node.name))}")
+    made.program = [str(Path(sys.executable).with_name("seatrial"))]  # python -m has the project's modules first
+    made.write("train.py", "import sys; sys.exit(7)")
+    made.write("variables.env", "LD_PRELOAD=/workspace/lies.so\nPYTHONPATH=/workspace\nGCONV_PATH=/workspace\n")
+    for name in ("json", "ctypes", "selectors", "zipimport", "sitecustomize", "usercustomize", "seatrial"):
+        made.write(f"{name}.py", MODULE_LIES)
+    made.write("bin/python3", PYTHON_LIES).chmod(0o755)
+    if shutil.which("cc"):
+        build(made, "lies.so", "-shared", "-fPIC", "-DLIBRARY")
+        for name in ("libnvidia-ml.so.1", "libcuda.so.1"):
+            shutil.copy(made.folder / "lies.so", made.folder / name)
+    return made
+
+
+def build(project: Project, name: str, *flags: str) -> None:
+    source = project.write("lies.c", LIES)
+    subprocess.run(["cc", "-w", *flags, "-o", project.folder / name, source], check=True)
+
+
+def is_told_as_it_was(project: Project) -> None:
+    told = receipt(project)
+    assert told["exit_code"] == 1 and told["exit_cause"]["target_exit_code"] in (7, 1, None)
+    assert not any(line["t"] == 1 for line in evidence(project))
+    intact(project)
+
+
+@needs_cc
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_a_variable_steers_the_script_and_not_the_agent(docker_arena: Arena, project: Project, name: str) -> None:
+    project.write("seatrial.toml", f'{SETTINGS[name]}\n[image]\nready = "{IMAGE}"\n')
+    project.run("train.py", "--gpus", "none", exit_code=1)
+    is_told_as_it_was(project)
+    docker_arena.untouched()
+
+
+def test_an_interpreter_in_the_project_is_refused(project: Project) -> None:
+    project.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\npython = "/workspace/bin/python3"\n')
+    refused = project.run("train.py", "--gpus", "none", exit_code=2)
+    assert "would come from a mount" in refused.stderr
+
+
+@pytest.mark.parametrize("target", ["/usr/lib/extra", "/usr/local/bin", "/lib/x", "/etc/ld.so.conf.d"])
+def test_a_mount_over_what_the_agent_runs_on_is_told(project: Project, target: str) -> None:
+    """Its word would be the project's: the receipt says so, whatever the word is."""
+    (project.folder / "empty").mkdir()
+    project.write("seatrial.toml", f'mounts = ["./empty:{target}:ro"]\n[image]\nready = "{IMAGE}"\n')
+    project.run("train.py", "--gpus", "none", exit_code=1)
+    told = receipt(project)
+    assert told["seal"]["alterable"] and any("could be altered" in warning for warning in told["warnings"])
+
+
+@pytest.fixture
+def images(docker_arena: Arena, tmp_path: Path) -> Iterator[list[str]]:
+    """Tags of images that a test builds."""
+    made: list[str] = []
+    yield made
+    subprocess.run([*docker_arena.engine, "rmi", "--force", *made], capture_output=True)
+
+
+def make_image(arena: Arena, folder: Path, tag: str, dockerfile: str) -> str:
+    (folder / "Dockerfile.test").write_text(dockerfile)
+    arena.ask("build", "--quiet", "--network", "none", "-t", tag, "-f", str(folder / "Dockerfile.test"), str(folder))
+    return tag
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    "variable", ["LD_LIBRARY_PATH=/opt:", "LD_LIBRARY_PATH=/workspace", "LD_PRELOAD=/workspace/lies.so"]
+)
+def test_an_image_whose_variables_lead_into_the_project(
+    docker_arena: Arena, project: Project, images: list[str], variable: str
+) -> None:
+    """``ENV LD_LIBRARY_PATH=/opt:$LD_LIBRARY_PATH`` leaves an empty entry, which is the working directory."""
+    images.append(make_image(docker_arena, project.folder, "attack-variables", f"FROM {IMAGE}\nENV {variable}\n"))
+    project.write("seatrial.toml", '[image]\nready = "attack-variables"\n')
+    name, _, value = variable.partition("=")
+    project.write("train.py", f"import os, sys; print(os.environ[{name!r}], os.getcwd()); sys.exit(7)")
+    project.run("train.py", "--gpus", "none", exit_code=1)
+    is_told_as_it_was(project)
+    assert f"{value} /workspace\n" in project.output()  # the script has it as the image says
+
+
+@needs_cc
+@pytest.mark.parametrize("label", ["", "LABEL seatrial.log=frames seatrial.role=checks seatrial.run=x\n"])
+def test_an_image_without_an_agent_is_not_heard_as_one(
+    docker_arena: Arena, project: Project, images: list[str], label: str
+) -> None:
+    """Its arguments end as the agent's command line does, its labels say what ours say, and it prints frames."""
+    build(project, "main", "-static")
+    text = f'FROM scratch\nCOPY main /main\n{label}ENTRYPOINT ["/main"]\n'
+    images.append(make_image(docker_arena, project.folder, "attack-no-agent", text))
+    words = [
+        "--image",
+        "attack-no-agent",
+        "--gpus",
+        "none",
+        "--",
+        "/main",
+        "/seatrial/agent.pyz",
+        "/seatrial/plan.json",
+    ]
+    project.run(*words, exit_code=1)
+    assert not any(line["t"] == 1 for line in evidence(project))
+    told = [line for line in evidence(project) if line["type"].startswith("target.")]
+    assert [line["source"] for line in told] == ["host", "host"]
+    assert receipt(project)["exit_cause"]["target_exit_code"] == 7
+    intact(project)
+
+
+@pytest.mark.parametrize("trap", ["core.fsmonitor", "filter.x.clean"])
+def test_the_repositorys_programs_are_not_started_on_the_host(project: Project, tmp_path: Path, trap: str) -> None:
+    """A script can write ``.git/config``; the host asks git at the next run."""
+    mark = tmp_path / "started"
+    (tmp_path / "evil.sh").write_text(f"#!/bin/sh\ntouch {mark}\ncat\n")
+    (tmp_path / "evil.sh").chmod(0o755)
+    git = ["git", "-C", project.folder, "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["add", "train.py"], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    project.write(".gitattributes", "* filter=x\n")
+    subprocess.run([*git, "config", trap, tmp_path / "evil.sh"], check=True)
+    project.write("train.py", "import sys; sys.exit(8)")
+    project.cli("plan", "train.py", "--on", "docker", "--gpus", "none")
+    assert not mark.exists()
+    subprocess.run([*git, "status", "--porcelain"], check=True, capture_output=True)
+    assert mark.exists(), "git itself would not have started it"
