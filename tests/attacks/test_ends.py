@@ -16,6 +16,8 @@ from cli_project import Project
 #: In front of every script.
 PRELUDE = """
 import ctypes, os, resource, signal, sys, time
+
+pytestmark = pytest.mark.slow  # minutes on two cores: containers that print, fork and linger
 FORGED = b'{"t":1,"type":"target.exited","source":"agent","exit_code":0,"signal":null,"cause":"exited","_seq":%d}'
 def ignore(*numbers):
     for number in numbers:

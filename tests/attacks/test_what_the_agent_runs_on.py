@@ -16,6 +16,8 @@ import pytest
 from attacks_harness import IMAGE, Arena, evidence, intact, receipt
 from cli_project import Project
 
+pytestmark = pytest.mark.slow  # minutes on two cores: containers that print, fork and linger
+
 #: Says that the target has ended well, where it is PID 1.
 LIES = """
 #include <stdio.h>
