@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
-from seatrial.backends.env_file import proxy_env, read_env_file
-from seatrial.backends.home import home_env, home_mounts
+from seatrial.backends.container_env import library_path, plan_env
+from seatrial.backends.container_limits import memory_limit, pids_limit, refuse_unenforceable, shm_limit
+from seatrial.backends.env_file import proxy_env
+from seatrial.backends.home import home_mounts
 from seatrial.backends.injection import InjectionPlan
 from seatrial.backends.masks import masks
 from seatrial.backends.mount_sources import real_source
 from seatrial.backends.user_mounts import inside, parse_mount, place_mounts
-from seatrial.errors import EngineError, UsageError
+from seatrial.errors import UsageError
 from seatrial.job.model import Job
 from seatrial.job.plan import (
     AGENT_PYTHON_FLAGS,
@@ -42,10 +44,6 @@ from seatrial.job.plan import (
 )
 from seatrial.job.units import format_bytes
 
-#: DataLoader workers hand batches over through /dev/shm; a batch of 256 ImageNet images is 154 MB in float32, and
-#: each worker holds two. Docker's default of 64 MB ends in "Bus error". PyTorch's README asks for more by --ipc=host.
-SHM_BYTES_PER_GPU = 2 * 2**30
-
 #: Programs and libraries are run from /tmp: torch's and Triton's compilers, pip's builds. Docker's default is noexec.
 TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
 
@@ -53,30 +51,11 @@ TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
 #: does with their owners. An ordinary user needs none.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 
-#: What steers the loader, the C library or Python in every process that has it: the target's business, and not that of
-#: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment
-#: Variables"; python(1).
-STEERING = re.compile(r"LD_|GLIBC_|GCONV_|MALLOC_|PYTHON|(LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|TZDIR)$")
-OURS = {"PYTHONUNBUFFERED": "1"}
-
-#: Processes and threads of a container, at most, and no more than half of what its host can have: a fork bomb ends
-#: there and not in the host. 64 data loaders of 64 threads each have room.
-PIDS = 32768
-
 #: Where the companion's agent writes, in the run's record.
 COMPANION_FOLDER = "companion"
 
-#: What a container leaves of the host's memory to the host, unless --memory says otherwise: a twentieth, and this much
-#: at least. A script that takes all then ends itself and not the machine's sshd.
-HOST_MEMORY_SHARE = 20
-HOST_MEMORY_LEAST_BYTES = 512 * 2**20
-
 #: On top of the grace that the agent gives the target, for the agent itself to finish the evidence, in seconds.
 AGENT_GRACE_S = 10
-
-#: Frameworks that can be told to stay below a limit without a change to the script:
-#: torch.cuda.set_per_process_memory_fraction and tf.config.set_logical_device_configuration.
-LIMITED_FRAMEWORKS = frozenset({"torch", "tensorflow"})
 
 #: Devices that only --gpus may ask for, or the contract would compare with the wrong list.
 GPU_DEVICE = re.compile(r"^/dev/(nvidia|dxg)|^[a-z.]*nvidia\.com/")
@@ -95,11 +74,6 @@ class ContainerParts:
     companion: ContainerPlan | None
     choices: tuple[Choice, ...]
     warnings: tuple[str, ...]
-
-
-def gpu_memory_enforceable(framework: str | None) -> bool:
-    """Whether ``--gpu-memory`` can be kept: CUDA itself has no limit that a process cannot pass."""
-    return framework in LIMITED_FRAMEWORKS
 
 
 def plan_container(
@@ -139,7 +113,7 @@ def plan_container(
         UsageError: a mount, env file, device or working directory that cannot be meant.
         EngineError: a limit that this engine cannot enforce.
     """
-    _refuse_unenforceable(job, engine)
+    refuse_unenforceable(job, engine)
     _refuse_gpu_devices(job)
     user, userns, user_choice = _user(engine, uid, gid)
     named_user = engine.name == "docker" and user != "0:0"  # Podman writes a passwd entry by itself
@@ -150,20 +124,11 @@ def plan_container(
         *injection.mounts,
     ]
     mounts = place_mounts([parse_mount(text, job.project, state) for text in job.mounts], ours)
-    env, env_warnings = _env(job, image, injection, user_name, environ)
-    target_env: dict[str, str] = {}
     if image.python is not None:
         _refuse_planted_python(image.python, mounts)
-        target_env = {name: value for name, value in env.items() if STEERING.match(name) and value != OURS.get(name)}
-        env = {name: value for name, value in env.items() if name not in target_env}
-        env.update(_library_path(injection, {}, image.env))
-        filled = [mount for mount in mounts if mount not in injection.mounts]
-        for name, value in image.env.items():
-            if STEERING.match(name) and (safe := _unsteered(name, env.get(name, value), filled)) != value:
-                env[name] = safe
-                target_env.setdefault(name, value)
-    shm_bytes, shm_choice = _shm(job, gpu_count)
-    memory_bytes, memory_choice = _memory(job, engine, host_memory_bytes)
+    env = plan_env(job, image, injection, user_name, environ, [m for m in mounts if m not in injection.mounts])
+    shm_bytes, shm_choice = shm_limit(job, gpu_count)
+    memory_bytes, memory_choice = memory_limit(job, engine, host_memory_bytes)
     plan = ContainerPlan(
         name=f"seatrial-{run_id}",
         hostname=_hostname(job, engine, run_id),
@@ -174,7 +139,7 @@ def plan_container(
         security_opts=("label=disable",) if engine.selinux else (),
         groups=injection.groups,
         workdir=_workdir(job),
-        env=env,
+        env=env.container,
         mounts=mounts,
         tmpfs=(
             *(() if any(mount.target == TMP.target for mount in mounts) else (TMP,)),
@@ -189,7 +154,7 @@ def plan_container(
         ulimits=job.ulimits,
         cpus=job.cpus,
         memory_bytes=memory_bytes,
-        pids=min(PIDS, host_pids // 2) if host_pids else PIDS,
+        pids=pids_limit(host_pids),
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
         labels={
@@ -202,7 +167,7 @@ def plan_container(
     )
     companion = plan_companion(plan, injection, record) if image.python is None else None
     choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
-    return ContainerParts(plan, target_env, companion, choices, (*env_warnings, *_warnings(job, environ)))
+    return ContainerParts(plan, env.target, companion, choices, (*env.warnings, *_warnings(job, environ)))
 
 
 def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: Path) -> ContainerPlan:
@@ -223,10 +188,10 @@ def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: P
         security_opts=container.security_opts,
         groups=container.groups,
         workdir=CONTAINER_RUN,
-        env={"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **injection.env, **_library_path(injection, {}, {})},
+        env={"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **injection.env, **library_path(injection, {}, {})},
         mounts=(*(mount for mount in container.mounts if mount.target in injected), evidence),
         tmpfs=(TMP,),
-        pids=PIDS,
+        pids=container.pids,
         devices=injection.devices,
         gpus_flag=injection.gpus_flag,
         runtime=injection.runtime,
@@ -270,56 +235,6 @@ def _agent_mounts(
     return mounts
 
 
-def _env(
-    job: Job, image: ImagePlan, injection: InjectionPlan, user_name: str, environ: Mapping[str, str]
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Variables on top of the image's: ours, then env files, then ``--env``. Never a secret.
-
-    PYTHONUNBUFFERED: without it the last lines before a crash are lost in a buffer.
-    """
-    from_user: dict[str, str] = {}
-    for path in job.env_files:
-        from_user.update(read_env_file(path, environ))
-    from_user.update(job.env)
-    ours = {**home_env(user_name), **OURS, **proxy_env(environ), **injection.env}
-    if job.cpus is not None:
-        # torch and OpenBLAS count the host's cores, not the quota's: more threads than it grants stall each other.
-        ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(job.cpus)))
-    secret = [name for name in job.secrets if name in from_user]
-    env = {name: value for name, value in {**ours, **from_user}.items() if name not in job.secrets}
-    env.update(_library_path(injection, from_user, image.env))
-    warnings = tuple(f"{name} is a secret: its value from --env is not used" for name in secret)
-    hijacked = sorted(from_user.keys() & injection.env.keys())
-    if hijacked:
-        warnings += (f"{', '.join(hijacked)}: set by you, so the GPUs that CUDA shows may not be those of the plan",)
-    return env, warnings
-
-
-def _library_path(
-    injection: InjectionPlan, from_user: Mapping[str, str], from_image: Mapping[str, str]
-) -> dict[str, str]:
-    """LD_LIBRARY_PATH with the driver's folder last, where the linker's cache that it stands for would come.
-
-    Last, so that an image's CUDA forward-compatibility libraries win over the host's driver, as their author meant.
-    """
-    if not injection.driver_library_folders:
-        return {}
-    path = from_user.get("LD_LIBRARY_PATH", from_image.get("LD_LIBRARY_PATH", ""))
-    folders = [folder for folder in path.split(":") if folder and folder not in injection.driver_library_folders]
-    return {"LD_LIBRARY_PATH": ":".join([*folders, *injection.driver_library_folders])}
-
-
-def _unsteered(name: str, value: str, filled: Sequence[Mount]) -> str:
-    """What PID 1 gets in place of an image's variable: of a path to libraries, folders that no mount fills; else "".
-
-    An empty entry, as ``ENV LD_LIBRARY_PATH=/opt:$LD_LIBRARY_PATH`` leaves one, is the working directory (ld.so(8)).
-    """
-    if name != "LD_LIBRARY_PATH":
-        return OURS.get(name, "")
-    folders = [folder for folder in value.split(":") if folder.startswith("/")]
-    return ":".join(folder for folder in folders if not any(inside(folder, mount.target) for mount in filled))
-
-
 def _refuse_planted_python(python: str, mounts: Sequence[Mount]) -> None:
     """The agent is PID 1, whose word the receipt is made on: its Python comes from the image."""
     if any(inside(python, folder) for folder in (*(mount.target for mount in mounts), TMP.target)):
@@ -328,29 +243,6 @@ def _refuse_planted_python(python: str, mounts: Sequence[Mount]) -> None:
             cause="The agent's word is the evidence of the run; its interpreter has to be part of the image",
             run="seatrial run … without [image] python, or with one that the image holds",
         )
-
-
-def _shm(job: Job, gpu_count: int) -> tuple[int, Choice]:
-    if job.shm_bytes is not None:
-        size, reason = job.shm_bytes, "--shm-size"
-    else:
-        size = SHM_BYTES_PER_GPU * max(1, gpu_count)
-        reason = "2 GiB × max(1, GPUs): DataLoader workers pass batches through it; engines default to 64 MB"
-        # /dev/shm counts as memory. At half the limit, as the kernel sizes a tmpfs of its own, a script that fills
-        # it meets "no space", which names the cause, and not the OOM killer, which does not.
-        if job.memory_bytes is not None and size > job.memory_bytes // 2:
-            size, reason = job.memory_bytes // 2, "half of --memory, which it counts towards"
-    return size, Choice(what="/dev/shm", value=format_bytes(size), reason=reason)
-
-
-def _memory(job: Job, engine: EngineFacts, host_memory_bytes: int | None) -> tuple[int | None, tuple[Choice, ...]]:
-    if job.memory_bytes is not None or not engine.memory_limits or host_memory_bytes is None or engine.desktop:
-        return job.memory_bytes, ()
-    size = host_memory_bytes - max(HOST_MEMORY_LEAST_BYTES, host_memory_bytes // HOST_MEMORY_SHARE)
-    if size < HOST_MEMORY_LEAST_BYTES:
-        return None, ()
-    reason = f"of this host's {format_bytes(host_memory_bytes)}; the rest keeps the host alive; --memory sets another"
-    return size, (Choice(what="memory", value=format_bytes(size), reason=reason),)
 
 
 def _network_alias(job: Job) -> str | None:
@@ -419,19 +311,6 @@ def _warnings(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
             f"{', '.join(local)}: a proxy on this host's loopback is out of the container's reach; --network host"
         )
     return tuple(warnings)
-
-
-def _refuse_unenforceable(job: Job, engine: EngineFacts) -> None:
-    asked = [("--cpus", job.cpus, engine.cpu_limits), ("--memory", job.memory_bytes, engine.memory_limits)]
-    for flag, value, enforced in asked:
-        if value is not None and not enforced:
-            raise EngineError(
-                f"{engine.name.capitalize()} cannot enforce {flag} here",
-                cause="it runs rootless and the user has no cgroup controllers of that kind (cgroup v2 delegation)",
-                run="sudo mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\\nDelegate=cpu cpuset io "
-                "memory pids\\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf && "
-                "sudo systemctl daemon-reload",
-            )
 
 
 def _refuse_gpu_devices(job: Job) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from seatrial.backends.container import AGENT_GRACE_S, SHM_BYTES_PER_GPU
+from seatrial.backends.container import AGENT_GRACE_S
+from seatrial.backends.container_limits import SHM_BYTES_PER_GPU
 from seatrial.backends.env_file import read_env_file
 from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, node_variable, rendezvous
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from seatrial.backends import container, injection
+from seatrial.backends import container, container_limits, injection
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.env_file import read_env_file
 from seatrial.errors import GpuContractError, UsageError
@@ -370,7 +370,7 @@ def _gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> i
         raise UsageError(
             "--gpu-memory limits nothing on a run without GPUs (--gpus none)", run="seatrial run … without --gpu-memory"
         )
-    if job.gpu_memory_bytes is not None and not container.gpu_memory_enforceable(script.framework):
+    if job.gpu_memory_bytes is not None and not container_limits.gpu_memory_enforceable(script.framework):
         raise UsageError(
             f"--gpu-memory cannot be enforced on this target: {script.framework or 'its source'} offers no limit",
             cause="Only torch and TensorFlow can be held to one; CUDA itself has none",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from seatrial.backends.container import gpu_memory_enforceable
+from seatrial.backends.container_limits import gpu_memory_enforceable
 from seatrial.backends.home import HostFiles, host_files
 from seatrial.errors import DiskError, EngineError, UntrustedPathError, UsageError
 from seatrial.job.model import DataMount

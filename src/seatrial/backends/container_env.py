@@ -1,0 +1,115 @@
+"""Variables of a container: what its first process has, and what only the target gets, from the agent."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from seatrial.backends.env_file import proxy_env, read_env_file
+from seatrial.backends.home import home_env
+from seatrial.backends.injection import InjectionPlan
+from seatrial.backends.user_mounts import inside
+from seatrial.job.model import Job
+from seatrial.job.plan import ImagePlan, Mount
+
+#: What steers the loader, the C library or Python in every process that has it: the target's business, and not that of
+#: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment
+#: Variables"; python(1).
+STEERING = re.compile(r"LD_|GLIBC_|GCONV_|MALLOC_|PYTHON|(LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|TZDIR)$")
+OURS = {"PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Variables on top of the image's.
+
+    Attributes:
+        container: of PID 1, and of all below it. target: what the agent adds for the target alone.
+    """
+
+    container: dict[str, str]
+    target: dict[str, str]
+    warnings: tuple[str, ...]
+
+
+def plan_env(
+    job: Job,
+    image: ImagePlan,
+    injection: InjectionPlan,
+    user_name: str,
+    environ: Mapping[str, str],
+    filled: Sequence[Mount],
+) -> Environment:
+    """Ours, then env files, then ``--env``. Never a secret. Without an agent all of it is the container's.
+
+    Args:
+        filled: mounts that the user or an earlier target may have put files into.
+    """
+    env, warnings = _wished(job, image, injection, user_name, environ)
+    if image.python is None:
+        return Environment(env, {}, warnings)
+    container, target = without_steering(env)
+    container.update(library_path(injection, {}, image.env))
+    for name, value in image.env.items():
+        if STEERING.match(name) and (safe := _unsteered(name, container.get(name, value), filled)) != value:
+            container[name] = safe
+            target.setdefault(name, value)
+    return Environment(container, target, warnings)
+
+
+def without_steering(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """(what the agent may have, what steers the loader, the C library or Python and is the target's alone)."""
+    steering = {name: value for name, value in env.items() if STEERING.match(name) and value != OURS.get(name)}
+    return {name: value for name, value in env.items() if name not in steering}, steering
+
+
+def _wished(
+    job: Job, image: ImagePlan, injection: InjectionPlan, user_name: str, environ: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Variables on top of the image's: ours, then env files, then ``--env``. Never a secret.
+
+    PYTHONUNBUFFERED: without it the last lines before a crash are lost in a buffer.
+    """
+    from_user: dict[str, str] = {}
+    for path in job.env_files:
+        from_user.update(read_env_file(path, environ))
+    from_user.update(job.env)
+    ours = {**home_env(user_name), **OURS, **proxy_env(environ), **injection.env}
+    if job.cpus is not None:
+        # torch and OpenBLAS count the host's cores, not the quota's: more threads than it grants stall each other.
+        ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(job.cpus)))
+    secret = [name for name in job.secrets if name in from_user]
+    env = {name: value for name, value in {**ours, **from_user}.items() if name not in job.secrets}
+    env.update(library_path(injection, from_user, image.env))
+    warnings = tuple(f"{name} is a secret: its value from --env is not used" for name in secret)
+    hijacked = sorted(from_user.keys() & injection.env.keys())
+    if hijacked:
+        warnings += (f"{', '.join(hijacked)}: set by you, so the GPUs that CUDA shows may not be those of the plan",)
+    return env, warnings
+
+
+def library_path(
+    injection: InjectionPlan, from_user: Mapping[str, str], from_image: Mapping[str, str]
+) -> dict[str, str]:
+    """LD_LIBRARY_PATH with the driver's folder last, where the linker's cache that it stands for would come.
+
+    Last, so that an image's CUDA forward-compatibility libraries win over the host's driver, as their author meant.
+    """
+    if not injection.driver_library_folders:
+        return {}
+    path = from_user.get("LD_LIBRARY_PATH", from_image.get("LD_LIBRARY_PATH", ""))
+    folders = [folder for folder in path.split(":") if folder and folder not in injection.driver_library_folders]
+    return {"LD_LIBRARY_PATH": ":".join([*folders, *injection.driver_library_folders])}
+
+
+def _unsteered(name: str, value: str, filled: Sequence[Mount]) -> str:
+    """What PID 1 gets in place of an image's variable: of a path to libraries, folders that no mount fills; else "".
+
+    An empty entry, as ``ENV LD_LIBRARY_PATH=/opt:$LD_LIBRARY_PATH`` leaves one, is the working directory (ld.so(8)).
+    """
+    if name != "LD_LIBRARY_PATH":
+        return OURS.get(name, "")
+    folders = [folder for folder in value.split(":") if folder.startswith("/")]
+    return ":".join(folder for folder in folders if not any(inside(folder, mount.target) for mount in filled))

@@ -1,0 +1,72 @@
+"""Limits of a container: memory, shared memory, processes; what an engine or a framework can be held to."""
+
+from __future__ import annotations
+
+from seatrial.backends.base import EngineFacts
+from seatrial.errors import EngineError
+from seatrial.job.model import Job
+from seatrial.job.plan import Choice
+from seatrial.job.units import format_bytes
+
+#: DataLoader workers hand batches over through /dev/shm; a batch of 256 ImageNet images is 154 MB in float32, and
+#: each worker holds two. Docker's default of 64 MB ends in "Bus error". PyTorch's README asks for more by --ipc=host.
+SHM_BYTES_PER_GPU = 2 * 2**30
+
+#: Processes and threads of a container, at most, and no more than half of what its host can have: a fork bomb ends
+#: there and not in the host. 64 data loaders of 64 threads each have room.
+PIDS = 32768
+
+#: What a container leaves of the host's memory to the host, unless --memory says otherwise: a twentieth, and this much
+#: at least. A script that takes all then ends itself and not the machine's sshd.
+HOST_MEMORY_SHARE = 20
+HOST_MEMORY_LEAST_BYTES = 512 * 2**20
+
+#: Frameworks that can be told to stay below a limit without a change to the script:
+#: torch.cuda.set_per_process_memory_fraction and tf.config.set_logical_device_configuration.
+LIMITED_FRAMEWORKS = frozenset({"torch", "tensorflow"})
+
+
+def gpu_memory_enforceable(framework: str | None) -> bool:
+    """Whether ``--gpu-memory`` can be kept: CUDA itself has no limit that a process cannot pass."""
+    return framework in LIMITED_FRAMEWORKS
+
+
+def shm_limit(job: Job, gpu_count: int) -> tuple[int, Choice]:
+    if job.shm_bytes is not None:
+        size, reason = job.shm_bytes, "--shm-size"
+    else:
+        size = SHM_BYTES_PER_GPU * max(1, gpu_count)
+        reason = "2 GiB × max(1, GPUs): DataLoader workers pass batches through it; engines default to 64 MB"
+        # /dev/shm counts as memory. At half the limit, as the kernel sizes a tmpfs of its own, a script that fills
+        # it meets "no space", which names the cause, and not the OOM killer, which does not.
+        if job.memory_bytes is not None and size > job.memory_bytes // 2:
+            size, reason = job.memory_bytes // 2, "half of --memory, which it counts towards"
+    return size, Choice(what="/dev/shm", value=format_bytes(size), reason=reason)
+
+
+def memory_limit(job: Job, engine: EngineFacts, host_memory_bytes: int | None) -> tuple[int | None, tuple[Choice, ...]]:
+    if job.memory_bytes is not None or not engine.memory_limits or host_memory_bytes is None or engine.desktop:
+        return job.memory_bytes, ()
+    size = host_memory_bytes - max(HOST_MEMORY_LEAST_BYTES, host_memory_bytes // HOST_MEMORY_SHARE)
+    if size < HOST_MEMORY_LEAST_BYTES:
+        return None, ()
+    reason = f"of this host's {format_bytes(host_memory_bytes)}; the rest keeps the host alive; --memory sets another"
+    return size, (Choice(what="memory", value=format_bytes(size), reason=reason),)
+
+
+def pids_limit(host_pids: int | None) -> int:
+    """Processes and threads. ``host_pids``: how many this host can have, where it tells."""
+    return min(PIDS, host_pids // 2) if host_pids else PIDS
+
+
+def refuse_unenforceable(job: Job, engine: EngineFacts) -> None:
+    asked = [("--cpus", job.cpus, engine.cpu_limits), ("--memory", job.memory_bytes, engine.memory_limits)]
+    for flag, value, enforced in asked:
+        if value is not None and not enforced:
+            raise EngineError(
+                f"{engine.name.capitalize()} cannot enforce {flag} here",
+                cause="it runs rootless and the user has no cgroup controllers of that kind (cgroup v2 delegation)",
+                run="sudo mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\\nDelegate=cpu cpuset io "
+                "memory pids\\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf && "
+                "sudo systemctl daemon-reload",
+            )
