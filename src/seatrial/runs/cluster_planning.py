@@ -85,6 +85,7 @@ def make_cluster_plan(
         resume=CONTAINER_RESUME if job.resume else None,
     )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
+    pod_env, target_env = without_steering(_env(job, places, environ))
     cluster = ClusterPlan(
         name=f"seatrial-{run_id}",
         kind=kind,
@@ -102,7 +103,7 @@ def make_cluster_plan(
         image=image.tag,
         command=(image.python or "python3", *AGENT_PYTHON_FLAGS, f"{POD_CONFIG}/agent.pyz", f"{POD_CONFIG}/plan.json"),
         workdir=places.project,
-        env=_env(job, places, environ),
+        env=pod_env,
         secrets=job.secrets,
         recipes=job.target.kind == "recipe" and not image.build,
         code=code,
@@ -139,6 +140,7 @@ def make_cluster_plan(
             **places.env(),
             "SEATRIAL_RUN_ID": run_id,
             GO_ON_VARIABLE: "1",
+            **target_env,
             **_recipes_path(cluster),
             **_elastic(cluster),
         },

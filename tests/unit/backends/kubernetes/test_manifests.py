@@ -161,3 +161,11 @@ def test_what_a_trainjob_cannot_say(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, KUBEFLOW, gpus="1", kubernetes={"kind": "trainjob", **CLASSES})
     with pytest.raises(UsageError, match="priority_class"):
         render(plan, BINARIES)
+
+
+def test_what_steers_the_loader_is_the_targets_and_not_pid_1s(tmp_path):
+    plan = a_cluster_plan(tmp_path, env={"LD_PRELOAD": "/workspace/evil.so", "PYTHONPATH": "lib", "LEVEL": "3"})
+    assert plan.cluster is not None
+    assert "LD_PRELOAD" not in plan.cluster.env and "PYTHONPATH" not in plan.cluster.env
+    assert plan.agent.env["LD_PRELOAD"] == "/workspace/evil.so" and plan.agent.env["PYTHONPATH"] == "lib"
+    assert plan.cluster.env["LEVEL"] == "3"
