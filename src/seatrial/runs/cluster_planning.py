@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from seatrial.backends.container import AGENT_GRACE_S
+from seatrial.backends.container_env import without_steering
 from seatrial.backends.container_limits import SHM_BYTES_PER_GPU
 from seatrial.backends.env_file import read_env_file
 from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, node_variable, rendezvous
