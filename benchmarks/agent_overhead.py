@@ -1,10 +1,11 @@
 """What the agent costs: CPU and memory of the built archive beside a target that sleeps, at 1 Hz.
 
-    python benchmarks/agent_overhead.py [seconds] [--python PYTHON] [--archive AGENT.pyz] [--report-hz N]
+    python benchmarks/agent_overhead.py [seconds] [--python PYTHON] [--archive AGENT.pyz] [--report-hz N] [--context]
 
 CPU is user + system time of the agent process between two looks, so the start is told apart from the steady state.
-With a GPU in the machine it is sampled too. The agent writes frames to a pipe, as in a container; an ``--archive`` of
-another version, for comparison, writes whatever it did. Prints one JSON object.
+With a GPU in the machine it is sampled too. Until the target is seen to use it, the agent looks more often than it
+samples: a target with ``--context`` holds a CUDA context, as a training does. The agent writes frames to a pipe, as in
+a container; an ``--archive`` of another version, for comparison, writes whatever it did. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ from seatrial.system import agent_archive
 
 SETTLE_S = 2.0
 
-#: The target: sleeps, and reports a step now and then.
+#: The target: sleeps, and reports a step now and then; with a third argument it holds a context on the first GPU.
 TARGET = """
-import os, sys, time
+import ctypes, os, sys, time
 hz, end = float(sys.argv[1]), time.time() + float(sys.argv[2])
+if len(sys.argv) > 3:
+    cuda, context, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_int()
+    assert cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
+    assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
 with open(os.environ["SEATRIAL_EVENTS"], "a") as events:
     while time.time() < end:
         if hz:
@@ -35,15 +40,16 @@ with open(os.environ["SEATRIAL_EVENTS"], "a") as events:
 """
 
 
-def measure(python: str, seconds: float, archive: Path | None, report_hz: float) -> dict[str, object]:
+def measure(python: str, seconds: float, archive: Path | None, report_hz: float, context: bool) -> dict[str, object]:
     """Start the agent on its target and look at it twice."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "target.py").write_text(TARGET)
         gpus = [gpu for gpu in nvml.inventory().gpus if not gpu.mig_enabled]
+        held = ["context"] if context else []
         plan = {
             "run_id": f"benchmark-{time.monotonic_ns()}",
-            "argv": [sys.executable, "-I", "-S", "target.py", str(report_hz), str(seconds + SETTLE_S + 30)],
+            "argv": [sys.executable, "-I", "-S", "target.py", str(report_hz), str(seconds + SETTLE_S + 30), *held],
             "workdir": name,
             "run_dir": name,
             "gpu_mode": "required" if gpus else "none",
@@ -69,6 +75,7 @@ def measure(python: str, seconds: float, archive: Path | None, report_hz: float)
         "python": python,
         "gpus": len(gpus),
         "report_hz": report_hz,
+        "context": context,
         "processes_visible": len(proc.everyone()),
         "start_cpu_s": round(before.cpu_seconds, 3),
         "steady_cpu_pct_of_a_core": round((after.cpu_seconds - before.cpu_seconds) / seconds * 100, 3),
@@ -105,8 +112,9 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--archive", type=Path)
     parser.add_argument("--report-hz", type=float, default=0.0)
+    parser.add_argument("--context", action="store_true", help="the target holds a CUDA context")
     given = parser.parse_args()
-    print(json.dumps(measure(given.python, given.seconds, given.archive, given.report_hz)))
+    print(json.dumps(measure(given.python, given.seconds, given.archive, given.report_hz, given.context)))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ all before it (EvidenceLog). Types and their further keys:
     agent.finished    exit_code of the agent, energy_j {uuid: joules since agent.started}, contexts [uuid] as told
     host.launched     backend, host (its name), handle, image, image_digest, image_bytes
     host.pod          name, node, host, image: a pod of a cluster runs; image is the digest that its node runs
-    host.state        status, exit_code, oom_killed: what the engine said at the end
+    host.state        status, exit_code, oom_killed and, where it told them, error and seconds: what the engine
+                      said at the end
     host.witness      gpus {uuid: {looks, ours, others}}: how often the host's own NVML was asked for the processes
                       on a GPU, how often it listed one of this run's container, and one that is not
 

@@ -13,11 +13,12 @@ import pytest
 from attacks_harness import Arena, evidence, intact, receipt, record
 from cli_project import Project
 
+pytestmark = pytest.mark.slow  # minutes on two cores: containers that print, fork and linger
+
 #: In front of every script.
 PRELUDE = """
 import ctypes, os, resource, signal, sys, time
 
-pytestmark = pytest.mark.slow  # minutes on two cores: containers that print, fork and linger
 FORGED = b'{"t":1,"type":"target.exited","source":"agent","exit_code":0,"signal":null,"cause":"exited","_seq":%d}'
 def ignore(*numbers):
     for number in numbers:
@@ -228,7 +229,6 @@ def test_what_outlives_the_script_writes_nothing_later(ended: dict[str, Ended]) 
     assert not (project.folder / "late").exists()
 
 
-@pytest.mark.slow
 def test_a_fork_bomb_ends_in_its_container(arena: Arena) -> None:
     """It may take half of the host's processes, and the host goes on."""
     project = arena.project("bomb")

@@ -1,6 +1,6 @@
-"""Attacks by a script, from inside its container: on the agent, its evidence, the engine and the host.
+"""Attacks by a script, from inside its container: on the agent, its evidence, the engine, the cluster and the host.
 
-One container for each engine tries all of ATTACKS; each is a test of its own.
+One container for each engine, and one pod, tries all of ATTACKS; each is a test of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 
 from attacks_harness import READY, Canaries, finding_ids, intact, receipt, record
 from cli_project import Project
+from seatrial.job.cluster import POD_CONFIG
 
 #: Name → Python that carries it out. It must raise, unless the name is in HARMLESS.
 ATTACKS = {
@@ -30,9 +31,14 @@ ATTACKS = {
     "write by process_vm_writev": "libc('process_vm_writev', 1, iovec(), 1, iovec(), 1, 0)",
     "read by process_vm_readv": "libc('process_vm_readv', 1, iovec(), 1, iovec(), 1, 0)",
     "take the agent's descriptor (pidfd_getfd)": "libc('syscall', 438, libc('syscall', 434, 1, 0), 1, 0)",
-    "replace the agent's archive": "open('/seatrial/agent.pyz', 'ab')",
-    "replace the agent's archive by renaming": "os.rename('/seatrial/agent.pyz', '/seatrial/x')",
-    "change the plan": "open('/seatrial/plan.json', 'r+b')",
+    "replace the agent's archive": "open('{config}/agent.pyz', 'ab')",
+    "replace the agent's archive by renaming": "os.rename('{config}/agent.pyz', '{config}/x')",
+    "change the plan": "open('{config}/plan.json', 'r+b')",
+    "swap the folder of a pod's files": "os.rename('{config}/..data', '{config}/..x')",
+    "read a pod's token": "open('/var/run/secrets/kubernetes.io/serviceaccount/token').read()",
+    "ask the cluster for its secrets": "api('/api/v1/secrets')",
+    "ask the cluster for its own run": "api('/apis/batch/v1/namespaces/default/jobs')",
+    "ask the node for its pods": "api('/pods', os.environ['KUBERNETES_SERVICE_HOST'], 10250)",
     "put a file where the host's runs are": "open('/workspace/.seatrial/runs/x', 'w')",
     "write into the mask": "open('/workspace/.seatrial/x', 'w')",
     "move the mask away": "os.rename('/workspace/.seatrial', '/workspace/y')",
@@ -71,7 +77,7 @@ ATTACKS = {
 HARMLESS = list(ATTACKS)[list(ATTACKS).index("kill the agent") :]
 
 SCRIPT = """
-import ctypes, json, os, signal, socket, sys, time
+import ctypes, json, os, signal, socket, ssl, sys, time, urllib.request
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # the agent passes it on
 FORGED = json.dumps({{"t": time.time(), "type": "gpu.context", "source": "agent", "uuid": "GPU-forged", "pid": 1}})
 C = ctypes.CDLL(None, use_errno=True)
@@ -86,6 +92,10 @@ def iovec():
 def report(line):
     with open(os.environ["SEATRIAL_EVENTS"], "a") as events:
         print(line, file=events)
+def api(path, host=None, port=443):
+    host = host or os.environ["KUBERNETES_SERVICE_HOST"]
+    blind = ssl._create_unverified_context()
+    return urllib.request.urlopen(f"https://{{host}}:{{port}}{{path}}", timeout=3, context=blind).read()
 def daemon():
     if os.fork() == 0:
         os.setsid()
@@ -100,7 +110,7 @@ for name, code in json.loads({attacks!r}).items():
     except BaseException as error:
         results[name] = type(error).__name__ + ": " + str(error)
 time.sleep(1.5)
-open("/workspace/results.json", "w").write(json.dumps(results))
+print("\nRESULTS " + json.dumps(results))
 print("still here")
 sys.exit(7)
 """
@@ -111,27 +121,35 @@ sys.exit(7)
     params=[
         pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.xdist_group("attacks-docker")]),
         pytest.param("podman", marks=[pytest.mark.podman, pytest.mark.xdist_group("attacks-podman")]),
+        pytest.param("k8s", marks=[pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]),
     ],
 )
 def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, dict]]:
     """The project after the run, and name → what came of each attack."""
-    engine = request.getfixturevalue(f"{request.param}_backend").call
-    environ = dict(request.getfixturevalue("environ"))
-    environ[f"SEATRIAL_{request.param.upper()}"] = shlex.join(engine)
+    environ, engine = dict(request.getfixturevalue("environ")), ()
+    if request.param == "k8s":
+        environ["KUBECONFIG"] = str(request.getfixturevalue("kubeconfig"))
+    else:
+        engine = request.getfixturevalue(f"{request.param}_backend").call
+        environ[f"SEATRIAL_{request.param.upper()}"] = shlex.join(engine)
     folder = tmp_path_factory.mktemp("attacks")
     canaries = Canaries.plant(folder)
     before = canaries.digest()
     project = Project(folder / "project", request.param, environ, engine)
     project.write("seatrial.toml", READY)
-    words = {"victim": str(canaries.home), "state": environ["SEATRIAL_STATE"]}
-    attacks = {
-        name: code.replace("{victim}", words["victim"]).replace("{state}", words["state"])
-        for name, code in ATTACKS.items()
+    words = {
+        "{victim}": str(canaries.home),
+        "{state}": environ["SEATRIAL_STATE"],
+        "{config}": POD_CONFIG if request.param == "k8s" else "/seatrial",
     }
-    project.write("train.py", SCRIPT.format(attacks=json.dumps(attacks)))
+    attacks = json.dumps(ATTACKS)
+    for word, meant in words.items():
+        attacks = attacks.replace(word, meant)
+    project.write("train.py", SCRIPT.format(attacks=attacks))
     project.run("train.py", "--gpus", "none", exit_code=1)
     assert canaries.digest() == before
-    yield project, json.loads((project.folder / "results.json").read_text())
+    [results] = [line for line in project.output().splitlines() if line.startswith("RESULTS ")]
+    yield project, json.loads(results[len("RESULTS ") :])
     project.clean()
 
 

@@ -51,13 +51,15 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
     plan = run.plan()
     if handle is not None and state is not None and plan.companion is not None:
         without_agent.record_end(run, table.backend(handle.backend, environ), handle, state)
-    if handle is not None and not _state_is_told(run):
+    if (told := _told_state(run)) is not None:
+        state = told  # what the engine said then; by now it may have been told to forget the container
+    elif handle is not None:
         with table.backend(handle.backend, environ).collect(handle, run.folder, lambda line: None):
             pass  # what is left of it comes before it is judged
-    if state is not None and not _state_is_told(run):
-        log = EvidenceLog(str(run.events_path), "host")
-        log.write("host.state", status=state.status, exit_code=state.exit_code, oom_killed=state.oom_killed)
-        log.close()
+        if state is not None:
+            log = EvidenceLog(str(run.events_path), "host")
+            log.write("host.state", **_keys(state))
+            log.close()
     evidence, _, skipped = events.read(str(run.events_path))
     plan = with_found_gpus(plan, evidence)
     image = table.backend(plan.backend, environ).image(plan.image.tag) if plan.image and handle else None
@@ -73,6 +75,8 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
     )
     try:
         write_receipt(run.folder, receipt)
+        _give_back(run, handle, environ)
+        # Last: a run with a summary has ended, and nobody looks for its container, secrets or GPUs any more.
         write_atomically(run.folder / "summary.json", json.dumps(_summary(run, receipt)).encode(), mode=0o600)
     except DiskError as error:
         how = receipt.exit_cause.words
@@ -82,17 +86,30 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
             run=f"df -h {run.folder}; seatrial runs show {run.id}",
         ) from error
     run.show_receipt()
+    return receipt
+
+
+def _give_back(run: Run, handle: Handle | None, environ: Mapping[str, str]) -> None:
     leases(environ).release(run.id)
     handover.remove_secrets(run.id, environ)
     if handle is not None:
         table.backend(handle.backend, environ).remove(handle)
-    return receipt
 
 
-def _state_is_told(run: Run) -> bool:
-    """It was collected whole, by a process that could not write the receipt."""
+def _keys(state: State) -> dict[str, Any]:
+    keys = {"status": state.status, "exit_code": state.exit_code, "oom_killed": state.oom_killed}
+    more = {"error": state.error, "seconds": state.seconds}
+    return keys | {key: value for key, value in more.items() if value is not None}
+
+
+def _told_state(run: Run) -> State | None:
+    """The run's last state, if it was collected whole by a process that came no further than that."""
     written, _, _ = events.read(str(run.events_path))
-    return any(events.of_type(written, "host.state"))
+    told = next((event for event in events.of_type(written, "host.state") if event["source"] == "host"), None)
+    if told is None or "status" not in told:
+        return None
+    keys = ("exit_code", "oom_killed", "error", "seconds")
+    return State(told["status"], **{key: told[key] for key in keys if key in told})
 
 
 def _summary(run: Run, receipt: Receipt) -> dict[str, Any]:

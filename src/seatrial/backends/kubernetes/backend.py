@@ -162,7 +162,7 @@ class Kubernetes:
     def remove(self, handle: Handle) -> None:
         plan = _cluster_plan(_read_plan(_run_dir(handle)))
         cluster, _ = self._of(handle)
-        for path in _workload_paths(plan):
+        for path in self._own(cluster, plan):
             cluster.delete(path)
 
     # --------------------------------------------------------------- the parts
@@ -175,8 +175,18 @@ class Kubernetes:
         return cluster, handle.namespace or cluster.namespace
 
     def _workloads(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
-        found = (cluster.find(path) for path in _workload_paths(plan))
-        return [one for one in found if one is not None and "deletionTimestamp" not in one["metadata"]]
+        """Those that are not being deleted."""
+        return [one for one in self._own(cluster, plan).values() if "deletionTimestamp" not in one["metadata"]]
+
+    def _own(self, cluster: Cluster, plan: ClusterPlan) -> dict[str, dict[str, Any]]:
+        """Path → workload that carries this run's label: one of the same name may be another's."""
+        found = {path: cluster.find(path) for path in _workload_paths(plan)}
+        label = plan.labels[RUN_LABEL]
+        return {
+            path: one
+            for path, one in found.items()
+            if one is not None and one["metadata"].get("labels", {}).get(RUN_LABEL) == label
+        }
 
     def _pods(self, cluster: Cluster, namespace: str, plan: ClusterPlan) -> list[Pod]:
         listing = cluster.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector(plan.labels[RUN_LABEL]))
@@ -189,7 +199,7 @@ class Kubernetes:
         cluster, namespace = self._of(handle)
         with self.collect(handle, run_dir, lambda line: None):
             pods = self._pods(cluster, namespace, plan)
-            for path in _workload_paths(plan):
+            for path in self._own(cluster, plan):
                 cluster.delete(path, propagation="Orphan")
             for pod in pods:  # one that never ran has nothing to save
                 path = f"/api/v1/namespaces/{namespace}/pods/{pod.name}"

@@ -1,0 +1,291 @@
+"""The crash table: kill -9 of agent, target or command line at a moment of the run's life; a full disk; many starts.
+
+After each: no container is left, the receipt is there and true, nothing that was printed is lost or twice, and a
+resumed run ends with the same bits as one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from cli_project import Project
+
+IMAGE = "python:3.11-slim-bookworm"
+STEPS = 20  # in SCRIPT
+
+#: "Weights" that depend on every step before; a checkpoint every 4 steps, written in two halves and renamed.
+SCRIPT = """
+import hashlib, json, os, pathlib, signal, time
+here = pathlib.Path(os.environ["SEATRIAL_RUN_DIR"], "checkpoints")
+here.mkdir(exist_ok=True)
+trap = pathlib.Path("die")
+moment = trap.read_text() if trap.exists() else ""
+def die(at):
+    if moment == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+kept = sorted(pathlib.Path(os.environ.get("SEATRIAL_RESUME_DIR", "/nowhere")).glob("*.json"))
+state = json.loads(kept[-1].read_text()) if kept else {"step": 0, "weights": "seed"}
+die("before the first step")
+while state["step"] < 20:
+    step = state["step"] + 1
+    state = {"step": step, "weights": hashlib.sha256(f"{state['weights']} {step}".encode()).hexdigest()}
+    time.sleep(0.1)
+    print("step", step, state["weights"], flush=True)
+    if step % 4 == 0:
+        text, part = json.dumps(state), here / "part"
+        with part.open("w") as file:
+            file.write(text[:20])
+            file.flush()
+            if step == 8:
+                die("half way into a checkpoint")
+                if moment == "linger":
+                    print("half", flush=True)
+                    time.sleep(2)
+            file.write(text[20:])
+        part.rename(here / f"{step:03}.json")
+die("after the last step")
+print("weights", state["weights"], flush=True)
+"""
+
+#: An engine that is the real one, and kills whoever called it: once, at one of its verbs.
+TRAP = """
+import os, pathlib, signal, subprocess, sys
+flag, verb, when, *engine = sys.argv[1:]
+words = f" {' '.join(engine[1:])} "
+armed = f" {verb} " in words and not pathlib.Path(flag).exists()
+if armed:
+    pathlib.Path(flag).touch()
+if armed and when == "before":
+    os.kill(os.getppid(), signal.SIGKILL)
+    sys.exit(1)
+ended = subprocess.run(engine)
+if armed:
+    os.kill(os.getppid(), signal.SIGKILL)
+sys.exit(ended.returncode)
+"""
+
+
+class Death(NamedTuple):
+    """Who is killed and when, and what seatrial may say of the run afterwards.
+
+    Attributes:
+        who: ``target``, ``agent`` or ``cli``.
+        at: for the target, the moment in SCRIPT; for the agent and the command line, output to wait for, or the
+            engine's verb and whether before or after it.
+        causes: exit causes that are true.
+    """
+
+    who: str
+    at: str
+    causes: frozenset[str]
+
+
+FINISHED = frozenset({"finished"})
+KILLED = frozenset({"signal"})
+LOST = frozenset({"agent-lost"})
+NEVER = frozenset({"engine-error"})
+
+DEATHS = {
+    "target before its first step": Death("target", "before the first step", KILLED),
+    "target half way into a checkpoint": Death("target", "half way into a checkpoint", KILLED),
+    "target after its last step": Death("target", "after the last step", KILLED),
+    "agent before the target's first step": Death("agent", "", LOST | NEVER),
+    "agent while the target trains": Death("agent", "step 6", LOST),
+    "agent half way into a checkpoint": Death("agent", "half", LOST),
+    "agent at the last step": Death("agent", f"step {STEPS}", LOST | FINISHED),
+    "command line before the engine's run": Death("cli", "--detach before", NEVER),
+    "command line between the engine's run and the record": Death("cli", "--detach after", FINISHED),
+    "command line as it begins to follow": Death("cli", "logs before", FINISHED),
+    "command line while the target trains": Death("cli", "step 6", FINISHED),
+    "command line at the last step": Death("cli", f"step {STEPS}", FINISHED),
+    "command line before it removes the container": Death("cli", "rm before", FINISHED),
+    "command line after it has removed the container": Death("cli", "rm after", FINISHED),
+}
+
+#: Two for the core tier; the whole table takes minutes.
+QUICK = ("agent half way into a checkpoint", "command line between the engine's run and the record")
+
+
+def weights(steps: int = STEPS) -> list[str]:
+    """What SCRIPT computes, step by step."""
+    made = ["seed"]
+    for step in range(1, steps + 1):
+        made.append(hashlib.sha256(f"{made[-1]} {step}".encode()).hexdigest())
+    return made
+
+
+@pytest.fixture
+def trainer(container_project: Project) -> Iterator[Project]:
+    container_project.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\n')
+    container_project.write("train.py", SCRIPT)
+    yield container_project
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in DEATHS]
+)
+def test_a_kill_loses_nothing(trainer: Project, tmp_path: Path, name: str) -> None:
+    death = DEATHS[name]
+    {"target": kill_target, "agent": kill_agent, "cli": kill_cli}[death.who](trainer, tmp_path, death.at)
+    (trainer.folder / "die").unlink(missing_ok=True)
+    killed = trainer.last.name
+    told = ended(trainer, killed)
+    assert told["exit_cause"]["id"] in death.causes, told["exit_cause"]
+    assert (told["exit_code"] == 0) == (told["exit_cause"]["id"] == "finished")
+    steps_are_whole(trainer, finished=told["exit_code"] == 0)
+    resumed(trainer, killed)
+
+
+def kill_target(trainer: Project, tmp_path: Path, at: str) -> None:
+    trainer.write("die", at)
+    trainer.run("train.py", "--gpus", "none", exit_code=1)
+
+
+def kill_agent(trainer: Project, tmp_path: Path, at: str) -> None:
+    trainer.write("die", "linger")
+    running = trainer.start("train.py", "--gpus", "none")
+    trainer.wait_for(lambda: trainer.runs and (trainer.last / "handle.json").exists() and at in trainer.output())
+    subprocess.run([*trainer.engine, "kill", trainer.handle()], capture_output=True, check=at != f"step {STEPS}")
+    assert "Traceback" not in running.communicate(timeout=60)[1]
+
+
+def kill_cli(trainer: Project, tmp_path: Path, at: str) -> None:
+    if at.startswith("step"):
+        running = trainer.start("train.py", "--gpus", "none")
+        trainer.wait_for(lambda: trainer.runs and at in trainer.output())
+        running.kill()
+        running.communicate(timeout=60)
+        return
+    trap = tmp_path / "trap.py"
+    trap.write_text(TRAP)
+    variable = f"SEATRIAL_{trainer.backend.upper()}"
+    before = trainer.environ.get(variable)
+    spring = [sys.executable, str(trap), str(tmp_path / "sprung"), *at.split()]
+    trainer.environ[variable] = shlex.join([*spring, *trainer.engine])
+    running = trainer.start("train.py", "--gpus", "none")
+    running.communicate(timeout=60)
+    assert (tmp_path / "sprung").exists() and running.returncode == -signal.SIGKILL, (at, running.returncode)
+    trainer.environ.pop(variable) if before is None else trainer.environ.update({variable: before})
+
+
+def ended(trainer: Project, run_id: str) -> dict[str, Any]:
+    """The receipt, once the listing says that the run has ended; nothing is left of it but its folders."""
+    trainer.wait_for(lambda: status(trainer, run_id) not in ("running", "starting"))
+    trainer.cli("runs", "show", run_id, exit_code=None)
+    told = trainer.receipt()
+    assert trainer.containers() == [], "an orphan"
+    assert " intact: " in trainer.cli("runs", "verify", run_id).stdout
+    return told
+
+
+def status(trainer: Project, run_id: str) -> str:
+    [found] = [line for line in json.loads(trainer.cli("runs", "ls", "--json").stdout) if line["id"] == run_id]
+    return str(found["status"])
+
+
+def steps_are_whole(trainer: Project, *, finished: bool) -> None:
+    """Every line that was printed is there once, in order."""
+    lines = [line.split() for line in trainer.output().splitlines() if line.startswith("step ")]
+    assert [line[1:] for line in lines] == [[str(n), w] for n, w in enumerate(weights())][1:][: len(lines)]
+    assert len(lines) == STEPS or not finished
+
+
+def resumed(trainer: Project, run_id: str) -> None:
+    """A run that goes on from it ends with the same bits."""
+    trainer.run("--resume", run_id)
+    assert trainer.last.name != run_id
+    assert trainer.output().splitlines()[-1] == f"weights {weights()[-1]}"
+    assert trainer.containers() == []
+
+
+@pytest.fixture
+def small_state(tmp_path: Path) -> Iterator[Path]:
+    """A state folder on a disk of 8 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all the room there is; the file to remove for more."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096):
+                pass
+        except OSError:
+            pass
+    return filler
+
+
+@pytest.fixture
+def on_a_small_disk(trainer: Project, small_state: Path) -> Project:
+    trainer.environ["SEATRIAL_STATE"] = str(small_state)
+    trainer.state = small_state
+    return trainer
+
+
+@pytest.mark.slow
+def test_a_disk_full_at_the_start_is_one_sentence(on_a_small_disk: Project) -> None:
+    filler = fill(on_a_small_disk.state)
+    refused = on_a_small_disk.run("train.py", "--gpus", "none", exit_code=None)
+    assert refused.returncode != 0 and refused.stderr.startswith("error: "), refused.stderr
+    assert "No space left" in refused.stderr and "  run: df -h" in refused.stderr
+    assert on_a_small_disk.containers() == []
+    filler.unlink()
+    on_a_small_disk.run("train.py", "--gpus", "none")
+    steps_are_whole(on_a_small_disk, finished=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_disk_that_fills_while_it_trains_loses_nothing(on_a_small_disk: Project, detached: bool) -> None:
+    trainer = on_a_small_disk
+    running = trainer.start("train.py", "--gpus", "none", *(["--detach"] if detached else []))
+    trainer.wait_for(lambda: trainer.runs and "step 4 " in trainer.output())
+    filler = fill(trainer.state)
+    shown = running.communicate(timeout=60)[1]
+    if not detached:
+        assert "No space left" in shown and "Traceback" not in shown and "seatrial runs show" in shown, shown
+        assert running.returncode != 0
+    trainer.wait_for(lambda: trainer.containers() and not is_up(trainer))
+    filler.unlink()
+    assert ended(trainer, trainer.last.name)["exit_cause"]["id"] == "finished"
+    steps_are_whole(trainer, finished=True)
+    assert trainer.output().endswith(f"weights {weights()[-1]}\n")
+
+
+def is_up(trainer: Project) -> bool:
+    [container] = trainer.containers()
+    state = [*trainer.engine, "container", "inspect", "--format", "{{.State.Running}}", container]
+    return "true" in subprocess.run(state, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.slow
+def test_twenty_starts_at_once(trainer: Project) -> None:
+    started = [trainer.start("train.py", "--gpus", "none", "--detach") for _ in range(20)]
+    said = [process.communicate(timeout=300) for process in started]
+    assert [process.returncode for process in started] == [0] * 20, said
+    ids = {out.strip() for out, _ in said}
+    assert len(ids) == 20 == len(trainer.runs)
+    trainer.wait_for(lambda: all((run / "receipt.json").exists() for run in trainer.runs), timeout_s=300)
+    for run in trainer.runs:
+        receipt = json.loads((run / "receipt.json").read_bytes())
+        assert receipt["exit_cause"]["id"] == "finished"
+        assert (run / "stdout.log").read_text().endswith(f"weights {weights()[-1]}\n")
+        assert " intact: " in trainer.cli("runs", "verify", run.name).stdout
+    trainer.wait_for(lambda: trainer.containers() == [])
