@@ -73,7 +73,8 @@ time.sleep(3)
 import mmap, os, time
 os.makedirs("/tmp/dev", exist_ok=True)
 open("/tmp/dev/nvidia-uvm", "wb").write(b"x" * 4096)
-mapped = mmap.mmap(open("/tmp/dev/nvidia-uvm", "r+b").fileno(), 4096)
+file = open("/tmp/dev/nvidia-uvm", "r+b")
+mapped = mmap.mmap(file.fileno(), 4096)
 held = [os.open(path, os.O_RDWR) for path in ("/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia0")]
 time.sleep(4)
 """,

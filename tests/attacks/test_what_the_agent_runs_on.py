@@ -101,8 +101,11 @@ def test_a_variable_steers_the_script_and_not_the_agent(docker_arena: Arena, pro
     docker_arena.untouched()
 
 
-def test_an_interpreter_in_the_project_is_refused(project: Project) -> None:
-    project.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\npython = "/workspace/bin/python3"\n')
+@pytest.mark.parametrize("mounts", ["", '"./bin:/opt/bin:ro"'])
+def test_an_interpreter_in_the_project_is_refused(project: Project, mounts: str) -> None:
+    (project.folder / "bin").mkdir(exist_ok=True)
+    python = "/opt/bin/python3" if mounts else "/workspace/bin/python3"
+    project.write("seatrial.toml", f'mounts = [{mounts}]\n[image]\nready = "{IMAGE}"\npython = "{python}"\n')
     refused = project.run("train.py", "--gpus", "none", exit_code=2)
     assert "would come from a mount" in refused.stderr
 

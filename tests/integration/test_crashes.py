@@ -105,7 +105,7 @@ DEATHS = {
     "agent at the last step": Death("agent", f"step {STEPS}", LOST | FINISHED),
     "command line before the engine's run": Death("cli", "--detach before", NEVER),
     "command line between the engine's run and the record": Death("cli", "--detach after", FINISHED),
-    "command line as it begins to follow": Death("cli", "logs before", FINISHED),
+    "command line as it begins to follow": Death("cli", "", FINISHED),
     "command line while the target trains": Death("cli", "step 6", FINISHED),
     "command line at the last step": Death("cli", f"step {STEPS}", FINISHED),
     "command line before it removes the container": Death("cli", "rm before", FINISHED),
@@ -160,9 +160,9 @@ def kill_agent(trainer: Project, tmp_path: Path, at: str) -> None:
 
 
 def kill_cli(trainer: Project, tmp_path: Path, at: str) -> None:
-    if at.startswith("step"):
+    if at == "" or at.startswith("step"):
         running = trainer.start("train.py", "--gpus", "none")
-        trainer.wait_for(lambda: trainer.runs and at in trainer.output())
+        trainer.wait_for(lambda: trainer.runs and (trainer.last / "handle.json").exists() and at in trainer.output())
         running.kill()
         running.communicate(timeout=60)
         return
@@ -279,7 +279,7 @@ def is_up(trainer: Project) -> bool:
 def test_twenty_starts_at_once(trainer: Project) -> None:
     started = [trainer.start("train.py", "--gpus", "none", "--detach") for _ in range(20)]
     said = [process.communicate(timeout=300) for process in started]
-    assert [process.returncode for process in started] == [0] * 20, said
+    assert {process.returncode for process in started} == {0}, [err for _, err in said if "error" in err]
     ids = {out.strip() for out, _ in said}
     assert len(ids) == 20 == len(trainer.runs)
     trainer.wait_for(lambda: all((run / "receipt.json").exists() for run in trainer.runs), timeout_s=300)

@@ -41,6 +41,7 @@ from seatrial.job.plan import (
     ImagePlan,
     Mount,
     Tmpfs,
+    changeable,
 )
 from seatrial.job.units import format_bytes
 
@@ -236,11 +237,13 @@ def _agent_mounts(
 
 
 def _refuse_planted_python(python: str, mounts: Sequence[Mount]) -> None:
-    """The agent is PID 1, whose word the receipt is made on: its Python comes from the image."""
-    if any(inside(python, folder) for folder in (*(mount.target for mount in mounts), TMP.target)):
+    """The agent is PID 1, whose word the receipt is made on: its Python lies where the target cannot write."""
+    planted = [mount.target for mount in mounts if changeable(mount, mounts)]
+    if any(inside(python, folder) for folder in (*planted, TMP.target)):
         raise UsageError(
             f"The agent's Python {python} would come from a mount, where the target can write its own",
-            cause="The agent's word is the evidence of the run; its interpreter has to be part of the image",
+            cause="The agent's word is the evidence of the run; its interpreter has to be part of the image, or on a "
+            "read-only mount from outside of the project",
             run="seatrial run … without [image] python, or with one that the image holds",
         )
 

@@ -6,6 +6,7 @@ uses the key ``agent`` alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -87,6 +88,14 @@ class Mount(Frozen):
     source: Path
     target: str
     read_only: bool = False
+
+
+def changeable(mount: Mount, mounts: Iterable[Mount]) -> bool:
+    """Whether a container can change what a mount shows it: through the mount itself, or through another."""
+    writable = [other.source for other in mounts if not other.read_only]
+    return not mount.read_only or any(
+        mount.source.is_relative_to(folder) or folder.is_relative_to(mount.source) for folder in writable
+    )
 
 
 class Tmpfs(Frozen):

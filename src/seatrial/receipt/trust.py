@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from seatrial.events import Chain
 from seatrial.findings.finding import Finding
-from seatrial.job.plan import Plan
+from seatrial.job.plan import Plan, changeable
 from seatrial.receipt.case import Case
 from seatrial.receipt.evidence import Evidence, Moment
 from seatrial.receipt.fields import mapping, whole
@@ -57,12 +57,15 @@ def alterable(case: Case) -> str | None:
 
 
 def _planted(plan: Plan) -> str | None:
-    """A mount of the user's over what the agent in the container runs on; such an agent's own word is worth nothing."""
+    """A mount of the user's over what the agent runs on, which the target can change: its word is worth nothing."""
     if plan.container is None or plan.image is None or plan.image.python is None:
         return None
     prefix = PurePosixPath(plan.image.python).parent.parent
-    for mount in plan.job.mounts:
-        target = PurePosixPath(mount.split(":")[1])
+    wanted = {PurePosixPath(mount.split(":")[1]) for mount in plan.job.mounts}
+    for mount in plan.container.mounts:
+        target = PurePosixPath(mount.target)
+        if target not in wanted or not changeable(mount, plan.container.mounts):
+            continue
         own = prefix != PurePosixPath("/") and (target.is_relative_to(prefix) or prefix.is_relative_to(target))
         if own or _SYSTEM.fullmatch(str(target)):
             return f"{target} in the container, which the agent runs on, is a mount"
