@@ -110,7 +110,8 @@ for name, code in json.loads({attacks!r}).items():
     except BaseException as error:
         results[name] = type(error).__name__ + ": " + str(error)
 time.sleep(1.5)
-print("\nRESULTS " + json.dumps(results))
+print()
+print("RESULTS " + json.dumps(results))
 print("still here")
 sys.exit(7)
 """
