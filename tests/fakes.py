@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-from seatrial.backends.base import Backend, EngineFacts, Handle, ImageFacts, State
+from seatrial.backends.base import Backend, EngineFacts, Handle, ImageFacts, PlaceKind, State
 from seatrial.errors import EngineUnavailableError, GpuContractError, ImageError, SeatrialError
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import AgentPlan, ContainerPlan, ImagePlan, Plan
@@ -51,6 +51,8 @@ def a_container(**changes: object) -> ContainerPlan:
 
 class FakeBackend:
     """A backend that keeps its runs in memory. ``end`` ends one, as if its agent had."""
+
+    place: PlaceKind = "container"
 
     def __init__(self, name: str = "docker", facts: EngineFacts | None = None) -> None:
         self.name = name

@@ -17,6 +17,9 @@ from seatrial.job.plan import Plan
 
 Status = Literal["created", "running", "exited", "gone"]
 
+#: What a backend runs: a container of this machine, a process of it, or pods that a cluster places.
+PlaceKind = Literal["container", "process", "cluster"]
+
 
 class Handle(BaseModel):
     """What finds a started run again, from any process: written to the run folder as handle.json.
@@ -121,9 +124,14 @@ class ImageFacts:
 
 
 class Backend(Protocol):
-    """A place to run."""
+    """A place to run.
+
+    Attributes:
+        place: what planning has to make for it, and which options it can honour (planning/options.py).
+    """
 
     name: str
+    place: PlaceKind
 
     def facts(self) -> EngineFacts:
         """Look at the engine. Never raises for an engine that is not there; says so in the facts."""

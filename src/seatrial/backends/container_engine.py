@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, ImageFacts, State, Status
+from seatrial.backends.base import EngineFacts, Handle, ImageFacts, PlaceKind, State, Status
 from seatrial.backends.container import COMPANION_FOLDER
 from seatrial.backends.container_log import OpenLog, collecting
 from seatrial.backends.engine_errors import last_line, pull_error, start_error, unavailable_error
@@ -81,6 +81,7 @@ class ContainerEngine:
     """The part of the Backend protocol that Docker and Podman do alike."""
 
     name: str
+    place: PlaceKind = "container"
     #: Options of every container of this engine.
     own_options: ClassVar[Mapping[str, Any]]
     restart_command: ClassVar[str]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, ImageFacts, State
+from seatrial.backends.base import EngineFacts, Handle, ImageFacts, PlaceKind, State
 from seatrial.errors import EngineError, ImageError
 from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
 from seatrial.probe import proc
@@ -29,6 +29,7 @@ class Local:
     """No engine at all. The agent still checks, samples and records; nothing isolates or limits the target."""
 
     name = "local"
+    place: PlaceKind = "process"
 
     def facts(self) -> EngineFacts:
         version = platform.python_version()

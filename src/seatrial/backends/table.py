@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Mapping
 
-from seatrial.backends.base import Backend, EngineFacts
+from seatrial.backends.base import Backend, EngineFacts, PlaceKind
 from seatrial.backends.docker import Docker
 from seatrial.backends.local import Local
 from seatrial.backends.podman import Podman
@@ -35,6 +35,11 @@ def backend(name: str, environ: Mapping[str, str]) -> Backend:
             f"There is no backend {name!r}: choose from auto, {', '.join(BACKENDS)}", run="seatrial run … --on auto"
         )
     return BACKENDS[name](environ)
+
+
+def place(name: str) -> PlaceKind | None:
+    """What kind of place a backend is; None for ``auto`` and for a name that is none. Asks no engine."""
+    return BACKENDS[name]({}).place if name in BACKENDS else None
 
 
 def _kubernetes(environ: Mapping[str, str]) -> Backend:

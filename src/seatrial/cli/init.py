@@ -9,7 +9,7 @@ import typer
 
 from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE
-from seatrial.runs.project_file import FILE, project_file, write_project_file
+from seatrial.planning.project_file import FILE, project_file, write_project_file
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -11,8 +11,9 @@ from seatrial.backends import table
 from seatrial.cli.job_flags import Words, read_job, takes_job
 from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, UsageError
-from seatrial.runs import handover, hosts, launch
-from seatrial.runs.equivalent import as_compose, as_docker
+from seatrial.planning import multi_host, run_secrets
+from seatrial.planning.equivalent import as_compose, as_docker
+from seatrial.runs import launch
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -35,8 +36,8 @@ def plan(
 ) -> int:
     """Show what run would do, and why each choice; changes nothing."""
     environ = dict(os.environ)
-    job = hosts.join(read_job(words or [], context.obj, flags), None, environ)
-    handover.check_secrets(job, environ)
+    job = multi_host.join(read_job(words or [], context.obj, flags), None, environ)
+    run_secrets.check_secrets(job, environ)
     made = launch.plan_only(job, environ)
     if form is not None:
         print({"docker": as_docker, "compose": as_compose}[form](made), end="")

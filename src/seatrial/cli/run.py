@@ -13,7 +13,7 @@ from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
 from seatrial.cli.screen import Screen
 from seatrial.cli.session import carry_out
 from seatrial.errors import EXIT_DONE
-from seatrial.runs import hosts
+from seatrial.planning import multi_host
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -42,8 +42,8 @@ def run(
     """
     screen = Screen(json=as_json)
     job = read_allowed_job(words or [], context.obj, flags, screen, resume=resume)
-    job = hosts.join(job, rank_of, os.environ)
+    job = multi_host.join(job, rank_of, os.environ)
     if job.hosts and job.node_rank is None:
-        print(hosts.instructions(job, sys.argv[1:]))
+        print(multi_host.instructions(job, sys.argv[1:]))
         return EXIT_DONE
     return carry_out(job, dict(os.environ), screen, detach=detach)

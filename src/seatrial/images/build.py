@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from python_on_whales import DockerClient
 from python_on_whales.client_config import ClientNotFoundError
@@ -25,8 +24,6 @@ from seatrial.images.slim import slimmer_bytes
 from seatrial.images.space import check_space
 from seatrial.images.wheel import wheel_bytes
 from seatrial.job.plan import ImagePlan
-
-Engine = Literal["docker", "podman"]
 
 #: Lines of output that a failed build is explained from: pip's longest dependency conflict fits.
 _REMEMBERED_LINES = 400
@@ -52,7 +49,7 @@ class BuildResult:
 def build(
     image: ImagePlan,
     *,
-    engine: Engine,
+    engine: str,
     progress: Callable[[str], None],
     pip_conf: str | None = None,
     client_call: Sequence[str] | None = None,
@@ -106,7 +103,7 @@ def push(tag: str, *, progress: Callable[[str], None], client_call: Sequence[str
         ) from error
 
 
-def image_size(engine: Engine, tag: str, client_call: Sequence[str] | None = None) -> int:
+def image_size(engine: str, tag: str, client_call: Sequence[str] | None = None) -> int:
     """Uncompressed bytes of an image in the engine's store, as the engine counts them. Raises ImageError."""
     found = _inspect(DockerClient(client_call=list(client_call or [engine])), tag)
     if found is None:
@@ -137,7 +134,7 @@ def _vanished(tag: str) -> tuple[str, int]:
     raise ImageError(f"{tag} was built and is gone again", cause="another program removed it", run="seatrial run …")
 
 
-def _check_builder(client: DockerClient, engine: Engine) -> None:
+def _check_builder(client: DockerClient, engine: str) -> None:
     """Docker's legacy builder knows neither cache mounts nor secrets, so buildx must be there."""
     if engine == "podman":
         return
@@ -186,7 +183,7 @@ def _write_context(image: ImagePlan, context: Path) -> None:
 
 def _build(
     client: DockerClient,
-    engine: Engine,
+    engine: str,
     image: ImagePlan,
     context: Path,
     secrets: list[str],

@@ -17,11 +17,13 @@ class Recipe:
     Attributes:
         requirements: for pip; torch is settled with the rest of the stack. Sources: the import lines of
             recipes/<name>.py and of what they use in train/.
-        trains: takes ``--data``, ``--models`` and ``--resume``, saves a model, and runs a rank per GPU.
+        trains: takes ``--data``, ``--models`` and ``--resume``, and saves a model.
+        ranks: runs one process per GPU under torchrun. bench does not: it starts torchrun itself.
     """
 
     requirements: tuple[str, ...]
     trains: bool = True
+    ranks: bool = True
 
 
 _TORCH = ("torch", "numpy", "safetensors")
@@ -44,8 +46,8 @@ RECIPES: dict[str, Recipe] = {
 
 #: Programs behind verbs of their own. bench runs another recipe, so it needs that one's packages too.
 TOOLS: dict[str, Recipe] = {
-    "bench": Recipe(_TORCH, trains=False),
-    "predict-spam": Recipe(RECIPES["spam"].requirements, trains=False),
+    "bench": Recipe(_TORCH, trains=False, ranks=False),
+    "predict-spam": Recipe(RECIPES["spam"].requirements, trains=False, ranks=False),
 }
 
 

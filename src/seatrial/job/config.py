@@ -49,7 +49,7 @@ from seatrial.errors import UsageError
 from seatrial.job import units
 from seatrial.job.cluster_config import KubernetesTable, Nodes, Restarts
 from seatrial.job.gpus import GpuRequest
-from seatrial.job.model import BackendName, DataMount, Flavour, Launcher, SlimLevel
+from seatrial.job.model import DataMount, Flavour, Launcher, SlimLevel
 from seatrial.system.shown import shown
 
 _CONDITION = r"(>=|<=|==|>|<)\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
@@ -323,7 +323,7 @@ class ConfigFile(_Table):
     target: str | None = Field(default=None, description="Script (a path) or recipe to run.")
     module: str | None = Field(default=None, description="Module to run, as for python -m.")
     args: list[str] = Field(default=[], description="Arguments of the target; those after -- replace them.")
-    on: BackendName = Field(default="auto", description="Where to run.")
+    on: str = Field(default="auto", description="Where to run: auto, docker, podman, local or k8s.")
     gpus: Gpus = Field(default="auto", description="GPU request; a whole number is a count.")
     nodes: Nodes = Field(default=1, description="Machines, or pods, of these GPUs each; or names of hosts.")
     restarts: Restarts | None = Field(

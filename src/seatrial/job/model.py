@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from seatrial.job.asks import Ask
 from seatrial.job.cluster import ClusterOptions
 
-BackendName = Literal["auto", "local", "docker", "podman", "k8s"]
 Launcher = Literal["auto", "torchrun", "none"]
 Flavour = Literal["base", "runtime", "cudnn-runtime", "devel"]
 SlimLevel = Literal["none", "files", "unused", "arch"]
@@ -119,7 +118,7 @@ class Job(Strict):
 
     Attributes:
         project: the folder that becomes the working directory; absolute.
-        backend: where to run; ``auto`` takes the first that works.
+        backend: where to run, a name of backends/table.py; ``auto`` takes the first that works.
         gpus: the request as typed; parsed by job.gpus. On several nodes: those of each.
         nodes: machines, or pods. hosts: their names, where there is no cluster to find them.
         node_rank: which of the hosts this is; None: not joining, or no hosts.
@@ -142,7 +141,7 @@ class Job(Strict):
     project: Path
     target: Target
     name: str | None = None
-    backend: BackendName = "auto"
+    backend: str = "auto"
     gpus: str = "auto"
     nodes: int = 1
     hosts: tuple[str, ...] = ()

@@ -46,6 +46,7 @@ CONTAINER_RESUMED_CHECKPOINTS = f"{CONTAINER_RESUME}/checkpoints"
 #: none: no GPU. nvidia-runtime: ``--gpus`` (toolkit's hook or, from Docker 29.2, CDI inside). cdi: ``--device
 #: nvidia.com/gpu=…``. device-nodes: /dev/nvidia* and the driver's libraries bind-mounted. host: a local process.
 #: device-plugin: Kubernetes asks the plugin of the node it picks.
+GpuMode = Literal["required", "none", "auto-cpu"]
 Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin"]
 
 
@@ -187,7 +188,7 @@ class AgentPlan(Frozen):
     env: dict[str, str] = Field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     secrets_dir: str | None = None
-    gpu_mode: Literal["required", "none", "auto-cpu"] = "none"
+    gpu_mode: GpuMode = "none"
     gpus: tuple[Gpu, ...] = ()
     gpu_count: int | None = None
     check: Literal["torch", "driver", "none"] = "none"
@@ -278,7 +279,7 @@ class Plan(Frozen):
     run_id: str
     created_at: str
     job: Job
-    backend: Literal["local", "docker", "podman", "k8s"]
+    backend: str
     injection: Injection
     gpus: tuple[Gpu, ...]
     image: ImagePlan | None = None
@@ -293,3 +294,8 @@ class Plan(Frozen):
     warnings: tuple[str, ...] = ()
     git_commit: str | None = None
     driver_version: str | None = None
+
+    @property
+    def on_the_host(self) -> bool:
+        """A process of this machine: no container and no pod around it."""
+        return self.container is None and self.cluster is None

@@ -194,7 +194,7 @@ def _clean_output(case: Case, cause: ExitCause) -> Judgement:
 
 def _image_size(case: Case, cause: ExitCause) -> Judgement:
     limit, size = case.plan.job.criteria.max_image_bytes, case.image_bytes
-    if case.plan.backend == "local":
+    if case.plan.on_the_host:
         return Judgement("not judged", "a local run has no image")
     if limit is None:
         return Judgement("not judged", "switched off in [criteria]")

@@ -23,7 +23,7 @@ def make_header(case: Case, now: float) -> Header:
         target=target_line(plan),
         git_commit=plan.git_commit,
         backend=plan.backend,
-        host=_text(launched, "host") or (_text(agent, "hostname") if plan.backend == "local" else None),
+        host=_text(launched, "host") or (_text(agent, "hostname") if plan.on_the_host else None),
         part=_part(case),
         device=_device(case),
         gpus=tuple(

@@ -2,6 +2,7 @@
 
     python -m seatrial.recipes.matmul --sizes 1024 4096 16384
 
+On several GPUs, under torchrun, each rank measures its own; the first one's table is the one that is kept.
 Random inputs (zeros draw less power and run faster), warm-up, the median of several timings; on a GPU by CUDA events.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -53,9 +55,12 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     torch.manual_seed(arguments.seed)
     on_gpu = torch.cuda.is_available()
+    rank = int(os.environ.get("RANK", "0"))
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     chip = torch.cuda.get_device_name() if on_gpu else ""
     print(f"matmul on {chip or 'the CPU: no GPU is visible'}, torch {torch.__version__}", flush=True)
-    trackers = open_trackers([], Path())
+    trackers = open_trackers([], Path(), first=rank == 0)
     table: list[Measured] = []
     for kind in arguments.kinds:
         for size in arguments.sizes:
@@ -75,9 +80,9 @@ def main(argv: Sequence[str]) -> int:
         raise InputError("nothing was measured: every kind was skipped", fix="--kinds cpu-fp32")
     for text in classic_lines(table):
         print(text, flush=True)
-    if arguments.json:
+    if arguments.json and rank == 0:
         write_text(arguments.json, json.dumps({"chip": chip or "cpu", "table": [asdict(line) for line in table]}))
-    if arguments.plot:
+    if arguments.plot and rank == 0:
         write_text(arguments.plot, plot(table, chip or "CPU"))
     return 0
 

@@ -16,10 +16,11 @@ from seatrial.backends import table
 from seatrial.backends.base import Handle, State
 from seatrial.errors import DiskError
 from seatrial.events import EvidenceLog, follow_chain
+from seatrial.planning import run_secrets
 from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.write import JSON_NAME, load, write_receipt
-from seatrial.runs import handover, without_agent
+from seatrial.runs import without_agent
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.found_gpus import with_found_gpus
 from seatrial.runs.liveness import leases, state_of
@@ -91,7 +92,7 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
 
 def _give_back(run: Run, handle: Handle | None, environ: Mapping[str, str]) -> None:
     leases(environ).release(run.id)
-    handover.remove_secrets(run.id, environ)
+    run_secrets.remove_secrets(run.id, environ)
     if handle is not None:
         table.backend(handle.backend, environ).remove(handle)
 

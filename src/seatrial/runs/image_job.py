@@ -20,7 +20,7 @@ from seatrial.images.prove import Proof, measure_contents, prove
 from seatrial.job.model import Job
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
-from seatrial.runs.facts import read_host
+from seatrial.planning.host import read_host
 from seatrial.runs.launch import plan_only
 from seatrial.stack.machine import Machine, parse_target
 from seatrial.system import command
@@ -57,7 +57,7 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
     """
     plan = plan_only(job, environ)
     image = plan.image
-    if image is None or not image.build or plan.backend not in ("docker", "podman"):
+    if image is None or not image.build or plan.container is None:
         what = f"the backend {plan.backend} has no image" if image is None else f"{image.tag} is ready as it is"
         raise UsageError(f"There is nothing to build: {what}", run="seatrial build … --on docker")
     call = table.client_call(plan.backend, environ)
@@ -103,7 +103,7 @@ def _machine(plan: Plan, environ: Mapping[str, str]) -> Machine | None:
 def _base_bytes(plan: Plan, call: list[str]) -> int | None:
     assert plan.image is not None
     try:
-        return image_size("docker" if plan.backend == "docker" else "podman", plan.image.base or "", call)
+        return image_size(plan.backend, plan.image.base or "", call)
     except ImageError:  # BuildKit keeps a pulled base to itself
         return None
 

@@ -26,15 +26,18 @@ from seatrial.job.gpus import GpuRequest, Selection
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Plan
 from seatrial.job.script import ScriptFacts, script_facts
-from seatrial.runs import handover, without_agent
+from seatrial.planning import run_secrets
+from seatrial.planning.cluster_survey import survey_cluster
+from seatrial.planning.host import HostFacts, read_host
+from seatrial.planning.plan import make_plan, select_gpus, with_defaults
+from seatrial.planning.site import Site
+from seatrial.runs import without_agent
 from seatrial.runs.adopt import record_start
-from seatrial.runs.cluster_launch import make_image_ready, plan_for_cluster
-from seatrial.runs.facts import HostFacts, read_host
+from seatrial.runs.cluster_ready import make_image_ready
 from seatrial.runs.finalise import finalise
 from seatrial.runs.liveness import leases
-from seatrial.runs.planning import Site, make_plan, select_gpus, with_defaults
-from seatrial.runs.resume import has_checkpoint
-from seatrial.runs.store import Run, RunStore, new_run_id
+from seatrial.runs.resume import has_checkpoint, resumed
+from seatrial.runs.store import Run, RunStore, new_run_id, project_key
 from seatrial.system import agent_archive
 from seatrial.system.files import make_folder
 
@@ -72,9 +75,9 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
     """What ``prepare`` and ``start`` would do. Makes no folder, takes no lease, pulls and builds nothing."""
     ground = _survey(job, environ)
     run = RunStore(job.project, environ).run(new_run_id())
-    if ground.backend.name == "k8s":
-        return _plan(ground, run, Selection((), ()), environ, may_pull=False)
-    selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
+    selection = None
+    if ground.backend.place != "cluster":
+        selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
     plan = _plan(ground, run, selection, environ, may_pull=False)
     if job.image.target is None:  # else it is meant for another machine than this
         _refuse_cut_down_image(plan)
@@ -93,7 +96,7 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
     Raises:
         SeatrialError: nothing is left behind then.
     """
-    handover.check_secrets(job, environ)
+    run_secrets.check_secrets(job, environ)
     ground = _survey(job, environ)
     store = RunStore(job.project, environ)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
@@ -142,7 +145,7 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
         if handle is not None:  # nobody could find it again, or its user has just said that it shall not run
             backend.stop(handle, 0)
         leases(environ).release(run.id)
-        handover.remove_secrets(run.id, environ)
+        run_secrets.remove_secrets(run.id, environ)
         run.give_up()
         if isinstance(error, (SeatrialError, KeyboardInterrupt)):
             log.write("finding", **_as_finding(error).to_dict())
@@ -156,11 +159,10 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
 def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
     """Everything that must be there before the start: image or venv, output folders, secrets."""
     plan = prepared.plan
-    if plan.backend == "k8s":
+    if plan.cluster is not None:
         make_image_ready(plan, prepared.run.folder, environ, say)
         return
     if plan.image is not None and plan.image.build:
-        assert plan.backend != "local"
         from seatrial.images.build import build  # much to import, which a plan needs nothing of
 
         build(
@@ -182,13 +184,13 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         check_sources(plan.container.mounts, plan.job.project)
     elif plan.job.models is not None:
         make_folder(plan.job.models.source)
-    handover.write_secrets(plan.job, plan.run_id, prepared.environ)
+    run_secrets.write_secrets(plan.job, plan.run_id, prepared.environ)
 
 
-def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> Selection:
+def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> Selection | None:
     """Choose and take under one lock: two runs started together get different GPUs. A cluster chooses itself."""
-    if ground.backend.name == "k8s":
-        return Selection((), ())
+    if ground.backend.place == "cluster":
+        return None
     if not ground.host.gpus:
         return select_gpus(ground.job, ground.script, ground.host, leased={})
     with leases(environ).locked():
@@ -198,43 +200,47 @@ def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> 
 
 
 def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
-    job, environ = handover.hide_webhook(job, environ)
+    job, environ = run_secrets.hide_webhook(job, environ)
     hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
-    job = with_defaults(job.model_copy(update={"secrets": (*job.secrets, *hidden)}))
+    job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
     script = script_facts(job.target, job.project)  # first: a script that does not parse needs no engine
     request = GpuRequest.parse(job.gpus)
     host = read_host(environ)
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and request.kind != "none")
-    return _Ground(job, script, host, backend, engine, why, environ)
+    return _Ground(with_defaults(job, backend.place), script, host, backend, engine, why, environ)
 
 
 def _plan(
     ground: _Ground,
     run: Run,
-    selection: Selection,
+    selection: Selection | None,
     environ: Mapping[str, str],
     *,
     interactive: bool = False,
     may_pull: bool = True,
 ) -> Plan:
-    job = ground.job
-    if ground.backend.name == "k8s":
-        if job.resume:  # by its full ID, which names its folder on the volume
-            job = job.model_copy(update={"resume": RunStore(job.project, environ).find(job.resume).id})
-        plan = plan_for_cluster(job, run.id, ground.script, ground.host, offline=not may_pull)
-        return plan.model_copy(update={"choices": (ground.why_backend, *plan.choices)})
+    job, on_a_cluster = ground.job, ground.backend.place == "cluster"
+    earlier = RunStore(job.project, environ).find(job.resume) if job.resume else None
+    if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
+        job = job.model_copy(update={"resume": earlier.id})
     site = Site(
-        run=run,
+        run_id=run.id,
+        record=run.folder,
+        place=run.place,
+        outputs=run.outputs,
+        project_cache=ground.host.cache_folder / "projects" / project_key(job.project),
         backend=ground.backend,
         engine=ground.engine,
         host=ground.host,
         agent_archive=agent_archive.build(ground.host.state_folder / "agent"),
-        secrets_folder=handover.secrets_folder(run.id, environ) if job.secrets else None,
-        resume_from=RunStore(job.project, environ).find(job.resume) if job.resume else None,
+        secrets_folder=run_secrets.secrets_folder(run.id, environ) if job.secrets else None,
+        resumed=resumed(earlier, on_a_volume=on_a_cluster) if earlier else None,
         may_pull=may_pull,
+        selection=selection,
+        cluster=survey_cluster(job, ground.host, offline=not may_pull) if on_a_cluster else None,
     )
-    plan = make_plan(job, site, ground.script, selection, interactive=interactive)
-    warnings = (*plan.warnings, *_nothing_to_resume(job.resume, site.resume_from))
+    plan = make_plan(job, site, ground.script, interactive=interactive)
+    warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))
     return plan.model_copy(update={"choices": (ground.why_backend, *plan.choices), "warnings": warnings})
 
 
@@ -261,5 +267,5 @@ def shell(prepared: Prepared, environ: Mapping[str, str], say: Say) -> int:
         return prepared.backend.shell(prepared.plan, prepared.run.folder)
     finally:
         leases(environ).release(prepared.run.id)
-        handover.remove_secrets(prepared.run.id, environ)
+        run_secrets.remove_secrets(prepared.run.id, environ)
         RunStore(prepared.plan.job.project, environ).remove(prepared.run)

@@ -26,10 +26,10 @@ def leases(environ: Mapping[str, str]) -> Leases:
     own_records = state_folder(environ) / "projects"
 
     def is_live(handle: Handle) -> bool:
-        if handle.backend == "local":
+        if table.place(handle.backend) == "process":
             process = proc.read(int(handle.id)) if handle.id.isdigit() else None
             return process is not None and str(process.started_ticks) == handle.started and process.state != "Z"
-        if handle.backend not in table.ENGINES or not _CONTAINER_ID.fullmatch(handle.id):
+        if table.place(handle.backend) != "container" or not _CONTAINER_ID.fullmatch(handle.id):
             return False
         try:
             return state_of(handle, environ).status in ("created", "running")
@@ -42,7 +42,9 @@ def leases(environ: Mapping[str, str]) -> Leases:
         Asked of this user's own runs alone: what was made and never started is removed on the way.
         """
         record = Path(lease.record or "/")
-        if lease.backend not in (*table.ENGINES, "local") or record.name != lease.run_id or ".." in record.parts:
+        if lease.backend is None or table.place(lease.backend) in (None, "cluster"):
+            return None
+        if record.name != lease.run_id or ".." in record.parts:
             return None
         if not record.is_relative_to(own_records) or not record.is_dir():
             return None

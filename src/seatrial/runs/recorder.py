@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
+from seatrial.backends import table
 from seatrial.backends.collected import Turn
 from seatrial.errors import SeatrialError
 from seatrial.runs.finalise import finalise
@@ -23,7 +24,7 @@ LOG_INTERVAL_S = 1.0
 def ensure(run: Run) -> None:
     """Start a recorder for a live run of an engine of this machine that nobody collects; it outlives this process."""
     handle = None if run.ended else run.handle()
-    if handle is None or not handle.framed or handle.backend == "k8s":
+    if handle is None or not handle.framed or table.place(handle.backend) == "cluster":
         return
     try:
         turn = Turn(run.folder)

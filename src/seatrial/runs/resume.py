@@ -7,6 +7,7 @@ from pathlib import Path
 
 from seatrial.errors import UntrustedPathError
 from seatrial.job.plan import CONTAINER_RESUME, CONTAINER_RESUMED_CHECKPOINTS, Mount
+from seatrial.planning.site import Resumed
 from seatrial.runs.store import PLACE_FOLDER, Run
 from seatrial.system import nofollow
 
@@ -24,6 +25,17 @@ def checkpoints_of(run: Run) -> Path:
         raise UntrustedPathError(
             f"Run {run.id} has no folder of checkpoints any more", run=f"ls -la {run.place}"
         ) from None
+
+
+def resumed(run: Run, *, on_a_volume: bool) -> Resumed:
+    """The run as planning needs it.
+
+    Args:
+        on_a_volume: its checkpoints lie on a cluster's volume, and not here.
+
+    Raises UntrustedPathError, as ``checkpoints_of``.
+    """
+    return Resumed(run.id) if on_a_volume else Resumed(run.id, checkpoints_of(run), resume_mount(run))
 
 
 def resume_mount(run: Run) -> Mount:

@@ -14,10 +14,10 @@ from typing import Any
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.job.model import Job
 from seatrial.job.script import find_module
+from seatrial.planning.recipe_env import FLAGS, PRECISIONS
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
 from seatrial.runs.finalise import finalise
-from seatrial.runs.recipe_env import FLAGS, PRECISIONS
 from seatrial.runs.watch import follow
 
 Say = Callable[[str], None]

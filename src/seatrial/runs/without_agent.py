@@ -4,44 +4,12 @@ from __future__ import annotations
 
 from seatrial import events
 from seatrial.backends.base import Backend, Handle, State
-from seatrial.errors import UsageError
 from seatrial.events import EvidenceLog
-from seatrial.job.model import Job
 from seatrial.job.plan import Plan
-from seatrial.runs.handover import targets_secrets
 from seatrial.runs.store import Run
-
-WARNING = (
-    "The image has no Python >= 3.8, so no agent runs beside the target: a companion container checks the GPUs, and"
-    " nothing is sampled"
-)
 
 #: Lines of output asked of the engine: all there are.
 _ALL = 2**31 - 1
-
-
-def refuse_what_needs_the_agent(job: Job) -> None:
-    """Raises UsageError for what only an agent in the container can do."""
-    if job.target.kind != "image":
-        raise UsageError(
-            f"{job.image.ready} has no Python >= 3.8 to run {job.target.value} with",
-            cause="Looked for on its PATH and in the usual places; [image] python names another",
-            run=f"seatrial run --image {job.image.ready} -- PROGRAM",
-        )
-    needs = {
-        "--secret": targets_secrets(job),
-        "--timeout": job.timeout_s,
-        "--gpu-memory": job.gpu_memory_bytes,
-        "[watch] command": job.watch.command,
-        "[watch] webhook": job.watch.webhook,
-    }
-    given = [flag for flag, value in needs.items() if value]
-    if given:
-        raise UsageError(
-            f"{', '.join(given)} need{'s' if len(given) == 1 else ''} the agent, which {job.image.ready} cannot run",
-            cause="It has no Python >= 3.8 on its PATH or in the usual places; [image] python names another",
-            run=f"seatrial run --image {job.image.ready}",
-        )
 
 
 def record_start(run: Run, plan: Plan) -> None:

@@ -43,7 +43,7 @@ CASES = {
     "exec of nothing": (["runs", "exec", "x"], "No command to run", "nvidia-smi"),
     "an image on the local backend": (
         ["run", "--image", "x", "--on", "local"],
-        "cannot run on the local backend",
+        "--image needs a container",
         "docker",
     ),
     "a limit without a container": (

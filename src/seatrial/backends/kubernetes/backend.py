@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, ImageFacts, State
+from seatrial.backends.base import EngineFacts, Handle, ImageFacts, PlaceKind, State
 from seatrial.backends.kubernetes.client import Cluster, configured
 from seatrial.backends.kubernetes.collect import collecting
 from seatrial.backends.kubernetes.execute import execute
@@ -38,6 +38,7 @@ class Kubernetes:
     """A cluster as a place to run."""
 
     name = "k8s"
+    place: PlaceKind = "cluster"
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ

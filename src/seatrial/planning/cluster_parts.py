@@ -1,13 +1,12 @@
-"""Job + facts of a cluster → Plan. Nothing is asked here: the survey comes in."""
+"""What a cluster's pods need: the workload's kind, the code's way in, volumes, variables. Pure but for the image."""
 
 from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from seatrial.backends.container import AGENT_GRACE_S
 from seatrial.backends.container_env import without_steering
@@ -17,7 +16,6 @@ from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, 
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES
 from seatrial.backends.kubernetes.survey import CONTROLLERS, OPERATORS, ClusterFacts
 from seatrial.errors import UsageError
-from seatrial.events import WEBHOOK_SECRET
 from seatrial.images.code_layer import with_code
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, CodeWay, Kind, PodMount, Volume
 from seatrial.job.model import Job
@@ -29,20 +27,17 @@ from seatrial.job.plan import (
     CONTAINER_RESUME,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
-    AgentPlan,
     Choice,
     ImagePlan,
-    Plan,
 )
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
-from seatrial.runs.cluster_gpus import pod_gpus
-from seatrial.runs.facts import git_commit
-from seatrial.runs.handover import targets_secrets
-from seatrial.runs.target_command import Places, target_argv
-
-#: A pod is started again this often where its checkpoints outlive it.
-RESTARTS = 3
+from seatrial.planning.cluster_gpus import PodGpus, pod_gpus
+from seatrial.planning.cluster_image import cluster_image
+from seatrial.planning.launcher import restarts
+from seatrial.planning.run_secrets import without_secrets
+from seatrial.planning.site import Meeting, Parts, Site
+from seatrial.planning.target_command import Places, target_argv
 
 #: The pod's user where the submitter is root: no image needs one, and clusters refuse root.
 DEFAULT_UID = 1000
@@ -51,43 +46,74 @@ DEFAULT_UID = 1000
 GO_ON_VARIABLE = "SEATRIAL_GO_ON"
 
 
-def make_cluster_plan(
-    job: Job, run_id: str, script: ScriptFacts, image: ImagePlan, facts: ClusterFacts, environ: Mapping[str, str]
-) -> Plan:
-    """Resolve a job for a cluster.
-
-    Args:
-        image: to build or ready, with what could be learned of a ready one filled in.
-
-    Raises:
-        SeatrialError: something asked for cannot be done on this cluster.
-    """
-    _refuse_what_a_pod_has_not(job)
-    options = job.kubernetes
+def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
+    """Raises SeatrialError: something asked for cannot be done on this cluster."""
+    assert site.cluster is not None, "a place on a cluster is given what the cluster has"
+    _refuse_folders(job)
+    facts = site.cluster.facts
     kind, kind_choice = _kind(job, facts)
     gpus = pod_gpus(job, facts)
-    image, code, files, code_choice = _code(job, script, image)
-    launcher, launcher_choice = _launcher(job, script, gpus.count)
-    models = options.models or Volume(kind="emptydir")
-    run_mount = (
-        PodMount(volume=models, target=CONTAINER_RUN, sub_path=f".seatrial/{run_id}") if models.lasting else None
-    )
-    restarts = job.restarts if job.restarts is not None else (RESTARTS if run_mount else 0)
-    mounts = [PodMount(volume=models, target=CONTAINER_MODELS)]
-    if options.data is not None:
-        mounts.append(PodMount(volume=options.data, target=CONTAINER_DATA, read_only=True))
-    if job.resume is not None:
-        mounts.append(_resume_mount(job, models))
+    image, image_choices = cluster_image(job, script, facts, site.host.environ)
+    image, code = _code(job, script, image)
+    volumes = _volumes(job, site.run_id)
+    lasting = volumes.run is not None
+    again = restarts(job, keeps_checkpoints=lasting)
     places = Places(
         project=job.workdir or CONTAINER_PROJECT,
         run=CONTAINER_RUN,
-        data=CONTAINER_DATA if options.data else None,
+        data=CONTAINER_DATA if job.kubernetes.data else None,
         models=CONTAINER_MODELS,
         resume=CONTAINER_RESUME if job.resume else None,
     )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
-    pod_env, target_env = without_steering(_env(job, places, environ))
-    cluster = ClusterPlan(
+    pod_env, target_env = without_steering(_env(job, places, site.host.environ))
+    cluster = _pods(job, site.run_id, facts, kind, gpus, image, code, volumes, places, pod_env, again)
+    recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
+    return Parts(
+        places=places,
+        argv=tuple(argv),
+        script=script_index,
+        gpus=gpus.plan,
+        keeps_checkpoints=lasting,
+        secrets_dir=CONTAINER_SECRETS if job.secrets else None,
+        meeting=_meeting(job, cluster),
+        env={GO_ON_VARIABLE: "1", **target_env, **recipes, **_elastic(cluster.min_nodes)},
+        image=image,
+        cluster=cluster,
+        choices=(
+            site.cluster.seen,
+            kind_choice,
+            gpus.choice,
+            code.choice,
+            _restart_choice(again, volumes.models),
+            *image_choices,
+        ),
+        warnings=(
+            *gpus.warnings,
+            *_kind_warnings(kind, facts),
+            *facts.unread,
+            *_image_warnings(job, image),
+            *_volume_warnings(volumes.models, job.kubernetes.data),
+        ),
+    )
+
+
+def _pods(
+    job: Job,
+    run_id: str,
+    facts: ClusterFacts,
+    kind: Kind,
+    gpus: PodGpus,
+    image: ImagePlan,
+    code: _Code,
+    volumes: _Volumes,
+    places: Places,
+    env: dict[str, str],
+    again: int,
+) -> ClusterPlan:
+    options = job.kubernetes
+    count = gpus.plan.count
+    return ClusterPlan(
         name=f"seatrial-{run_id}",
         kind=kind,
         indexed=facts.indexed,
@@ -96,22 +122,22 @@ def make_cluster_plan(
         namespace=facts.namespace,
         nodes=job.nodes,
         min_nodes=options.min_nodes,
-        gpus=gpus.count,
+        gpus=count,
         gpu_resource=options.gpu_resource,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
-        shm_bytes=_shm_bytes(job, gpus.count),
+        shm_bytes=_shm_bytes(job, count),
         image=image.tag,
         command=(image.python or "python3", *AGENT_PYTHON_FLAGS, f"{POD_CONFIG}/agent.pyz", f"{POD_CONFIG}/plan.json"),
         workdir=places.project,
-        env=pod_env,
+        env=env,
         secrets=job.secrets,
         recipes=job.target.kind == "recipe" and not image.build,
-        code=code,
-        files=files,
-        mounts=tuple(mounts),
-        run_mount=run_mount,
-        read_only_root=not job.writable and code != "image",
+        code=code.way,
+        files=code.files,
+        mounts=volumes.mounts,
+        run_mount=volumes.run,
+        read_only_root=not job.writable and code.way != "image",
         uid=options.uid or os.getuid() or DEFAULT_UID,
         node_selector=options.node_selector,
         tolerations=options.tolerations,
@@ -119,80 +145,51 @@ def make_cluster_plan(
         runtime_class=options.runtime_class,
         service_account=options.service_account,
         image_pull_secrets=options.image_pull_secrets,
-        restarts=restarts,
+        restarts=again,
         ttl_s=options.ttl_s,
         grace_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
         labels={MANAGED_BY: "seatrial", RUN_LABEL: run_id, **({"seatrial.name": job.name} if job.name else {})},
     )
-    agent = AgentPlan(
-        run_id=run_id,
-        argv=tuple(argv),
-        script=script_index,
-        workdir=places.project,
-        run_dir=CONTAINER_RUN,
-        launcher=launcher,
-        processes=max(1, gpus.count) if launcher == "torchrun" else 1,
-        nodes=job.nodes,
-        min_nodes=options.min_nodes,
-        node_rank_variable=node_variable(cluster) if job.nodes > 1 else None,
-        rendezvous=rendezvous(cluster) if job.nodes > 1 else None,
-        restarts=restarts if launcher == "torchrun" else 0,
-        env={
-            **places.env(),
-            "SEATRIAL_RUN_ID": run_id,
-            GO_ON_VARIABLE: "1",
-            **target_env,
-            **_recipes_path(cluster),
-            **_elastic(cluster),
-        },
-        secrets=targets_secrets(job),
-        secrets_dir=CONTAINER_SECRETS if job.secrets else None,
-        gpu_mode=gpus.mode,
-        gpu_count=gpus.count or None,
-        check="none" if not gpus.count else "torch" if script.framework == "torch" else "driver",
-        grace_s=job.grace_s,
-        timeout_s=job.timeout_s,
-        hang_after_s=job.watch.hang_after_s,
-        alert_command=job.watch.command,
-        alert_webhook=WEBHOOK_SECRET if job.watch.webhook else None,
-    )
-    return Plan(
-        run_id=run_id,
-        created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        job=job.model_copy(update={"env": {k: v for k, v in job.env.items() if k not in job.secrets}}),
-        backend="k8s",
-        injection="device-plugin" if gpus.count else "none",
-        gpus=(),
-        image=image,
-        cluster=cluster,
-        agent=agent,
-        choices=(kind_choice, gpus.choice, code_choice, launcher_choice, _restart_choice(restarts, models)),
-        warnings=(
-            *gpus.warnings,
-            *_kind_warnings(kind, facts),
-            *facts.unread,
-            *_image_warnings(job, image),
-            *_volume_warnings(models, options.data),
-        ),
-        git_commit=git_commit(job.project),
-    )
 
 
-def _refuse_what_a_pod_has_not(job: Job) -> None:
-    """An option that would do nothing is refused."""
-    given = {
-        "--mount": job.mounts,
-        "--publish": job.publish,
-        "--network": job.network,
-        "--device": job.devices,
-        "--ulimit": job.ulimits,
-        "--gpu-memory": job.gpu_memory_bytes,
-    }
-    unknown = [flag for flag, value in given.items() if value]
-    if unknown:
-        raise UsageError(
-            f"{', '.join(unknown)}: not on Kubernetes", run="seatrial run … --on k8s --data pvc:NAME --models pvc:NAME"
-        )
+def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
+    if job.nodes == 1:
+        return Meeting(min_nodes=cluster.min_nodes)
+    return Meeting(job.nodes, cluster.min_nodes, rank_variable=node_variable(cluster), rendezvous=rendezvous(cluster))
+
+
+@dataclass(frozen=True)
+class _Volumes:
+    """``run`` is the run's own folder on the volume of models; None where it does not outlive the pod."""
+
+    models: Volume
+    mounts: tuple[PodMount, ...]
+    run: PodMount | None
+
+
+def _volumes(job: Job, run_id: str) -> _Volumes:
+    options = job.kubernetes
+    models = options.models or Volume(kind="emptydir")
+    mounts = [PodMount(volume=models, target=CONTAINER_MODELS)]
+    if options.data is not None:
+        mounts.append(PodMount(volume=options.data, target=CONTAINER_DATA, read_only=True))
+    if job.resume is not None:
+        mounts.append(_resume_mount(job, models))
+    run = PodMount(volume=models, target=CONTAINER_RUN, sub_path=f".seatrial/{run_id}") if models.lasting else None
+    return _Volumes(models, tuple(mounts), run)
+
+
+@dataclass(frozen=True)
+class _Code:
+    """How the project's code gets into the pod; ``files`` are those of a ConfigMap."""
+
+    way: CodeWay
+    choice: Choice
+    files: dict[str, str]
+
+
+def _refuse_folders(job: Job) -> None:
+    """This machine's folders, which pods cannot mount."""
     for flag, folder in (("--data", job.data), ("--models", job.models)):
         if folder is not None:
             raise UsageError(
@@ -237,10 +234,11 @@ def _kind_warnings(kind: Kind, facts: ClusterFacts) -> tuple[str, ...]:
     return (f"{nobody}; --kind job needs none",)
 
 
-def _code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, CodeWay, dict[str, str], Choice]:
-    """How the project's code gets into the pod."""
+def _code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, _Code]:
+    """The image, with a layer of the code where that is its way, and the way."""
     if job.target.kind in ("recipe", "image"):
-        return image, "none", {}, Choice(what="code", value="in the image", reason=f"the target is a {job.target.kind}")
+        choice = Choice(what="code", value="in the image", reason=f"the target is a {job.target.kind}")
+        return image, _Code("none", choice, {})
     path = job.project / job.target.value
     alone = job.target.kind == "script" and len(script.files) <= 1
     way = job.kubernetes.code
@@ -257,7 +255,7 @@ def _code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, C
     if way == "image":
         folders = [volume for volume in (job.project / "data", job.project / "models") if volume.is_dir()]
         layered = with_code(image, job.project, folders, job.kubernetes.registry)
-        return layered, "image", {}, Choice(what="code", value=layered.tag, reason=reason)
+        return layered, _Code("image", Choice(what="code", value=layered.tag, reason=reason), {})
     if job.target.kind != "script":
         raise UsageError("Only a script can go into a ConfigMap", run='seatrial run … with [kubernetes] code = "image"')
     text = _text_of(path)
@@ -269,7 +267,7 @@ def _code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, C
             run='seatrial run … with [kubernetes] code = "image" and registry = "ghcr.io/me"',
         )
     size = format_bytes(len(text.encode()))
-    return image, "configmap", {name: text}, Choice(what="code", value=f"ConfigMap, {size}", reason=reason)
+    return image, _Code("configmap", Choice(what="code", value=f"ConfigMap, {size}", reason=reason), {name: text})
 
 
 def _text_of(path: Path) -> str:
@@ -279,45 +277,19 @@ def _text_of(path: Path) -> str:
         raise UsageError(f"{path.name} is not UTF-8, so it cannot go into a ConfigMap", run=f"file {path}") from None
 
 
-def _launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Literal["torchrun", "none"], Choice]:
-    """torchrun where the script joins a process group. Several nodes that do not would train the same model twice."""
-    ranks = f"torchrun, {job.nodes} × {max(1, gpus)} rank{'s' * (job.nodes * max(1, gpus) > 1)}"
-    if job.launcher != "auto":
-        value = ranks if job.launcher == "torchrun" else "none"
-        return job.launcher, Choice(what="launcher", value=value, reason=f"--launcher {job.launcher}")
-    if script.torchrun_evidence and not script.one_process_evidence:
-        reason = f"the script joins a process group: {script.torchrun_evidence}"
-        return "torchrun", Choice(what="launcher", value=ranks, reason=reason)
-    if job.target.kind == "recipe" and (gpus > 1 or job.nodes > 1):
-        return "torchrun", Choice(what="launcher", value=ranks, reason="recipes use a rank a GPU")
-    reason = script.one_process_evidence or "no sign that the script joins a process group"
-    if job.nodes > 1:
-        raise UsageError(
-            f"{job.target.value or 'The image'} would run on {job.nodes} nodes without knowing of the others: {reason}",
-            cause="each node would train the same model again; a distributed script calls init_process_group",
-            run="seatrial run … --launcher torchrun   # if it does join one",
-        )
-    return "none", Choice(what="launcher", value="none", reason=reason)
-
-
 def _env(job: Job, places: Places, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables of the container. NCCL and Gloo tell what is wrong, and nothing while all is well."""
     ours = {"NCCL_DEBUG": "WARN"} if job.nodes > 1 else {}
     from_files = {name: value for path in job.env_files for name, value in read_env_file(path, environ).items()}
-    env = {**ours, **places.env(), **from_files, **job.env}
-    return {name: value for name, value in env.items() if name not in job.secrets}
+    return without_secrets({**ours, **places.env(), **from_files, **job.env}, job)
 
 
-def _elastic(cluster: ClusterPlan) -> dict[str, str]:
+def _elastic(min_nodes: int | None) -> dict[str, str]:
     """A store of the ranks' own. With torchrun's, a node that joins later waits for an address that nobody writes.
 
     Seen with torch 2.13: next_rendezvous of dynamic_rendezvous.py writes it in the first round only.
     """
-    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if cluster.min_nodes is not None else {}
-
-
-def _recipes_path(cluster: ClusterPlan) -> dict[str, str]:
-    return {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
+    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if min_nodes is not None else {}
 
 
 def _shm_bytes(job: Job, gpus: int) -> int:

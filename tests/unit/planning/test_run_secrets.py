@@ -9,7 +9,7 @@ from seatrial.errors import UsageError
 from seatrial.events import WEBHOOK_SECRET
 from seatrial.job.loading import load_job
 from seatrial.job.model import Job, Target, WatchOptions
-from seatrial.runs.handover import check_secrets, hide_webhook, targets_secrets
+from seatrial.planning.run_secrets import check_secrets, hide_webhook, targets_secrets
 
 CLUSTER = {"uid": 1234, "context": "test", "namespace": "default"}
 SECRET = {"HF_TOKEN": "hf_0123456789"}

@@ -8,8 +8,7 @@ import pytest
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import AgentPlan
-from seatrial.runs.hosts import expand, instructions, join, with_hosts
+from seatrial.planning.multi_host import expand, instructions, join, meeting, with_network
 
 JOB = Job(project=Path("/p"), target=Target(kind="script", value="train.py"), backend="docker", gpus="2")
 
@@ -30,14 +29,13 @@ def test_slurm_tells_every_task_who_it_is() -> None:
     environ = {"SLURM_JOB_NODELIST": "gpu[1-2]", "SLURM_NODEID": "1"}
     joined = join(JOB.model_copy(update={"hosts": ("slurm",), "nodes": 1}), None, environ)
     assert (joined.hosts, joined.nodes, joined.node_rank) == (("gpu1", "gpu2"), 2, 1)
-    agent = AgentPlan(run_id="r", argv=("python3", "t.py"), workdir="/", run_dir="/r", launcher="torchrun")
-    placed = with_hosts(agent, joined)
-    assert (placed.nodes, placed.node_rank, placed.rendezvous) == (2, 1, "gpu1:29400")
+    placed = meeting(joined)
+    assert (placed.nodes, placed.rank, placed.rendezvous) == (2, 1, "gpu1:29400")
 
 
 def test_ranks_reach_each_other_from_containers() -> None:
     joined = join(JOB.model_copy(update={"hosts": ("a", "b"), "nodes": 2}), 0, {})
-    assert joined.network == "host"
+    assert with_network(joined).network == "host"
 
 
 @pytest.mark.parametrize(
@@ -53,13 +51,6 @@ def test_ranks_reach_each_other_from_containers() -> None:
 def test_what_cannot_be_meant(changes: dict[str, object], rank: int | None, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         join(JOB.model_copy(update=changes), rank, {})
-
-
-def test_a_script_that_knows_of_no_others_is_refused() -> None:
-    joined = join(JOB.model_copy(update={"hosts": ("a", "b"), "nodes": 2}), 0, {})
-    agent = AgentPlan(run_id="r", argv=("python3", "t.py"), workdir="/", run_dir="/r")
-    with pytest.raises(UsageError, match="without knowing of the others"):
-        with_hosts(agent, joined)
 
 
 def test_what_to_type() -> None:

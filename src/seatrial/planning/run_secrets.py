@@ -60,6 +60,11 @@ def targets_secrets(job: Job) -> tuple[str, ...]:
     return tuple(name for name in job.secrets if name != WEBHOOK_SECRET)
 
 
+def without_secrets(env: Mapping[str, str], job: Job) -> dict[str, str]:
+    """A secret's value reaches the target through its handover alone, also when --env names it: the plan is a file."""
+    return {name: value for name, value in env.items() if name not in job.secrets}
+
+
 def secrets_folder(run_id: str, environ: Mapping[str, str]) -> Path:
     """Where a run's secrets are handed over: a tmpfs where there is one, so that they never reach a disk."""
     for candidate in (environ.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir()):

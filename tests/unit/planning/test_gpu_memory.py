@@ -8,14 +8,14 @@ from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Gpu
 from seatrial.job.script import ScriptFacts
-from seatrial.runs.planning import _gpu_memory_limit
+from seatrial.planning.options import gpu_memory_limit
 
 GPUS = tuple(Gpu(index=index, uuid=f"GPU-{index}", name="NVIDIA A10", memory_bytes=24 * 10**9) for index in (0, 1))
 
 
 def limit(memory_bytes: int, gpus: str = "2", framework: str | None = "torch") -> int | None:
     job = Job(project=Path("/p"), target=Target(kind="script", value="t.py"), gpus=gpus, gpu_memory_bytes=memory_bytes)
-    return _gpu_memory_limit(job, ScriptFacts(framework=framework), GPUS if gpus != "none" else ())
+    return gpu_memory_limit(job, ScriptFacts(framework=framework), GPUS if gpus != "none" else ())
 
 
 def test_what_fits_is_the_limit() -> None:

@@ -10,9 +10,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from seatrial.backends import table
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
-from seatrial.job.plan import AgentPlan
+from seatrial.planning.site import Meeting
 
 #: torchrun's usual port for a rendezvous. Source: docs.pytorch.org/docs/stable/elastic/run.html.
 PORT = 29400
@@ -29,11 +30,12 @@ def join(job: Job, rank_of: int | None, environ: Mapping[str, str]) -> Job:
 
     Raises UsageError for a number beyond the hosts, or several nodes without names.
     """
-    if job.backend == "k8s" and job.hosts:
+    on_a_cluster = table.place(job.backend) == "cluster"
+    if on_a_cluster and job.hosts:
         raise UsageError(
             "--nodes takes a number on Kubernetes: the scheduler finds the hosts", run="seatrial run … --nodes 2"
         )
-    if job.backend == "k8s" or (job.nodes == 1 and not job.hosts):
+    if on_a_cluster or (job.nodes == 1 and not job.hosts):
         if rank_of is not None:
             raise UsageError("--rank-of needs --nodes host1,host2", run="seatrial run … --nodes a,b --rank-of 0")
         return job
@@ -47,10 +49,7 @@ def join(job: Job, rank_of: int | None, environ: Mapping[str, str]) -> Job:
         rank_of = int(environ.get("SLURM_NODEID", "0"))
     if rank_of is not None and not 0 <= rank_of < len(hosts):
         raise UsageError(f"--rank-of {rank_of}: there are {len(hosts)} hosts, 0 to {len(hosts) - 1}")
-    update: dict[str, object] = {"hosts": hosts, "nodes": len(hosts), "node_rank": rank_of}
-    if job.network is None and job.backend in ("docker", "podman"):
-        update["network"] = "host"  # ranks open ports of their own choice, which no --publish could name
-    return job.model_copy(update=update)
+    return job.model_copy(update={"hosts": hosts, "nodes": len(hosts), "node_rank": rank_of})
 
 
 def slurm_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -79,25 +78,16 @@ def expand(nodelist: str) -> list[str]:
     return names
 
 
-def with_hosts(agent: AgentPlan, job: Job) -> AgentPlan:
-    """The agent's part of a run on several hosts; unchanged on one."""
+def meeting(job: Job) -> Meeting:
+    """Where this node finds the others; nothing to say on one machine."""
     if job.node_rank is None:
-        return agent
-    if agent.launcher != "torchrun":
-        raise UsageError(
-            f"{job.target.value or 'The image'} would run on {job.nodes} hosts without knowing of the others",
-            cause="it shows no sign that it joins a process group",
-            run="seatrial run … --launcher torchrun   # if it does join one",
-        )
-    rendezvous = f"{job.hosts[0]}:{PORT}"
-    return agent.model_copy(
-        update={
-            "nodes": job.nodes,
-            "node_rank": job.node_rank,
-            "rendezvous": rendezvous,
-            "rendezvous_id": rendezvous_id(job),
-        }
-    )
+        return Meeting()
+    return Meeting(job.nodes, rank=job.node_rank, rendezvous=f"{job.hosts[0]}:{PORT}", rendezvous_id=rendezvous_id(job))
+
+
+def with_network(job: Job) -> Job:
+    """Ranks in containers open ports of their own choice, which no --publish could name: the host's network."""
+    return job.model_copy(update={"network": "host"}) if job.hosts and job.network is None else job
 
 
 def rendezvous_id(job: Job) -> str:

@@ -15,7 +15,7 @@ from seatrial.images.wheel import write_wheel
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, VenvPlan
 from seatrial.job.script import ScriptFacts
-from seatrial.runs.facts import HostFacts
+from seatrial.planning.host import HostFacts
 from seatrial.system import command
 
 #: Prints which of its arguments, import names or names of packages, are not there. Imports nothing of them, and nothing

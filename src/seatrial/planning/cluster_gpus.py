@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import CapacityError, GpuRequestError
 from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
+from seatrial.planning.site import GpuPlan
 
 
 @dataclass(frozen=True)
 class PodGpus:
     """GPUs of each pod."""
 
-    count: int
-    mode: Literal["required", "none", "auto-cpu"]
+    plan: GpuPlan
     choice: Choice
     warnings: tuple[str, ...] = ()
 
@@ -27,12 +26,12 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
     request = GpuRequest.parse(job.gpus)
     resource = job.kubernetes.gpu_resource
     if request.kind == "none":
-        return PodGpus(0, "none", Choice(what="gpus", value="none", reason="--gpus none"))
+        return PodGpus(GpuPlan("none", 0, "none"), Choice(what="gpus", value="none", reason="--gpus none"))
     if request.kind == "auto":
         if any(node.allocatable for node in facts.nodes or ()):
-            return PodGpus(1, "required", Choice(what="gpus", value=f"1 {resource}", reason="a node has some"))
+            return PodGpus(_required(1), Choice(what="gpus", value=f"1 {resource}", reason="a node has some"))
         reason = f"no node has {resource}" if facts.nodes is not None else "nodes may not be listed"
-        return PodGpus(0, "auto-cpu", Choice(what="gpus", value="none", reason=reason))
+        return PodGpus(GpuPlan("auto-cpu", 0, "none"), Choice(what="gpus", value="none", reason=reason))
     if request.kind != "count" or request.count is None:
         raise GpuRequestError(
             f"--gpus {job.gpus}: on Kubernetes the scheduler picks the GPUs, so only a count can be asked for",
@@ -42,7 +41,11 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
     if warning is not None and job.kubernetes.require_capacity:
         raise CapacityError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")
     choice = Choice(what="gpus", value=f"{request.count} {resource} a pod", reason=f"--gpus {job.gpus}")
-    return PodGpus(request.count, "required", choice, (warning,) if warning else ())
+    return PodGpus(_required(request.count), choice, (warning,) if warning else ())
+
+
+def _required(count: int) -> GpuPlan:
+    return GpuPlan("required", count, "device-plugin")
 
 
 def _capacity_problem(count: int, job: Job, facts: ClusterFacts) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 
 from seatrial.errors import UsageError
 from seatrial.job.loading import load_job
-from seatrial.runs.project_file import write_project_file
+from seatrial.planning.project_file import write_project_file
 
 
 def test_what_is_found_is_written_and_reads_back(tmp_path: Path) -> None:

@@ -1,0 +1,130 @@
+"""What a container of this machine needs: image, GPUs, mounts, limits."""
+
+from __future__ import annotations
+
+from seatrial.backends import container, injection
+from seatrial.images.plan import plan_image
+from seatrial.images.recipes import recipe
+from seatrial.images.wheel import write_wheel
+from seatrial.job.gpus import GpuRequest
+from seatrial.job.model import Job
+from seatrial.job.plan import (
+    AGENT_PYTHON_FLAGS,
+    CONTAINER_AGENT,
+    CONTAINER_PLAN,
+    CONTAINER_RECIPES,
+    CONTAINER_RUN,
+    CONTAINER_SECRETS,
+    Choice,
+    ContainerPlan,
+    Gpu,
+    ImagePlan,
+    Mount,
+)
+from seatrial.job.script import ScriptFacts
+from seatrial.planning import agentless
+from seatrial.planning.local_gpus import gpu_plan, selected
+from seatrial.planning.multi_host import meeting, with_network
+from seatrial.planning.site import Parts, Site
+from seatrial.planning.target_command import container_places, target_argv
+
+
+def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
+    """Raises SeatrialError: an image, mount or option that cannot be meant here."""
+    job = with_network(job)
+    gpus = selected(site)
+    image, image_choices = _image(job, site, script, gpus)
+    way_in = injection.choose(
+        site.engine,
+        gpus,
+        site.host.driver,
+        capabilities=GpuRequest.parse(job.gpus).capabilities,
+    )
+    resumed = site.resumed.mount if site.resumed else None
+    places = container_places(job, resumes=resumed is not None)
+    argv, script_index = target_argv(job.target, image, image.python or "python3", places)
+    made = container.plan_container(
+        job,
+        run_id=site.run_id,
+        record=site.record,
+        place=site.place,
+        state=site.host.state_folder,
+        image=image,
+        engine=site.engine,
+        injection=way_in,
+        agent_archive=site.agent_archive,
+        secrets_folder=site.secrets_folder,
+        resumed=resumed,
+        uid=site.host.uid,
+        gid=site.host.gid,
+        user_name=site.host.user_name,
+        cache_folder=site.project_cache,
+        environ=site.host.environ,
+        gpu_count=len(gpus),
+        host_memory_bytes=site.host.memory_bytes,
+        host_pids=site.host.most_pids,
+        command=(image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv,
+    )
+    made_container, recipe_env = made.container, dict[str, str]()
+    warnings = (*way_in.warnings, *made.warnings)
+    if image.python is None:
+        agentless.refuse_what_needs_the_agent(job)
+        env = {**made_container.env, **places.env(), "SEATRIAL_RUN_ID": site.run_id}
+        made_container = made_container.model_copy(update={"env": env})
+        warnings += (agentless.WARNING,)
+    if job.target.kind == "recipe" and not image.build:
+        made_container, recipe_env = _with_recipes(made, image, site)
+    return Parts(
+        places=places,
+        argv=tuple(argv),
+        script=script_index,
+        gpus=gpu_plan(job, gpus, way_in.strategy),
+        keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
+        evidence_dir=CONTAINER_RUN if made.companion is not None else None,  # the log is the target's own there
+        secrets_dir=CONTAINER_SECRETS if job.secrets else None,
+        meeting=meeting(job),
+        env={**made.target_env, **recipe_env},
+        image=image,
+        container=made_container,
+        companion=made.companion,
+        choices=(
+            *image_choices,
+            Choice(what="GPU injection", value=way_in.strategy, reason=way_in.reason),
+            *made.choices,
+        ),
+        warnings=warnings,
+    )
+
+
+def _with_recipes(made: container.ContainerParts, image: ImagePlan, site: Site) -> tuple[ContainerPlan, dict[str, str]]:
+    """A ready image has no recipes inside: they are mounted as our own wheel, which Python imports as it is."""
+    wheel = Mount(source=write_wheel(site.host.state_folder / "recipes"), target=CONTAINER_RECIPES, read_only=True)
+    own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
+    path = ":".join(filter(None, [CONTAINER_RECIPES, own]))
+    return made.container.model_copy(update={"mounts": (*made.container.mounts, wheel)}), {"PYTHONPATH": path}
+
+
+def _image(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> tuple[ImagePlan, tuple[Choice, ...]]:
+    """The image to build, or the ready one with what it says of itself filled in."""
+    image, choices = plan_image(
+        job,
+        imports=frozenset(script.imports),
+        compiles=script.compiler_evidence is not None,
+        cpu_only=not gpus,
+        machine=site.host.machine(gpus),
+        multi_gpu=len(gpus) > 1 or script.multi_gpu_evidence is not None,
+    )
+    if image.build:
+        return image, choices
+    facts = site.backend.image(image.tag)
+    if facts is None and not site.may_pull:
+        unknown = Choice(what="image contents", value="unknown", reason=f"{image.tag} is not here yet; run pulls it")
+        return image.model_copy(update={"python": "python3"}), (*choices, unknown)
+    facts = facts or site.backend.pull(image.tag)
+    inside = {
+        "python": job.image.python or site.backend.find_python(image.tag),
+        "entrypoint": facts.entrypoint,
+        "cmd": facts.cmd,
+        "env": facts.env,
+    }
+    return image.model_copy(update=inside), choices

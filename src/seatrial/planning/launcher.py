@@ -1,0 +1,63 @@
+"""How the target's processes are started: by torchrun, or as the one that it is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from seatrial.errors import UsageError
+from seatrial.images.recipes import recipe
+from seatrial.job.model import Job
+from seatrial.job.plan import Choice
+from seatrial.job.script import ScriptFacts
+
+Launcher = Literal["torchrun", "none"]
+
+#: Ranks that failed or were lost start again this often, where they go on from checkpoints.
+RESTARTS = 3
+
+
+def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, Choice]:
+    """torchrun where the script joins a process group, and for recipes that take a rank a GPU.
+
+    Args:
+        gpus: of each node.
+
+    Raises UsageError: several nodes would train the same model again, each for itself.
+    """
+    chosen, reason = _chosen(job, script, gpus)
+    if chosen == "none" and job.nodes > 1 and job.launcher == "auto":
+        raise UsageError(
+            f"{job.target.value or 'The image'} would run on {job.nodes} nodes without knowing of the others: {reason}",
+            cause="Each node would train the same model again; a distributed script calls init_process_group",
+            run="seatrial run … --launcher torchrun   # if it does join one",
+        )
+    return chosen, Choice(what="launcher", value=_value(chosen, job.nodes, max(1, gpus)), reason=reason)
+
+
+def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
+    if job.launcher != "auto":
+        return job.launcher, f"--launcher {job.launcher}"
+    if script.torchrun_evidence and not script.one_process_evidence:
+        return "torchrun", f"the script joins a process group: {script.torchrun_evidence}"
+    if max(1, gpus) * job.nodes > 1 and has_a_rank_per_gpu(job):
+        return "torchrun", f"{job.target.value} runs one rank per GPU"
+    return "none", script.one_process_evidence or "no sign that the script joins a process group"
+
+
+def _value(chosen: Launcher, nodes: int, gpus: int) -> str:
+    if chosen == "none":
+        return "none"
+    ranks = f"{gpus} rank{'s' * (gpus > 1)}"
+    return f"torchrun, {ranks}" if nodes == 1 else f"torchrun, {nodes} × {ranks}"
+
+
+def has_a_rank_per_gpu(job: Job) -> bool:
+    """Whether the target is a recipe that runs under torchrun on several GPUs; bench starts its own."""
+    return job.target.kind == "recipe" and recipe(job.target.value).ranks
+
+
+def restarts(job: Job, *, keeps_checkpoints: bool) -> int:
+    """How often ranks that ended badly start again: others would begin anew unless the user says otherwise."""
+    if job.restarts is not None:
+        return job.restarts
+    return RESTARTS if keeps_checkpoints else 0

@@ -1,0 +1,21 @@
+"""The GPUs of this machine that a run was given."""
+
+from __future__ import annotations
+
+from seatrial.job.gpus import GpuRequest
+from seatrial.job.model import Job
+from seatrial.job.plan import Gpu, Injection
+from seatrial.planning.site import GpuPlan, Site
+
+
+def selected(site: Site) -> tuple[Gpu, ...]:
+    """Of a site on this machine."""
+    assert site.selection is not None, "a place on this machine is given its GPUs"
+    return site.selection.gpus
+
+
+def gpu_plan(job: Job, gpus: tuple[Gpu, ...], injection: Injection) -> GpuPlan:
+    """No GPUs were asked for, or ``auto`` has found none, or these are required."""
+    if gpus:
+        return GpuPlan("required", len(gpus), injection, gpus)
+    return GpuPlan("none" if GpuRequest.parse(job.gpus).kind == "none" else "auto-cpu", 0, injection)

@@ -1,0 +1,135 @@
+"""make_plan: the one function that turns a job and facts into a Plan, for every backend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from seatrial.backends.base import PlaceKind
+from seatrial.errors import GpuContractError
+from seatrial.events import WEBHOOK_SECRET
+from seatrial.images.recipes import recipe
+from seatrial.job.gpus import GpuRequest, Selection, select
+from seatrial.job.model import DataMount, Job
+from seatrial.job.plan import AgentPlan, Plan
+from seatrial.job.script import ScriptFacts
+from seatrial.planning.cluster_parts import cluster_parts
+from seatrial.planning.container_parts import container_parts
+from seatrial.planning.host import HostFacts, git_commit
+from seatrial.planning.launcher import Launcher, choose_launcher, restarts
+from seatrial.planning.options import gpu_memory_limit, refuse_options
+from seatrial.planning.process_parts import process_parts
+from seatrial.planning.recipe_env import with_env_flags
+from seatrial.planning.run_secrets import targets_secrets, without_secrets
+from seatrial.planning.site import Parts, Site
+
+#: What each kind of place has to be planned.
+PARTS: Mapping[PlaceKind, Callable[[Job, Site, ScriptFacts], Parts]] = {
+    "container": container_parts,
+    "process": process_parts,
+    "cluster": cluster_parts,
+}
+
+
+def with_defaults(job: Job, place: PlaceKind) -> Job:
+    """Recipes save their models to ./models unless told otherwise; scripts save where they please."""
+    job = with_env_flags(job)
+    trains = job.target.kind == "recipe" and recipe(job.target.value).trains
+    if trains and job.models is None and place != "cluster":
+        return job.model_copy(update={"models": DataMount(source=job.project / "models", read_only=False)})
+    return job
+
+
+def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[str, str]) -> Selection:
+    """This machine's GPUs for the run. Raises GpuContractError, with NVML's own reason, when there is none."""
+    try:
+        return select(
+            GpuRequest.parse(job.gpus),
+            host.gpus,
+            leased=leased,
+            load=host.load(),
+            multi_gpu_evidence=script.multi_gpu_evidence,
+        )
+    except GpuContractError as error:
+        raise GpuContractError(error.message, cause=host.inventory.error or error.cause, run=error.run) from None
+
+
+def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = False) -> Plan:
+    """Resolve a job.
+
+    Args:
+        job: with its defaults filled in.
+        interactive: an interactive shell in place of the target.
+
+    Raises:
+        SeatrialError: something named in the job is not there or cannot be done on this backend.
+    """
+    refuse_options(job, site.backend.place, site.backend.name)
+    parts = PARTS[site.backend.place](job, site, script)
+    launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
+    return Plan(
+        run_id=site.run_id,
+        created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        job=job.model_copy(update={"env": without_secrets(job.env, job)}),
+        backend=site.backend.name,
+        injection=parts.gpus.injection,
+        gpus=parts.gpus.gpus,
+        image=parts.image,
+        container=parts.container,
+        cluster=parts.cluster,
+        companion=parts.companion,
+        companion_image=job.image.base if parts.companion else None,
+        python=parts.python,
+        venv=parts.venv,
+        agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive),
+        choices=(*(site.selection.choices if site.selection else ()), *parts.choices, launcher_choice),
+        warnings=parts.warnings,
+        git_commit=git_commit(job.project),
+        driver_version=site.host.inventory.driver_version if site.selection else None,
+    )
+
+
+def _agent(
+    job: Job, site: Site, script: ScriptFacts, parts: Parts, launcher: Launcher, *, interactive: bool
+) -> AgentPlan:
+    gpus, meeting = parts.gpus, parts.meeting
+    under_torchrun = launcher == "torchrun"
+    return AgentPlan(
+        run_id=site.run_id,
+        argv=("bash",) if interactive else parts.argv,
+        script=None if interactive else parts.script,
+        workdir=parts.places.project,
+        run_dir=parts.places.run,
+        evidence_dir=parts.places.run if interactive and parts.container else parts.evidence_dir,
+        launcher=launcher,
+        processes=max(1, gpus.count) if under_torchrun else 1,
+        nodes=meeting.nodes,
+        min_nodes=meeting.min_nodes,
+        node_rank=meeting.rank,
+        node_rank_variable=meeting.rank_variable,
+        rendezvous=meeting.rendezvous,
+        rendezvous_id=meeting.rendezvous_id,
+        restarts=restarts(job, keeps_checkpoints=parts.keeps_checkpoints) if under_torchrun else 0,
+        env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},
+        secrets=targets_secrets(job),
+        secrets_dir=parts.secrets_dir,
+        gpu_mode=gpus.mode,
+        gpus=gpus.gpus,
+        gpu_count=None if gpus.gpus else gpus.count or None,
+        check=_check(job, script, gpus.count),
+        gpu_memory_bytes=gpu_memory_limit(job, script, gpus.gpus),
+        grace_s=job.grace_s,
+        timeout_s=job.timeout_s,
+        hang_after_s=job.watch.hang_after_s,
+        alert_command=job.watch.command,
+        alert_webhook=WEBHOOK_SECRET if job.watch.webhook else None,
+        interactive=interactive,
+        host_sampled=parts.companion is not None,
+    )
+
+
+def _check(job: Job, script: ScriptFacts, gpus: int) -> Literal["torch", "driver", "none"]:
+    if not gpus:
+        return "none"
+    return "torch" if script.framework == "torch" or job.target.kind == "recipe" else "driver"

@@ -1,0 +1,137 @@
+"""What planning is given, and what each kind of place makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seatrial.backends.base import Backend, EngineFacts
+from seatrial.backends.kubernetes.survey import ClusterFacts
+from seatrial.job.cluster import ClusterPlan
+from seatrial.job.gpus import Selection
+from seatrial.job.plan import (
+    Choice,
+    ContainerPlan,
+    Gpu,
+    GpuMode,
+    ImagePlan,
+    Injection,
+    Mount,
+    VenvPlan,
+)
+from seatrial.planning.host import HostFacts
+from seatrial.planning.target_command import Places
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The run to go on from.
+
+    Attributes:
+        checkpoints: its folder of them; None where they lie on a cluster's volume.
+        mount: what shows them in a container; None likewise.
+    """
+
+    run_id: str
+    checkpoints: Path | None = None
+    mount: Mount | None = None
+
+
+@dataclass(frozen=True)
+class ClusterSite:
+    """A cluster as it was seen, and a line that says when."""
+
+    facts: ClusterFacts
+    seen: Choice
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a plan will happen: the backend, what it said of itself, this host, and the run.
+
+    Attributes:
+        record, place: the run's two folders (runs/store.py). outputs: the one in ``place`` that the target writes.
+        project_cache: where this project's downloads and compiled kernels persist.
+        agent_archive: where no target can write.
+        secrets_folder: where the run's secrets are handed over, or None when it has none.
+        may_pull: a ready image that is not here may be pulled to look inside, and a cluster is asked anew.
+        selection: this machine's GPUs that answer the request (leased, when the plan is about to be launched); None
+            where a scheduler picks them.
+        cluster: what the cluster has; None on this machine.
+    """
+
+    run_id: str
+    record: Path
+    place: Path
+    outputs: Path
+    project_cache: Path
+    backend: Backend
+    engine: EngineFacts
+    host: HostFacts
+    agent_archive: Path
+    secrets_folder: Path | None = None
+    resumed: Resumed | None = None
+    may_pull: bool = True
+    selection: Selection | None = None
+    cluster: ClusterSite | None = None
+
+
+@dataclass(frozen=True)
+class GpuPlan:
+    """The GPUs of each node.
+
+    Attributes:
+        gpus: which ones; () where a scheduler picks them.
+    """
+
+    mode: GpuMode
+    count: int
+    injection: Injection
+    gpus: tuple[Gpu, ...] = ()
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """How the nodes of one run find each other; the defaults are those of a run on one.
+
+    Attributes:
+        rank: this node's number, or None where it is read inside, from ``rank_variable``.
+        rendezvous: HOST:PORT of node 0, or None.
+    """
+
+    nodes: int = 1
+    min_nodes: int | None = None
+    rank: int | None = None
+    rank_variable: str | None = None
+    rendezvous: str | None = None
+    rendezvous_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a container, a process of this machine and a cluster's pods differ in.
+
+    Attributes:
+        argv: the target's own command; ``script`` the index behind the interpreter (target_command.py).
+        keeps_checkpoints: ranks that start again go on from them.
+        evidence_dir: where the agent writes its evidence; None: into its log, in frames.
+        secrets_dir: where the agent finds the secrets, if there are any.
+    """
+
+    places: Places
+    argv: tuple[str, ...]
+    script: int | None
+    gpus: GpuPlan
+    keeps_checkpoints: bool
+    evidence_dir: str | None = None
+    secrets_dir: str | None = None
+    meeting: Meeting = Meeting()
+    env: dict[str, str] = field(default_factory=dict)
+    image: ImagePlan | None = None
+    container: ContainerPlan | None = None
+    companion: ContainerPlan | None = None
+    cluster: ClusterPlan | None = None
+    python: str | None = None
+    venv: VenvPlan | None = None
+    choices: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()

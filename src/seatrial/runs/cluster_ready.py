@@ -1,0 +1,44 @@
+"""A cluster run's image, made ready before the start: built and pushed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from seatrial.backends import table
+from seatrial.backends.kubernetes.backend import RECIPES
+from seatrial.errors import EngineUnavailableError
+from seatrial.images.plan import pip_conf
+from seatrial.images.wheel import wheel_bytes
+from seatrial.job.plan import Plan
+
+
+def make_image_ready(plan: Plan, run_folder: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Build what is not there, push it where a registry is named, and lay the recipes' wheel beside the plan."""
+    from seatrial.images.build import build, push  # much to import, which a plan needs nothing of
+
+    assert plan.image is not None and plan.cluster is not None, "a plan for k8s has both"
+    if plan.cluster.recipes:
+        (run_folder / RECIPES).write_bytes(wheel_bytes())
+    if not plan.image.build:
+        return
+    engine = _builder(environ)
+    call = table.client_call(engine, environ)
+    build(plan.image, engine=engine, progress=say, pip_conf=pip_conf(plan.job.image), client_call=call)
+    if plan.job.kubernetes.registry:
+        push(plan.image.tag, progress=say, client_call=call)
+
+
+def _builder(environ: Mapping[str, str]) -> str:
+    """The first of this machine's engines that answers. Raises EngineUnavailableError with each one's reason."""
+    reasons = []
+    for name in table.ENGINES:
+        facts = table.backend(name, environ).facts()
+        if facts.available:
+            return name
+        reasons.append(facts.reason)
+    raise EngineUnavailableError(
+        "The image must be built, and no engine of this machine can",
+        cause="; ".join(reasons),
+        run="seatrial run --image REGISTRY/READY:TAG … --on k8s",
+    )

@@ -1,0 +1,78 @@
+"""Places to plan for, none of which has to be there: an engine, this machine's processes, a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fakes import FakeBackend
+from seatrial.backends.base import EngineFacts, ImageFacts, PlaceKind
+from seatrial.backends.kubernetes.survey import ClusterFacts, Node
+from seatrial.job.gpus import Selection
+from seatrial.job.plan import Choice, Gpu
+from seatrial.planning.host import HostFacts
+from seatrial.planning.site import ClusterSite, Resumed, Site
+from seatrial.probe.driver_files import DriverFiles
+from seatrial.probe.nvml import Inventory
+
+RUN_ID = "20261121-000000-test"
+READY = "registry.test/train:1"
+PLACES: dict[str, PlaceKind] = {"docker": "container", "podman": "container", "local": "process", "k8s": "cluster"}
+
+MODERN = ClusterFacts(version=(1, 31), git_version="v1.31.0", nodes=(Node("gpu-1", 8, 8, ready=True),))
+GPUS = tuple(
+    Gpu(
+        index=n, minor=n, uuid=f"GPU-0000000{n}", name="NVIDIA H200", memory_bytes=150 * 10**9, compute_capability="9.0"
+    )
+    for n in (0, 1)
+)
+CDI = ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all")
+
+
+def a_host(folder: Path, gpus: tuple[Gpu, ...] = ()) -> HostFacts:
+    """A machine of 64 GB, of a user whose folders are in ``folder``. No engine answers there."""
+    return HostFacts(
+        inventory=Inventory("580.159.04" if gpus else None, "13.0" if gpus else None, []),
+        gpus=gpus,
+        driver=DriverFiles(version=None),
+        uid=1000,
+        gid=1000,
+        user_name="ada",
+        cache_folder=folder / "cache",
+        state_folder=folder / "state",
+        memory_bytes=64 * 10**9,
+        most_pids=32768,
+        environ={"SEATRIAL_DOCKER": "/nowhere/docker", "SEATRIAL_PODMAN": "/nowhere/podman"},
+    )
+
+
+def a_site(
+    backend: str,
+    folder: Path,
+    project: Path,
+    *,
+    gpus: int = 0,
+    cluster: ClusterFacts = MODERN,
+    resumed: Resumed | None = None,
+) -> Site:
+    """A place of this backend's kind, with so many of its GPUs given to the run."""
+    place = project / ".seatrial" / "runs" / RUN_ID
+    chosen = GPUS[:gpus]
+    fake = FakeBackend()
+    fake.name, fake.place = backend, PLACES[backend]
+    fake.images[READY] = ImageFacts("sha256:1", None, 10**9, cmd=("serve",), python="/usr/bin/python3")
+    inside = {"runtimes": ("runc", "nvidia"), "cdi_spec_dirs": ("/etc/cdi",), "cdi_devices": CDI} if gpus else {}
+    return Site(
+        run_id=RUN_ID,
+        record=folder / "state" / "runs" / RUN_ID,
+        place=place,
+        outputs=place / "outputs",
+        project_cache=folder / "cache" / "project",
+        backend=fake,
+        engine=EngineFacts(backend, available=True, reason="a fake", **inside),  # type: ignore[arg-type]
+        host=a_host(folder, chosen),
+        agent_archive=folder / "state" / "agent.pyz",
+        secrets_folder=folder / "secrets",
+        resumed=resumed,
+        selection=None if backend == "k8s" else Selection(chosen, ()),
+        cluster=ClusterSite(cluster, Choice(what="cluster", value="a fake", reason="")) if backend == "k8s" else None,
+    )

@@ -1,0 +1,116 @@
+"""A backend is one class and one row of the table: this one is in no room of seatrial, and runs to its receipt."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from seatrial.backends import table
+from seatrial.backends.base import EngineFacts, Handle, ImageFacts, PlaceKind, State
+from seatrial.errors import ImageError
+from seatrial.job.loading import load_job
+from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
+from seatrial.runs.finalise import finalise
+from seatrial.runs.launch import prepare, start
+from seatrial.runs.output import Stream
+from seatrial.runs.watch import follow
+from seatrial.system import agent_archive
+
+
+class Bench:
+    """Runs the agent at the lowest priority, as a child of whoever started it."""
+
+    name = "bench-box"
+    place: PlaceKind = "process"
+    children: dict[str, subprocess.Popen[bytes]] = {}  # noqa: RUF012  of this process
+
+    def facts(self) -> EngineFacts:
+        return EngineFacts(self.name, available=True, reason="it is a test")
+
+    def image(self, reference: str) -> ImageFacts | None:
+        return None
+
+    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
+        raise ImageError(f"{reference}: no images here")
+
+    def find_python(self, reference: str) -> str | None:
+        return None
+
+    def compile(self, plan: Plan) -> list[str]:
+        record = plan.agent.evidence_dir
+        return ["nice", plan.python or "", *AGENT_PYTHON_FLAGS, f"{record}/agent.pyz", f"{record}/agent.json"]
+
+    def start(self, plan: Plan, run_dir: Path) -> Handle:
+        agent_archive.build(run_dir).rename(run_dir / "agent.pyz")
+        child = subprocess.Popen(self.compile(plan), cwd=run_dir)
+        self.children[str(child.pid)] = child
+        return Handle(backend=self.name, id=str(child.pid), run_id=plan.run_id, run_dir=str(run_dir))
+
+    def find(self, run_id: str, run_dir: Path) -> Handle | None:
+        return None
+
+    def collect(
+        self, handle: Handle, run_dir: Path, say: Callable[[str], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def state(self, handle: Handle) -> State:
+        code = self.children[handle.id].poll()
+        return State("running") if code is None else State("exited", exit_code=code)
+
+    def stop(self, handle: Handle, grace_s: float) -> None:
+        self.children[handle.id].terminate()
+        self.children[handle.id].wait(grace_s)
+
+    def kill(self, handle: Handle) -> None:
+        os.kill(int(handle.id), signal.SIGKILL)
+
+    def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
+        return subprocess.call(argv)
+
+    def shell(self, plan: Plan, run_dir: Path) -> int:
+        return subprocess.call(self.compile(plan))
+
+    def logs_tail(self, handle: Handle, lines: int) -> str:
+        return ""
+
+    def remove(self, handle: Handle) -> None:
+        self.children.pop(handle.id, None)
+
+
+def test_a_job_goes_through_plan_run_and_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table.BACKENDS, "bench-box", lambda environ: Bench())
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("import os\nprint('niceness', os.nice(0))\nopen('model.pt', 'w').write('x')\n")
+    environ = {**os.environ, "SEATRIAL_STATE": str(tmp_path / "state"), "SEATRIAL_LEASES": str(tmp_path / "leases")}
+    environ.pop("VIRTUAL_ENV", None)
+    job = load_job(project, {"target": "train.py", "on": "bench-box", "gpus": "none"}, cwd=project)
+    prepared = prepare(job, environ)
+    assert prepared.plan.backend == "bench-box"
+    start(prepared, environ, lambda line: None)
+    printed: list[tuple[Stream, bytes]] = []
+    follow(prepared.run, lambda stream, data: printed.append((stream, data)), environ)
+    receipt = finalise(prepared.run, environ)
+    assert receipt is not None and receipt.exit_code == 0 and receipt.header.backend == "bench-box"
+    before = os.nice(0)
+    assert b"".join(data for _, data in printed) == b"niceness %d\n" % min(19, before + 10)
+    assert json.loads((prepared.run.folder / "summary.json").read_bytes())["backend"] == "bench-box"
+    assert sys.executable and Bench.children == {}
+
+
+def test_options_that_its_kind_cannot_honour_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table.BACKENDS, "bench-box", lambda environ: Bench())
+    (tmp_path / "train.py").write_text("")
+    flags = {"target": "train.py", "on": "bench-box", "gpus": "none", "network": "host"}
+    job = load_job(tmp_path, flags, cwd=tmp_path)
+    with pytest.raises(Exception, match="--network needs a container; the backend bench-box has none"):
+        prepare(job, {**os.environ, "SEATRIAL_STATE": str(tmp_path / "state")})
