@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fakes import FakeBackend
 from seatrial.backends.base import EngineFacts, ImageFacts, PlaceKind
@@ -28,9 +30,9 @@ GPUS = tuple(
 CDI = ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all")
 
 
-def a_host(folder: Path, gpus: tuple[Gpu, ...] = ()) -> HostFacts:
+def a_host(folder: Path, gpus: tuple[Gpu, ...] = (), **facts: Any) -> HostFacts:
     """A machine of 64 GB, of a user whose folders are in ``folder``. No engine answers there."""
-    return HostFacts(
+    host = HostFacts(
         inventory=Inventory("580.159.04" if gpus else None, "13.0" if gpus else None, []),
         gpus=gpus,
         driver=DriverFiles(version=None),
@@ -43,6 +45,7 @@ def a_host(folder: Path, gpus: tuple[Gpu, ...] = ()) -> HostFacts:
         most_pids=32768,
         environ={"SEATRIAL_DOCKER": "/nowhere/docker", "SEATRIAL_PODMAN": "/nowhere/podman"},
     )
+    return replace(host, **facts)
 
 
 def a_site(

@@ -9,14 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from fakes import FakeBackend
+from planning_sites import a_host
 from seatrial.backends.cdi import DEFAULT_SPEC_DIRS, read_specs
-from seatrial.backends.container import plan_container
 from seatrial.backends.env_file import proxy_env
 from seatrial.backends.home import host_files
 from seatrial.backends.injection import InjectionPlan, choose
 from seatrial.backends.run_options import run_options
+from seatrial.job.gpus import Selection
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Gpu, ImagePlan
+from seatrial.planning.container.plan import plan_container
+from seatrial.planning.site import Site
 from seatrial.probe.driver_files import DriverFiles, find
 
 from ..unit.backends.planning_facts import docker, podman
@@ -83,27 +87,22 @@ def run_script(
     agent = folder / "agent.pyz"
     agent.touch()
     facts = docker() if engine_name == "docker" else podman(rootless=False)
-    parts = plan_container(
-        Job.model_validate({"project": project, "target": Target(kind="script", value="train.py"), **keys}),
+    site = Site(
         run_id=f"test-{folder.name[-20:]}-{os.getpid()}",
         record=record,
         place=place,
-        state=folder / "state",
-        image=ImagePlan(tag=IMAGE, build=False),
+        outputs=place / "outputs",
+        project_cache=folder / "cache",
+        backend=FakeBackend(engine_name),
         engine=facts,
-        injection=injection or choose(facts, (), DriverFiles(version=None)),
+        host=a_host(folder, uid=uid, gid=uid, environ=proxy_env({}), memory_bytes=None, most_pids=None),
         agent_archive=agent,
-        secrets_folder=None,
-        resumed=None,
-        uid=uid,
-        gid=uid,
-        user_name="ada",
-        cache_folder=folder / "cache",
-        environ=proxy_env({}),
-        gpu_count=0,
-        host_memory_bytes=None,
-        command=("sh", "-c", "cd /workspace && exec python3 train.py"),
+        selection=Selection((), ()),
     )
+    job = Job.model_validate({"project": project, "target": Target(kind="script", value="train.py"), **keys})
+    way_in = injection or choose(facts, (), DriverFiles(version=None))
+    command = ("sh", "-c", "cd /workspace && exec python3 train.py")
+    parts = plan_container(job, site, ImagePlan(tag=IMAGE, build=False), way_in, command)
     host_files(parts.container).write(project)
     if os.geteuid() == 0:
         for path in [folder, *folder.rglob("*")]:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from seatrial import events
 from seatrial.backends.base import EngineFacts, Handle, ImageFacts, PlaceKind, State, Status
-from seatrial.backends.container import COMPANION_FOLDER
 from seatrial.backends.container_log import OpenLog, collecting
 from seatrial.backends.engine_errors import last_line, pull_error, start_error, unavailable_error
 from seatrial.backends.run_options import RunOptions, run_options
@@ -32,6 +31,7 @@ from seatrial.errors import (
 )
 from seatrial.job.plan import (
     CHECKS_ROLE,
+    COMPANION_FOLDER,
     CONTAINER_RUN,
     FRAMED_LOG,
     LOG_LABEL,

@@ -46,6 +46,12 @@ CONTAINER_RESUMED_CHECKPOINTS = f"{CONTAINER_RESUME}/checkpoints"
 #: none: no GPU. nvidia-runtime: ``--gpus`` (toolkit's hook or, from Docker 29.2, CDI inside). cdi: ``--device
 #: nvidia.com/gpu=…``. device-nodes: /dev/nvidia* and the driver's libraries bind-mounted. host: a local process.
 #: device-plugin: Kubernetes asks the plugin of the node it picks.
+#: Where the companion's agent writes, in the run's record.
+COMPANION_FOLDER = "companion"
+
+#: On top of the grace that the agent gives the target, for the agent itself to finish the evidence, in seconds.
+AGENT_GRACE_S = 10
+
 GpuMode = Literal["required", "none", "auto-cpu"]
 Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin"]
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from seatrial.backends.base import PlaceKind
-from seatrial.backends.container_limits import gpu_memory_enforceable
 from seatrial.errors import UsageError
 from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import Job
 from seatrial.job.plan import Gpu
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
+from seatrial.planning.container.limits import gpu_memory_enforceable
 
 #: Flag → its value in a job, and the kinds of places that have nothing to apply it to.
 OPTIONS: Mapping[str, tuple[Callable[[Job], Any], frozenset[PlaceKind]]] = {

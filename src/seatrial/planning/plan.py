@@ -14,8 +14,8 @@ from seatrial.job.gpus import GpuRequest, Selection, select
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import AgentPlan, Plan
 from seatrial.job.script import ScriptFacts
-from seatrial.planning.cluster_parts import cluster_parts
-from seatrial.planning.container_parts import container_parts
+from seatrial.planning.cluster.parts import cluster_parts
+from seatrial.planning.container.parts import container_parts
 from seatrial.planning.host import HostFacts, git_commit
 from seatrial.planning.launcher import Launcher, choose_launcher, restarts
 from seatrial.planning.options import gpu_memory_limit, refuse_options

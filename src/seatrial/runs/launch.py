@@ -9,7 +9,6 @@ from pathlib import Path
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
-from seatrial.backends.container import COMPANION_FOLDER
 from seatrial.backends.env_file import proxies_with_login
 from seatrial.backends.home import host_files
 from seatrial.backends.kubernetes.backend import cluster_manifests
@@ -24,10 +23,10 @@ from seatrial.images.origin import origin_labels
 from seatrial.images.plan import pip_conf
 from seatrial.job.gpus import GpuRequest, Selection
 from seatrial.job.model import Job
-from seatrial.job.plan import Choice, Plan
+from seatrial.job.plan import COMPANION_FOLDER, Choice, Plan
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning import run_secrets
-from seatrial.planning.cluster_survey import survey_cluster
+from seatrial.planning.cluster.survey import survey_cluster
 from seatrial.planning.host import HostFacts, read_host
 from seatrial.planning.plan import make_plan, select_gpus, with_defaults
 from seatrial.planning.site import Site

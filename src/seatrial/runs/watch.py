@@ -11,9 +11,9 @@ from types import FrameType
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
-from seatrial.backends.container import AGENT_GRACE_S
 from seatrial.errors import UsageError
 from seatrial.events import EvidenceLog
+from seatrial.job.plan import AGENT_GRACE_S
 from seatrial.runs import without_agent
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.alerts import Alerts

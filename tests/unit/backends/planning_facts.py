@@ -3,11 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+from fakes import FakeBackend
+from planning_sites import a_host
 from seatrial.backends.base import EngineFacts
-from seatrial.backends.container import ContainerParts, plan_container
 from seatrial.backends.injection import choose
+from seatrial.job.gpus import Selection
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Gpu, ImagePlan, Mount
+from seatrial.planning.container.plan import ContainerParts, plan_container
+from seatrial.planning.site import Resumed, Site
 from seatrial.probe.driver_files import DriverFiles
 
 UUIDS = ("GPU-de421f49-0f0c-4a5b-8c6d-112233445566", "GPU-7a9c0e1d-2b3c-4d5e-8f60-a1b2c3d4e5f6")
@@ -62,24 +66,30 @@ def container(
     **keys: Any,
 ) -> ContainerParts:
     """The container of a job with these keys, for user ada."""
-    return plan_container(
-        job(**keys),
+    host = a_host(
+        STATE.parent,
+        gpus,
+        uid=uid,
+        gid=uid,
+        state_folder=STATE,
+        environ=environ or {},
+        memory_bytes=host_memory_bytes,
+        most_pids=None,
+    )
+    site = Site(
         run_id="20261120-231501-k3f9",
         record=RECORD,
         place=PLACE,
-        state=STATE,
-        image=image or ImagePlan(tag="seatrial/mnist:0123456789ab", build=True),
+        outputs=PLACE / "outputs",
+        project_cache=CACHE,
+        backend=FakeBackend(engine.name),
         engine=engine,
-        injection=choose(engine, gpus, driver),
+        host=host,
         agent_archive=STATE / "agent" / "agent.pyz",
         secrets_folder=secrets_folder,
-        resumed=resumed,
-        uid=uid,
-        gid=uid,
-        user_name="ada",
-        cache_folder=CACHE,
-        environ=environ or {},
-        gpu_count=len(gpus),
-        host_memory_bytes=host_memory_bytes,
-        command=("python3", "/seatrial/agent.pyz", "/seatrial/plan.json"),
+        resumed=Resumed("earlier", mount=resumed) if resumed else None,
+        selection=Selection(gpus, ()),
     )
+    built = ImagePlan(tag="seatrial/mnist:0123456789ab", build=True)
+    command = ("python3", "/seatrial/agent.pyz", "/seatrial/plan.json")
+    return plan_container(job(**keys), site, image or built, choose(engine, gpus, driver), command)

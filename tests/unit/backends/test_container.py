@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from seatrial.backends.container_limits import gpu_memory_enforceable
 from seatrial.backends.home import HostFiles, host_files
 from seatrial.errors import DiskError, EngineError, UntrustedPathError, UsageError
 from seatrial.job.model import DataMount
 from seatrial.job.plan import ContainerPlan, ImagePlan, Mount
+from seatrial.planning.container.limits import gpu_memory_enforceable
 from seatrial.probe import driver_files
 
 from ..probe import driver_trees as trees

@@ -9,7 +9,7 @@ import pytest
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.images.plan import plan_image
 from seatrial.job.model import ImageOptions, Job, Target
-from seatrial.planning.cluster_machine import cluster_machine
+from seatrial.planning.cluster.machine import cluster_machine
 
 A100 = {
     "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",

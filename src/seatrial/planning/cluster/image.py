@@ -13,7 +13,7 @@ from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
-from seatrial.planning.cluster_machine import cluster_machine
+from seatrial.planning.cluster.machine import cluster_machine
 
 
 def cluster_image(

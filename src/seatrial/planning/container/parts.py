@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial.backends import container, injection
+from seatrial.backends import injection
 from seatrial.images.plan import plan_image
 from seatrial.images.recipes import recipe
 from seatrial.images.wheel import write_wheel
@@ -23,6 +23,7 @@ from seatrial.job.plan import (
 )
 from seatrial.job.script import ScriptFacts
 from seatrial.planning import agentless
+from seatrial.planning.container.plan import ContainerParts, plan_container
 from seatrial.planning.local_gpus import gpu_plan, selected
 from seatrial.planning.multi_host import meeting, with_network
 from seatrial.planning.site import Parts, Site
@@ -40,31 +41,10 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         site.host.driver,
         capabilities=GpuRequest.parse(job.gpus).capabilities,
     )
-    resumed = site.resumed.mount if site.resumed else None
-    places = container_places(job, resumes=resumed is not None)
+    places = container_places(job, resumes=site.resumed is not None)
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
-    made = container.plan_container(
-        job,
-        run_id=site.run_id,
-        record=site.record,
-        place=site.place,
-        state=site.host.state_folder,
-        image=image,
-        engine=site.engine,
-        injection=way_in,
-        agent_archive=site.agent_archive,
-        secrets_folder=site.secrets_folder,
-        resumed=resumed,
-        uid=site.host.uid,
-        gid=site.host.gid,
-        user_name=site.host.user_name,
-        cache_folder=site.project_cache,
-        environ=site.host.environ,
-        gpu_count=len(gpus),
-        host_memory_bytes=site.host.memory_bytes,
-        host_pids=site.host.most_pids,
-        command=(image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv,
-    )
+    command = (image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv
+    made = plan_container(job, site, image, way_in, command)
     made_container, recipe_env = made.container, dict[str, str]()
     warnings = (*way_in.warnings, *made.warnings)
     if image.python is None:
@@ -96,7 +76,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
 
 
-def _with_recipes(made: container.ContainerParts, image: ImagePlan, site: Site) -> tuple[ContainerPlan, dict[str, str]]:
+def _with_recipes(made: ContainerParts, image: ImagePlan, site: Site) -> tuple[ContainerPlan, dict[str, str]]:
     """A ready image has no recipes inside: they are mounted as our own wheel, which Python imports as it is."""
     wheel = Mount(source=write_wheel(site.host.state_folder / "recipes"), target=CONTAINER_RECIPES, read_only=True)
     own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))

@@ -8,9 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial.backends.container import AGENT_GRACE_S
-from seatrial.backends.container_env import without_steering
-from seatrial.backends.container_limits import SHM_BYTES_PER_GPU
 from seatrial.backends.env_file import read_env_file
 from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, node_variable, rendezvous
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES
@@ -20,6 +17,7 @@ from seatrial.images.code_layer import with_code
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, CodeWay, Kind, PodMount, Volume
 from seatrial.job.model import Job
 from seatrial.job.plan import (
+    AGENT_GRACE_S,
     AGENT_PYTHON_FLAGS,
     CONTAINER_DATA,
     CONTAINER_MODELS,
@@ -32,8 +30,10 @@ from seatrial.job.plan import (
 )
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
-from seatrial.planning.cluster_gpus import PodGpus, pod_gpus
-from seatrial.planning.cluster_image import cluster_image
+from seatrial.planning.cluster.gpus import PodGpus, pod_gpus
+from seatrial.planning.cluster.image import cluster_image
+from seatrial.planning.container.env import without_steering
+from seatrial.planning.container.limits import SHM_BYTES_PER_GPU
 from seatrial.planning.launcher import restarts
 from seatrial.planning.run_secrets import without_secrets
 from seatrial.planning.site import Meeting, Parts, Site

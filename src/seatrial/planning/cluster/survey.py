@@ -7,7 +7,7 @@ from seatrial.backends.kubernetes.survey import ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
-from seatrial.planning import cluster_memory
+from seatrial.planning.cluster import memory
 from seatrial.planning.host import HostFacts
 from seatrial.planning.site import ClusterSite
 
@@ -22,7 +22,7 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
     Raises SeatrialError: no cluster answers, or it refuses.
     """
     options = job.kubernetes
-    if offline and (kept := cluster_memory.recall(options, host.environ, host.cache_folder)) is not None:
+    if offline and (kept := memory.recall(options, host.environ, host.cache_folder)) is not None:
         facts, age_s = kept
         return ClusterSite(facts, _seen(facts, f"as it was {age_s:.0f} s ago; run asks anew"))
     try:
@@ -33,7 +33,7 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
         unread = f"No cluster answers ({error.message}): rendered for Kubernetes 1.26 and later"
         facts = ClusterFacts(namespace=options.namespace or "default", context=options.context, unread=(unread,))
         return ClusterSite(facts, _seen(facts, "none answers"))
-    cluster_memory.remember(facts, options, host.environ, host.cache_folder)
+    memory.remember(facts, options, host.environ, host.cache_folder)
     return ClusterSite(facts, _seen(facts, "asked just now"))
 
 

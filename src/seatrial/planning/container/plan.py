@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
-from seatrial.backends.container_env import library_path, plan_env
-from seatrial.backends.container_limits import memory_limit, pids_limit, refuse_unenforceable, shm_limit
 from seatrial.backends.env_file import proxy_env
 from seatrial.backends.home import home_mounts
 from seatrial.backends.injection import InjectionPlan
-from seatrial.backends.masks import masks
 from seatrial.backends.mount_sources import real_source
 from seatrial.backends.user_mounts import inside, parse_mount, place_mounts
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
 from seatrial.job.plan import (
+    AGENT_GRACE_S,
     AGENT_PYTHON_FLAGS,
     CHECKS_ROLE,
+    COMPANION_FOLDER,
     CONTAINER_AGENT,
     CONTAINER_DATA,
     CONTAINER_MODELS,
@@ -44,6 +43,11 @@ from seatrial.job.plan import (
     changeable,
 )
 from seatrial.job.units import format_bytes
+from seatrial.planning.container.env import library_path, plan_env
+from seatrial.planning.container.limits import memory_limit, pids_limit, refuse_unenforceable, shm_limit
+from seatrial.planning.container.masks import masks
+from seatrial.planning.local_gpus import selected
+from seatrial.planning.site import Site
 
 #: Programs and libraries are run from /tmp: torch's and Triton's compilers, pip's builds. Docker's default is noexec.
 TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
@@ -51,12 +55,6 @@ TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
 #: What a root inside the container gets back: to write where the caller may write, and to unpack archives, which root
 #: does with their owners. An ordinary user needs none.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
-
-#: Where the companion's agent writes, in the run's record.
-COMPANION_FOLDER = "companion"
-
-#: On top of the grace that the agent gives the target, for the agent itself to finish the evidence, in seconds.
-AGENT_GRACE_S = 10
 
 #: Devices that only --gpus may ask for, or the contract would compare with the wrong list.
 GPU_DEVICE = re.compile(r"^/dev/(nvidia|dxg)|^[a-z.]*nvidia\.com/")
@@ -78,61 +76,39 @@ class ContainerParts:
 
 
 def plan_container(
-    job: Job,
-    *,
-    run_id: str,
-    record: Path,
-    place: Path,
-    state: Path,
-    image: ImagePlan,
-    engine: EngineFacts,
-    injection: InjectionPlan,
-    agent_archive: Path,
-    secrets_folder: Path | None,
-    resumed: Mount | None,
-    uid: int,
-    gid: int,
-    user_name: str,
-    cache_folder: Path,
-    environ: Mapping[str, str],
-    gpu_count: int,
-    host_memory_bytes: int | None,
-    host_pids: int | None = None,
-    command: Sequence[str],
+    job: Job, site: Site, image: ImagePlan, injection: InjectionPlan, command: Sequence[str]
 ) -> ContainerParts:
     """Everything about the container but the image.
 
     Args:
-        record, place: the run's two folders (runs/store.py). state: the user's state folder, which no container sees.
-        agent_archive, secrets_folder, cache_folder: absolute host paths; home.host_files makes what is
-            not there yet.
-        uid, gid, user_name: of the caller, to whom outputs shall belong.
-        environ: the caller's environment: proxies, and names without a value in env files.
         command: what PID 1 runs.
 
     Raises:
         UsageError: a mount, env file, device or working directory that cannot be meant.
         EngineError: a limit that this engine cannot enforce.
     """
+    engine, host = site.engine, site.host
     refuse_unenforceable(job, engine)
     _refuse_gpu_devices(job)
-    user, userns, user_choice = _user(engine, uid, gid)
+    user, userns, user_choice = _user(engine, host.uid, host.gid)
     named_user = engine.name == "docker" and user != "0:0"  # Podman writes a passwd entry by itself
     ours = [
-        *_job_mounts(job, state),
-        *home_mounts(record, place, cache_folder, named_user=named_user),
-        *_agent_mounts(record, place, agent_archive, secrets_folder, resumed),
+        *_job_mounts(job, host.state_folder),
+        *home_mounts(site.record, site.place, site.project_cache, named_user=named_user),
+        *_agent_mounts(site),
         *injection.mounts,
     ]
-    mounts = place_mounts([parse_mount(text, job.project, state) for text in job.mounts], ours)
+    mounts = place_mounts([parse_mount(text, job.project, host.state_folder) for text in job.mounts], ours)
     if image.python is not None:
         _refuse_planted_python(image.python, mounts)
-    env = plan_env(job, image, injection, user_name, environ, [m for m in mounts if m not in injection.mounts])
-    shm_bytes, shm_choice = shm_limit(job, gpu_count)
-    memory_bytes, memory_choice = memory_limit(job, engine, host_memory_bytes)
+    env = plan_env(
+        job, image, injection, host.user_name, host.environ, [m for m in mounts if m not in injection.mounts]
+    )
+    shm_bytes, shm_choice = shm_limit(job, len(selected(site)))
+    memory_bytes, memory_choice = memory_limit(job, engine, host.memory_bytes)
     plan = ContainerPlan(
-        name=f"seatrial-{run_id}",
-        hostname=_hostname(job, engine, run_id),
+        name=f"seatrial-{site.run_id}",
+        hostname=_hostname(job, engine, site.run_id),
         command=tuple(command),
         user=user,
         userns=userns,
@@ -144,7 +120,7 @@ def plan_container(
         mounts=mounts,
         tmpfs=(
             *(() if any(mount.target == TMP.target for mount in mounts) else (TMP,)),
-            *masks(mounts, [state, job.project / ".seatrial"]),
+            *masks(mounts, [host.state_folder, job.project / ".seatrial"]),
         ),
         devices=(*injection.devices, *job.devices),
         gpus_flag=injection.gpus_flag,
@@ -155,20 +131,20 @@ def plan_container(
         ulimits=job.ulimits,
         cpus=job.cpus,
         memory_bytes=memory_bytes,
-        pids=pids_limit(host_pids),
+        pids=pids_limit(host.most_pids),
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
         labels={
-            RUN_LABEL: run_id,
+            RUN_LABEL: site.run_id,
             NAME_LABEL: job.name or "",
             ROLE_LABEL: TARGET_ROLE,
             LOG_LABEL: FRAMED_LOG if image.python is not None else PLAIN_LOG,
         },
         stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
     )
-    companion = plan_companion(plan, injection, record) if image.python is None else None
+    companion = plan_companion(plan, injection, site.record) if image.python is None else None
     choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
-    return ContainerParts(plan, env.target, companion, choices, (*env.warnings, *_warnings(job, environ)))
+    return ContainerParts(plan, env.target, companion, choices, (*env.warnings, *_warnings(job, host.environ)))
 
 
 def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: Path) -> ContainerPlan:
@@ -221,18 +197,16 @@ def _job_mounts(job: Job, state: Path) -> list[Mount]:
     return mounts
 
 
-def _agent_mounts(
-    record: Path, place: Path, agent_archive: Path, secrets_folder: Path | None, resumed: Mount | None
-) -> list[Mount]:
+def _agent_mounts(site: Site) -> list[Mount]:
     mounts = [
-        Mount(source=place / "outputs", target=CONTAINER_RUN),
-        Mount(source=agent_archive, target=CONTAINER_AGENT, read_only=True),
-        Mount(source=record / "agent.json", target=CONTAINER_PLAN, read_only=True),
+        Mount(source=site.outputs, target=CONTAINER_RUN),
+        Mount(source=site.agent_archive, target=CONTAINER_AGENT, read_only=True),
+        Mount(source=site.record / "agent.json", target=CONTAINER_PLAN, read_only=True),
     ]
-    if secrets_folder:  # writable: the agent deletes each secret once it has read it
-        mounts.append(Mount(source=secrets_folder, target=CONTAINER_SECRETS))
-    if resumed:
-        mounts.append(resumed)
+    if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
+        mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
+    if site.resumed and site.resumed.mount:
+        mounts.append(site.resumed.mount)
     return mounts
 
 

@@ -1,0 +1,1 @@
+"""What a container of this machine is, in the engines' common terms."""
