@@ -34,7 +34,7 @@ from seatrial.images.project import Needs, project_needs
 from seatrial.images.recipes import recipe_requirements
 from seatrial.images.requirements import Requirements, canonical_name, checked_requirement
 from seatrial.images.settle import Settled, settle
-from seatrial.images.slim import slimmer_bytes, slimming_for
+from seatrial.images.slim import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.wheel import WHEEL_NAME, wheel_bytes
 from seatrial.job.model import Flavour, ImageOptions, Job
 from seatrial.job.plan import Choice, ImagePlan
@@ -82,11 +82,19 @@ def plan_image(
     machine = _machine(job, machine, cpu_only)
     needs = image_needs(job, imports)
     base, settled = _base_and_stack(job, needs, imports, machine)
-    found = settled.requirements
-    wheels = _wheels(job)
-    with_ours = job.target.kind == "recipe" or "seatrial" in imports
     slimming = slimming_for(job, settled.stack, machine, compiles=compiles, multi_gpu=multi_gpu)
-    labels = _labels(settled.stack, slimming.architectures)
+    own = WHEEL_NAME if job.target.kind == "recipe" or "seatrial" in imports else None
+    plan = _to_build(job, base, settled, slimming, own, compiles=compiles)
+    choices = (base.choice, needs.choice, *settled.choices, *_compiler(compiles), *slimming.choices)
+    warnings = tuple(Choice(what="warning", value=text, reason="said by the resolver") for text in settled.warnings)
+    return plan, (*choices, *warnings)
+
+
+def _to_build(
+    job: Job, base: Base, settled: Settled, slimming: Slimming, own_wheel: str | None, *, compiles: bool
+) -> ImagePlan:
+    """The Dockerfile and all that goes in; the tag is the digest of it."""
+    found, wheels = settled.requirements, _wheels(job)
     contents = ImageContents(
         slug=_slug(job),
         base=base.image,
@@ -102,35 +110,30 @@ def plan_image(
         pip_conf=pip_conf(job.image) is not None,
         wheels=bool(wheels),
         sources=_digest_of_sources(job.image, wheels),
-        own_wheel=WHEEL_NAME if with_ours else None,
+        own_wheel=own_wheel,
         slimming=slimming.arguments,
         architectures=slimming.architectures,
-        labels=labels,
+        labels=_labels(settled.stack, slimming.architectures),
     )
-    dockerfile = render(contents)
-    texts = _texts(found)
-    everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if with_ours else b"")
+    dockerfile, texts = render(contents), _texts(found)
+    everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if own_wheel else b"")
     if slimming.arguments:
         everything += slimmer_bytes()
-    digest = hashlib.sha256(everything).hexdigest()[:12]
-    plan = ImagePlan(
-        tag=f"seatrial/{contents.slug}:{digest}",
+    return ImagePlan(
+        tag=f"seatrial/{contents.slug}:{hashlib.sha256(everything).hexdigest()[:12]}",
         build=True,
         base=base.image,
         python=VENV_PYTHON,
         dockerfile=dockerfile,
         context_files={f"{WHEELS}/{path.name}": str(path) for path in wheels},
         context_texts=texts,
-        own_wheel=contents.own_wheel,
+        own_wheel=own_wheel,
         secrets={CA_SECRET: str(_ca_bundle(job))} if job.image.ca_bundle else {},
         network=job.image.build_network,
         stack=stack_facts(settled.stack),
         architectures=slimming.architectures,
         slimmed=bool(slimming.arguments),
     )
-    choices = (base.choice, needs.choice, *settled.choices, *_compiler(compiles), *slimming.choices)
-    warnings = tuple(Choice(what="warning", value=text, reason="said by the resolver") for text in settled.warnings)
-    return plan, (*choices, *warnings)
 
 
 def plan_packages(
