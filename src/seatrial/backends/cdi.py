@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ConfigError, printable
+from seatrial.findings.commands import GENERATE_CDI
 from seatrial.findings.finding import Finding
 from seatrial.system.project_files import read_text
 from seatrial.system.shown import shown
@@ -24,7 +25,6 @@ from seatrial.system.yaml_file import parse_yaml
 DEFAULT_SPEC_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 #: What writes a fresh spec. Source: NVIDIA Container Toolkit documentation, "Support for CDI".
-GENERATE = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
 
 
 #: The toolkit's spec of a machine with 8 GPUs in 56 MIG slices has 60,000 bytes.
@@ -165,7 +165,7 @@ def _unreadable(path: Path, error: Exception) -> Finding:
         "warning",
         f"{path} is no CDI spec that an engine can read",
         cause=printable(str(error).split("\n")[0]),
-        fix=GENERATE,
+        fix=GENERATE_CDI,
         evidence=[str(path)],
     )
 
@@ -201,6 +201,6 @@ def _stale(devices: Iterable[CdiDevice]) -> Iterator[Finding]:
             "warning",
             f"{spec} names {len(paths)} host paths that do not exist, so that the container would not start",
             cause="the driver was updated or its device nodes are gone since the spec was written",
-            fix=GENERATE,
+            fix=GENERATE_CDI,
             evidence=list(paths),
         )

@@ -21,12 +21,7 @@ from seatrial.errors import (
     SeatrialError,
     UsageError,
 )
-
-INSTALL_TOOLKIT = (
-    "sudo apt-get install -y nvidia-container-toolkit && sudo nvidia-ctk runtime configure --runtime=docker"
-    " && sudo systemctl restart docker"
-)
-GENERATE_CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+from seatrial.findings.catalogue import by_id
 
 ADD_SUBIDS = 'sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 "$USER" && podman system migrate'
 
@@ -38,6 +33,7 @@ class Symptom:
     Attributes:
         pattern: searched in stderr, ignoring case.
         message, cause, run: may name the pattern's groups, ``{engine}`` (the command) and ``{Engine}`` (its name).
+        known: entry of the catalogue of failures that has cause and remedy; None: this one's own.
     """
 
     pattern: str
@@ -45,6 +41,7 @@ class Symptom:
     message: str
     cause: str | None = None
     run: str | None = None
+    known: str | None = None
 
 
 #: The first match counts: what is special stands before what is general.
@@ -53,43 +50,37 @@ START_SYMPTOMS: tuple[Symptom, ...] = (
         r'could not select device driver "cdi"',
         GpuContractError,
         "{Engine} cannot take GPUs by their CDI names",
-        "CDI is off in this engine; Docker has it on from 28.2",
-        "sudo nvidia-ctk runtime configure --runtime=docker --cdi.enabled && sudo systemctl restart docker",
+        known="cdi-off",
     ),
     Symptom(
         r"could not select device driver .* with capabilities: \[\[.*gpu",
         GpuContractError,
         "{Engine} cannot give GPUs to containers",
-        "the NVIDIA Container Toolkit is not installed, or the engine has not been restarted since",
-        INSTALL_TOOLKIT,
+        known="toolkit-missing",
     ),
     Symptom(  # Docker >= 29.2 resolves --gpus through CDI: github.com/ShaneIsrael/fireshare/issues/689
         r"failed to discover GPU vendor from CDI|AMD CDI spec not found",
         GpuContractError,
         "{Engine} finds no CDI specification of an NVIDIA GPU",
-        "the NVIDIA Container Toolkit is not installed, or has not written its CDI specification",
-        GENERATE_CDI,
+        known="cdi-no-vendor",
     ),
     Symptom(  # Docker: github.com/devnen/Chatterbox-TTS-Server/issues/5
         r"unresolvable CDI devices (?P<devices>\S+)",
         GpuContractError,
         "{Engine} knows no CDI device {devices}",
-        "no CDI specification lists it; one written before a driver or MIG change is out of date",
-        GENERATE_CDI,
+        known="cdi-unresolvable",
     ),
     Symptom(  # github.com/NVIDIA/nvidia-container-toolkit/issues/885
         r'failed to stat CDI host device "(?P<device>[^"]+)"',
         GpuContractError,
         "The CDI specification names {device}, which is not there",
-        "the specification was written before the device nodes changed",
-        GENERATE_CDI,
+        known="cdi-spec-stale",
     ),
     Symptom(
         r"nvidia-container-cli: requirement error: unsatisfied condition: (?P<condition>[^,\n]+)",
         GpuContractError,
         "The image asks for {condition}, which this GPU driver does not offer",
-        "the image's CUDA is newer than the driver",
-        "nvidia-smi",
+        known="image-requires-newer-driver",
     ),
     Symptom(
         r"nvidia-container-cli: (?P<reason>[^\n]+)",
@@ -102,8 +93,7 @@ START_SYMPTOMS: tuple[Symptom, ...] = (
         r'(?:Unknown runtime specified|unknown or invalid runtime name:|OCI runtime) "?nvidia\b',
         GpuContractError,
         "{Engine} has no runtime named nvidia",
-        "the NVIDIA Container Toolkit is not installed, or not registered with the engine",
-        INSTALL_TOOLKIT,
+        known="runtime-unknown",
     ),
     Symptom(
         r'(?:Unknown runtime specified|unknown or invalid runtime name:|default OCI runtime) "?(?P<runtime>[\w.-]+)',
@@ -311,6 +301,9 @@ def _match(symptoms: Sequence[Symptom], engine: str, stderr: str, **names: str) 
             # Two spellings of one thing have groups ``port`` and ``port2``: whichever matched is ``port``.
             groups = {name.rstrip("2"): value for name, value in found.groupdict().items() if value is not None}
             values = {"engine": engine, "Engine": engine.capitalize(), **groups, **names}
+            if symptom.known is not None:
+                entry = by_id(symptom.known)
+                return symptom.error(symptom.message.format(**values), cause=entry.cause, run=entry.fix)
             return symptom.error(
                 symptom.message.format(**values),
                 cause=symptom.cause and symptom.cause.format(**values),

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
-from seatrial.backends.cdi import GENERATE
 from seatrial.errors import GpuContractError
+from seatrial.findings.commands import GENERATE_CDI
 from seatrial.job.plan import Choice, Gpu, Injection, Mount
 from seatrial.probe.driver_files import DeviceNode, DriverFiles
 
@@ -258,7 +258,7 @@ def _refuse_impossible(
         raise GpuContractError(
             f"A MIG slice gets into a container only through {need}, and {engine} has none for it",
             cause="its access rights are device nodes of their own, which the toolkit knows how to pick",
-            run=GENERATE,
+            run=GENERATE_CDI,
         )
     absent = [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
     if nodes is None or absent:

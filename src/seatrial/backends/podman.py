@@ -17,6 +17,7 @@ from seatrial.backends.engine_errors import ADD_SUBIDS, unavailable_error
 from seatrial.backends.k8s_file import K8sFile
 from seatrial.backends.run_options import RunOptions
 from seatrial.errors import EngineUnavailableError, GpuContractError, SeatrialError
+from seatrial.findings.commands import GENERATE_CDI
 from seatrial.job.plan import ContainerPlan
 from seatrial.probe import proc
 from seatrial.system import command
@@ -61,7 +62,7 @@ class Podman(ContainerEngine):
             raise GpuContractError(
                 "This plan asks Podman for GPUs with --gpus",
                 cause="Podman ignores that flag without a word; GPUs enter by CDI name or as device nodes",
-                run="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+                run=GENERATE_CDI,
             )
         # Podman copies what lies under a tmpfs into it unless told not to; a mask would show what it hides.
         bare = [tmpfs.model_copy(update={"options": f"{tmpfs.options},notmpcopyup"}) for tmpfs in container.tmpfs]

@@ -9,6 +9,7 @@ from seatrial.backends.cdi import CdiDevice, CdiSpecs, read_specs
 from seatrial.doctor.check import Check, Verdict, found, of_finding, ok, skipped, worst
 from seatrial.doctor.machine import Machine
 from seatrial.doctor.toolkit import CDI_BY_DEFAULT, engine_version
+from seatrial.findings.commands import GENERATE_CDI
 
 KIND = "nvidia.com/gpu"
 
@@ -22,7 +23,7 @@ VERSIONED = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)?)$")
 def generate_command(machine: Machine) -> str:
     """What writes a fresh spec here: NVIDIA's program where it is installed, else ours."""
     ctk = machine.ask("nvidia-ctk", "--version")
-    return "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml" if ctk else "sudo seatrial cdi generate"
+    return GENERATE_CDI if ctk else "sudo seatrial cdi generate"
 
 
 def folders(machine: Machine) -> tuple[str, ...]:

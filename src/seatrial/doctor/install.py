@@ -10,6 +10,7 @@ import shlex
 from dataclasses import dataclass
 
 from seatrial.doctor.machine import Machine
+from seatrial.findings.commands import GENERATE_CDI
 
 REPOSITORY = "https://nvidia.github.io/libnvidia-container"
 KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
@@ -44,7 +45,7 @@ def toolkit_steps(machine: Machine) -> Steps:
     config = " --config=/var/snap/docker/current/config/daemon.json" if "snap" in restart else ""
     configure: tuple[str, ...] = (f"sudo nvidia-ctk runtime configure --runtime=docker{config}", restart)
     if machine.docker is None:  # Podman takes CDI names
-        configure = ("sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml",)
+        configure = (GENERATE_CDI,)
     if family & {"debian", "ubuntu"}:
         return Steps(f"{name} has apt", (*_leave_old(machine), *_apt(), *configure))
     if family & {"fedora", "rhel", "centos", "amzn", "rocky", "almalinux"}:

@@ -1,8 +1,7 @@
 """Failures inside the container: what was passed in, what its limits are, what it may write."""
 
+from seatrial.findings.commands import GENERATE_CDI
 from seatrial.findings.known import Known
-
-_CDI_FIX = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
 
 CONTAINER = (
     Known(
@@ -11,7 +10,7 @@ CONTAINER = (
         symptoms=(),
         cause="The engine started it without the GPU: the request was ignored, or the toolkit did nothing",
         fix="sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker   # or, for CDI: "
-        + _CDI_FIX,
+        + GENERATE_CDI,
         sources=("containers/podman#22645", "replicate/cog#2247"),
     ),
     Known(
@@ -19,7 +18,7 @@ CONTAINER = (
         title="The device node of a GPU that was asked for is not in the container",
         symptoms=(),
         cause="Only part of the GPUs was passed in, or the node is gone on the host",
-        fix="ls -l /dev/nvidia* && nvidia-smi -L   # on the host; then, for CDI: " + _CDI_FIX,
+        fix="ls -l /dev/nvidia* && nvidia-smi -L   # on the host; then, for CDI: " + GENERATE_CDI,
         sources=("measured on an H200, driver 580: NVML counts the GPU and then refuses its handle",),
     ),
     Known(
@@ -27,7 +26,7 @@ CONTAINER = (
         title="The driver's library libcuda.so.1 is not in the container",
         symptoms=("libcuda.so.1: cannot open shared object file",),
         cause="The driver's libraries were not mounted, or NVIDIA_DRIVER_CAPABILITIES lacks compute",
-        fix="seatrial run --gpus all,capabilities=compute,utility …   # or, for CDI: " + _CDI_FIX,
+        fix="seatrial run --gpus all,capabilities=compute,utility …   # or, for CDI: " + GENERATE_CDI,
         sources=("NVIDIA/nvidia-docker#1225", "docker-specialized page of the container toolkit's documentation"),
     ),
     Known(

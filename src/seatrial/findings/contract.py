@@ -7,6 +7,7 @@ framework, kernel), and the first broken one is the cause: what is behind it fai
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from seatrial.findings.catalogue import by_id
+from seatrial.findings.commands import GENERATE_CDI
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
 
@@ -88,12 +89,10 @@ def _device_nodes(expected: List[Facts], visible: List[Facts], context: Facts) -
     return None
 
 
-_CDI_FIX = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
-
 #: How the GPUs were put in → what mends that way.
 _INJECTION_FIXES = {
     "nvidia-runtime": "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
-    "cdi": _CDI_FIX,
+    "cdi": GENERATE_CDI,
     "device-nodes": "ls -l /dev/nvidia*   # on the host; create them: sudo nvidia-modprobe -c=0 -u",
     "host": "sudo modprobe nvidia && sudo nvidia-modprobe -c=0 -u",
 }
@@ -106,7 +105,7 @@ def _uvm_node(expected: List[Facts], visible: List[Facts], context: Facts) -> Op
         return None
     fix = by_id("uvm-node-missing").fix
     if context.get("injection") == "cdi":
-        fix += " && " + _CDI_FIX
+        fix += " && " + GENERATE_CDI
     return _finding("uvm-node-missing", ["in /dev: %s" % ", ".join(sorted(nodes))] + _said(context), fix=fix)
 
 

@@ -1,5 +1,6 @@
 """Failures of the container engine and the NVIDIA container toolkit."""
 
+from seatrial.findings.commands import ENABLE_CDI, GENERATE_CDI, INSTALL_TOOLKIT
 from seatrial.findings.known import Known
 
 _TOOLKIT = "NVIDIA/nvidia-container-toolkit"
@@ -10,7 +11,7 @@ ENGINE = (
         title="Docker has no GPU support: the NVIDIA container toolkit is missing or not configured",
         symptoms=('could not select device driver "" with capabilities: [[', 'could not select device driver "nvidia"'),
         cause="The toolkit is not installed, or was installed after the Docker daemon started",
-        fix="sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
+        fix=INSTALL_TOOLKIT,
         sources=("NVIDIA/nvidia-docker#1034", "NVIDIA/nvidia-docker#1637"),
     ),
     Known(
@@ -37,7 +38,7 @@ ENGINE = (
         title="The engine knows no runtime called nvidia",
         symptoms=("unknown or invalid runtime name: nvidia", "Unknown runtime specified nvidia"),
         cause="daemon.json does not name the runtime, or was edited without restarting the daemon",
-        fix="sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
+        fix=INSTALL_TOOLKIT,
         sources=(_TOOLKIT + "#150", "NVIDIA/nvidia-docker#838"),
     ),
     Known(
@@ -45,16 +46,24 @@ ENGINE = (
         title="Docker looked for the GPU in CDI specs and found none",
         symptoms=("failed to discover GPU vendor from CDI", "AMD CDI spec not found"),
         cause="From Docker 29.2 on --gpus goes through CDI, and no spec of kind nvidia.com/gpu exists",
-        fix="sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml",
+        fix=GENERATE_CDI,
         sources=("NVIDIA/NemoClaw#3575", "NVIDIA/NemoClaw#3675"),
     ),
     Known(
         id="cdi-unresolvable",
         title="A CDI device that was asked for is in no spec that the engine reads",
-        symptoms=("unresolvable CDI devices", 'could not select device driver "cdi"'),
-        cause="The spec is missing, lies where this engine does not look, or CDI is off (Docker before 28.2)",
-        fix="sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml && nvidia-ctk cdi list",
+        symptoms=("unresolvable CDI devices",),
+        cause="The spec is missing, lies where this engine does not look, or is older than a change of driver or MIG",
+        fix=GENERATE_CDI + " && nvidia-ctk cdi list",
         sources=(_TOOLKIT + "#146", _TOOLKIT + "#434"),
+    ),
+    Known(
+        id="cdi-off",
+        title="CDI is off in this engine, so it cannot take GPUs by their CDI names",
+        symptoms=('could not select device driver "cdi"',),
+        cause="Docker has it on from 28.2; before that it is a setting of the daemon",
+        fix=ENABLE_CDI,
+        sources=(_TOOLKIT + "#434", "https://docs.docker.com/build/building/cdi/"),
     ),
     Known(
         id="cdi-spec-stale",
@@ -66,7 +75,7 @@ ENGINE = (
             'error mounting "/usr/lib…libnvidia',
         ),
         cause="The driver was upgraded after the spec was written",
-        fix="sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml && sudo rm -f /etc/cdi/nvidia.yaml",
+        fix=GENERATE_CDI + " && sudo rm -f /etc/cdi/nvidia.yaml",
         sources=(_TOOLKIT + "#885", _TOOLKIT + "#1611"),
     ),
     Known(
@@ -74,10 +83,7 @@ ENGINE = (
         title="The CDI spec does not name /dev/nvidia-uvm, so CUDA fails in containers only",
         symptoms=(),
         cause="The spec was generated before nvidia_uvm was loaded; some toolkit versions do not load it",
-        fix=(
-            "sudo nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules"
-            " && sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
-        ),
+        fix=("sudo nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules && " + GENERATE_CDI),
         sources=(_TOOLKIT + "#1967", _TOOLKIT + "#1743"),
     ),
     Known(
@@ -182,7 +188,7 @@ ENGINE = (
             "permission denied while trying to connect to the docker API",
         ),
         cause="The user is not in the group docker",
-        fix="sudo usermod -aG docker $USER && newgrp docker",
+        fix='sudo usermod -aG docker "$USER" && newgrp docker',
         sources=("https://docs.docker.com/engine/install/linux-postinstall/",),
     ),
     Known(

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.backends.engine_errors import last_line, pull_error, start_error, unavailable_error
+from seatrial.backends.engine_errors import (
+    START_SYMPTOMS,
+    last_line,
+    pull_error,
+    start_error,
+    unavailable_error,
+)
 from seatrial.errors import (
     CommandError,
     DiskError,
@@ -17,6 +23,8 @@ from seatrial.errors import (
     NameInUseError,
     UsageError,
 )
+from seatrial.findings.catalogue import by_id
+from seatrial.findings.match import match_text
 
 RECORDED = json.loads((Path(__file__).parents[2] / "recorded" / "engine-errors.json").read_text())
 
@@ -145,3 +153,17 @@ Run 'docker container run --help' for more information"""
     error = start_error("docker", ["docker"], 125, said)
     assert error.message.endswith('invalid argument "nofoo" for "--ulimit" flag: invalid ulimit argument: nofoo')
     assert error.run == "docker container run --help"
+
+
+@pytest.mark.parametrize("symptom", [one for one in START_SYMPTOMS if one.known], ids=lambda one: one.known)
+def test_a_cause_has_one_remedy_which_is_the_catalogues(symptom):
+    assert by_id(symptom.known).fix and symptom.cause is None and symptom.run is None
+
+
+@pytest.mark.parametrize("key", RECORDED)
+def test_what_the_catalogue_knows_is_answered_with_its_command(key):
+    """What an engine refuses at the start, and what doctor and explain make of the same text."""
+    recorded = RECORDED[key]
+    told = start_error(key.split("-")[0], ["x"], recorded["exit_code"], recorded["stderr"])
+    found = match_text(recorded["stderr"])
+    assert not found or told.run == found[0].fix
