@@ -29,7 +29,7 @@ def test_a_script(local, folder):
     local.write("train.py", SCRIPT)
     local.run("train.py", "--gpus", "none", exit_code=1)
     if folder == "missing":
-        shutil.rmtree(local.last / "outputs" / "checkpoints")
+        shutil.rmtree(local.place / "outputs" / "checkpoints")
     ended = local.cli("run", "--resume", "last")
     assert "saved no checkpoint, so the target begins anew" in ended.stderr
     assert not json.loads(local.output())["found"]
@@ -42,7 +42,7 @@ def test_a_script(local, folder):
 def test_a_recipe(local, folder):
     local.run("digits", "--gpus", "none", "--", "--epochs", "0", exit_code=1)  # refused before it trains
     if folder == "missing":
-        shutil.rmtree(local.last / "outputs" / "checkpoints")
+        shutil.rmtree(local.place / "outputs" / "checkpoints")
     ended = local.run("digits", "--gpus", "none", "--resume", "last", "--", "--epochs", "1")
     assert "the run to go on from saved no checkpoint: training begins anew" in ended.stderr
-    assert list((local.last / "outputs" / "checkpoints").glob("checkpoint-*.pt"))
+    assert list((local.place / "outputs" / "checkpoints").glob("checkpoint-*.pt"))

@@ -46,7 +46,9 @@ if TYPE_CHECKING:  # loaded where it is used: half a second that a listing of ru
     from python_on_whales import DockerClient
 
 INFO_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 30.0  # inspect, kill, remove: milliseconds when well, seconds on a machine that swaps
+#: For inspect, kill, remove: milliseconds when well; beside a build that holds the store's lock on a loaded machine of
+#: two cores Podman 4.3 was seen to take more than 30 s.
+ANSWER_TIMEOUT_S = 120.0
 COMPANION_TIMEOUT_S = 300.0
 
 #: Where images keep their Python, most usual first.
@@ -274,7 +276,7 @@ class ContainerEngine:
         except CommandTimeoutError as error:
             raise EngineUnavailableError(
                 f"{self.name.capitalize()} did not answer within {timeout_s:g} s",
-                cause="the engine hangs, or the machine is out of memory",
+                cause="a build or a pull keeps it busy, it hangs, or the machine is out of memory",
                 run=self.restart_command,
             ) from error
 

@@ -41,7 +41,7 @@ PRINTED = {
     "failed to discover GPU vendor from CDI: no known GPU vendor found": "cdi-no-vendor",
     "AMD CDI spec not found": "cdi-no-vendor",
     "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all": "cdi-unresolvable",
-    'could not select device driver "cdi" with capabilities: []': "cdi-unresolvable",
+    'could not select device driver "cdi" with capabilities: []': "cdi-off",
     'failed to stat CDI host device "/dev/nvidia-modeset": no such file or directory': "cdi-spec-stale",
     "Failed to initialize NVML: Unknown Error": "device-access-lost",
     "nvidia-container-cli: mount error: failed to add device rules: unable to find any existing device filters attached"
