@@ -18,7 +18,7 @@ from seatrial.receipt.fields import clean, text
 from seatrial.receipt.judgement import Judgement
 from seatrial.receipt.model import Criterion, ExitCause, Verdict
 from seatrial.receipt.saved_model import judge_saved_model
-from seatrial.receipt.words import count, figure, percent, quote, short_uuid
+from seatrial.receipt.words import count, figure, gpu_names, percent, quote, short_uuid
 
 #: Fewer samples than this in the training window say nothing of a mean.
 MIN_SAMPLES = 3
@@ -99,7 +99,7 @@ def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
     if case.evidence.target_started is None:
         return Judgement("fail", "the target was not started")
     broken = [
-        f"kernel failed on GPU {gpu.index}: {kernel.text('error') or 'no reason given'}"
+        f"kernel failed on GPU {gpu.index} {short_uuid(gpu.uuid)}: {kernel.text('error') or 'no reason given'}"
         for gpu in case.expected
         for kernel in case.evidence.kernels.get(gpu.uuid, [])
         if kernel.keys.get("ok") is not True
@@ -143,18 +143,18 @@ def _kept_busy(case: Case, cause: ExitCause) -> Judgement:
         return Judgement("not judged", "switched off in [criteria]")
     if case.evidence.target_started is None:
         return Judgement("not judged", "the target was not started")
-    uses = [(gpu, use) for gpu, use in zip(case.expected, case.measurements.gpus, strict=True)]
-    fewest = min((use.samples for _, use in uses), default=0)
+    uses = case.measurements.gpus
+    fewest = min((use.samples for use in uses), default=0)
     if fewest < MIN_SAMPLES:
         return Judgement(
             "not judged", f"the training window was too short: {count(fewest, 'sample')}, {MIN_SAMPLES} needed"
         )
-    means = {gpu.index: use.utilization_mean_pct for gpu, use in uses}
-    known = {index: mean for index, mean in means.items() if mean is not None}
-    if len(known) < len(means):
+    known = {use.uuid: mean for use in uses if (mean := use.utilization_mean_pct) is not None}
+    if len(known) < len(uses):
         return Judgement("not judged", "the driver reports no utilisation for this GPU (MIG slices have none)")
-    each = ", ".join(f"GPU {index} {percent(mean)}" for index, mean in known.items())
-    sm = [use.sm_activity_mean_pct for _, use in uses if use.sm_activity_mean_pct is not None]
+    names = gpu_names(case.expected)
+    each = ", ".join(f"{names[uuid]} {percent(mean)}" for uuid, mean in known.items())
+    sm = [use.sm_activity_mean_pct for use in uses if use.sm_activity_mean_pct is not None]
     worked = f"; SM activity {percent(sum(sm) / len(sm))}" if sm else ""
     verdict: Verdict = "pass" if min(known.values()) >= threshold else "fail"
     return Judgement(
