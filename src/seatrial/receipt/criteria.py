@@ -6,10 +6,9 @@ A criterion that was asked for explicitly and has no evidence fails.
 
 from __future__ import annotations
 
-import operator
-import re
 from collections.abc import Callable
 
+from seatrial.job.condition import holds
 from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.case import Case
@@ -37,17 +36,6 @@ NOT_OF_CUDA = {
     "shared-memory-too-small",
     "too-many-open-files",
     "user-unknown",
-}
-
-#: Condition of a metric: an operator and a number, ``">= 0.985"``.
-_CONDITION = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
-_OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    "<": operator.lt,
 }
 
 
@@ -208,8 +196,7 @@ def _image_size(case: Case, cause: ExitCause) -> Judgement:
 
 def _metric(case: Case, name: str, condition: str) -> Judgement:
     """A condition on the last value reported under a name; asked for and never reported is a failure."""
-    match = _CONDITION.fullmatch(condition)
-    if match is None:
+    if holds(condition, 0.0) is None:
         return Judgement("fail", f"the condition {clean(condition)!r} cannot be read; write for instance '>= 0.985'")
     found = case.evidence.steps.find(name)
     if found is None:
@@ -219,7 +206,7 @@ def _metric(case: Case, name: str, condition: str) -> Judgement:
         )
     reported_as, points = found
     last = points[-1][1]
-    verdict: Verdict = "pass" if _OPERATORS[match[1]](last, float(match[2])) else "fail"
+    verdict: Verdict = "pass" if holds(condition, last) else "fail"
     return Judgement(verdict, f"last {reported_as}: {figure(last)}", condition, figure(last))
 
 
