@@ -89,6 +89,17 @@ def test_the_report_tells_neither_user_host_nor_home(tmp_path: Path, monkeypatch
     assert all(name in told for name in ("zebedee", "florence", "ermintrude", "/data/zebedee/x", '"vm"'))
 
 
+def test_the_report_tells_not_of_a_user_who_is_called_as_a_thing_is(tmp_path: Path) -> None:
+    host = healthy(tmp_path)
+    host.environ.update(HOME="/mnt/max", USER="max", DOCKER_HOST="ssh://moritz@ermintrude:22")
+    plugin = {"Name": "buildx", "Path": "/mnt/max/.docker/cli-plugins/docker-buildx", "Owner": "max"}
+    host.docker = docker_info(Name="vm", ClientInfo={"Plugins": [plugin], "Mounts": ["/srv/max/x max:max"]})
+    machine = host.machine()
+    text = json.dumps(report.full(examine(machine), machine))
+    for name in ("max/", "max:", '"max"', "moritz", "ermintrude"):
+        assert name not in text, name
+
+
 def test_json_has_the_stable_keys(tmp_path: Path) -> None:
     host = healthy(tmp_path)
     host.remove("/dev/nvidia-uvm")
