@@ -73,7 +73,7 @@ def _main(argv: list[str]) -> int:
             raise
         streams.abandon()
         return EXIT_NO_READER
-    except Exception as error:  # noqa: BLE001  the one place that turns every error into a sentence
+    except Exception as error:  # the one place that turns every error into a sentence
         if os.environ.get("SEATRIAL_TRACEBACK") and not isinstance(error, (SeatrialError, OSError)):
             raise
         return _report(error, argv)
