@@ -41,6 +41,8 @@ EXIT_USAGE = 2
 EXIT_GPU_CONTRACT = 3
 EXIT_CRITERIA = 4
 EXIT_ENGINE = 5
+#: 128 + SIGINT, as shells report it.
+EXIT_INTERRUPTED = 130
 
 
 class SeatrialError(Exception):

@@ -205,6 +205,7 @@ def test_sigterm_stops_cleanly_and_sighup_leaves_it_running(project: Project) ->
     assert "Stopping" in shown and "receipt.html" in shown
     assert (project.folder / "model.pth").read_text() == "saved in time"
     assert project.receipt()["exit_cause"]["id"] == "stopped"
+    assert [line["status"] for line in json.loads(project.cli("runs", "ls", "--json").stdout)] == ["stopped"] * 2
     assert project.containers() == []
 
 
@@ -291,5 +292,7 @@ def test_ctrl_c_before_the_start_still_leaves_a_receipt(local_project: Project, 
     started.send_signal(number)
     _, shown = started.communicate(timeout=60)
     assert started.returncode == 130 and "Traceback" not in shown
-    assert "the user stopped it first" in local_project.receipt()["exit_cause"]["words"]
+    receipt = local_project.receipt()
+    assert (receipt["exit_cause"]["id"], receipt["exit_code"]) == ("stopped", 130)
+    assert "Stopped by the user before it started" in local_project.cli("runs", "ls").stdout
     assert not local_project.alive()

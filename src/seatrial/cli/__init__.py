@@ -11,7 +11,7 @@ import os
 import sys
 
 from seatrial.cli import streams
-from seatrial.errors import SeatrialError
+from seatrial.errors import EXIT_INTERRUPTED, SeatrialError
 
 #: Verb → (its module, its line in the help). ``--help`` prints this table without importing anything else.
 VERBS: dict[str, tuple[str, str]] = {
@@ -36,8 +36,6 @@ VERBS: dict[str, tuple[str, str]] = {
 
 #: 128 + SIGPIPE, as shells report it; 0 would read as a run that is done.
 EXIT_NO_READER = 141
-#: 128 + SIGINT, in the same way.
-EXIT_INTERRUPTED = 130
 
 _HELP = """\
 Usage: seatrial COMMAND [OPTIONS] [TARGET] [-- TARGET'S OWN ARGUMENTS]

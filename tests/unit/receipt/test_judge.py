@@ -152,6 +152,20 @@ def test_gpus_of_one_index_are_judged_and_shown_each_on_its_own(tmp_path):
     assert set(names) < {row.label for row in header_rows(receipt)}
 
 
+def test_a_run_that_never_started_tells_who_interrupted_it(tmp_path):
+    finding = at(0, "finding", "host", id="stopped", severity="error", message="the user stopped it first")
+    told = {}
+    for name, events in (("by its user", [finding]), ("killed", []), ("forgotten", prologue()[:1])):
+        (tmp_path / name).mkdir()
+        receipt = Scenario(events, state=None, model=None).judge(tmp_path / name)
+        told[name] = (receipt.exit_cause.id, receipt.exit_code, receipt.exit_cause.words)
+    assert told == {
+        "by its user": ("stopped", 130, "Stopped by the user before it started"),
+        "killed": ("engine-error", 5, "The run never started: seatrial was interrupted while its image was built"),
+        "forgotten": ("engine-error", 5, "The run never started, and docker no longer knows it"),
+    }
+
+
 def test_two_samples_are_too_few_for_a_mean(tmp_path):
     events = prologue((H200,)) + running(4, (H200,)) + ending(6.9)
     receipt = Scenario(events, (H200,), "required").judge(tmp_path)
