@@ -98,11 +98,15 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
     store = RunStore(job.project, environ)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
         finalise(earlier, environ)  # one that ended while nobody watched does not hold its name
+    namesake = store.newest_of(job.name) if job.name is not None else None
     run = store.create(new_run_id(), job.name)
     try:
         selection = _select_and_lease(ground, run, environ)
         plan = _plan(ground, run, selection, environ, interactive=interactive)
         _refuse_cut_down_image(plan)
+        if namesake is not None:
+            moved = f'The name "{job.name}" is now this run\'s; the earlier one is found by its ID, {namesake.id}'
+            plan = plan.model_copy(update={"warnings": (*plan.warnings, moved)})
         run.save_plan(plan)
     except BaseException:
         leases(environ).release(run.id)
