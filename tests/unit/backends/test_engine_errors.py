@@ -145,3 +145,14 @@ Run 'docker container run --help' for more information"""
     error = start_error("docker", ["docker"], 125, said)
     assert error.message.endswith('invalid argument "nofoo" for "--ulimit" flag: invalid ulimit argument: nofoo')
     assert error.run == "docker container run --help"
+
+
+@pytest.mark.parametrize(("engine", "variable"), [("docker", "DOCKER_HOST"), ("podman", "CONTAINER_HOST")])
+@pytest.mark.parametrize(
+    "stderr", [RECORDED["docker-no-daemon"]["stderr"], "Get tcp://me:pa55word@box:1/info: EOF", ""]
+)
+def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
+    error = unavailable_error(engine, stderr, {variable: "tcp://me:pa55word@box:1"})
+    assert error.message == f"{engine.capitalize()} does not answer at {variable}=tcp://box:1"
+    assert error.run.startswith(f"unset {variable} ") and "pa55word" not in f"{error.cause}"
+    assert variable not in unavailable_error(engine, stderr, {}).message
