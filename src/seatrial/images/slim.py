@@ -116,7 +116,7 @@ def _sources(job: Job) -> list[Path]:
 
 def slimmer_bytes() -> bytes:
     """The slimming program as one file that Python runs. The bytes depend on the sources alone."""
-    names = ["__init__.py", "images/__init__.py"]
+    names = ["__init__.py", "images/__init__.py", "findings/__init__.py", "findings/device_code.py"]
     names += [str(_ROOM / path.name) for path in sorted((_PACKAGE / _ROOM).glob("*.py"))]
     contents = {f"seatrial/{name}": (_PACKAGE / name).read_bytes() for name in names}
     contents["__main__.py"] = b"from seatrial.images.slimming.main import main\n\nmain()\n"

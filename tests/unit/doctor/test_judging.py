@@ -11,8 +11,8 @@ import pytest
 from machines import docker_info, healthy, podman_info
 from seatrial.doctor import install, report
 from seatrial.doctor.examine import examine
-from seatrial.doctor.framework import covers
 from seatrial.doctor.image import meets
+from seatrial.findings.device_code import covers
 
 H200, RTX = ["NVIDIA H200"], ["NVIDIA GeForce RTX 5090"]
 #: As nvidia/cuda:12.8 sets it.
