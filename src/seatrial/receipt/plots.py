@@ -65,7 +65,7 @@ def _gpu_plots(case: Case, samples: Sequence[Sample]) -> list[Plot]:
         title = "GPU busy" if len(gpus) == 1 else f"{names[gpu.uuid]} busy"
         plots.append(_over_time(f"gpu-{number}-busy", title, "%", lines))
     for key, id, title, unit, scale in (
-        ("memory_used_bytes", "gpu-memory", "GPU memory", "GB", 1e9),
+        ("memory_used_bytes", "gpu-memory", "GPU memory, sampled", "GB", 1e9),
         ("power_w", "gpu-power", "GPU power", "W", 1.0),
     ):
         lines = [_line(names[gpu.uuid], _gpu_points(samples, gpu.uuid, key, scale)) for gpu in gpus]
@@ -79,7 +79,7 @@ def _host_plots(samples: Sequence[Sample]) -> list[Plot]:
         _line("/dev/shm", _points(samples, lambda s: s.host.get("shm_used_bytes"), 1e9)),
     ]
     cores = [_line("cores in use", _points(samples, lambda s: s.host.get("cpu_cores")))]
-    return [_over_time("cpu", "CPU", "cores", cores), _over_time("memory", "Host memory", "GB", memory)]
+    return [_over_time("cpu", "CPU", "cores", cores), _over_time("memory", "Host memory, sampled", "GB", memory)]
 
 
 def _over_time(id: str, title: str, unit: str, lines: Iterable[Line]) -> Plot:

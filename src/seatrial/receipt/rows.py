@@ -80,8 +80,8 @@ def measured_rows(receipt: Receipt) -> list[Row]:
         *[row for use in measured.gpus for row in _gpu_rows(names.get(use.uuid, use.uuid), use)],
         ("energy", _energy(measured)),
         ("CPU", _cpu(measured)),
-        ("memory", _of("peak", measured.memory_peak_bytes, measured.memory_limit_bytes)),
-        ("/dev/shm", _of("peak", measured.shm_peak_bytes, measured.shm_total_bytes)),
+        ("memory", _of("peak of the whole run", measured.memory_peak_bytes, measured.memory_limit_bytes)),
+        ("/dev/shm", _of("peak of the run's samples", measured.shm_peak_bytes, measured.shm_total_bytes)),
         ("throughput", _throughput(measured)),
     ]
     return [Row(label, value) for label, value in rows if value]
@@ -132,7 +132,7 @@ def _gpu_rows(name: str, use: GpuUse) -> list[tuple[str, str | None]]:
     ]
     return [
         (f"{name} busy", ", ".join(busy)),
-        (f"{name} memory", _of("peak", use.memory_peak_bytes, use.memory_total_bytes)),
+        (f"{name} memory", _of("peak of the window's samples", use.memory_peak_bytes, use.memory_total_bytes)),
         (f"{name} power", ", ".join(power)),
     ]
 

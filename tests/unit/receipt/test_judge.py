@@ -166,6 +166,15 @@ def test_a_run_that_never_started_tells_who_interrupted_it(tmp_path):
     }
 
 
+def test_a_peak_and_a_curve_say_over_what_they_are(scenario, tmp_path):
+    """The kernel's peak is of every moment of the run; a curve, and a GPU's peak, of the moments that were sampled."""
+    receipt = scenario("h200-success").judge(tmp_path)
+    rows = {row.label: row.value for row in measured_rows(receipt)}
+    assert rows["memory"].startswith("peak of the whole run ")
+    assert rows["GPU 0 memory"].startswith("peak of the window's samples ")
+    assert {"Host memory, sampled", "GPU memory, sampled"} < {plot.title for plot in receipt.plots}
+
+
 def test_two_samples_are_too_few_for_a_mean(tmp_path):
     events = prologue((H200,)) + running(4, (H200,)) + ending(6.9)
     receipt = Scenario(events, (H200,), "required").judge(tmp_path)
