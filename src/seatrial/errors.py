@@ -4,7 +4,7 @@
     ├── UsageError                exit 2   what was asked for cannot be meant
     │   ├── ConfigError                    seatrial.toml: names file, key, what was expected and found
     │   ├── TargetError                    the script, module, recipe or image is not there
-    │   ├── GpuRequestError                a GPU request that does not parse or names no GPU of this machine
+    │   ├── GpuRequestError                a GPU request that does not parse, or that the GPUs here cannot serve
     │   ├── DataError                      a data folder that is missing, empty or not what the recipe reads
     │   ├── TrustError                     the project's file asks for what its user has not allowed
     │   ├── NameInUseError                 two live runs cannot share a name
@@ -41,6 +41,8 @@ EXIT_USAGE = 2
 EXIT_GPU_CONTRACT = 3
 EXIT_CRITERIA = 4
 EXIT_ENGINE = 5
+#: 128 + SIGINT, as shells report it.
+EXIT_INTERRUPTED = 130
 
 
 class SeatrialError(Exception):
@@ -83,7 +85,7 @@ class TargetError(UsageError):
 
 
 class GpuRequestError(UsageError):
-    """A GPU request that does not parse, or names a GPU that this machine does not have."""
+    """A GPU request that does not parse, or cannot be served: a GPU twice, slices together, GPUs that runs hold."""
 
 
 class DataError(UsageError):

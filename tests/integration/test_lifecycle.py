@@ -190,6 +190,25 @@ def test_ctrl_c_once_stops_cleanly(project: Project) -> None:
     assert project.containers() == []
 
 
+def test_sigterm_stops_cleanly_and_sighup_leaves_it_running(project: Project) -> None:
+    project.write("train.py", SAVES_ON_SIGTERM)
+    for number, exit_code in ((signal.SIGHUP, -signal.SIGHUP), (signal.SIGTERM, 0)):
+        before = len(project.runs)
+        following = project.start("train.py")
+        project.wait_for(lambda before=before: len(project.runs) > before)
+        project.wait_for_output("ready")
+        following.send_signal(number)
+        _, shown = following.communicate(timeout=60)
+        assert following.returncode == exit_code and bool(project.alive()) == (number == signal.SIGHUP), shown
+        if number == signal.SIGHUP:
+            project.cli("runs", "stop", "last")
+    assert "Stopping" in shown and "receipt.html" in shown
+    assert (project.folder / "model.pth").read_text() == "saved in time"
+    assert project.receipt()["exit_cause"]["id"] == "stopped"
+    assert [line["status"] for line in json.loads(project.cli("runs", "ls", "--json").stdout)] == ["stopped"] * 2
+    assert project.containers() == []
+
+
 def test_ctrl_c_twice_kills(project: Project) -> None:
     project.write("train.py", IGNORES_SIGTERM)
     began_s = time.monotonic()
@@ -251,8 +270,9 @@ def test_the_name_of_a_run_that_ended_unwatched_is_free(local_project: Project) 
     local_project.write("train.py", "print('ready')")
     first = local_project.detach("train.py", "--name", "worker1")
     local_project.wait_for(lambda: not local_project.alive())
-    local_project.run("train.py", "--name", "worker1")
+    again = local_project.run("train.py", "--name", "worker1")
     assert local_project.last.name != first
+    assert f'The name "worker1" is now this run\'s; the earlier one is found by its ID, {first}' in again.stderr
     assert [line["status"] for line in json.loads(local_project.cli("runs", "ls", "--json").stdout)] == ["done"] * 2
 
 
@@ -262,15 +282,18 @@ def test_a_limit_of_gpu_memory_without_gpus_is_refused(local_project: Project) -
     assert "--gpu-memory limits nothing" in local_project.cli(*words, exit_code=2).stderr
 
 
-def test_ctrl_c_before_the_start_still_leaves_a_receipt(local_project: Project) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_before_the_start_still_leaves_a_receipt(local_project: Project, number: int) -> None:
     local_project.write("train.py", "import six; print('never')")
     local_project.write("requirements.txt", "--index-url http://192.0.2.1/\nsix-of-nowhere")  # TEST-NET-1: pip waits
     local_project.write("seatrial.toml", "")
     started = local_project.start("train.py")
     local_project.wait_for(lambda: local_project.runs and (local_project.last / "plan.json").exists())
     time.sleep(2)
-    started.send_signal(signal.SIGINT)
+    started.send_signal(number)
     _, shown = started.communicate(timeout=60)
     assert started.returncode == 130 and "Traceback" not in shown
-    assert "the user stopped it first" in local_project.receipt()["exit_cause"]["words"]
+    receipt = local_project.receipt()
+    assert (receipt["exit_cause"]["id"], receipt["exit_code"]) == ("stopped", 130)
+    assert "Stopped by the user before it started" in local_project.cli("runs", "ls").stdout
     assert not local_project.alive()

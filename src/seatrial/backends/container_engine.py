@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from seatrial import events
 from seatrial.backends.base import EngineFacts, Handle, ImageFacts, PlaceKind, State, Status
 from seatrial.backends.container_log import OpenLog, collecting
-from seatrial.backends.engine_errors import last_line, pull_error, start_error, unavailable_error
+from seatrial.backends.engine_errors import as_addressed, last_line, pull_error, start_error, unavailable_error
 from seatrial.backends.run_options import RunOptions, run_options
 from seatrial.errors import (
     EXIT_GPU_CONTRACT,
@@ -274,11 +274,12 @@ class ContainerEngine:
         try:
             return command.run([*self.call, *words], timeout_s=timeout_s)
         except CommandTimeoutError as error:
-            raise EngineUnavailableError(
+            silent = EngineUnavailableError(
                 f"{self.name.capitalize()} did not answer within {timeout_s:g} s",
                 cause="a build or a pull keeps it busy, it hangs, or the machine is out of memory",
                 run=self.restart_command,
-            ) from error
+            )
+            raise as_addressed(silent, self.name) from error
 
     def _inspect(self, container_id: str) -> dict[str, Any]:
         ended = command.check([*self.call, "container", "inspect", container_id], timeout_s=ANSWER_TIMEOUT_S)

@@ -6,8 +6,9 @@ those of later engines come from the bug reports named beside them.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from seatrial.errors import (
@@ -259,6 +260,11 @@ PULL_SYMPTOMS: tuple[Symptom, ...] = (
 )
 
 
+#: Where each engine's client is told that the engine listens.
+ADDRESS_VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
+_LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
+
+
 def start_error(engine: str, argv: Sequence[str], exit_code: int, stderr: str) -> SeatrialError:
     """The error for a container that could not be made or started."""
     found = _match((*UNAVAILABLE_SYMPTOMS, *START_SYMPTOMS), engine, stderr)
@@ -278,12 +284,28 @@ def pull_error(engine: str, reference: str, stderr: str) -> SeatrialError:
     )
 
 
-def unavailable_error(engine: str, stderr: str) -> EngineUnavailableError:
+def unavailable_error(engine: str, stderr: str, environ: Mapping[str, str] = os.environ) -> EngineUnavailableError:
     """The error for an engine that gave no answer to a plain question."""
     found = _match(UNAVAILABLE_SYMPTOMS, engine, stderr)
-    if isinstance(found, EngineUnavailableError):
-        return found
-    return EngineUnavailableError(f"{engine.capitalize()} does not answer: {last_line(stderr)}", run=f"{engine} info")
+    if not isinstance(found, EngineUnavailableError):
+        said = f"{engine.capitalize()} does not answer: {last_line(stderr)}"
+        found = EngineUnavailableError(said, run=f"{engine} info")
+    return as_addressed(found, engine, environ)
+
+
+def as_addressed(
+    error: EngineUnavailableError, engine: str, environ: Mapping[str, str] = os.environ
+) -> EngineUnavailableError:
+    """The error of an engine that a variable leads to: the variable is what to look at then, without its login."""
+    variable = ADDRESS_VARIABLES[engine]
+    if not environ.get(variable):
+        return error
+    said = error.message.partition(": ")[2]
+    return EngineUnavailableError(
+        _LOGIN.sub("", f"{engine.capitalize()} does not answer at {variable}={environ[variable]}"),
+        cause=_LOGIN.sub("", said or error.cause or error.message),
+        run=f"unset {variable}   # or set it to where {engine} listens; then: {engine} info",
+    )
 
 
 def last_line(stderr: str) -> str:

@@ -11,7 +11,7 @@ import os
 import sys
 
 from seatrial.cli import streams
-from seatrial.errors import SeatrialError
+from seatrial.errors import EXIT_INTERRUPTED, SeatrialError
 
 #: Verb → (its module, its line in the help). ``--help`` prints this table without importing anything else.
 VERBS: dict[str, tuple[str, str]] = {
@@ -36,8 +36,6 @@ VERBS: dict[str, tuple[str, str]] = {
 
 #: 128 + SIGPIPE, as shells report it; 0 would read as a run that is done.
 EXIT_NO_READER = 141
-#: 128 + SIGINT, in the same way.
-EXIT_INTERRUPTED = 130
 
 _HELP = """\
 Usage: seatrial COMMAND [OPTIONS] [TARGET] [-- TARGET'S OWN ARGUMENTS]
@@ -65,10 +63,17 @@ def _main(argv: list[str]) -> int:
     try:
         code = _answer(argv)
         streams.finish()
-    except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
+    except KeyboardInterrupt:  # wherever it comes, before or after typer, which makes an Abort of it
+        print("stopped", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except (BrokenPipeError, SystemExit) as error:
+        if not _reader_has_gone(error):
+            raise
         streams.abandon()
         return EXIT_NO_READER
-    except (SeatrialError, OSError) as error:  # of the help, or of what was still to be flushed
+    except Exception as error:  # the one place that turns every error into a sentence
+        if os.environ.get("SEATRIAL_TRACEBACK") and not isinstance(error, (SeatrialError, OSError)):
+            raise
         return _report(error, argv)
     return code
 
@@ -86,9 +91,7 @@ def _answer(argv: list[str]) -> int:
         return 0
     if argv[0] not in VERBS:
         return _unknown_verb(argv[0])
-    if os.environ.get("SEATRIAL_TRACEBACK"):
-        return _dispatch(argv)
-    return _guarded(argv)
+    return _dispatch(argv)
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -111,24 +114,8 @@ def _dispatch(argv: list[str]) -> int:
     return int(result or 0)
 
 
-def _guarded(argv: list[str]) -> int:
-    try:
-        return _dispatch(argv)
-    except BrokenPipeError:
-        raise
-    except SystemExit as error:
-        if _reader_has_gone(error):
-            raise BrokenPipeError from error
-        raise
-    except KeyboardInterrupt:  # before or after typer, which makes an Abort of it
-        print("stopped", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except Exception as error:  # noqa: BLE001  the one place that turns every error into a sentence
-        return _report(error, argv)
-
-
-def _reader_has_gone(ending: SystemExit) -> bool:
-    """Whether a library has made an exit of a broken pipe: rich and typer both end the process with 1 then."""
+def _reader_has_gone(ending: BaseException) -> bool:
+    """Whether the reader of our output has gone, e.g. ``| head``; rich and typer both make an exit with 1 of it."""
     cause: BaseException | None = ending
     while cause is not None and not isinstance(cause, BrokenPipeError):
         cause = cause.__cause__ or cause.__context__

@@ -18,6 +18,7 @@ from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
 from seatrial.job.model import Job
+from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore
 
 _JOB = "What to run, and where"
@@ -182,7 +183,7 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
     flags["args"] = target_arguments
     if resume is None:
         return load_job(project, flags, recipes=RECIPES)
-    earlier = RunStore(project.absolute()).find(resume)
+    earlier = run_to_resume(RunStore(project.absolute()), resume)
     if {"target", "module", "image"} & flags.keys():
         return load_job(project, {**flags, "resume": earlier.id}, recipes=RECIPES)
     return _again(earlier.trusted_plan().job, flags).model_copy(update={"resume": earlier.id})

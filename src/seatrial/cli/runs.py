@@ -55,7 +55,8 @@ def list_(
         return EXIT_DONE
     rows = [("RUN", "NAME", "TARGET", "ON", "GPUS", "TIME", "STATUS")]
     for line in lines:
-        status = line.status if line.status in ("done", "running", "starting") else f"{line.status}: {line.outcome}"
+        told = {"stopped": line.outcome, "failed": f"failed: {line.outcome}", "unknown": f"unknown: {line.outcome}"}
+        status = told.get(line.status, line.status)
         seconds = format_seconds(line.seconds) if line.seconds is not None else ""
         gpus = "?" if line.gpus is None else str(line.gpus)
         rows.append((line.id, line.name or "", line.target, line.backend, gpus, seconds, status))

@@ -11,7 +11,7 @@ from seatrial.job.model import Job
 from seatrial.runs import launch, recorder
 from seatrial.runs.finalise import finalise
 from seatrial.runs.launch import Prepared
-from seatrial.runs.watch import follow, interrupt_stops
+from seatrial.runs.watch import follow, interrupt_stops, terminate_interrupts
 
 
 def carry_out(
@@ -28,14 +28,15 @@ def carry_out(
         detach: return once it has started.
         before_start: called with the run's folder there and nothing started.
     """
-    prepared = launch.prepare(job, environ)
-    screen.announce(prepared.plan)
-    try:
-        before_start(prepared)
-        launch.start(prepared, environ, screen.progress)
-    except (SeatrialError, KeyboardInterrupt):
-        _receipt(prepared, environ, screen)
-        raise
+    with terminate_interrupts():
+        prepared = launch.prepare(job, environ)
+        screen.announce(prepared.plan)
+        try:
+            before_start(prepared)
+            launch.start(prepared, environ, screen.progress)
+        except (SeatrialError, KeyboardInterrupt):
+            _receipt(prepared, environ, screen)
+            raise
     if detach:
         recorder.ensure(prepared.run)
         screen.detached(prepared.plan)

@@ -9,6 +9,7 @@ from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown, w
 from seatrial.doctor.machine import Machine
 from seatrial.doctor.subject import LookError
 from seatrial.findings.contract import explain_missing
+from seatrial.findings.device_code import covers
 from seatrial.findings.match import match_text
 
 #: CUDA major version → first driver branch that runs it. Minor versions are compatible: CUDA 12.8 runs on branch 525.
@@ -100,25 +101,6 @@ def _architectures(machine: Machine) -> Verdict:
             finding = explain_missing([gpu.model_dump()], [gpu.model_dump()], context)
             told.append(found(finding.id, finding.evidence, fix=finding.fix))
     return worst(told, f"torch has code for this GPU ({' '.join(torch['arch_list'])})")
-
-
-def covers(arch_list: list[str], capability: str) -> bool:
-    """Whether code for one of the architectures runs on a GPU: of its major version and no higher minor; or PTX.
-
-    Source: https://docs.nvidia.com/cuda/blackwell-compatibility-guide/: binaries run on later minor versions of their
-    major one; ``compute_`` (PTX) is compiled for anything later.
-    """
-    major, minor = (int(part) for part in capability.split("."))
-    for architecture in arch_list:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
-        if match is None:
-            continue
-        kind, other, digit = match.group(1), int(match.group(2)), int(match.group(3))
-        if kind == "sm" and other == major and digit <= minor and (match.group(4) != "a" or digit == minor):
-            return True
-        if kind == "compute" and (other, digit) <= (major, minor):
-            return True
-    return False
 
 
 def _cudnn(machine: Machine) -> Verdict:

@@ -196,7 +196,7 @@ class Machine:
         alive = isinstance(info, dict) and (name == "podman" or info.get("ServerVersion"))
         if ended.exit_code != 0 or not alive:
             said = ended.stderr or "\n".join((info or {}).get("ServerErrors") or [])
-            return unavailable_error(name, said or ended.stdout)
+            return unavailable_error(name, said or ended.stdout, self.environ)
         assert isinstance(info, dict)
         return info
 

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from seatrial import __version__
 from seatrial.doctor.examine import Result
@@ -102,11 +103,13 @@ def _info(info: dict[str, Any] | EngineUnavailableError | None, with_names: bool
 
 
 def _engine_hosts(machine: Machine) -> list[str]:
-    """The engines' machines, which need not be this one; Docker's in "Name", Podman's in "host"."""
+    """The engines' machines, which need not be this one: as they call themselves (Docker in "Name", Podman in "host"),
+    and as they are addressed."""
     docker, podman = machine.docker_info, machine.podman_info
     host = podman.get("host") if isinstance(podman, dict) else None
     found = [docker.get("Name") if isinstance(docker, dict) else None]
     found += [host.get("hostname") if isinstance(host, dict) else None]
+    found += [urlsplit(machine.environ.get(variable, "")).hostname for variable in ("DOCKER_HOST", "CONTAINER_HOST")]
     return [name for name in found if isinstance(name, str)]
 
 

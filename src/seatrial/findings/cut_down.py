@@ -3,6 +3,7 @@
 from typing import Any, Dict, Optional, Sequence
 
 from seatrial.findings.catalogue import by_id
+from seatrial.findings.device_code import runs_on
 from seatrial.findings.finding import Finding
 
 #: Environment variable of such an image: the compute capabilities that it keeps code for, ``8.0 9.0``.
@@ -10,9 +11,8 @@ ARCHITECTURES = "SEATRIAL_ARCHITECTURES"
 
 
 def covers(kept: Sequence[str], capability: str) -> bool:
-    """Machine code runs on its own major version, from its minor on: code for 8.0 on an 8.9, not the other way."""
-    major, _, minor = capability.partition(".")
-    return any(cc.split(".")[0] == major and int(cc.split(".")[1]) <= int(minor) for cc in kept)
+    """Whether machine code that was kept for these compute capabilities runs on another."""
+    return any(runs_on("sm_" + cc.replace(".", ""), capability) for cc in kept)
 
 
 def cut_down(kept: str, gpus: Sequence[Dict[str, Any]]) -> Optional[Finding]:

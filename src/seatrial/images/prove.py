@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ImageError
+from seatrial.findings.device_code import covers
 from seatrial.images.slim import slimmer_bytes
 from seatrial.job.plan import (
     CONTAINER_DATA,
@@ -96,7 +97,7 @@ def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None, *, o
         wrong.append(f"torch {found['versions'].get('torch')} is a CPU build, and {build} was resolved")
     architectures = tuple(found.get("architectures", ()))
     for gpu in machine.gpus if machine is not None and architectures else ():
-        if not _covers(architectures, gpu.cc):
+        if not covers(architectures, gpu.cc):
             wrong.append(f"torch has code for {' '.join(architectures)}, and {gpu.name} is {gpu.cc}")
     kernels: dict[str, dict[str, str]] = found.get("kernels", {})
     for device, answers in kernels.items():
@@ -136,18 +137,6 @@ def _base64(data: bytes) -> str:
     import base64
 
     return base64.b64encode(data).decode()
-
-
-def _covers(architectures: Sequence[str], cc: str) -> bool:
-    """Machine code of the same major version and no higher minor, or PTX of an older one."""
-    major, minor = (int(part) for part in cc.split("."))
-    for name in architectures:
-        kind, _, number = name.partition("_")
-        digits = number.rstrip("af")
-        have = (int(digits[:-1]), int(digits[-1]))
-        if (kind == "sm" and have[0] == major and have[1] <= minor) or (kind == "compute" and have <= (major, minor)):
-            return True
-    return False
 
 
 def _gpu_options(container: ContainerPlan | None) -> list[str]:

@@ -14,6 +14,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.slimming.unused import FEATURES
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
+from seatrial.recipe_names import source_of
 from seatrial.stack.machine import Machine
 from seatrial.stack.resolve import Stack
 from seatrial.system.project_files import read_sources
@@ -107,7 +108,7 @@ def _used(job: Job) -> Iterator[str]:
 
 def _sources(job: Job) -> list[Path]:
     if job.target.kind == "recipe":
-        return [_PACKAGE / "recipes" / f"{job.target.value}.py"]
+        return [source_of(job.target.value)]
     hidden = {"venv", ".venv", "node_modules", "site-packages", ".git", ".seatrial"}
     found = (path for path in sorted(job.project.rglob("*.py")) if not hidden & set(path.parts))
     return [path for path, _ in zip(found, range(_MOST_FILES), strict=False)]
@@ -115,7 +116,7 @@ def _sources(job: Job) -> list[Path]:
 
 def slimmer_bytes() -> bytes:
     """The slimming program as one file that Python runs. The bytes depend on the sources alone."""
-    names = ["__init__.py", "images/__init__.py"]
+    names = ["__init__.py", "images/__init__.py", "findings/__init__.py", "findings/device_code.py"]
     names += [str(_ROOM / path.name) for path in sorted((_PACKAGE / _ROOM).glob("*.py"))]
     contents = {f"seatrial/{name}": (_PACKAGE / name).read_bytes() for name in names}
     contents["__main__.py"] = b"from seatrial.images.slimming.main import main\n\nmain()\n"

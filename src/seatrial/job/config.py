@@ -46,13 +46,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.errors import UsageError
-from seatrial.job import units
+from seatrial.job import condition, units
 from seatrial.job.cluster_config import KubernetesTable, Nodes, Restarts
 from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import DataMount, Flavour, Launcher, SlimLevel
 from seatrial.system.shown import shown
 
-_CONDITION = r"(>=|<=|==|>|<)\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 #: Names of images: what begins with a dash would be an option of the engine's.
 _IMAGE = r"[A-Za-z0-9\[][A-Za-z0-9._/:@+\[\]-]*"
@@ -233,8 +232,8 @@ Variables = Annotated[
 ]
 Condition = Annotated[
     str,
-    BeforeValidator(_matching(_CONDITION, 'a condition such as ">= 0.985"')),
-    Schema({**_TEXT, "pattern": f"^{_CONDITION}$"}),
+    BeforeValidator(_matching(condition.PATTERN, 'a condition such as ">= 0.985"')),
+    Schema({**_TEXT, "pattern": f"^{condition.PATTERN}$"}),
 ]
 Webhook = Annotated[
     str,

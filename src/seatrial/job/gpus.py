@@ -199,8 +199,8 @@ def select(
         multi_gpu_evidence: where the script shows that it uses several GPUs, e.g. ``train.py:31 init_process_group``.
 
     Raises:
-        GpuContractError: GPUs were asked for on a machine that shows none (exit 3).
-        GpuRequestError: a GPU that is not there, one that is named twice, or too few that are free.
+        GpuContractError: GPUs were asked for that this machine does not have (exit 3).
+        GpuRequestError: one is named twice, or too few are free.
     """
     gpus = sorted(available, key=_pci_order)
     if request.kind == "none":
@@ -282,7 +282,7 @@ def _find(device: str, gpus: Sequence[Gpu]) -> Gpu:
     if not found:
         named = device if "-" in device else f"GPU {device}"
         there = ", ".join(gpu.uuid for gpu in selectable) if "-" in device else _listing(selectable)
-        raise GpuRequestError(f"there is no {named} here; there is {there}", run="nvidia-smi -L")
+        raise GpuContractError(f"there is no {named} here; there is {there}", run="nvidia-smi -L")
     if len(found) > 1:
         uuids = ", ".join(gpu.uuid for gpu in found)
         raise GpuRequestError(f"{device} begins more than one UUID: {uuids}", run="nvidia-smi -L")
@@ -294,7 +294,7 @@ def _idlest(
 ) -> tuple[list[Gpu], str]:
     candidates = [gpu for gpu in _selectable(gpus) if not gpu.mig] or _selectable(gpus)
     if count > len(candidates):
-        raise GpuRequestError(
+        raise GpuContractError(
             f"{count} GPUs asked for, and this machine has {len(candidates)}: {_listing(candidates)}",
             run=f"seatrial run --gpus {len(candidates)} …",
         )

@@ -304,4 +304,4 @@ class Plan(Frozen):
     @property
     def on_the_host(self) -> bool:
         """A process of this machine: no container and no pod around it."""
-        return self.container is None and self.cluster is None
+        return self.image is None

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import seatrial
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
+from seatrial.recipe_names import source_of
 from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 
@@ -109,7 +109,7 @@ def _source(target: Target, project: Path) -> Path | None:
     if target.kind == "script":
         return project / target.value
     if target.kind == "recipe":
-        return Path(seatrial.__file__).parent / "recipes" / f"{target.value.replace('-', '_')}.py"  # read only
+        return source_of(target.value)  # read only
     if target.kind == "module":
         return find_module(target.value, [project, project / "src"], main=True)
     return None

@@ -14,6 +14,7 @@ from seatrial.backends import table
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
 from seatrial.planning.site import Meeting
+from seatrial.recipe_names import module_of
 
 #: torchrun's usual port for a rendezvous. Source: docs.pytorch.org/docs/stable/elastic/run.html.
 PORT = 29400
@@ -107,7 +108,7 @@ def instructions(job: Job, words: Sequence[str]) -> str:
         lines.append(f"  {host}:  " + shlex.join(["seatrial", *before, "--rank-of", str(rank), *behind]))
     processes = job.gpus if job.gpus.isdigit() else "gpu" if job.gpus != "none" else "1"
     target = {"script": [job.target.value], "module": ["-m", job.target.value]}.get(
-        job.target.kind, ["-m", f"seatrial.recipes.{job.target.value.replace('-', '_')}"]
+        job.target.kind, ["-m", module_of(job.target.value)]
     )
     torchrun = ["torchrun", "--nnodes", str(job.nodes), "--nproc-per-node", processes, "--rdzv-backend", "c10d"]
     torchrun += ["--rdzv-endpoint", f"{job.hosts[0]}:{PORT}", "--rdzv-id", rendezvous_id(job)]

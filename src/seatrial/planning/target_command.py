@@ -17,6 +17,7 @@ from seatrial.job.plan import (
     CONTAINER_RUN,
     ImagePlan,
 )
+from seatrial.recipe_names import module_of
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def target_argv(target: Target, image: ImagePlan | None, python: str, places: Pl
     behind_python = {
         "script": [places.scripts + target.value],
         "module": ["-m", target.value],
-        "recipe": ["-m", f"seatrial.recipes.{target.value.replace('-', '_')}", *_recipe_arguments(target, places)],
+        "recipe": ["-m", module_of(target.value), *_recipe_arguments(target, places)],
     }[target.kind]
     return [*entrypoint, python, *behind_python, *target.args], len(entrypoint) + 1
 

@@ -6,10 +6,9 @@ A criterion that was asked for explicitly and has no evidence fails.
 
 from __future__ import annotations
 
-import operator
-import re
 from collections.abc import Callable
 
+from seatrial.job.condition import holds
 from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.case import Case
@@ -18,7 +17,7 @@ from seatrial.receipt.fields import clean, text
 from seatrial.receipt.judgement import Judgement
 from seatrial.receipt.model import Criterion, ExitCause, Verdict
 from seatrial.receipt.saved_model import judge_saved_model
-from seatrial.receipt.words import count, figure, percent, quote, short_uuid
+from seatrial.receipt.words import count, figure, gpu_names, percent, quote, short_uuid
 
 #: Fewer samples than this in the training window say nothing of a mean.
 MIN_SAMPLES = 3
@@ -37,17 +36,6 @@ NOT_OF_CUDA = {
     "shared-memory-too-small",
     "too-many-open-files",
     "user-unknown",
-}
-
-#: Condition of a metric: an operator and a number, ``">= 0.985"``.
-_CONDITION = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
-_OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    "<": operator.lt,
 }
 
 
@@ -99,7 +87,7 @@ def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
     if case.evidence.target_started is None:
         return Judgement("fail", "the target was not started")
     broken = [
-        f"kernel failed on GPU {gpu.index}: {kernel.text('error') or 'no reason given'}"
+        f"kernel failed on GPU {gpu.index} {short_uuid(gpu.uuid)}: {kernel.text('error') or 'no reason given'}"
         for gpu in case.expected
         for kernel in case.evidence.kernels.get(gpu.uuid, [])
         if kernel.keys.get("ok") is not True
@@ -143,18 +131,18 @@ def _kept_busy(case: Case, cause: ExitCause) -> Judgement:
         return Judgement("not judged", "switched off in [criteria]")
     if case.evidence.target_started is None:
         return Judgement("not judged", "the target was not started")
-    uses = [(gpu, use) for gpu, use in zip(case.expected, case.measurements.gpus, strict=True)]
-    fewest = min((use.samples for _, use in uses), default=0)
+    uses = case.measurements.gpus
+    fewest = min((use.samples for use in uses), default=0)
     if fewest < MIN_SAMPLES:
         return Judgement(
             "not judged", f"the training window was too short: {count(fewest, 'sample')}, {MIN_SAMPLES} needed"
         )
-    means = {gpu.index: use.utilization_mean_pct for gpu, use in uses}
-    known = {index: mean for index, mean in means.items() if mean is not None}
-    if len(known) < len(means):
+    known = {use.uuid: mean for use in uses if (mean := use.utilization_mean_pct) is not None}
+    if len(known) < len(uses):
         return Judgement("not judged", "the driver reports no utilisation for this GPU (MIG slices have none)")
-    each = ", ".join(f"GPU {index} {percent(mean)}" for index, mean in known.items())
-    sm = [use.sm_activity_mean_pct for _, use in uses if use.sm_activity_mean_pct is not None]
+    names = gpu_names(case.expected)
+    each = ", ".join(f"{names[uuid]} {percent(mean)}" for uuid, mean in known.items())
+    sm = [use.sm_activity_mean_pct for use in uses if use.sm_activity_mean_pct is not None]
     worked = f"; SM activity {percent(sum(sm) / len(sm))}" if sm else ""
     verdict: Verdict = "pass" if min(known.values()) >= threshold else "fail"
     return Judgement(
@@ -208,8 +196,7 @@ def _image_size(case: Case, cause: ExitCause) -> Judgement:
 
 def _metric(case: Case, name: str, condition: str) -> Judgement:
     """A condition on the last value reported under a name; asked for and never reported is a failure."""
-    match = _CONDITION.fullmatch(condition)
-    if match is None:
+    if holds(condition, 0.0) is None:
         return Judgement("fail", f"the condition {clean(condition)!r} cannot be read; write for instance '>= 0.985'")
     found = case.evidence.steps.find(name)
     if found is None:
@@ -219,7 +206,7 @@ def _metric(case: Case, name: str, condition: str) -> Judgement:
         )
     reported_as, points = found
     last = points[-1][1]
-    verdict: Verdict = "pass" if _OPERATORS[match[1]](last, float(match[2])) else "fail"
+    verdict: Verdict = "pass" if holds(condition, last) else "fail"
     return Judgement(verdict, f"last {reported_as}: {figure(last)}", condition, figure(last))
 
 

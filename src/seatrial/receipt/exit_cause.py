@@ -63,12 +63,24 @@ def _running(case: Case) -> str | None:
     return "Still running: this receipt is provisional" if live and case.evidence.exited is None else None
 
 
+def _stopped_before_start(case: Case) -> str | None:
+    told = not _has_begun(case) and any(finding.id == "stopped" for finding in case.evidence.findings)
+    return "Stopped by the user before it started" if told else None
+
+
+def _has_begun(case: Case) -> bool:
+    return bool(case.evidence.first("agent.started") or case.evidence.target_started or case.evidence.exited)
+
+
 def _engine(case: Case) -> str | None:
-    if case.evidence.first("agent.started") or case.evidence.target_started or case.evidence.exited:
+    if _has_begun(case):
         return None
     refusal = next((f.message for f in case.evidence.findings if f.severity == "error"), None)
     if refusal:
         return f"The run could not be started: {refusal}"
+    if case.state is None and case.evidence.first("host.launched") is None:
+        doing = "its image was built" if case.plan.image and case.plan.image.build else "it was prepared"
+        return f"The run never started: seatrial was interrupted while {doing}"
     if case.state is None or case.state.status == "gone":
         return f"The run never started, and {case.plan.backend} no longer knows it"
     told = f": {clean(case.state.error)}" if case.state.error else ""
@@ -182,6 +194,7 @@ CAUSES: tuple[tuple[str, Callable[[Case], str | None]], ...] = (
     ("evidence-contradicted", _contradicted),
     ("gpu-contract", _gpu_contract),
     ("running", _running),
+    ("stopped", _stopped_before_start),
     ("engine-error", _engine),
     ("host-oom", _host_oom),
     ("timeout", _timeout),

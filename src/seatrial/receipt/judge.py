@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.backends.base import ImageFacts, State
-from seatrial.errors import EXIT_CRITERIA, EXIT_DONE, EXIT_ENGINE, EXIT_GPU_CONTRACT, EXIT_TARGET_FAILED
+from seatrial.errors import (
+    EXIT_CRITERIA,
+    EXIT_DONE,
+    EXIT_ENGINE,
+    EXIT_GPU_CONTRACT,
+    EXIT_INTERRUPTED,
+    EXIT_TARGET_FAILED,
+)
 from seatrial.events import Chain
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
@@ -132,6 +139,8 @@ def _exit_code(case: Case, cause: ExitCause, criteria: Sequence[Criterion]) -> i
         return EXIT_GPU_CONTRACT
     if cause.id in ("engine-error", "agent-lost", "unknown"):
         return EXIT_ENGINE
+    if cause.id == "stopped" and case.evidence.exited is None:
+        return EXIT_INTERRUPTED
     if cause.id == "timeout" or (cause.id != "running" and cause.target_exit_code != 0):
         return EXIT_TARGET_FAILED
     if case.plan.job.strict and any(criterion.verdict == "fail" for criterion in criteria):

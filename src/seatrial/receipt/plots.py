@@ -10,6 +10,7 @@ from seatrial.receipt.evidence import Sample
 from seatrial.receipt.model import Line, Plot
 from seatrial.receipt.series import Point, significant, thin
 from seatrial.receipt.steps import PHASES, Steps
+from seatrial.receipt.words import gpu_names
 
 #: GPUs that get lines of their own; more cannot be told apart in one plot.
 MAX_GPUS = 8
@@ -56,17 +57,18 @@ def _step_plots(steps: Steps) -> list[Plot]:
 
 
 def _gpu_plots(case: Case, samples: Sequence[Sample]) -> list[Plot]:
-    gpus = case.expected[:MAX_GPUS]
+    """Plots of one GPU are numbered in CUDA order, by which two runs are compared whichever GPUs they had."""
+    gpus, names = case.expected[:MAX_GPUS], gpu_names(case.expected)
     plots = []
-    for gpu in gpus:
+    for number, gpu in enumerate(gpus):
         lines = [_line(label, _gpu_points(samples, gpu.uuid, key)) for key, label in _BUSY]
-        title = "GPU busy" if len(gpus) == 1 else f"GPU {gpu.index} busy"
-        plots.append(_over_time(f"gpu-{gpu.index}-busy", title, "%", lines))
+        title = "GPU busy" if len(gpus) == 1 else f"{names[gpu.uuid]} busy"
+        plots.append(_over_time(f"gpu-{number}-busy", title, "%", lines))
     for key, id, title, unit, scale in (
-        ("memory_used_bytes", "gpu-memory", "GPU memory", "GB", 1e9),
+        ("memory_used_bytes", "gpu-memory", "GPU memory, sampled", "GB", 1e9),
         ("power_w", "gpu-power", "GPU power", "W", 1.0),
     ):
-        lines = [_line(f"GPU {gpu.index}", _gpu_points(samples, gpu.uuid, key, scale)) for gpu in gpus]
+        lines = [_line(names[gpu.uuid], _gpu_points(samples, gpu.uuid, key, scale)) for gpu in gpus]
         plots.append(_over_time(id, title, unit, lines))
     return plots
 
@@ -77,7 +79,7 @@ def _host_plots(samples: Sequence[Sample]) -> list[Plot]:
         _line("/dev/shm", _points(samples, lambda s: s.host.get("shm_used_bytes"), 1e9)),
     ]
     cores = [_line("cores in use", _points(samples, lambda s: s.host.get("cpu_cores")))]
-    return [_over_time("cpu", "CPU", "cores", cores), _over_time("memory", "Host memory", "GB", memory)]
+    return [_over_time("cpu", "CPU", "cores", cores), _over_time("memory", "Host memory, sampled", "GB", memory)]
 
 
 def _over_time(id: str, title: str, unit: str, lines: Iterable[Line]) -> Plot:

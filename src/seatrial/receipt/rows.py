@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal
-from seatrial.receipt.words import count, energy, figure, metric_figure, percent
+from seatrial.receipt.words import count, energy, figure, gpu_names, metric_figure, percent
 
 _INJECTION = {
     "none": "none",
@@ -40,7 +40,7 @@ def device(receipt: Receipt) -> str:
 
 def header_rows(receipt: Receipt) -> list[Row]:
     """What ran, on what; rows with nothing known are left out."""
-    header = receipt.header
+    header, names = receipt.header, gpu_names(receipt.header.gpus)
     rows = [
         ("target", header.target),
         ("run", header.run_id + (f" ({header.name})" if header.name else "")),
@@ -48,7 +48,7 @@ def header_rows(receipt: Receipt) -> list[Row]:
         ("where", header.backend + (f" on {header.host}" if header.host else "")),
         ("node", header.part),
         ("device", _DEVICE.get(header.device)),
-        *[(f"GPU {gpu.index}", _gpu(gpu)) for gpu in header.gpus],
+        *[(names[gpu.uuid], _gpu(gpu)) for gpu in header.gpus],
         ("GPU access", _INJECTION.get(header.injection, header.injection) if header.gpus else None),
         ("driver", _join(header.driver, header.cuda and f"CUDA up to {header.cuda}")),
         ("framework", _join(header.framework, header.framework_cuda and f"built for CUDA {header.framework_cuda}")),
@@ -73,15 +73,15 @@ def _evidence(seal: Seal) -> str:
 
 def measured_rows(receipt: Receipt) -> list[Row]:
     """What was measured; rows with nothing measured are left out."""
-    measured = receipt.measurements
+    measured, names = receipt.measurements, gpu_names(receipt.header.gpus)
     rows = [
         ("wall time", _wall(measured)),
         ("window", _window(measured)),
-        *[row for gpu, use in zip(receipt.header.gpus, measured.gpus, strict=False) for row in _gpu_rows(gpu, use)],
+        *[row for use in measured.gpus for row in _gpu_rows(names.get(use.uuid, use.uuid), use)],
         ("energy", _energy(measured)),
         ("CPU", _cpu(measured)),
-        ("memory", _of("peak", measured.memory_peak_bytes, measured.memory_limit_bytes)),
-        ("/dev/shm", _of("peak", measured.shm_peak_bytes, measured.shm_total_bytes)),
+        ("memory", _of("peak of the whole run", measured.memory_peak_bytes, measured.memory_limit_bytes)),
+        ("/dev/shm", _of("peak of the run's samples", measured.shm_peak_bytes, measured.shm_total_bytes)),
         ("throughput", _throughput(measured)),
     ]
     return [Row(label, value) for label, value in rows if value]
@@ -108,7 +108,7 @@ def _gpu(gpu: ReceiptGpu) -> str:
     return ", ".join([gpu.name, format_bytes(gpu.memory_bytes), gpu.uuid])
 
 
-def _gpu_rows(gpu: ReceiptGpu, use: GpuUse) -> list[tuple[str, str | None]]:
+def _gpu_rows(name: str, use: GpuUse) -> list[tuple[str, str | None]]:
     busy = [
         f"{label} {percent(value)}"
         for label, value in (
@@ -130,10 +130,9 @@ def _gpu_rows(gpu: ReceiptGpu, use: GpuUse) -> list[tuple[str, str | None]]:
         )
         if words
     ]
-    name = f"GPU {gpu.index}"
     return [
         (f"{name} busy", ", ".join(busy)),
-        (f"{name} memory", _of("peak", use.memory_peak_bytes, use.memory_total_bytes)),
+        (f"{name} memory", _of("peak of the window's samples", use.memory_peak_bytes, use.memory_total_bytes)),
         (f"{name} power", ", ".join(power)),
     ]
 

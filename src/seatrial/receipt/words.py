@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
 
 from seatrial.job.units import format_bytes
 
@@ -54,6 +57,28 @@ def short_uuid(uuid: str) -> str:
     """``GPU-de421f49``: enough to tell the GPUs of one machine apart."""
     kind, _, rest = uuid.partition("-")
     return f"{kind}-{rest[:8]}"
+
+
+class NamedGpu(Protocol):
+    """A plan's GPU or a receipt's."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def uuid(self) -> str: ...
+
+
+def gpu_names(gpus: Sequence[NamedGpu]) -> dict[str, str]:
+    """UUID → ``GPU 0``, or ``GPU 0 (GPU-de421f49)`` where several have that index: slices, or GPUs of several pods."""
+    indices = Counter(gpu.index for gpu in gpus)
+    shorts = Counter(short_uuid(gpu.uuid) for gpu in gpus)
+
+    def name(gpu: NamedGpu) -> str:
+        short = short_uuid(gpu.uuid)
+        told = gpu.uuid if shorts[short] > 1 else short
+        return f"GPU {gpu.index}" if indices[gpu.index] == 1 else f"GPU {gpu.index} ({told})"
+
+    return {gpu.uuid: name(gpu) for gpu in gpus}
 
 
 def signal_name(number: float) -> str:

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from seatrial import events
+from seatrial.recipe_names import module_of
 from seatrial.train import script
 from seatrial.train.atomic import write_text
 from seatrial.train.errors import InputError, TrainError
@@ -168,11 +169,6 @@ def _inside(recipe: str, options: list[str], env: dict[str, str], ranks: int, fa
     from torch.distributed.run import main as torchrun
 
     torchrun(["--standalone", f"--nproc-per-node={ranks}", "-m", module_of(recipe), *options])
-
-
-def module_of(recipe: str) -> str:
-    """The module that a recipe's name stands for."""
-    return f"seatrial.recipes.{recipe.replace('-', '_')}"
 
 
 def table(ways: list[Way]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
@@ -119,15 +120,25 @@ def _ratio(ratio: float) -> str:
 
 
 def _plots(a: Receipt, b: Receipt) -> tuple[Plot, ...]:
-    """Plots of the same ID and axis, laid over one another."""
-    second = {(plot.id, plot.x): plot for plot in b.plots}
+    """Plots of the same ID and axis, laid over one another; the n-th with the n-th, where an older receipt has several
+    of one ID."""
+    second = _numbered(b.plots)
     merged = []
-    for plot in a.plots:
-        other = second.get((plot.id, plot.x))
+    for key, plot in _numbered(a.plots).items():
+        other = second.get(key)
         if other is not None:
             lines = [*_named("A", plot.lines), *_named("B", other.lines)]
             merged.append(plot.model_copy(update={"lines": tuple(lines)}))
     return tuple(merged)
+
+
+def _numbered(plots: Sequence[Plot]) -> dict[tuple[str, str, int], Plot]:
+    seen: Counter[tuple[str, str]] = Counter()
+    found: dict[tuple[str, str, int], Plot] = {}
+    for plot in plots:
+        found[plot.id, plot.x, seen[plot.id, plot.x]] = plot
+        seen[plot.id, plot.x] += 1
+    return found
 
 
 def _named(side: str, lines: Sequence[Line]) -> list[Line]:

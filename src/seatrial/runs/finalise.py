@@ -123,6 +123,7 @@ def _summary(run: Run, receipt: Receipt) -> dict[str, Any]:
         "gpus": len(receipt.header.gpus),
         "exit_code": receipt.exit_code,
         "outcome": receipt.exit_cause.words,
+        "cause": receipt.exit_cause.id,
         "seconds": receipt.measurements.wall_s,
         "receipt": hashlib.sha256((run.folder / JSON_NAME).read_bytes()).hexdigest(),
     }

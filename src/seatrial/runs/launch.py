@@ -100,11 +100,15 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
     store = RunStore(job.project, environ)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
         finalise(earlier, environ)  # one that ended while nobody watched does not hold its name
+    namesake = store.newest_of(job.name) if job.name is not None else None
     run = store.create(new_run_id(), job.name)
     try:
         selection = _select_and_lease(ground, run, environ)
         plan = _plan(ground, run, selection, environ, interactive=interactive)
         _refuse_cut_down_image(plan)
+        if namesake is not None:
+            moved = f'The name "{job.name}" is now this run\'s; the earlier one is found by its ID, {namesake.id}'
+            plan = plan.model_copy(update={"warnings": (*plan.warnings, moved)})
         run.save_plan(plan)
     except BaseException:
         leases(environ).release(run.id)
@@ -254,7 +258,7 @@ def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:
 
 def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
     if isinstance(error, KeyboardInterrupt):
-        return Finding("stopped", "error", "the user stopped it first", cause="Ctrl-C", fix="seatrial run …")
+        return Finding("stopped", "error", "the user stopped it first", cause="Ctrl-C or SIGTERM", fix="seatrial run …")
     kind = "gpu-contract" if isinstance(error, GpuContractError) else "engine-refused"
     return Finding(kind, "error", error.message, cause=error.cause, fix=error.run)
 

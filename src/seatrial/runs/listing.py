@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.receipt.fields import number, text, whole
 from seatrial.runs.store import Run, RunStore, run_name
 
-Status = Literal["starting", "running", "done", "failed", "unknown"]
+Status = Literal["starting", "running", "done", "stopped", "failed", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _line(run: Run, environ: Mapping[str, str]) -> Line:
                 target=summary["target"],
                 backend=summary["backend"],
                 gpus=summary["gpus"],
-                status="done" if summary["exit_code"] == 0 else "failed",
+                status=_status(summary),
                 outcome=summary["outcome"],
                 exit_code=summary["exit_code"],
                 seconds=summary["seconds"],
@@ -77,6 +77,13 @@ def _line(run: Run, environ: Mapping[str, str]) -> Line:
         )
     except (SeatrialError, KeyError) as error:
         return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
+
+
+def _status(summary: Mapping[str, Any]) -> Status:
+    """A run that was stopped is neither done nor failed, whatever its target made of the signal."""
+    if summary.get("cause") == "stopped":
+        return "stopped"
+    return "done" if summary["exit_code"] == 0 else "failed"
 
 
 def _unrecorded(run: Run) -> Line:

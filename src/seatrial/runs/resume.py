@@ -5,11 +5,30 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from seatrial.errors import UntrustedPathError
+from seatrial.errors import SeatrialError, UntrustedPathError
+from seatrial.images.recipes import TOOLS
 from seatrial.job.plan import CONTAINER_RESUME, CONTAINER_RESUMED_CHECKPOINTS, Mount
 from seatrial.planning.site import Resumed
-from seatrial.runs.store import PLACE_FOLDER, Run
+from seatrial.runs.store import PLACE_FOLDER, Run, RunStore
 from seatrial.system import nofollow
+
+
+def run_to_resume(store: RunStore, reference: str) -> Run:
+    """The run to go on from; of ``last``, the newest that trains: a prediction after it takes nothing from it.
+
+    Raises RunNotFoundError.
+    """
+    by_trust = sorted(store.all(), key=lambda run: run.recorded)
+    trained = (run for run in reversed(by_trust) if _trains(run)) if reference == "last" else iter(())
+    return next(trained, None) or store.find(reference)
+
+
+def _trains(run: Run) -> bool:
+    try:
+        target = run.plan().job.target
+    except SeatrialError:
+        return False
+    return target.kind != "recipe" or target.value not in TOOLS
 
 
 def checkpoints_of(run: Run) -> Path:

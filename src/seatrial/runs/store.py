@@ -343,6 +343,10 @@ class RunStore:
                 f"Cannot delete {error.filename or run.place}: {error.strerror}", run=f"ls -la {run.place}"
             ) from error
 
+    def newest_of(self, name: str) -> Run | None:
+        """The run that is found by this name, if there is one."""
+        return next((run for run in reversed(self.all()) if run.recorded and run_name(run) == name), None)
+
     def unfinalised(self, name: str) -> Run | None:
         """The newest run of this name without a summary: it lives, or nobody has finalised it since it ended."""
         for run in reversed(self.all()):

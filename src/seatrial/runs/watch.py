@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -120,7 +120,7 @@ def request_stop(run: Run, backend: Backend, handle: Handle, grace_s: float) -> 
 
 @contextmanager
 def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[None]:
-    """While this holds, Ctrl-C once stops the run cleanly, and twice kills it."""
+    """While this holds, Ctrl-C or SIGTERM once stops the run cleanly, and twice kills it."""
     handle = run.handle()
     if handle is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -139,8 +139,22 @@ def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[
             say("Killing it.")
             threading.Thread(target=backend.kill, args=(handle,), daemon=True).start()
 
-    previous = signal.signal(signal.SIGINT, on_interrupt)
+    with _handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
+        yield
+
+
+@contextmanager
+def terminate_interrupts() -> Iterator[None]:
+    """While this holds, SIGTERM is what Ctrl-C is: a KeyboardInterrupt, which ends what has been begun."""
+    with _handled((signal.SIGTERM,), signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _handled(signals: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    previous = [(number, signal.signal(number, handler)) for number in signals]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, earlier in previous:
+            signal.signal(number, earlier)

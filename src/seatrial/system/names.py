@@ -2,7 +2,7 @@
 
 A home folder becomes ``~``, a user ``USER``, a host ``HOST``, a secret's value ``<redacted>``. People are called Will
 and machines cuda: a name that is a word of the field or of our own messages, or has one or two letters, is taken out
-only where it can be nothing else (``/home/will``, ``will@``).
+only where it can be nothing else (``/home/will``, ``will@``, ``user=will``, ``will:will``).
 """
 
 from __future__ import annotations
@@ -25,13 +25,19 @@ SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACC
 SECRET_TEXT = re.compile(
     r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,}"
 )
+#: Whoever that is on the other machine.
+_URL_USER = re.compile(r"(?<=ssh://)[^/\s:@]+(?=@)")
+
 REDACTED, USER, HOST = "<redacted>", "USER", "HOST"
 
 #: A shorter value stands in many words by chance, as does a name of two letters.
 _SECRET_LENGTH, _NAME_LENGTH = 6, 3
 
 #: Folders whose members are called as users are.
-_HOMES = ("home", "homes", "Users", "users", "media", "scratch")
+_HOMES = ("home", "homes", "Users", "users", "media", "scratch", "lustre", "mnt", "nfs", "srv", "work")
+
+#: Names of what has a user for its value: ``owner=alice``, or a key of JSON.
+_OWNERS = ("login", "owner", "user", "username")
 
 #: Accounts that are nobody's, words of the field, and words of receipts and pages that the catalogue does not have.
 _COMMON = """
@@ -109,6 +115,8 @@ class Names:
             return item
         if isinstance(key, str) and SECRET.search(key) and isinstance(item, str):
             return REDACTED
+        if isinstance(key, str) and key.lower() in _OWNERS and item in self.users:
+            return USER
         return self.scrub(item, keep)
 
     @cached_property
@@ -116,10 +124,12 @@ class Names:
         """In this order: a secret may hold a name, and a home folder ends in one."""
         made = [(_secret(value), REDACTED) for value in _longest_first(self.secrets)]
         made.append((SECRET_TEXT, REDACTED))
+        made += [(_URL_USER, USER)] if self.users else []
         made += [(_path(home), "~") for home in _longest_first(self.homes)]
         made += [(_word(host), HOST) for host in _longest_first(self.hosts) if is_telling(host)]
         for user in _longest_first(self.users):
             made += [(pattern, USER) for pattern in _anchored(user)]
+            made.append((re.compile(rf"(?<![\w./:-])({re.escape(user)}):\1(?![\w./:-])"), f"{USER}:{USER}"))
             made += [(_word(user), USER)] if is_telling(user) else []
         return made
 
@@ -185,15 +195,17 @@ def _path(folder: str) -> re.Pattern[str]:
 
 def _word(name: str) -> re.Pattern[str]:
     """By itself: no letter or digit before or behind it. ``alice_data`` and ``alice-laptop`` hold it."""
-    return re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE)
+    return re.compile(rf"(?:(?<![^\W_])|(?<=%2F)){re.escape(name)}(?![^\W_])", re.IGNORECASE)
 
 
 def _anchored(user: str) -> Iterable[re.Pattern[str]]:
-    """Where a user's name can be nothing else: below a folder of homes, and before an @ (no image's digest)."""
+    """Where a user's name can be nothing else: below a folder of homes, before an @ (no image's digest), an owner."""
     name = re.escape(user)
     below = "|".join(f"(?<=/{folder}/)" for folder in _HOMES)  # looking behind takes one length at a time
     yield re.compile(rf"(?:{below}){name}(?![\w-]|\.\w)")
     yield re.compile(rf"(?<![\w.-]){name}(?=@(?!sha256:))")
+    owner = "|".join(f"(?<={word}=)" for word in _OWNERS)
+    yield re.compile(rf"(?:{owner}){name}(?![\w-]|\.\w)", re.IGNORECASE)
 
 
 def _longest_first(values: Iterable[str]) -> list[str]:

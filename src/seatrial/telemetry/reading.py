@@ -132,7 +132,7 @@ class Reader:
             "shm_used_bytes": shared.used_bytes if shared else None,
             "shm_total_bytes": shared.total_bytes if shared else None,
             "processes": len(pids),
-            "gpus": sorted({gpu["index"] for gpu, _ in used}),
+            "gpus": list({gpu["uuid"]: gpu["mig"] or gpu["index"] for gpu, _ in used}.values()),
             "gpu_memory_bytes": sum(p["memory_bytes"] or 0 for _, p in used) if gpus else None,
             "gpu_share_pct": sum(p["share_pct"] or 0.0 for _, p in used) if gpus else None,
         }

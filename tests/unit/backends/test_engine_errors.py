@@ -167,3 +167,14 @@ def test_what_the_catalogue_knows_is_answered_with_its_command(key):
     told = start_error(key.split("-")[0], ["x"], recorded["exit_code"], recorded["stderr"])
     found = match_text(recorded["stderr"])
     assert not found or told.run == found[0].fix
+
+
+@pytest.mark.parametrize(("engine", "variable"), [("docker", "DOCKER_HOST"), ("podman", "CONTAINER_HOST")])
+@pytest.mark.parametrize(
+    "stderr", [RECORDED["docker-no-daemon"]["stderr"], "Get tcp://me:pa55word@box:1/info: EOF", ""]
+)
+def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
+    error = unavailable_error(engine, stderr, {variable: "tcp://me:pa55word@box:1"})
+    assert error.message == f"{engine.capitalize()} does not answer at {variable}=tcp://box:1"
+    assert error.run.startswith(f"unset {variable} ") and "pa55word" not in f"{error.cause}"
+    assert variable not in unavailable_error(engine, stderr, {}).message

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from seatrial import cli
+
 #: Of the issue: `seatrial --help` in under 100 ms. An idle core of 2020 takes 25 ms, of which Python itself 18.
 LIMIT_S = 0.1
 
@@ -54,3 +56,26 @@ def test_help_imports_nothing_heavy():
 def test_no_verb_imports_torch(arguments):
     done = seatrial(*arguments)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("traceback", ["", "1"])
+def test_a_closed_pipe_is_141_and_ctrl_c_is_130_wherever_they_come(traceback, monkeypatch, capsys):
+    monkeypatch.setenv("SEATRIAL_TRACEBACK", traceback)
+
+    def exit_of_a_library(argv):
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904  as rich does
+
+    for raised, code in ((exit_of_a_library, 141), (interrupted, 130)):
+        with monkeypatch.context() as patch:
+            patch.setattr(cli, "_dispatch", raised)
+            assert cli._main(["plan"]) == code
+    monkeypatch.setattr(cli.streams, "finish", lambda: interrupted([]))
+    assert cli._main(["--version"]) == 130
+    assert capsys.readouterr().err == "stopped\nstopped\n"
+
+
+def interrupted(argv):
+    raise KeyboardInterrupt

@@ -11,8 +11,8 @@ import pytest
 from machines import docker_info, healthy, podman_info
 from seatrial.doctor import install, report
 from seatrial.doctor.examine import examine
-from seatrial.doctor.framework import covers
 from seatrial.doctor.image import meets
+from seatrial.findings.device_code import covers
 
 H200, RTX = ["NVIDIA H200"], ["NVIDIA GeForce RTX 5090"]
 #: As nvidia/cuda:12.8 sets it.
@@ -87,6 +87,17 @@ def test_the_report_tells_neither_user_host_nor_home(tmp_path: Path, monkeypatch
     assert "~/.docker/cli-plugins/docker-buildx" in text and "ssh://USER@HOST" in text and '"~/x"' in text
     told = json.dumps(report.full(results, machine, with_names=True), default=str)
     assert all(name in told for name in ("zebedee", "florence", "ermintrude", "/data/zebedee/x", '"vm"'))
+
+
+def test_the_report_tells_not_of_a_user_who_is_called_as_a_thing_is(tmp_path: Path) -> None:
+    host = healthy(tmp_path)
+    host.environ.update(HOME="/mnt/max", USER="max", DOCKER_HOST="ssh://moritz@ermintrude:22")
+    plugin = {"Name": "buildx", "Path": "/mnt/max/.docker/cli-plugins/docker-buildx", "Owner": "max"}
+    host.docker = docker_info(Name="vm", ClientInfo={"Plugins": [plugin], "Mounts": ["/srv/max/x max:max"]})
+    machine = host.machine()
+    text = json.dumps(report.full(examine(machine), machine))
+    for name in ("max/", "max:", '"max"', "moritz", "ermintrude"):
+        assert name not in text, name
 
 
 def test_json_has_the_stable_keys(tmp_path: Path) -> None:

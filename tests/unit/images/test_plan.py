@@ -10,7 +10,9 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import ConfigError, GpuContractError, TargetError, UsageError
+from seatrial.images import slim
 from seatrial.images.plan import pip_conf, plan_image
+from seatrial.images.recipes import RECIPES, TOOLS
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.stack.machine import Machine, parse_target
@@ -198,6 +200,16 @@ def test_slimming_follows_what_the_source_shows(project: Path, snapshot: Snapsho
     assert "--unused compile,linalg,nvshmem,random,sparse,sparselt --arch 90" in str(plan.dockerfile)
     assert text_of(plan) == snapshot
     assert planned(project, slim="unused", built_for="h100", compiles=True)[0].tag != plan.tag
+
+
+@pytest.mark.parametrize("name", sorted({**RECIPES, **TOOLS}))
+def test_slimming_reads_the_source_of_every_recipe(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(
+        slim, "read_sources", lambda paths, *_: [read.append(path) or path.read_text() for path in paths]
+    )
+    plan, _ = planned(project, target=Target(kind="recipe", value=name), slim="unused", built_for="h100")
+    assert "--level unused" in str(plan.dockerfile) and [path.is_file() for path in read] == [True]
 
 
 @pytest.mark.parametrize(

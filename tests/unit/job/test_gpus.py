@@ -165,11 +165,14 @@ def test_a_count_takes_whole_gpus_and_slices_only_where_there_are_no_others() ->
     assert [gpu.mig for gpu in choose("1", MIXED[:3]).gpus] == ["0:0"]
 
 
+NOT_HERE = {
+    "no such index": ("5", FOUR),
+    "no such device": ("device=7", FOUR),
+    "no such uuid": ("GPU-ffff", FOUR),
+    "no such slice": ("3:0", MIXED),
+}
+
 REFUSED = {
-    "no such index": ("5", FOUR, {}),
-    "no such device": ("device=7", FOUR, {}),
-    "no such uuid": ("GPU-ffff", FOUR, {}),
-    "no such slice": ("3:0", MIXED, {}),
     "ambiguous uuid": ("GPU-0", [gpu(0), gpu(0).model_copy(update={"index": 1, "uuid": "GPU-0b5"})], {}),
     "same gpu twice": ("0,GPU-0b4", FOUR, {}),
     "parent of slices": ("device=0", MIXED, {}),
@@ -184,6 +187,14 @@ def test_refused_selections(name: str, snapshot: SnapshotAssertion) -> None:
     text, available, leased = REFUSED[name]
     with pytest.raises(GpuRequestError) as caught:
         choose(text, available, leased)
+    assert told(caught.value) == snapshot
+
+
+@pytest.mark.parametrize("name", NOT_HERE)
+def test_gpus_that_this_machine_has_not_break_the_contract(name: str, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(GpuContractError) as caught:
+        choose(*NOT_HERE[name])
+    assert caught.value.exit_code == 3
     assert told(caught.value) == snapshot
 
 

@@ -13,6 +13,7 @@ from syrupy.assertion import SnapshotAssertion
 from seatrial.errors import ConfigError, DataError, UsageError
 from seatrial.job.cluster import ClusterOptions
 from seatrial.job.cluster_config import KubernetesTable
+from seatrial.job.condition import holds
 from seatrial.job.config import ConfigFile, ImageTable, json_schema
 from seatrial.job.loading import load_job
 from seatrial.job.model import Criteria, DataMount, ImageOptions, Job, Target
@@ -91,6 +92,24 @@ def test_flags_win_lists_add_up_tables_merge(project: Path) -> None:
     assert (job.gpus, job.publish, job.writable) == ("device=0,2", ("80:80", "81:81"), True)
     assert job.env == {"A": "flag", "B": "2", "C": "a=b"}
     assert job.criteria == Criteria(mean_utilization_pct=None, finished_within_s=300, metrics={"accuracy": ">= 0.9"})
+
+
+@pytest.mark.parametrize(
+    ("operator", "below", "at", "above"),
+    [
+        (">=", False, True, True),
+        ("<=", True, True, False),
+        ("==", False, True, False),
+        ("!=", True, False, True),
+        (">", False, False, True),
+        ("<", True, False, False),
+    ],
+)
+def test_every_operator_that_is_judged_can_be_configured(
+    project: Path, operator: str, below: bool, at: bool, above: bool
+) -> None:
+    condition = load(project, f"[criteria]\nbad_samples = '{operator} 3'").criteria.metrics["bad_samples"]
+    assert [holds(condition, value) for value in (2.0, 3.0, 4.0)] == [below, at, above]
 
 
 def test_env_without_a_value_takes_ours(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from seatrial.backends.base import State
 from seatrial.receipt import html, markdown
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.rows import header_rows, measured_rows
 
 from .conftest import H200, OTHER, SCENARIOS, START, Scenario, at, ending, prologue, running
 
@@ -131,6 +132,47 @@ def test_one_idle_gpu_of_two_fails_although_the_mean_of_both_would_pass(tmp_path
             gpu["utilization_pct"] = 99 if gpu["uuid"] == H200.uuid else 45
     receipt = Scenario(events, (H200, OTHER), "required").judge(tmp_path)
     assert verdicts(receipt)["gpu-busy"] == "fail"
+
+
+def test_gpus_of_one_index_are_judged_and_shown_each_on_its_own(tmp_path):
+    """In every pod the first GPU has the index 0; slices have that of their GPU."""
+    twin = OTHER.model_copy(update={"index": H200.index})
+    events = prologue((H200, twin)) + running(20, (H200, twin)) + ending(24)
+    for event in events:
+        for gpu in event.get("gpus", ()) if event["type"] == "sample" else ():
+            gpu["utilization_pct"] = 1 if gpu["uuid"] == H200.uuid else 99
+    receipt = Scenario(events, (H200, twin), "required").judge(tmp_path)
+    busy = next(criterion for criterion in receipt.criteria if criterion.id == "gpu-busy")
+    names = ["GPU 0 (GPU-de421f49)", "GPU 0 (GPU-aaaabbbb)"]
+    assert busy.verdict == "fail" and busy.measured == f"{names[0]} 1.0 %, {names[1]} 99 %"
+    plots = {plot.id: plot for plot in receipt.plots}
+    assert [plots[f"gpu-{n}-busy"].title for n in range(2)] == [f"{name} busy" for name in names]
+    assert [line.name for line in plots["gpu-power"].lines] == names
+    assert {f"{name} power" for name in names} < {row.label for row in measured_rows(receipt)}
+    assert set(names) < {row.label for row in header_rows(receipt)}
+
+
+def test_a_run_that_never_started_tells_who_interrupted_it(tmp_path):
+    finding = at(0, "finding", "host", id="stopped", severity="error", message="the user stopped it first")
+    told = {}
+    for name, events in (("by its user", [finding]), ("killed", []), ("forgotten", prologue()[:1])):
+        (tmp_path / name).mkdir()
+        receipt = Scenario(events, state=None, model=None).judge(tmp_path / name)
+        told[name] = (receipt.exit_cause.id, receipt.exit_code, receipt.exit_cause.words)
+    assert told == {
+        "by its user": ("stopped", 130, "Stopped by the user before it started"),
+        "killed": ("engine-error", 5, "The run never started: seatrial was interrupted while its image was built"),
+        "forgotten": ("engine-error", 5, "The run never started, and docker no longer knows it"),
+    }
+
+
+def test_a_peak_and_a_curve_say_over_what_they_are(scenario, tmp_path):
+    """The kernel's peak is of every moment of the run; a curve, and a GPU's peak, of the moments that were sampled."""
+    receipt = scenario("h200-success").judge(tmp_path)
+    rows = {row.label: row.value for row in measured_rows(receipt)}
+    assert rows["memory"].startswith("peak of the whole run ")
+    assert rows["GPU 0 memory"].startswith("peak of the window's samples ")
+    assert {"Host memory, sampled", "GPU memory, sampled"} < {plot.title for plot in receipt.plots}
 
 
 def test_two_samples_are_too_few_for_a_mean(tmp_path):

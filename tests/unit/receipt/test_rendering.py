@@ -102,8 +102,8 @@ class TestHtml:
     def test_plots_for_a_gpu_run(self, scenario, tmp_path):
         page = html.render(scenario("h200-success").judge(tmp_path))
         titles = re.findall(r"<h3>([^<]*)</h3><ul>", page)
-        assert titles == ["loss", "accuracy", "GPU busy (%)", "GPU memory (GB)", "GPU power (W)", "CPU (cores)",
-                          "Host memory (GB)"]  # fmt: skip
+        assert titles == ["loss", "accuracy", "GPU busy (%)", "GPU memory, sampled (GB)", "GPU power (W)",
+                          "CPU (cores)", "Host memory, sampled (GB)"]  # fmt: skip
 
     def test_the_tiles_do_not_show_the_busy_gpu_alone(self, scenario, tmp_path):
         page = html.render(scenario("gpu-not-used").judge(tmp_path))

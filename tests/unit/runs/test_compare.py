@@ -102,3 +102,11 @@ def test_the_page_escapes_and_the_json_is_complete():
     page = to_html(compare(found.a, found.a))
     assert "<script" not in page and "&lt;script&gt;" in page and "<svg" in page and "default-src 'none'" in page
     assert set(json.loads(json.dumps(to_json(found)))) == {"a", "b", "rows", "plots"}
+
+
+def test_plots_of_one_id_in_an_older_receipt_are_paired_in_order():
+    first, second = (a_receipt(run, plots=[a_plot(1, 2), a_plot(3, 4)]) for run in ("r1", "r2"))
+    assert [[p[1] for line in plot.lines for p in line.points] for plot in compare(first, second).plots] == [
+        [1, 2, 1, 2],
+        [3, 4, 3, 4],
+    ]

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fakes import a_plan
 from seatrial.errors import UntrustedPathError
-from seatrial.runs.resume import checkpoints_of, has_checkpoint, resume_mount
+from seatrial.job.model import Target
+from seatrial.runs.resume import checkpoints_of, has_checkpoint, resume_mount, run_to_resume
 from seatrial.runs.store import Run, RunStore
 
 ID = "20261120-231501-k3f9"
@@ -35,6 +37,19 @@ def test_its_outputs_are_mounted_and_its_checkpoints_found_in_them(run: Run) -> 
     assert not has_checkpoint(run)
     (run.checkpoints / "step-1.pt").touch()
     assert has_checkpoint(run)
+
+
+def test_last_is_the_last_that_trains_and_a_run_by_its_id_is_that_one(tmp_path: Path, run: Run) -> None:
+    store = RunStore(tmp_path / "project", {"SEATRIAL_STATE": str(tmp_path / "state")})
+    asked, begun = (store.create(f"20261120-23150{n}-k3f9", None) for n in (2, 3))
+    for each, target in (
+        (run, Target(kind="script", value="train.py")),
+        (asked, Target(kind="recipe", value="predict-spam")),
+    ):
+        plan = a_plan(tmp_path)
+        each.save_plan(plan.model_copy(update={"job": plan.job.model_copy(update={"target": target})}))
+    assert run_to_resume(store, "last").id == run.id and store.find("last").id == begun.id
+    assert run_to_resume(store, asked.id).id == asked.id
 
 
 def test_a_folder_of_checkpoints_that_is_gone_is_made_again(run: Run) -> None:

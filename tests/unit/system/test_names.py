@@ -37,6 +37,7 @@ GONE = {
     "gpu70 and mygpu7": "gpu70 and mygpu7",
     "Alice's run": "USER's run",
     "alice_data, data-alice, alice2, malice": "USER_data, data-USER, alice2, malice",
+    "ssh://bob@gpu7 and vscode://file%2Fsrc%2Falice": "ssh://USER@HOST and vscode://file%2Fsrc%2FUSER",
     "reg.example.org/alice/train:1": "reg.example.org/USER/train:1",
     "password pa55word.": "password <redacted>.",
     "https://me:word@x.org and hf_0123456789abcdef": "https://<redacted>@x.org and <redacted>",
@@ -67,6 +68,9 @@ def test_a_name_that_is_a_word_goes_only_where_it_is_a_name(name: str) -> None:
         assert names.text(sentence) == sentence
     assert names.text(f"/home/{name}/x, /Users/{name}/x, /home/{name}x") == f"~/x, /Users/USER/x, /home/{name}x"
     assert names.text(f"{name}@somewhere") == "USER@somewhere"
+    owned = f"/mnt/{name}/x, owner={name}, {name}:{name} 0600, {name}:{name}/x"
+    assert names.text(owned) == f"/mnt/USER/x, owner=USER, USER:USER 0600, {name}:{name}/x"
+    assert names.scrub({"Owner": name, "kind": name}) == {"Owner": "USER", "kind": name}
 
 
 def test_names_of_our_own_things_are_words() -> None:

@@ -190,7 +190,7 @@ function runsView() {
         const box = make("input", { type: "checkbox", value: run.id, "aria-label": `Compare ${run.name || run.id}` });
         box.checked = chosen.includes(run.id);
         box.addEventListener("change", () => choose(run.id, box));
-        const mark = run.ended ? (run.exit_code === 0 ? "pass" : "fail") : "soft";
+        const mark = run.ended && run.cause !== "stopped" ? (run.exit_code === 0 ? "pass" : "fail") : "soft";
         return [box, make("a", { href: `#/runs/${run.id}` }, run.name || run.id), run.target, run.backend, run.gpus ?? "?", make("span", { class: mark }, run.outcome), run.ended ? seconds(run.seconds) : "running"];
       });
       list.replaceChildren(rows.length ? table(columns, rows, "Runs") : make("p", { class: "soft" }, find ? "No run fits." : "No runs yet. Start one: seatrial run digits"));

@@ -12,6 +12,7 @@ import struct
 from collections import namedtuple
 from collections.abc import Iterable
 
+from seatrial.findings.device_code import runs_on
 from seatrial.images.slimming.elf import Data
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
@@ -55,14 +56,14 @@ def _entries(data: Data, at: int, end: int) -> list[Entry]:
 def never_loaded(entries: Iterable[Entry], targets: set[int]) -> list[tuple[int, int]]:
     """Payloads that the driver loads on none of the target architectures, e.g. ``{90}``.
 
-    A cubin runs on its own major version from its minor on, so lower minors stay (an 8.9 GPU runs 8.0 and 8.6 code),
-    as do variants like 90a, which bear the same number. PTX stays where no cubin fits: the newest that can be read.
+    Lower minors stay (an 8.9 GPU runs 8.0 and 8.6 code), as do variants like 90a, which bear the same number.
+    PTX stays where no cubin fits: the newest that can be read.
     """
     entries = list(entries)
     kept: set[int] = set()
     for target in targets:
-        cubins = [at for at, each in enumerate(entries) if each.kind == CUBIN and _runs(each.architecture, target)]
-        readable = [each.architecture for each in entries if each.kind == PTX and each.architecture <= target]
+        cubins = [at for at, each in enumerate(entries) if each.kind == CUBIN and _runs(each, target)]
+        readable = [each.architecture for each in entries if each.kind == PTX and _runs(each, target)]
         texts = [
             at
             for at, each in enumerate(entries)
@@ -72,5 +73,6 @@ def never_loaded(entries: Iterable[Entry], targets: set[int]) -> list[tuple[int,
     return [each.payload for at, each in enumerate(entries) if at not in kept]
 
 
-def _runs(architecture: int, target: int) -> bool:
-    return architecture // 10 == target // 10 and architecture <= target
+def _runs(entry: Entry, target: int) -> bool:
+    kind = "sm" if entry.kind == CUBIN else "compute"
+    return runs_on(f"{kind}_{entry.architecture}", f"{target // 10}.{target % 10}")

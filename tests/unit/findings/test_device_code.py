@@ -1,0 +1,57 @@
+"""Which device code runs on which GPU: NVIDIA's rules, and the four rooms that judge by them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seatrial.findings import cut_down
+from seatrial.findings.device_code import covers, runs_on
+from seatrial.images.slimming.fatbin import CUBIN, PTX, Entry, never_loaded
+
+majors, minors = st.integers(2, 30), st.integers(0, 9)
+versions = st.tuples(majors, minors)
+
+
+def named(kind: str, version: tuple[int, int], suffix: str = "") -> str:
+    return f"{kind}_{version[0]}{version[1]}{suffix}"
+
+
+def cc(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+@given(versions, versions)
+def test_a_cubin_runs_on_its_major_version_from_its_minor_on(code: tuple[int, int], device: tuple[int, int]) -> None:
+    assert runs_on(named("sm", code), cc(device)) == (device[0] == code[0] and device[1] >= code[1])
+
+
+@given(versions, versions)
+def test_ptx_runs_on_everything_later(code: tuple[int, int], device: tuple[int, int]) -> None:
+    assert runs_on(named("compute", code), cc(device)) == (device >= code)
+
+
+@given(st.sampled_from(["sm", "compute"]), versions, versions)
+def test_code_of_one_architecture_runs_on_it_alone(kind: str, code: tuple[int, int], device: tuple[int, int]) -> None:
+    assert runs_on(named(kind, code, "a"), cc(device)) == (device == code)
+
+
+@given(st.sampled_from(["sm", "compute"]), versions, versions)
+def test_code_of_a_family_runs_in_it(kind: str, code: tuple[int, int], device: tuple[int, int]) -> None:
+    assert runs_on(named(kind, code, "f"), cc(device)) == (device[0] == code[0] and device[1] >= code[1])
+
+
+@given(st.text())
+def test_what_is_no_architecture_runs_nowhere(name: str) -> None:
+    assert not runs_on(name, "9.0") or name.startswith(("sm_", "compute_"))
+
+
+@given(st.lists(versions), versions)
+def test_the_rooms_agree(kept: list[tuple[int, int]], device: tuple[int, int]) -> None:
+    runs = covers([named("sm", each) for each in kept], cc(device))
+    assert cut_down.covers([cc(each) for each in kept], cc(device)) == runs
+    entries = [Entry(CUBIN, 10 * major + minor, (at, at + 1)) for at, (major, minor) in enumerate(kept)]
+    assert (len(never_loaded(entries, {10 * device[0] + device[1]})) < len(entries)) == runs
+    texts = [Entry(PTX, 10 * major + minor, (at, at + 1)) for at, (major, minor) in enumerate(kept)]
+    read = covers([named("compute", each) for each in kept], cc(device))
+    assert (len(never_loaded(texts, {10 * device[0] + device[1]})) < len(texts)) == read
