@@ -41,6 +41,11 @@ CASES = {
     "a run that is not there": (["runs", "show", "nothing"], 'No run "nothing"', "seatrial runs ls"),
     "an empty store": (["runs", "show"], 'No run "last"', "seatrial runs ls"),
     "exec of nothing": (["runs", "exec", "x"], "No command to run", "nvidia-smi"),
+    "a backend that is none": (
+        ["run", "digits", "--on", "doker-box"],
+        "There is no backend 'doker-box': choose from auto, docker, podman, local, k8s",
+        "--on auto",
+    ),
     "an image on the local backend": (
         ["run", "--image", "x", "--on", "local"],
         "--image needs a container",

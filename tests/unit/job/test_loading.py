@@ -169,7 +169,6 @@ BAD_FILES = {
     "size without a unit": "memory = '8'",
     "size as a number": "memory = 8",
     "duration": "timeout = 'soon'",
-    "backend": "on = 'dokcer'",
     "truth as text": "strict = 'yes'",
     "truth in env": "[env]\nDEBUG = true",
     "variable name": "[env]\n'A B' = 'x'",
