@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from html import escape
+from typing import NamedTuple
 
 from seatrial.receipt.model import Line, Plot
 from seatrial.receipt.words import figure
@@ -61,13 +62,18 @@ def draw(plot: Plot, window: tuple[float, float] | None = None) -> str:
     return "".join([*parts, "</svg>"])
 
 
-def legend(plot: Plot) -> str:
+class Entry(NamedTuple):
+    """A line in the legend: its colour's class, its name, and what ``value`` is (``max``, or nothing)."""
+
+    colour: str
+    name: str
+    what: str
+    value: str
+
+
+def legend(plot: Plot) -> list[Entry]:
     """Name and value of each line, the highest over time and the last of a metric, in the lines' colours."""
-    unit = f" {escape(plot.unit)}" if plot.unit else ""
-    return "".join(
-        f'<li><span class="key line{index % COLOURS}"></span>{escape(line.name)} {_telling(plot, line)}{unit}</b></li>'
-        for index, line in enumerate(plot.lines)
-    )
+    return [Entry(f"line{index % COLOURS}", line.name, *_telling(plot, line)) for index, line in enumerate(plot.lines)]
 
 
 def _curve(line: Line, index: int, at_x: Callable[[float], float], at_y: Callable[[float], float]) -> str:
@@ -82,10 +88,10 @@ def _curve(line: Line, index: int, at_x: Callable[[float], float], at_y: Callabl
     return f'<path class="curve {colour}" d="M{path}"/>{marks}'
 
 
-def _telling(plot: Plot, line: Line) -> str:
+def _telling(plot: Plot, line: Line) -> tuple[str, str]:
     if plot.x == "seconds":
-        return f"max <b>{max(y for _, y in line.points):.3g}"
-    return f"<b>{figure(line.points[-1][1])}"
+        return "max ", f"{max(y for _, y in line.points):.3g}"
+    return "", figure(line.points[-1][1])
 
 
 def _y_range(low: float, high: float) -> tuple[float, float]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
-from importlib import resources
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.model import GpuUse, Line, Plot, Receipt
-from seatrial.receipt.svg import draw, legend
+from seatrial.receipt.pages import render_page
 from seatrial.receipt.words import energy_short, figure, percent
 from seatrial.system.files import write_atomically
 
@@ -168,26 +166,11 @@ def _bytes(value: float) -> str:
 
 
 def to_html(comparison: Comparison) -> str:
-    """One file that opens offline, as a receipt's: no script, everything escaped."""
-    css = resources.files("seatrial.receipt").joinpath("page.css").read_text(encoding="utf-8")
-    title = escape(f"{name(comparison.a)} and {name(comparison.b)}")
-    rows = "".join(
-        f"<tr><th>{escape(row.label)}</th><td>{escape(row.a or '–')}</td><td>{escape(row.b or '–')}</td>"
-        f"<td>{escape(row.change or '')}</td></tr>"
-        for row in comparison.facts + comparison.numbers
-    )
-    figures = "".join(
-        f"<figure><h3>{escape(plot.title)}{f' ({escape(plot.unit)})' if plot.unit else ''}</h3>"
-        f"<ul>{legend(plot)}</ul>{draw(plot)}</figure>"
-        for plot in comparison.plots
-    )
-    table = "table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:4px 12px 4px 0;font-weight:400}"
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>\n{css}{table}</style></head><body><main><header><h1>{title}</h1></header>"
-        f"<section><table><tr><th></th><th>A: {escape(name(comparison.a))}</th><th>B: {escape(name(comparison.b))}</th>"
-        f"<th>B against A</th></tr>{rows}</table></section>"
-        f'<section><h2>Plots</h2><div class="plots">{figures}</div></section></main></body></html>\n'
+    """One file that opens offline, as a receipt's."""
+    return render_page(
+        "compare.html",
+        a=name(comparison.a),
+        b=name(comparison.b),
+        rows=comparison.facts + comparison.numbers,
+        plots=comparison.plots,
     )

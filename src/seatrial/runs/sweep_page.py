@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path
 
+from seatrial.receipt.pages import render_page
 from seatrial.runs.sweep import Result
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.names import Names
 
 #: Metrics shown at most: a script may report dozens.
 MAX_METRICS = 8
-
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;background:#fff;color:#1b1f24}
-table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.35rem .7rem;border-bottom:1px solid #d8dee4}
-th{font-weight:600;color:#59636e}td.n{min-width:9rem}
-td.n div{height:5px;border-radius:3px;background:#1f6feb;margin-top:2px}
-.fail{color:#cf222e}.best{font-weight:700}
-@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}th,td{border-color:#30363d}th{color:#9198a1}}
-"""
 
 Column = tuple[str, Callable[[Result], "float | None"], bool]
 
@@ -61,27 +53,35 @@ def write(folder: Path, title: str, results: Sequence[Result], names: Names) -> 
     return folder / "index.html"
 
 
+@dataclass(frozen=True)
+class _Cell:
+    """A number, and how long its bar is, in percent of the longest of the column."""
+
+    text: str
+    percent: str
+    best: bool
+
+
 def _page(title: str, results: Sequence[Result]) -> str:
     shown = columns(results)
-    names = list(results[0].settings) if results else []
-    head = "".join(f"<th>{escape(word)}</th>" for word in (*names, *(column[0] for column in shown), "outcome"))
-    rows = "\n".join(_row(result, results, shown) for result in results)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n"
-        f"<table><tr>{head}</tr>\n{rows}\n</table></body></html>\n"
+    settings = list(results[0].settings) if results else []
+    rows = [
+        {
+            "settings": list(result.settings.values()),
+            "cells": [_cell(result, results, column) for column in shown],
+            "outcome": result.outcome,
+            "failed": bool(result.exit_code),
+        }
+        for result in results
+    ]
+    return render_page(
+        "sweep.html", title=title, head=[*settings, *(column[0] for column in shown), "outcome"], rows=rows
     )
 
 
-def _row(result: Result, results: Sequence[Result], shown: Sequence[Column]) -> str:
-    cells = [f"<td>{escape(value)}</td>" for value in result.settings.values()]
-    for column in shown:
-        value = column[1](result)
-        top = max((abs(column[1](one) or 0.0) for one in results), default=0.0) or 1.0
-        kind = "n best" if best(results, column) is result else "n"
-        text = "" if value is None else f"{value:.4g}<div style=width:{100 * abs(value) / top:.0f}%></div>"
-        cells.append(f'<td class="{kind}">{text}</td>')
-    failed = ' class="fail"' if result.exit_code else ""
-    cells.append(f"<td{failed}>{escape(result.outcome)}</td>")
-    return f"<tr>{''.join(cells)}</tr>"
+def _cell(result: Result, results: Sequence[Result], column: Column) -> _Cell:
+    value = column[1](result)
+    if value is None:
+        return _Cell("", "0", best=False)
+    top = max((abs(column[1](one) or 0.0) for one in results), default=0.0) or 1.0
+    return _Cell(f"{value:.4g}", f"{100 * abs(value) / top:.0f}", best=best(results, column) is result)
