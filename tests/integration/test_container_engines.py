@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cdi_specs import cdi_spec
 from fakes import a_container, a_plan
 from seatrial.backends.docker import Docker
 from seatrial.errors import (
@@ -26,7 +27,6 @@ from seatrial.errors import (
 from seatrial.job.plan import ImagePlan, Mount
 
 IMAGE = "python:3.11-slim-bookworm"
-CDI_FOLDER = Path("/etc/cdi")
 
 
 class Launcher:
@@ -315,35 +315,27 @@ def test_a_daemon_that_has_gone_is_not_an_ended_run(docker_launcher, monkeypatch
 
 
 @pytest.fixture
-def cdi_spec():
+def cdi_name():
     """A device of NVIDIA's kind that sets a variable and brings /dev/null in under another name."""
     if os.geteuid() != 0:
-        pytest.skip(f"writing to {CDI_FOLDER} needs root")
+        pytest.skip("only root writes /etc/cdi")
     name = f"seatrial-test-{uuid.uuid4().hex[:8]}"
     edits = {"env": [f"SEATRIAL_CDI={name}"], "deviceNodes": [{"path": "/dev/nvidia-test", "hostPath": "/dev/null"}]}
     spec = {"cdiVersion": "0.3.0", "kind": "nvidia.com/gpu", "devices": [{"name": name, "containerEdits": edits}]}
-    existed = CDI_FOLDER.exists()
-    CDI_FOLDER.mkdir(exist_ok=True)
-    path = CDI_FOLDER / f"{name}.json"
-    path.write_text(json.dumps(spec))
-    yield name
-    path.unlink()
-    if not existed and not any(CDI_FOLDER.iterdir()):
-        CDI_FOLDER.rmdir()
+    with cdi_spec(f"{name}.json", json.dumps(spec)):
+        yield name
 
 
 @pytest.mark.podman
-@pytest.mark.xdist_group("cdi")
-def test_a_cdi_device_enters_the_container(podman_launcher, cdi_spec):
-    qualified = f"nvidia.com/gpu={cdi_spec}"
+def test_a_cdi_device_enters_the_container(podman_launcher, cdi_name):
+    qualified = f"nvidia.com/gpu={cdi_name}"
     assert qualified in podman_launcher.backend.facts().cdi_devices
     handle = podman_launcher.start("sh", "-c", "echo $SEATRIAL_CDI; ls /dev/nvidia-test", devices=[qualified])
     assert podman_launcher.ended(handle).exit_code == 0
-    assert podman_launcher.backend.logs_tail(handle, 10).split() == [cdi_spec, "/dev/nvidia-test"]
+    assert podman_launcher.backend.logs_tail(handle, 10).split() == [cdi_name, "/dev/nvidia-test"]
 
 
 @pytest.mark.podman
-@pytest.mark.xdist_group("cdi")
 def test_a_cdi_device_that_nobody_knows(podman_launcher):
     with pytest.raises(GpuContractError, match=r"no CDI device nvidia\.com/gpu=seatrial-none") as caught:
         podman_launcher.start("true", devices=["nvidia.com/gpu=seatrial-none"])

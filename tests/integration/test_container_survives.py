@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cdi_specs import cdi_spec
 from fakes import FakeBackend
 from planning_sites import a_host
 from seatrial.backends.cdi import DEFAULT_SPEC_DIRS, read_specs
@@ -181,10 +182,8 @@ def test_podman_resolves_a_made_up_cdi_device(tmp_path: Path) -> None:
         "mounts": [{"hostPath": str(library), "containerPath": "/opt/driver/libcuda.so.1", "options": ["ro", "bind"]}],
     }
     device = {"name": f"made-up-{os.getpid()}", "containerEdits": edits}
-    spec = DEFAULT_SPEC_DIRS[1] / f"seatrial-test-{os.getpid()}.json"
-    spec.parent.mkdir(parents=True, exist_ok=True)
-    spec.write_text(json.dumps({"cdiVersion": "0.5.0", "kind": "seatrial.test/gpu", "devices": [device]}))
-    try:
+    spec = json.dumps({"cdiVersion": "0.5.0", "kind": "seatrial.test/gpu", "devices": [device]})
+    with cdi_spec(f"seatrial-test-{os.getpid()}.json", spec, DEFAULT_SPEC_DIRS[1]):
         facts = podman(rootless=False, cdi_devices=read_specs(DEFAULT_SPEC_DIRS).names)
         name = f"seatrial.test/gpu={device['name']}"
         gpu = Gpu(index=0, uuid="GPU-made-up", name="none", memory_bytes=1, cdi_name=name)
@@ -195,8 +194,6 @@ def test_podman_resolves_a_made_up_cdi_device(tmp_path: Path) -> None:
             " 'library': open('/opt/driver/libcuda.so.1').read()}))"
         )
         report = run_script("podman", tmp_path, 1234, script=script, injection=injection, **PODMAN_KEYS)
-    finally:
-        spec.unlink()
     assert report == {"env": "1", "node": Path("/dev/null").stat().st_rdev, "library": "driver"}
 
 
