@@ -1,4 +1,4 @@
-"""CDI specs of the tests, where the engines of this machine read them: one test at a time, of whatever worker or checkout."""
+"""CDI specs of the tests, where this machine's engines read them: one test at a time, of whatever worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = Path("/etc/cdi")
 
 
 @contextmanager
-def cdi_spec(name: str, text: str, folder: Path = FOLDER) -> Iterator[Path]:
+def written_spec(name: str, text: str, folder: Path = FOLDER) -> Iterator[Path]:
     """A spec in the folder, which is made, and removed again, where it was not there. Waits for other tests' specs."""
     with (Path(tempfile.gettempdir()) / "seatrial-tests-cdi.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cdi_specs import cdi_spec
+from cdi_specs import written_spec
 from fakes import a_container, a_plan
 from seatrial.backends.docker import Docker
 from seatrial.errors import (
@@ -322,7 +322,7 @@ def cdi_name():
     name = f"seatrial-test-{uuid.uuid4().hex[:8]}"
     edits = {"env": [f"SEATRIAL_CDI={name}"], "deviceNodes": [{"path": "/dev/nvidia-test", "hostPath": "/dev/null"}]}
     spec = {"cdiVersion": "0.3.0", "kind": "nvidia.com/gpu", "devices": [{"name": name, "containerEdits": edits}]}
-    with cdi_spec(f"{name}.json", json.dumps(spec)):
+    with written_spec(f"{name}.json", json.dumps(spec)):
         yield name
 
 

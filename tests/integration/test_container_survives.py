@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdi_specs import cdi_spec
+from cdi_specs import written_spec
 from fakes import FakeBackend
 from planning_sites import a_host
 from seatrial.backends.cdi import DEFAULT_SPEC_DIRS, read_specs
@@ -183,7 +183,7 @@ def test_podman_resolves_a_made_up_cdi_device(tmp_path: Path) -> None:
     }
     device = {"name": f"made-up-{os.getpid()}", "containerEdits": edits}
     spec = json.dumps({"cdiVersion": "0.5.0", "kind": "seatrial.test/gpu", "devices": [device]})
-    with cdi_spec(f"seatrial-test-{os.getpid()}.json", spec, DEFAULT_SPEC_DIRS[1]):
+    with written_spec(f"seatrial-test-{os.getpid()}.json", spec, DEFAULT_SPEC_DIRS[1]):
         facts = podman(rootless=False, cdi_devices=read_specs(DEFAULT_SPEC_DIRS).names)
         name = f"seatrial.test/gpu={device['name']}"
         gpu = Gpu(index=0, uuid="GPU-made-up", name="none", memory_bytes=1, cdi_name=name)

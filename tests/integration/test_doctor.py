@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from cdi_specs import cdi_spec
+from cdi_specs import written_spec
 from machines import UUID, Host, healthy
 from seatrial.backends.docker import Docker
 from seatrial.backends.podman import Podman
@@ -212,7 +212,7 @@ def test_podman_resolves_the_spec_that_we_write(podman_backend: Podman, host: Ho
         if line.strip() == "hostPath: /dev/null":
             line = " " * (len(lines[-1]) - len(lines[-1].lstrip()) + 2) + line.strip()
         lines.append(line)
-    with cdi_spec(f"seatrial-test-{os.getpid()}.yaml", "\n".join(lines) + "\n"):
+    with written_spec(f"seatrial-test-{os.getpid()}.yaml", "\n".join(lines) + "\n"):
         program = "ls /dev | grep nvidia; ls /usr/lib/x86_64-linux-gnu/libcuda.so.1; echo $NVIDIA_VISIBLE_DEVICES"
         argv = [*podman_backend.call, "run", "--rm", "--device", "seatrial.test/gpu=all", IMAGE, "sh", "-c", program]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
@@ -254,7 +254,7 @@ def test_podmans_own_words_of_a_missing_or_stale_spec_are_known(
 ) -> None:
     if os.getuid() != 0:
         pytest.skip("only root writes /etc/cdi")
-    with cdi_spec(f"seatrial-stale-{os.getpid()}.yaml", SPEC_OF_A_GPU_THAT_IS_GONE):
+    with written_spec(f"seatrial-stale-{os.getpid()}.yaml", SPEC_OF_A_GPU_THAT_IS_GONE):
         if device in podman_backend.facts().cdi_devices and device.startswith("nvidia"):
             pytest.skip("this machine has a CDI spec of its GPUs")
         argv = [*podman_backend.call, "run", "--rm", "--device", device, IMAGE, "true"]
