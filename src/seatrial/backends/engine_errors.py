@@ -1,6 +1,6 @@
 """What an engine prints when it will not do something → our error, with the likely cause and the next command.
 
-Strings of Docker 20.10.24 and Podman 4.3.1 were printed here and are kept in tests/recorded/engine_errors.json;
+Strings of Docker 20.10.24 and Podman 4.3.1 were printed here and are kept in tests/recorded/engine-errors.json;
 those of later engines come from the bug reports named beside them.
 """
 

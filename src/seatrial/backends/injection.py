@@ -15,7 +15,7 @@ from pathlib import Path
 from seatrial.backends.base import EngineFacts
 from seatrial.errors import GpuContractError
 from seatrial.findings.commands import GENERATE_CDI
-from seatrial.job.plan import Choice, Gpu, Injection, Mount
+from seatrial.job.plan import Gpu, Injection, Mount
 from seatrial.probe.driver_files import DeviceNode, DriverFiles
 
 #: The driver's libraries and programs that training needs; what NVIDIA's own images ask for.
@@ -51,10 +51,6 @@ class InjectionPlan:
     driver_library_folders: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-
-    @property
-    def choice(self) -> Choice:
-        return Choice(what="injection", value=self.strategy, reason=self.reason)
 
 
 def choose(

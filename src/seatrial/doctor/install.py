@@ -16,9 +16,6 @@ REPOSITORY = "https://nvidia.github.io/libnvidia-container"
 KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
 LIST = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
 
-#: What verifies the result.
-VERIFY = "seatrial doctor"
-
 
 @dataclass(frozen=True)
 class Steps:

@@ -116,8 +116,6 @@ class Machine:
             if argv not in self._answers:
                 try:
                     self._answers[argv] = self._run(argv, timeout_s=timeout_s)
-                except CommandTimeoutError:
-                    raise
                 except EngineUnavailableError:
                     self._answers[argv] = None
             return self._answers[argv]

@@ -41,17 +41,5 @@ class Finding:
         """The finding as it is written to events.jsonl and receipt.json."""
         return {name: getattr(self, name) for name in ("id", "severity", "message", "cause", "fix", "evidence")}
 
-    @classmethod
-    def from_dict(cls, data: Dict[str, Any]) -> "Finding":
-        """The inverse of to_dict; keys it does not know are ignored."""
-        return cls(
-            str(data.get("id", "unknown")),
-            data["severity"] if data.get("severity") in SEVERITIES else "warning",
-            str(data.get("message", "")),
-            data.get("cause"),
-            data.get("fix"),
-            [str(line) for line in data.get("evidence") or []],
-        )
-
     def __repr__(self) -> str:
         return "Finding(%r, %r, %r)" % (self.id, self.severity, self.message)

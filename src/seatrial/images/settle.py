@@ -14,7 +14,7 @@ from seatrial.images.project import Needs
 from seatrial.images.requirements import Requirements, canonical_name, parsed
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
-from seatrial.stack.facts import Framework, torch_index, wheels
+from seatrial.stack.facts import Framework, wheels
 from seatrial.stack.machine import Machine
 from seatrial.stack.resolve import Conflict, Stack, resolve
 from seatrial.stack.wants import Wants
@@ -269,8 +269,3 @@ def _keeping_name(chosen: str, asked: Requirement) -> str:
 
 def _needs_numpy(stack: Stack) -> bool:
     return stack.wheel is not None and stack.wheel.framework == "torch" and Version(stack.wheel.version) >= Version("2")
-
-
-def cpu_index() -> str:
-    """PyTorch's index of CPU builds. Source: https://pytorch.org/get-started/locally/ (pip, Linux, CPU)."""
-    return torch_index("cpu")

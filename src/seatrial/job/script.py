@@ -78,10 +78,6 @@ class ScriptFacts:
     files: tuple[str, ...] = ()
 
     @property
-    def wants_torchrun(self) -> bool:
-        return self.torchrun_evidence is not None
-
-    @property
     def multi_gpu_evidence(self) -> str | None:
         """Where it shows that it uses several GPUs; ``job.gpus.select`` asks."""
         return self.torchrun_evidence or self.one_process_evidence

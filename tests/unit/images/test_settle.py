@@ -8,9 +8,11 @@ from packaging.specifiers import SpecifierSet
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.project import Needs
 from seatrial.images.requirements import Requirements
-from seatrial.images.settle import TORCH_VERSION, Settled, cpu_index, settle
+from seatrial.images.settle import TORCH_VERSION, Settled, settle
 from seatrial.stack.machine import Machine, parse_target
 
+#: Source: https://pytorch.org/get-started/locally/ (pip, Linux, CPU).
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH = f"torch=={TORCH_VERSION}"
 ANY = Machine()
 A4000 = parse_target("driver=535.129,gpu=A4000")
@@ -77,7 +79,7 @@ def test_no_framework_where_nothing_imports_one() -> None:
 @pytest.mark.parametrize(
     ("machine", "own_sources", "options", "index", "build"),
     [
-        (None, False, (), cpu_index(), f"cpu, from {cpu_index()}"),
+        (None, False, (), CPU_INDEX, f"cpu, from {CPU_INDEX}"),
         (None, True, (), None, "as your index has it"),
         (None, False, ("--index-url https://e.org/simple",), None, "as your index has it"),
         (ANY, False, (), None, "cu130"),

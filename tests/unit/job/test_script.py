@@ -63,7 +63,6 @@ def test_framework(tmp_path: Path, source: str, framework: str | None) -> None:
 def test_launcher_evidence(tmp_path: Path, source: str, torchrun: str | None, one_process: str | None) -> None:
     found = facts(tmp_path, source)
     assert (found.torchrun_evidence, found.one_process_evidence) == (torchrun, one_process)
-    assert found.wants_torchrun == (torchrun is not None)
     assert found.multi_gpu_evidence == (torchrun or one_process)
 
 

@@ -11,7 +11,6 @@ from seatrial.images.slimming.elf import STT_FUNC, STT_IFUNC, STT_OBJECT, STT_TL
 
 X86_64 = 62
 _PAGE = 4096
-_STB_WEAK = 2
 
 #: Prints rsi[0:rdx] to standard error, then raises SIGABRT in this process: write(2, …); kill(getpid(), SIGABRT).
 _DIE = bytes.fromhex(
