@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -17,7 +17,7 @@ from torch import Tensor
 from seatrial.train import rng
 from seatrial.train.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest
 from seatrial.train.distributed import Ranks
-from seatrial.train.engine import choose_engine
+from seatrial.train.engine import Engine, choose_engine
 from seatrial.train.errors import CheckpointError, DivergedError
 from seatrial.train.memory import peak
 from seatrial.train.step import Step
@@ -88,23 +88,12 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
     """
     ranks, source, spans = step.ranks, step.source, step.source.spans
     note = print_first(ranks.first)
-    ranks.same_start(step.model)
     stopping = EarlyStopping(settings.patience)
-    place = _resume_place(settings, ranks)
-    epoch, first_step = resume(step, stopping, place, note) if place else (1, 0)
-    if len(places := set(ranks.gather((epoch, first_step)))) > 1:
-        found = ", ".join(f"epoch {epoch}, step {done}" for epoch, done in sorted(places))
-        raise CheckpointError(
-            f"the ranks would go on from different places ({found}): {settings.checkpoints} is not the same folder on "
-            "every machine",
-            fix="a folder that all machines share, or --resume with one checkpoint file",
-        )
-    if not place:
-        rng.seed_all(settings.seed + ranks.rank)  # dropout and augmentation differ between ranks
+    epoch, first_step = _begin(step, stopping, settings, note)
     source.start(epoch, first_step)
     engine = choose_engine(settings.engine, step, note)
     writer = CheckpointWriter(settings.checkpoints, settings.keep) if settings.checkpoints and ranks.first else None
-    outcome = Outcome()
+    outcome, look = Outcome(), STEPS_PER_LOOK[step.device.type]
 
     def save(epoch: int, done: int, *, best: bool = False) -> None:
         if settings.checkpoints:
@@ -121,12 +110,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             source.start(epoch, first_step)
             step.start_epoch((epoch - 1) * len(spans), first_step)
             epoch_began, done = time.perf_counter(), first_step
-            look = STEPS_PER_LOOK[step.device.type]
-            for shape, steps in _runs(
-                [span.shape for span in source.spans[first_step:]], look, settings.every_steps, done
-            ):
-                engine.run(shape, steps)
-                done += steps
+            for done in _steps(engine, step, settings.every_steps, first_step):
                 watchdog.beat((epoch - 1) * len(spans) + done)
                 if done % look == 0 or done == len(spans):  # a run of one shape may be short
                     outcome.terminated = ranks.any(stop.requested)
@@ -167,6 +151,33 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
         }
         trackers.log({**ended, **times, **outcome.metrics})
     return outcome
+
+
+def _begin(step: Step, stopping: EarlyStopping, settings: Settings, note: Callable[[str], None]) -> tuple[int, int]:
+    """Epoch and step to go on from, the same on every rank; (1, 0) with fresh seeds. Raises CheckpointError."""
+    ranks = step.ranks
+    ranks.same_start(step.model)
+    place = _resume_place(settings, ranks)
+    begin = resume(step, stopping, place, note) if place else (1, 0)
+    if len(places := set(ranks.gather(begin))) > 1:
+        found = ", ".join(f"epoch {epoch}, step {done}" for epoch, done in sorted(places))
+        raise CheckpointError(
+            f"the ranks would go on from different places ({found}): {settings.checkpoints} is not the same folder on "
+            "every machine",
+            fix="a folder that all machines share, or --resume with one checkpoint file",
+        )
+    if not place:
+        rng.seed_all(settings.seed + ranks.rank)  # dropout and augmentation differ between ranks
+    return begin
+
+
+def _steps(engine: Engine, step: Step, every_steps: int | None, done: int) -> Iterator[int]:
+    """Run what is left of an epoch; after each run of steps of one shape, how many of the epoch are done."""
+    shapes = [span.shape for span in step.source.spans[done:]]
+    for shape, steps in _runs(shapes, STEPS_PER_LOOK[step.device.type], every_steps, done):
+        engine.run(shape, steps)
+        done += steps
+        yield done
 
 
 def print_first(first: bool) -> Callable[[str], None]:
