@@ -155,10 +155,10 @@ def test_plan_lists_asks_nothing_and_runs_nothing_of_the_project(stranger: Proje
         started,
     ]  # as the installed command, which looks not here for modules
     planned = stranger.cli("plan", "train.py")
-    wishes = "This project asks for\n  runs on this machine without a container, as you\n"
+    wishes = "This project asks for\n  runs on this machine without a container, as your user\n"
     assert wishes + "  gives the target your variable GREETING\n" in planned.stdout
     plan = json.loads(stranger.cli("plan", "train.py", "--json").stdout)
-    assert plan["job"]["asks"][0]["words"] == "runs on this machine without a container, as you"
+    assert plan["job"]["asks"][0]["words"] == "runs on this machine without a container, as your user"
     assert not (stranger.folder / "ran").exists()
 
 
@@ -189,4 +189,4 @@ def test_a_memory_that_cannot_be_read_is_said_and_asked_anew(stranger: Project, 
     refused = stranger.cli(*RUN, exit_code=2).stderr
     assert "trust.json cannot be read" in refused and "gives the target your variable GREETING" in refused
     allowed = stranger.cli(*RUN, "--trust")
-    assert "hello" in allowed.stdout and ("this is not remembered" in allowed.stderr) == (kind == "folder")
+    assert "hello" in allowed.stdout and ("your answer was not saved" in allowed.stderr) == (kind == "folder")

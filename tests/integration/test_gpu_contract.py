@@ -157,7 +157,7 @@ def test_a_target_that_does_not_listen_is_killed(tmp_path, driver):
     ("fake", "error", "id"),
     [
         ({"FAKE_TORCH": NO_IMAGE}, NO_IMAGE, "no-kernel-image"),
-        ({"FAKE_TORCH": "die"}, "the check of the GPUs died with exit code -11: no message", "gpus-unusable"),
+        ({"FAKE_TORCH": "die"}, "the check of the GPUs failed with exit code -11: no message", "gpus-unusable"),
         ({"FAKE_TORCH_CUDA": ""}, "torch 9.9 is a CPU-only build", "torch-cpu-only"),
     ],
 )

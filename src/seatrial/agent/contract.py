@@ -159,7 +159,7 @@ def _child(argv: List[str], env: Dict[str, str], workdir: str) -> Any:
         return json.loads(done.stdout.splitlines()[-1].decode())
     except (IndexError, ValueError):
         last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
-        raise CheckError("the check of the GPUs died with exit code %d: %s" % (done.returncode, last)) from None
+        raise CheckError("the check of the GPUs failed with exit code %d: %s" % (done.returncode, last)) from None
 
 
 def _bare(uuid: str) -> str:

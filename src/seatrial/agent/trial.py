@@ -135,7 +135,7 @@ class Trial:
                 return result
             except (IndexError, ValueError):
                 last = (complained.strip().splitlines() or ["no message"])[-1]
-                self._trouble = "the check of the GPUs died with exit code %s: %s" % (self._code, last)
+                self._trouble = "the check of the GPUs failed with exit code %s: %s" % (self._code, last)
         return {"torch": None, "kernels": [], "error": self._trouble}
 
 

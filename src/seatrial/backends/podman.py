@@ -104,7 +104,7 @@ def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFac
     return EngineFacts(
         "podman",
         available=usable,
-        reason=f"{name} answers" if usable else f"{name} has no user IDs to map: /etc/subuid has none for this user",
+        reason=f"{name} responds" if usable else f"{name} has no user IDs to map: /etc/subuid has none for this user",
         fix=None if usable else ADD_SUBIDS,
         version=version,
         rootless=rootless,

@@ -63,7 +63,7 @@ def parse_setting(text: str) -> Setting:
     name, equals, values = text.partition("=")
     listed = tuple(value.strip() for value in values.split(","))
     if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name) or "" in listed:
-        raise UsageError(f"--set {text!r} is no NAME=VALUE,VALUE…", run="seatrial sweep … --set batch_size=64,128")
+        raise UsageError(f"--set {text!r} is not NAME=VALUE,VALUE…", run="seatrial sweep … --set batch_size=64,128")
     if len(set(listed)) < len(listed):
         raise UsageError(f"--set {text!r} names a value twice", run="seatrial sweep … --set batch_size=64,128")
     return Setting(name, listed)

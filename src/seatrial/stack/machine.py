@@ -74,7 +74,7 @@ def parse_target(text: str) -> Machine:
         else:
             raise UsageError(f"--target {text}: {part!r} is neither driver=VERSION nor gpu=NAME", run=_EXAMPLE)
     if not gpus:
-        raise UsageError(f"--target {text}: names no GPU", run=_EXAMPLE)
+        raise UsageError(f"--target {text}: does not name a GPU", run=_EXAMPLE)
     return Machine(driver, tuple(gpus), f"the target {text}")
 
 

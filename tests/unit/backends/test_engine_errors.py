@@ -41,7 +41,7 @@ START = {
     "docker-port": (EngineError, "Port 8123", "ss -ltnp 'sport = :8123'"),
     "docker-workdir": (CommandError, "Cannot mkdir: /etc/passwd is not a directory", "run --help"),
     "docker-no-daemon": (EngineUnavailableError, "does not answer", "sudo systemctl start docker"),
-    "docker-permission": (EngineUnavailableError, "may not use", "usermod -aG docker"),
+    "docker-permission": (EngineUnavailableError, "no access to", "usermod -aG docker"),
     "podman-runtime": (GpuContractError, "no runtime named nvidia", "nvidia-ctk"),
     "podman-cdi": (GpuContractError, "no CDI device nvidia.com/gpu=0", "nvidia-ctk cdi generate"),
     "podman-device": (GpuContractError, "/dev/nvidia0 is not there", "nvidia-modprobe"),
