@@ -177,7 +177,7 @@ def failing_backends() -> dict[str, Backend]:
     """One of each way to fail, by its name, for parametrised tests."""
     return {
         "absent": AbsentBackend(),
-        "no-gpu": RefusingBackend(GpuContractError("docker cannot give GPUs to containers", run="install toolkit")),
+        "no-gpu": RefusingBackend(GpuContractError("docker cannot pass GPUs to containers", run="install toolkit")),
         "dying": DyingBackend(),
         "forgetful": ForgetfulBackend(),
         "offline": OfflineBackend(),

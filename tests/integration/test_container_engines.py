@@ -284,7 +284,7 @@ def without_toolkit(backend):
 def test_gpus_without_the_toolkit_break_the_contract(docker_launcher):
     """Docker's own "could not select device driver"; it leaves a created container, which must go."""
     without_toolkit(docker_launcher.backend)
-    with pytest.raises(GpuContractError, match="Docker cannot give GPUs to containers") as caught:
+    with pytest.raises(GpuContractError, match="Docker cannot pass GPUs to containers") as caught:
         docker_launcher.start("true", gpus_flag='"device=0,2"')
     assert caught.value.exit_code == EXIT_GPU_CONTRACT
     assert "nvidia-container-toolkit" in caught.value.run

@@ -196,5 +196,5 @@ def test_a_recipe_is_in_its_image(docker_builder: Builder) -> None:
 
 
 def test_an_engine_that_does_not_answer(tmp_path: Path) -> None:
-    with pytest.raises(EngineUnavailableError, match="`no-such-docker` does not answer"):
+    with pytest.raises(EngineUnavailableError, match="`no-such-docker` does not respond"):
         image_size("docker", "python:3.11-slim-bookworm", ["no-such-docker"])

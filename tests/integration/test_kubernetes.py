@@ -212,7 +212,7 @@ def test_with_exactly_the_role_of_the_docs(
         own = {"KUBECONFIG": str(tmp_path / "namespaced")}
         project.write("train.py", "print('allowed')")
         ended = project.run("train.py", "--gpus", "none", **own)
-        assert project.output() == "allowed\n" and "nodes may not be listed" in ended.stderr
+        assert project.output() == "allowed\n" and "no permission to list nodes" in ended.stderr
         cluster.delete(f"{rbac}/roles/seatrial")
         ended = project.run("train.py", "--gpus", "none", exit_code=5, **own)
         assert re.search(r"Permission is missing: create \w+ in the namespace default", ended.stderr), ended.stderr

@@ -43,7 +43,7 @@ def generate(
 def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
-    """Find stale, unreadable or duplicate specs; missing /dev/nvidia-uvm. Exit codes: 0 ok, 1 warnings, 2 broken."""
+    """Find stale, unreadable or duplicate specs, or no /dev/nvidia-uvm. Exit codes: 0 ok, 1 warnings, 2 broken."""
     console = Console(highlight=False)
     layers = [layer for layer in CHAIN if layer.name == "cdi"]
     show = None if as_json else lambda layer, results: terminal.print_layer(layer, results, console, verbose=True)

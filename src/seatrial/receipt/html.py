@@ -92,7 +92,7 @@ def _facts(rows: Iterable[Row]) -> list[str]:
 
 def _criterion(criterion: Criterion) -> str:
     kind, words = _VERDICTS[criterion.verdict]
-    asked = f" · asked for: {escape(criterion.expected)}" if criterion.expected else ""
+    asked = f" · required: {escape(criterion.expected)}" if criterion.expected else ""
     return (
         f'<div class="criterion"><span class="badge {kind}">{words}</span><div><b>{escape(criterion.title)}</b>'
         f"<p>{escape(criterion.evidence)}{asked}</p></div></div>"

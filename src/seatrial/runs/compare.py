@@ -188,6 +188,6 @@ def to_html(comparison: Comparison) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>\n{css}{table}</style></head><body><main><header><h1>{title}</h1></header>"
         f"<section><table><tr><th></th><th>A: {escape(name(comparison.a))}</th><th>B: {escape(name(comparison.b))}</th>"
-        f"<th>B against A</th></tr>{rows}</table></section>"
+        f"<th>B vs. A</th></tr>{rows}</table></section>"
         f'<section><h2>Plots</h2><div class="plots">{figures}</div></section></main></body></html>\n'
     )

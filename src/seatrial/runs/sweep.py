@@ -104,7 +104,7 @@ def way_in(job: Job, name: str) -> str:
     if re.search(rf"\b{re.escape(variable)}\b", source):
         return variable
     raise UsageError(
-        f"{job.target.value} shows no way to set {name}",
+        f"{job.target.value} has no way to set {name}",
         cause=f"neither --{name.replace('_', '-')} nor the variable {variable} is in its source",
         run=f'parser.add_argument("--{name.replace("_", "-")}") in {job.target.value}, or os.environ["{variable}"]',
     )

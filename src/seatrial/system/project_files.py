@@ -107,7 +107,7 @@ def _open(path: Path, inside: Path | None) -> int:
         return _open_regular(str(real), None)
     root = inside.resolve()
     if not real.is_relative_to(root) or real == root:
-        raise _NotReadError(f"leads out of the project, to {real}: only what lies in the project is read")
+        raise _NotReadError(f"points outside the project, to {real}: only what lies in the project is read")
     *folders, name = real.relative_to(root).parts
     descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:  # folder by folder: none of them can become a link on the way

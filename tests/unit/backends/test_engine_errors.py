@@ -175,6 +175,6 @@ def test_what_the_catalogue_knows_is_answered_with_its_command(key):
 )
 def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
     error = unavailable_error(engine, stderr, {variable: "tcp://me:pa55word@box:1"})
-    assert error.message == f"{engine.capitalize()} does not answer at {variable}=tcp://box:1"
+    assert error.message == f"{engine.capitalize()} does not respond at {variable}=tcp://box:1"
     assert error.run.startswith(f"unset {variable} ") and "pa55word" not in f"{error.cause}"
     assert variable not in unavailable_error(engine, stderr, {}).message

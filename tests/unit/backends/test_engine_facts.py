@@ -149,7 +149,7 @@ def test_an_engine_that_hangs_is_given_up(engine_that, monkeypatch):
     monkeypatch.setattr("seatrial.backends.docker.INFO_TIMEOUT_S", 0.2)
     facts = Docker(engine_that("exec sleep 60")).facts()
     assert not facts.available
-    assert "did not answer within 0.2 s" in facts.reason
+    assert "did not respond within 0.2 s" in facts.reason
     assert facts.fix == "sudo systemctl restart docker"
 
 

@@ -16,7 +16,7 @@ def test_auto_takes_the_first_that_works_and_says_why(monkeypatch):
     with_backends(monkeypatch, AbsentBackend("docker"), FakeBackend("podman"), FakeBackend("local"))
     backend, facts, choice = table.choose("auto", {})
     assert backend.name == facts.name == choice.value == "podman"
-    assert choice.reason == "the first that works: podman 99 responds; not docker: docker is not installed"
+    assert choice.reason == "first available: podman 99 responds; not docker: docker is not installed"
 
 
 def test_one_asked_for_is_taken_or_refused(monkeypatch):

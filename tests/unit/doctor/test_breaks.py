@@ -288,7 +288,7 @@ def docker_down(host: Host) -> None:
 
 @breaks("engine.docker", "engine-down")
 def docker_hangs(host: Host) -> None:
-    said = "docker did not answer within 3 s"
+    said = "docker did not respond within 3 s"
     host.docker = CommandTimeoutError(said, argv=["docker", "info"], exit_code_of_command=-9, stderr="")
 
 

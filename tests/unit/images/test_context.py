@@ -69,7 +69,7 @@ def test_a_missing_dockerignore_is_proposed(tmp_path: Path) -> None:
 def test_a_pattern_that_leads_out_is_named_with_its_line(tmp_path: Path) -> None:
     (remark,) = remarks(tmp_path, ignore="data\n../secrets\n#../x\na/../b\n")
     assert (remark.file, remark.line) == (tmp_path / ".dockerignore", 2)
-    assert remark.message == "../secrets leads out of the context: it matches nothing"
+    assert remark.message == "../secrets points outside the context: it matches nothing"
 
 
 def test_links_that_run_in_a_circle(tmp_path: Path) -> None:

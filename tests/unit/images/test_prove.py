@@ -61,7 +61,7 @@ def test_kernels_of_every_format_must_run_on_every_gpu() -> None:
 
 def test_a_framework_that_sees_no_gpu_is_no_proof() -> None:
     (wrong,) = judge({**SHOWN, "kernels": {}}, IMAGE, parse_target("h100"), on_gpu=True).wrong
-    assert wrong == "its framework sees no GPU in a container that got them"
+    assert wrong == "its framework sees no GPU in a container that has GPUs"
 
 
 def test_the_proof_runs_a_kernel_for_every_format() -> None:

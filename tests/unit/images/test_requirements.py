@@ -76,7 +76,7 @@ def test_a_bad_line_of_an_included_file_is_named_there(tmp_path: Path) -> None:
 def test_one_equals_sign_is_recognised(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         read(tmp_path, "torch=2.13.0\n")
-    assert raised.value.cause == "one = where == is meant"
+    assert raised.value.cause == "use == instead of ="
 
 
 def test_files_that_include_each_other_are_read_once(tmp_path: Path) -> None:

@@ -78,10 +78,10 @@ def test_no_framework_where_nothing_imports_one() -> None:
     ("machine", "own_sources", "options", "index", "build"),
     [
         (None, False, (), cpu_index(), f"cpu, from {cpu_index()}"),
-        (None, True, (), None, "as your index has it"),
-        (None, False, ("--index-url https://e.org/simple",), None, "as your index has it"),
+        (None, True, (), None, "as your index provides it"),
+        (None, False, ("--index-url https://e.org/simple",), None, "as your index provides it"),
         (ANY, False, (), None, "cu130"),
-        (A4000, True, (), None, "as your index has it"),
+        (A4000, True, (), None, "as your index provides it"),
     ],
 )
 def test_which_build_of_torch(

@@ -38,7 +38,7 @@ def test_the_largest_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "models", "criteria", "verdict", "says"),
     [
-        ([], "pvc:models", {}, "fail", "nothing of the kind was written to pvc:models"),
+        ([], "pvc:models", {}, "fail", "no matching file was written to pvc:models"),
         ([{"path": "a.pt", "bytes": 0}], "pvc:models", {}, "fail", "a.pt was written to pvc:models but is empty"),
         ([], None, {}, "not judged", "names no volume"),
         (FILES, None, {}, "pass", "gone with it"),

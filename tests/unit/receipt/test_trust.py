@@ -106,7 +106,7 @@ def test_odd_claims_break_nothing(tmp_path, claims):
     [
         ({"alterable": None}, None),
         ({"alterable": ALTERABLE}, ALTERABLE),
-        ({}, "the agent was of a version that did not shut itself off"),
+        ({}, "the agent's version did not yet isolate itself"),
     ],
 )
 def test_who_could_have_altered_it_is_said_in_one_line(tmp_path, started, said):
@@ -117,7 +117,7 @@ def test_who_could_have_altered_it_is_said_in_one_line(tmp_path, started, said):
     receipt = run.judge(tmp_path)
     assert receipt.seal.alterable == said
     lines = [warning for warning in receipt.warnings if warning.startswith("The evidence could be altered")]
-    assert lines == ([] if said is None else [f"The evidence could be altered by the target: {said}"])
+    assert lines == ([] if said is None else [f"The target could have altered the evidence: {said}"])
     assert receipt.exit_code == 0
 
 
@@ -167,7 +167,7 @@ def test_the_engines_exit_code_is_held_against_the_agents(tmp_path, state, contr
     receipt = contained(state).judge(tmp_path)
     if contradicts:
         assert (receipt.exit_cause.id, receipt.exit_code) == ("evidence-contradicted", 3)
-        assert "the agent told exit code 0; docker saw 7" in receipt.exit_cause.words
+        assert "the agent reported exit code 0; docker saw 7" in receipt.exit_cause.words
     else:
         assert (receipt.exit_cause.id, receipt.exit_code) == ("finished", 0)
 
