@@ -145,7 +145,7 @@ def test_requirements_that_contradict_each_other(builder: Builder) -> None:
 
 def test_a_base_image_that_is_not_there(builder: Builder) -> None:
     plan, options = builder.plan("six", base="localhost:1/no-such-base:1")
-    with pytest.raises(ImageError, match="the base image localhost:1/no-such-base:1 is not there") as raised:
+    with pytest.raises(ImageError, match="the base image localhost:1/no-such-base:1 does not exist") as raised:
         builder.build(plan, options)
     assert raised.value.run == f"{builder.backend.name} pull localhost:1/no-such-base:1"
 

@@ -215,7 +215,7 @@ def test_ctrl_c_twice_kills(project: Project) -> None:
     terminal = Terminal(project)
     terminal.wait_for("ready")
     terminal.press_ctrl_c()
-    terminal.wait_for("Ctrl-C again kills it")
+    terminal.wait_for("Press Ctrl-C again to kill it")
     terminal.press_ctrl_c()
     exit_code, shown = terminal.end()
     assert time.monotonic() - began_s < 30, "the grace period of 30 s was not waited for"

@@ -31,7 +31,7 @@ def test_a_script(local, folder):
     if folder == "missing":
         shutil.rmtree(local.place / "outputs" / "checkpoints")
     ended = local.cli("run", "--resume", "last")
-    assert "saved no checkpoint, so the target begins anew" in ended.stderr
+    assert "saved no checkpoint, so the target starts from scratch" in ended.stderr
     assert not json.loads(local.output())["found"]
 
 

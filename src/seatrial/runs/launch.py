@@ -107,7 +107,7 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
         plan = _plan(ground, run, selection, environ, interactive=interactive)
         _refuse_cut_down_image(plan)
         if namesake is not None:
-            moved = f'The name "{job.name}" is now this run\'s; the earlier one is found by its ID, {namesake.id}'
+            moved = f'The name "{job.name}" now refers to this run; find the earlier one by its ID, {namesake.id}'
             plan = plan.model_copy(update={"warnings": (*plan.warnings, moved)})
         run.save_plan(plan)
     except BaseException:

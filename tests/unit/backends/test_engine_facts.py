@@ -105,7 +105,7 @@ def test_podman_rootless():
 def test_podman_rootless_without_ids_to_map_cannot_keep_the_callers():
     facts = podman_facts(recorded("podman-info-4.3.1-rootless"), ())
     assert not facts.available
-    assert "no user IDs to map" in facts.reason
+    assert "no subordinate user IDs" in facts.reason
     assert "--add-subuids" in facts.fix
 
 

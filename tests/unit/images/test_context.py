@@ -32,7 +32,7 @@ def test_a_folder_of_fifty_gigabytes_is_refused_by_its_largest_parts(tmp_path: P
     sparse(tmp_path / "train.py", 10)
     (remark,) = remarks(tmp_path)
     assert (remark.line, remark.severity) == (2, "error")
-    assert remark.message == f"the builder is sent 50.5 GB of {tmp_path}: data 48.0 GB, runs 2.5 GB"
+    assert remark.message == f"the builder would receive 50.5 GB of {tmp_path}: data 48.0 GB, runs 2.5 GB"
     assert remark.fix.startswith("in .dockerignore: data runs")
     assert remarks(tmp_path, ignore="data\nruns\n") == []
 

@@ -52,7 +52,7 @@ def test_names_an_index(tmp_path: Path, option: str, names_one: bool) -> None:
         ("torch>=two", "is not a requirement"),
         ("-e .", "installs from a folder that is not in the image"),
         ("./wheels/x-1-py3-none-any.whl", "installs from a folder that is not in the image"),
-        ("-r gone.txt", "gone.txt is not there"),
+        ("-r gone.txt", "gone.txt does not exist"),
         ("--find-links ./wheels", "the folder ./wheels is not in the build"),
         ("--frobnicate", "--frobnicate is not an option"),
         ("--index-url https://${TOKEN}@e.org/simple", "${TOKEN} is not set inside the build"),

@@ -96,7 +96,7 @@ def test_what_is_mounted_cannot_become_a_link_while_its_target_runs(run: Run, se
 
 def test_a_run_of_before_there_were_records_is_gone_on_from(run: Run, secrets: Path) -> None:
     old = Run(run.place, run.place, recorded=False)
-    with pytest.raises(UntrustedPathError, match="no folder of checkpoints"):
+    with pytest.raises(UntrustedPathError, match="no longer has a checkpoint folder"):
         resume_mount(old)
     (run.place / "checkpoints").mkdir()
     mount = resume_mount(old)
