@@ -272,7 +272,7 @@ def test_the_name_of_a_run_that_ended_unwatched_is_free(local_project: Project) 
     local_project.wait_for(lambda: not local_project.alive())
     again = local_project.run("train.py", "--name", "worker1")
     assert local_project.last.name != first
-    assert f'The name "worker1" is now this run\'s; the earlier one is found by its ID, {first}' in again.stderr
+    assert f'The name "worker1" now refers to this run; find the earlier one by its ID, {first}' in again.stderr
     assert [line["status"] for line in json.loads(local_project.cli("runs", "ls", "--json").stdout)] == ["done"] * 2
 
 

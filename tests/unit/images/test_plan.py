@@ -218,7 +218,7 @@ def test_slimming_reads_the_source_of_every_recipe(project: Path, name: str, mon
         ({"slim": "arch"}, "needs to know the GPUs"),
         ({"slim": "unused", "imports": frozenset({"tensorflow"})}, "supports only torch's libraries"),
         ({"base": "python:3.12-alpine"}, "uses musl as its C library"),
-        ({"built_for": "h1000"}, "no GPU is known as 'h1000'"),
+        ({"built_for": "h1000"}, "unknown GPU 'h1000'"),
     ],
 )
 def test_what_cannot_be_built_is_named(project: Path, options: dict[str, Any], message: str) -> None:
