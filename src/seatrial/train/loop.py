@@ -95,8 +95,8 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
     if len(places := set(ranks.gather((epoch, first_step)))) > 1:
         found = ", ".join(f"epoch {epoch}, step {done}" for epoch, done in sorted(places))
         raise CheckpointError(
-            f"ranks would resume from different checkpoints ({found}): {settings.checkpoints} is not the same folder on "
-            "every machine",
+            f"ranks would resume from different checkpoints ({found}): {settings.checkpoints} is not the same folder "
+            "on every machine",
             fix="use a folder shared by all machines, or --resume with one checkpoint file",
         )
     if not place:

@@ -90,7 +90,7 @@ def test_what_became_a_link_after_the_plan_is_refused_at_the_start(project: Path
     (project / "data").unlink()
     (project / "a").rename(project / "moved again")
     (project / "a").symlink_to(tmp_path)
-    with pytest.raises(UntrustedPathError, match="is a link"):
+    with pytest.raises(UntrustedPathError, match="is a symlink"):
         check_sources(mounts, project)
 
 

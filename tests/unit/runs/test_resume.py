@@ -66,7 +66,7 @@ def test_a_link_at_any_level_is_not_handed_over(run: Run, secrets: Path, level: 
     shutil.rmtree(path)
     path.symlink_to(secrets)
     for what in (checkpoints_of, resume_mount):
-        with pytest.raises(UntrustedPathError, match="is a link"):
+        with pytest.raises(UntrustedPathError, match="is a symlink"):
             what(run)
     assert not has_checkpoint(run)
     assert [file.name for file in secrets.iterdir()] == ["id_rsa"]
@@ -103,5 +103,5 @@ def test_a_run_of_before_there_were_records_is_gone_on_from(run: Run, secrets: P
     assert (mount.source, mount.target) == (run.place / "checkpoints", "/seatrial/resume/checkpoints")
     (run.place / "checkpoints").rmdir()
     (run.place / "checkpoints").symlink_to(secrets)
-    with pytest.raises(UntrustedPathError, match="is a link"):
+    with pytest.raises(UntrustedPathError, match="is a symlink"):
         resume_mount(old)

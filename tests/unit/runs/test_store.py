@@ -100,7 +100,7 @@ def test_a_link_in_the_project_stops_the_start_and_leads_nowhere(
     place = store.project.joinpath(*parts)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(tmp_path / "home")
-    with pytest.raises(UntrustedPathError, match="is a link"):
+    with pytest.raises(UntrustedPathError, match="is a symlink"):
         store.create(ID, None)
     assert list((tmp_path / "home").iterdir()) == [] and not store.run(ID).folder.exists()
 
@@ -123,7 +123,7 @@ def test_a_link_put_there_later_is_deleted_and_not_followed(
         store.remove(run)
         assert not place.is_symlink() and store.all() == []
     else:
-        with pytest.raises(UntrustedPathError, match="is a link"):
+        with pytest.raises(UntrustedPathError, match="is a symlink"):
             store.remove(run)
     assert (below / "precious").exists()
 
