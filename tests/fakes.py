@@ -56,7 +56,7 @@ class FakeBackend:
 
     def __init__(self, name: str = "docker", facts: EngineFacts | None = None) -> None:
         self.name = name
-        self.answer = facts or EngineFacts(name, available=True, reason=f"{name} 99 answers", version="99")
+        self.answer = facts or EngineFacts(name, available=True, reason=f"{name} 99 responds", version="99")
         self.images = {"python:3.11-slim-bookworm": ImageFacts("sha256:1", None, 125_000_000, python="python3")}
         self.states: dict[str, State] = {}
         self.calls: list[tuple[object, ...]] = []
@@ -177,7 +177,7 @@ def failing_backends() -> dict[str, Backend]:
     """One of each way to fail, by its name, for parametrised tests."""
     return {
         "absent": AbsentBackend(),
-        "no-gpu": RefusingBackend(GpuContractError("docker cannot give GPUs to containers", run="install toolkit")),
+        "no-gpu": RefusingBackend(GpuContractError("docker cannot pass GPUs to containers", run="install toolkit")),
         "dying": DyingBackend(),
         "forgetful": ForgetfulBackend(),
         "offline": OfflineBackend(),

@@ -1,7 +1,7 @@
 """Every error seatrial raises on purpose.
 
     SeatrialError                 exit 5   engine or environment, unless a branch says otherwise
-    ├── UsageError                exit 2   what was asked for cannot be meant
+    ├── UsageError                exit 2   an invalid request
     │   ├── ConfigError                    seatrial.toml: names file, key, what was expected and found
     │   ├── TargetError                    the script, module, recipe or image is not there
     │   ├── GpuRequestError                a GPU request that does not parse, or that the GPUs here cannot serve
@@ -10,7 +10,7 @@
     │   ├── NameInUseError                 two live runs cannot share a name
     │   └── RunNotFoundError               no run of that ID or name in the store
     ├── GpuContractError          exit 3   GPUs asked for are missing, unusable or unused
-    │   └── CapacityError                  a cluster has not so many; nothing of this machine tells why
+    │   └── CapacityError                  the cluster has too few GPUs; nothing on this machine tells why
     ├── CriteriaError             exit 4   criteria unmet under --strict
     └── EngineError               exit 5   Docker, Podman or this machine would not do it
         ├── EngineUnavailableError         no engine, or one that does not answer
@@ -71,7 +71,7 @@ def printable(text: str) -> str:
 
 
 class UsageError(SeatrialError):
-    """What was asked for cannot be meant."""
+    """The request is invalid."""
 
     exit_code = EXIT_USAGE
 
@@ -111,7 +111,7 @@ class GpuContractError(SeatrialError):
 
 
 class CapacityError(GpuContractError):
-    """A cluster has not so many GPUs as were asked for."""
+    """The cluster has too few GPUs for the request."""
 
 
 class CriteriaError(SeatrialError):

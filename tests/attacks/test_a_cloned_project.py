@@ -74,7 +74,7 @@ def test_a_link_in_place_of_our_folder_is_refused(local_project: Project, victim
     before = victim.digest()
     local_project.write("train.py", "print('hello')")
     refused = local_project.run("train.py", "--gpus", "none", exit_code=5)
-    assert "is a link, which seatrial does not follow" in refused.stderr
+    assert "is a symlink, which seatrial does not follow" in refused.stderr
     local_project.cli("runs", "ls")
     local_project.cli("prune", "--keep", "0")
     assert victim.digest() == before

@@ -99,7 +99,7 @@ def test_a_folder_of_the_project_that_became_a_link_is_not_mounted(
         "train.py", "import os; open('/models/x', 'w') if os.path.exists('/models') else print(os.listdir('/data'))"
     )
     refused = target.run("train.py", "--gpus", "none", flag, "./folder", exit_code=2)
-    assert "leads out of the project" in refused.stderr and victim.digest() == before
+    assert "points outside the project" in refused.stderr and victim.digest() == before
 
 
 def test_the_plan_of_the_next_run_is_the_hosts(target: Project, victim: Canaries) -> None:

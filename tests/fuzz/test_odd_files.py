@@ -119,7 +119,7 @@ def test_requirements_include_only_the_project(project: Path, line: str) -> None
     (project / "requirements.txt").write_text(f"{line}\n")
     error = one_case(planned, project)
     assert isinstance(error, ConfigError)
-    assert "leads out of the project" in error.message
+    assert "points outside the project" in error.message
     assert "ghp_" not in error.message
 
 
@@ -166,7 +166,7 @@ def test_a_folder_on_the_way_that_leads_out(project: Path) -> None:
     (project.parent / "elsewhere").mkdir()
     (project.parent / "elsewhere" / "a.txt").write_text("x")
     (project / "there").symlink_to("../elsewhere")
-    with pytest.raises(ConfigError, match="leads out of the project"):
+    with pytest.raises(ConfigError, match="points outside the project"):
         read_bytes(project / "there" / "a.txt", inside=project)
 
 

@@ -441,7 +441,7 @@ def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path):
     agent = Agent(tmp_path, "print('never')", evidence_dir=str(tmp_path / "none"))
     done = agent.run()
     assert done.returncode == 125 and done.stdout == b""
-    said = f"seatrial: the run cannot begin: {tmp_path}/none/events.jsonl: No such file or directory\n"
+    said = f"seatrial: the run cannot start: {tmp_path}/none/events.jsonl: No such file or directory\n"
     assert done.stderr.decode() == said
 
 

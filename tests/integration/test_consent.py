@@ -19,7 +19,7 @@ from cli_project import Project
 #: Unused without GPUs and containers, so that what is tested needs neither; it is asked about all the same.
 WISHES = 'gpus = "none"\nsecrets = ["GREETING"]\n'
 SCRIPT = "import os\nprint('hello', os.environ.get('GREETING'))\n"
-QUESTION = "Allow it?"
+QUESTION = "Allow this?"
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_asked_once_and_again_when_a_line_changes(stranger: Project) -> None:
 @pytest.mark.parametrize("typed", ["n\n", "\n"], ids=["no", "return alone"])
 def test_no_is_the_default_and_is_not_remembered(stranger: Project, typed: str) -> None:
     code, shown = on_a_terminal(stranger, *RUN, typed=typed)
-    assert code == 2 and "was not allowed" in shown and "hello" not in shown
+    assert code == 2 and "requested permissions were denied" in shown and "hello" not in shown
     assert stranger.runs == []
     assert QUESTION in on_a_terminal(stranger, *RUN, typed="n\n")[1]
 
@@ -155,17 +155,17 @@ def test_plan_lists_asks_nothing_and_runs_nothing_of_the_project(stranger: Proje
         started,
     ]  # as the installed command, which looks not here for modules
     planned = stranger.cli("plan", "train.py")
-    wishes = "This project asks for\n  runs on this machine without a container, as you\n"
+    wishes = "This project asks for\n  runs on this machine without a container, as your user\n"
     assert wishes + "  gives the target your variable GREETING\n" in planned.stdout
     plan = json.loads(stranger.cli("plan", "train.py", "--json").stdout)
-    assert plan["job"]["asks"][0]["words"] == "runs on this machine without a container, as you"
+    assert plan["job"]["asks"][0]["words"] == "runs on this machine without a container, as your user"
     assert not (stranger.folder / "ran").exists()
 
 
 def test_build_asks_only_for_what_a_build_does(stranger: Project) -> None:
     stranger.write("seatrial.toml", WISHES + '[image]\nready = "localhost:1/none"\n')
     words = ("build", "train.py", "--on", "local")
-    assert "There is nothing to build" in stranger.cli(*words, exit_code=2).stderr
+    assert "Nothing to build" in stranger.cli(*words, exit_code=2).stderr
     stranger.write("seatrial.toml", WISHES + '[image]\nready = "localhost:1/none"\nbuild_network = "host"\n')
     assert (
         "builds the image on this machine's" in stranger.cli("build", "train.py", "--on", "local", exit_code=2).stderr
@@ -189,4 +189,4 @@ def test_a_memory_that_cannot_be_read_is_said_and_asked_anew(stranger: Project, 
     refused = stranger.cli(*RUN, exit_code=2).stderr
     assert "trust.json cannot be read" in refused and "gives the target your variable GREETING" in refused
     allowed = stranger.cli(*RUN, "--trust")
-    assert "hello" in allowed.stdout and ("this is not remembered" in allowed.stderr) == (kind == "folder")
+    assert "hello" in allowed.stdout and ("your answer was not saved" in allowed.stderr) == (kind == "folder")

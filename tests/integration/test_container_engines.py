@@ -226,7 +226,7 @@ def test_a_shell_has_a_terminal_and_leaves_nothing(launcher):
 def test_a_shell_that_cannot_start_says_why(docker_launcher, capfdbinary):
     without_toolkit(docker_launcher.backend)
     (docker_launcher.folder / "events.jsonl").write_text('{"type": "host.launched"}\n')
-    with pytest.raises(GpuContractError, match="cannot give GPUs"):
+    with pytest.raises(GpuContractError, match="cannot pass GPUs"):
         docker_launcher.backend.shell(docker_launcher.plan("sh", gpus_flag="all"), docker_launcher.folder)
     assert docker_launcher.containers() == []
 
@@ -269,7 +269,7 @@ def test_an_unknown_runtime(launcher):
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
 def test_a_gpu_node_that_is_not_there_breaks_the_contract(launcher):
-    with pytest.raises(GpuContractError, match="/dev/nvidia0 is not there"):
+    with pytest.raises(GpuContractError, match="/dev/nvidia0 does not exist"):
         launcher.start("true", devices=["/dev/nvidia0"])
     assert launcher.containers() == []
 
@@ -284,7 +284,7 @@ def without_toolkit(backend):
 def test_gpus_without_the_toolkit_break_the_contract(docker_launcher):
     """Docker's own "could not select device driver"; it leaves a created container, which must go."""
     without_toolkit(docker_launcher.backend)
-    with pytest.raises(GpuContractError, match="Docker cannot give GPUs to containers") as caught:
+    with pytest.raises(GpuContractError, match="Docker cannot pass GPUs to containers") as caught:
         docker_launcher.start("true", gpus_flag='"device=0,2"')
     assert caught.value.exit_code == EXIT_GPU_CONTRACT
     assert "nvidia-container-toolkit" in caught.value.run

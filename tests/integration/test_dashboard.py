@@ -233,7 +233,7 @@ def test_with_the_keyboard_alone_to_a_comparison(page, site):
         if focused() == "Compare two":
             break
     page.keyboard.press("Enter")
-    page.wait_for_selector("text=B against A")
+    page.wait_for_selector("text=B vs. A")
     page.wait_for_selector(".plot .main-svg")
     assert "A: 20261121-000002-aaaa" in page.inner_text("thead")
 

@@ -157,7 +157,7 @@ def test_a_target_that_does_not_listen_is_killed(tmp_path, driver):
     ("fake", "error", "id"),
     [
         ({"FAKE_TORCH": NO_IMAGE}, NO_IMAGE, "no-kernel-image"),
-        ({"FAKE_TORCH": "die"}, "the check of the GPUs died with exit code -11: no message", "gpus-unusable"),
+        ({"FAKE_TORCH": "die"}, "the GPU check failed with exit code -11: no message", "gpus-unusable"),
         ({"FAKE_TORCH_CUDA": ""}, "torch 9.9 is a CPU-only build", "torch-cpu-only"),
     ],
 )
@@ -173,7 +173,7 @@ def test_memory_that_the_target_has_taken_is_no_failure(tmp_path, driver):
     agent = with_torch(tmp_path)
     done = run(agent, driver, FAKE_CUDA_GPUS=HERE, FAKE_TORCH="CUDA out of memory. Tried to allocate 20.00 MiB.")
     assert done.returncode == 0 and [kernel["kind"] for kernel in agent.events("gpu.kernel")] == ["driver"]
-    assert "torch's own kernel was not tried" in agent.events("note")[0]["message"]
+    assert "torch's own kernel was not tested" in agent.events("note")[0]["message"]
 
 
 def test_a_stop_meanwhile_ends_both(tmp_path, driver):
@@ -184,7 +184,7 @@ def test_a_stop_meanwhile_ends_both(tmp_path, driver):
     process.terminate()
     process.communicate(timeout=20)
     assert process.returncode == 1 and agent.exited()["cause"] == "exited"
-    assert agent.events("note")[0]["message"] == "the run was stopped before its torch was tried"
+    assert agent.events("note")[0]["message"] == "the run was stopped before its torch was tested"
     assert guard.find_run(agent.plan["run_id"]) == []
 
 

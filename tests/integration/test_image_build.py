@@ -145,7 +145,7 @@ def test_requirements_that_contradict_each_other(builder: Builder) -> None:
 
 def test_a_base_image_that_is_not_there(builder: Builder) -> None:
     plan, options = builder.plan("six", base="localhost:1/no-such-base:1")
-    with pytest.raises(ImageError, match="the base image localhost:1/no-such-base:1 is not there") as raised:
+    with pytest.raises(ImageError, match="the base image localhost:1/no-such-base:1 does not exist") as raised:
         builder.build(plan, options)
     assert raised.value.run == f"{builder.backend.name} pull localhost:1/no-such-base:1"
 
@@ -196,5 +196,5 @@ def test_a_recipe_is_in_its_image(docker_builder: Builder) -> None:
 
 
 def test_an_engine_that_does_not_answer(tmp_path: Path) -> None:
-    with pytest.raises(EngineUnavailableError, match="`no-such-docker` does not answer"):
+    with pytest.raises(EngineUnavailableError, match="`no-such-docker` does not respond"):
         image_size("docker", "python:3.11-slim-bookworm", ["no-such-docker"])

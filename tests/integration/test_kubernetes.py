@@ -176,8 +176,8 @@ def test_bad_input(project: Project, tmp_path: Path) -> None:
         (["--context", "nowhere"], "no context nowhere", {}),
         ([], "no kubeconfig", {"KUBECONFIG": "/nowhere"}),
         (["--data", str(tmp_path)], "folder of this machine", {}),
-        (["--nodes", "2"], "without knowing of the others", {}),
-        (["--nodes", "a,b"], "takes a number on Kubernetes", {}),
+        (["--nodes", "2"], "nodes independently", {}),
+        (["--nodes", "a,b"], "on Kubernetes --nodes takes a number", {}),
     ]
     for flags, says, variables in cases:
         ended = project.run("train.py", "--gpus", "none", *flags, exit_code=None, **variables)
@@ -191,7 +191,7 @@ def test_expired_credentials(project: Project, tmp_path: Path, kubeconfig: Path)
     (tmp_path / "expired").write_text(yaml.dump(config))
     project.write("train.py", "print('never')")
     ended = project.run("train.py", "--gpus", "none", exit_code=5, KUBECONFIG=str(tmp_path / "expired"))
-    assert "does not accept these credentials" in ended.stderr
+    assert "rejected these credentials" in ended.stderr
 
 
 def test_with_exactly_the_role_of_the_docs(
@@ -212,7 +212,7 @@ def test_with_exactly_the_role_of_the_docs(
         own = {"KUBECONFIG": str(tmp_path / "namespaced")}
         project.write("train.py", "print('allowed')")
         ended = project.run("train.py", "--gpus", "none", **own)
-        assert project.output() == "allowed\n" and "nodes may not be listed" in ended.stderr
+        assert project.output() == "allowed\n" and "no permission to list nodes" in ended.stderr
         cluster.delete(f"{rbac}/roles/seatrial")
         ended = project.run("train.py", "--gpus", "none", exit_code=5, **own)
         assert re.search(r"Permission is missing: create \w+ in the namespace default", ended.stderr), ended.stderr
@@ -268,7 +268,7 @@ def test_auto_takes_an_operator_that_is_there_and_no_bare_crd(
     assert alone["cluster"]["kind"] == "job"
     assert any("its controller is not" in choice["reason"] for choice in alone["choices"])
     asked = planned("--kind", "pytorchjob", cache="alone")
-    assert any("No Deployment training-operator" in warning for warning in asked["warnings"])
+    assert any("no Deployment training-operator" in warning for warning in asked["warnings"])
     path = "/apis/apps/v1/namespaces/default/deployments"
     labels = {"app": "training-operator"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "none"}]}}
@@ -282,7 +282,7 @@ def test_auto_takes_an_operator_that_is_there_and_no_bare_crd(
     try:
         assert planned(cache="remembered")["cluster"]["kind"] == "pytorchjob"
         again = planned(cache="remembered")
-        assert any("s ago; run asks anew" in choice["reason"] for choice in again["choices"])
+        assert any("s ago; run queries it again" in choice["reason"] for choice in again["choices"])
     finally:
         cluster.delete(f"{path}/training-operator")
 

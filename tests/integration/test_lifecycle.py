@@ -215,7 +215,7 @@ def test_ctrl_c_twice_kills(project: Project) -> None:
     terminal = Terminal(project)
     terminal.wait_for("ready")
     terminal.press_ctrl_c()
-    terminal.wait_for("Ctrl-C again kills it")
+    terminal.wait_for("Press Ctrl-C again to kill it")
     terminal.press_ctrl_c()
     exit_code, shown = terminal.end()
     assert time.monotonic() - began_s < 30, "the grace period of 30 s was not waited for"
@@ -272,7 +272,7 @@ def test_the_name_of_a_run_that_ended_unwatched_is_free(local_project: Project) 
     local_project.wait_for(lambda: not local_project.alive())
     again = local_project.run("train.py", "--name", "worker1")
     assert local_project.last.name != first
-    assert f'The name "worker1" is now this run\'s; the earlier one is found by its ID, {first}' in again.stderr
+    assert f'The name "worker1" now refers to this run; find the earlier one by its ID, {first}' in again.stderr
     assert [line["status"] for line in json.loads(local_project.cli("runs", "ls", "--json").stdout)] == ["done"] * 2
 
 

@@ -56,7 +56,7 @@ def test_a_file_that_wants_names_is_asked_about(zebedees: Project) -> None:
     zebedees.write("seatrial.toml", "with_names = true\n")
     zebedees.trusted = False
     refused = zebedees.run("train.py", "--gpus", "none", exit_code=2).stderr
-    assert "writes your user and host name into receipts" in refused
+    assert "writes your user and host names into receipts" in refused
 
 
 def test_the_page_of_a_sweep(zebedees: Project) -> None:

@@ -73,7 +73,7 @@ def test_a_base_image_that_is_not_there(container_project: Project) -> None:
     container_project.write("train.py", "")
     container_project.write("seatrial.toml", CONFIG + 'base = "localhost:1/no-such-base:1"\n')
     ended = container_project.run("train.py", exit_code=5)
-    assert "the base image localhost:1/no-such-base:1 is not there" in ended.stderr
+    assert "the base image localhost:1/no-such-base:1 does not exist" in ended.stderr
     assert f"run: {container_project.backend} pull localhost:1/no-such-base:1" in ended.stderr
 
 

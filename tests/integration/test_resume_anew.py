@@ -31,7 +31,7 @@ def test_a_script(local, folder):
     if folder == "missing":
         shutil.rmtree(local.place / "outputs" / "checkpoints")
     ended = local.cli("run", "--resume", "last")
-    assert "saved no checkpoint, so the target begins anew" in ended.stderr
+    assert "saved no checkpoint, so the target starts from scratch" in ended.stderr
     assert not json.loads(local.output())["found"]
 
 
@@ -44,5 +44,5 @@ def test_a_recipe(local, folder):
     if folder == "missing":
         shutil.rmtree(local.place / "outputs" / "checkpoints")
     ended = local.run("digits", "--gpus", "none", "--resume", "last", "--", "--epochs", "1")
-    assert "the run to go on from saved no checkpoint: training begins anew" in ended.stderr
+    assert "the run to resume from saved no checkpoint: training starts from scratch" in ended.stderr
     assert list((local.place / "outputs" / "checkpoints").glob("checkpoint-*.pt"))

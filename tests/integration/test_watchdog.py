@@ -23,7 +23,7 @@ def test_a_hang_is_told_on_the_terminal_in_the_receipt_and_to_the_command(local_
     )
     local_project.write("train.py", HANG)
     ended = local_project.run("train.py", "--gpus", "none", "--json")
-    assert "warning: The run seems to hang (no step, no output and nothing computed for 3 s)" in ended.stderr
+    assert "warning: The run seems to hang (no step, no output and no GPU work for 3 s)" in ended.stderr
     [finding] = json.loads(ended.stdout)["findings"]
     assert finding["id"] == "hang" and finding["severity"] == "warning"
     assert told.read_text() == "hang\n"

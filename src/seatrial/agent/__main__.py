@@ -19,7 +19,7 @@ def main() -> int:
     try:
         run = plan.read(sys.argv[1])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        say("%s holds no plan that this agent can read: %s" % (sys.argv[1], error))
+        say("%s does not contain a plan that this agent can read: %s" % (sys.argv[1], error))
         return EXIT_USAGE
     try:
         alterable = None if run.host_sampled else "agent and target are processes of one user"
@@ -33,7 +33,7 @@ def main() -> int:
         journal.flush(STALL_S)
         return code
     except OSError as error:
-        say("the run cannot begin: %s: %s" % (error.filename, error.strerror))
+        say("the run cannot start: %s: %s" % (error.filename, error.strerror))
         return EXIT_NO_RUN
 
 

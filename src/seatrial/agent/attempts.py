@@ -65,7 +65,7 @@ def run_again(plan: Plan, journal: Journal, once: Callable[[], Tuple[int, bool]]
         return once()[0]
     before = failures(plan.run_dir)
     if len(before) >= allowed(plan):
-        journal.note("the target failed %d times before: it is not started again" % len(before))
+        journal.note("the target failed %d times before: it is not restarted" % len(before))
         return before[-1]
     failed = len(before)
     while True:

@@ -95,7 +95,7 @@ def passed(trial: Trial, journal: Journal) -> bool:
     """Write down what came of a trial beside the target; False when it has broken the contract."""
     kernels = trial.kernels()
     if any(beaten_to_the_memory(kernel) for kernel in kernels):
-        journal.note("torch's own kernel was not tried: the target had taken the GPU's memory by then")
+        journal.note("torch's own kernel was not tested: the target already used the GPU's memory")
         return True
     failed = _write_kernels(kernels, journal)
     if failed is not None:
@@ -152,14 +152,14 @@ def _child(argv: List[str], env: Dict[str, str], workdir: str) -> Any:
             timeout=_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        raise CheckError("the check of the GPUs did not end within %.0f s" % _TIMEOUT_S) from None
+        raise CheckError("the GPU check did not finish within %.0f s" % _TIMEOUT_S) from None
     except OSError as error:
         raise CheckError("%s cannot be run: %s" % (argv[0], error.strerror)) from None
     try:
         return json.loads(done.stdout.splitlines()[-1].decode())
     except (IndexError, ValueError):
         last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
-        raise CheckError("the check of the GPUs died with exit code %d: %s" % (done.returncode, last)) from None
+        raise CheckError("the GPU check failed with exit code %d: %s" % (done.returncode, last)) from None
 
 
 def _bare(uuid: str) -> str:

@@ -79,7 +79,7 @@ def _placed(plan: Plan) -> Plan:
         return plan
     told = os.environ.get(plan.node_rank_variable or "", "")
     if not told.isdigit():
-        raise ValueError("%s does not tell this node's rank: %r" % (plan.node_rank_variable, told))
+        raise ValueError("%s does not give this node's rank: %r" % (plan.node_rank_variable, told))
     rank = int(told)
     folder = os.path.join(plan.run_dir, "nodes", str(rank))
     os.makedirs(folder, exist_ok=True)

@@ -106,7 +106,7 @@ class Reports:
         if self._lines <= _MOST_LINES:
             self._journal.report(line)
         elif self._lines == _MOST_LINES + 1:
-            self._journal.note("lines in $SEATRIAL_EVENTS beyond the first %d are left out" % _MOST_LINES)
+            self._journal.note("lines in $SEATRIAL_EVENTS beyond the first %d are ignored" % _MOST_LINES)
 
     def _open(self) -> "int | None":
         try:
@@ -120,7 +120,7 @@ class Reports:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
-            self._complain("it is no regular file")
+            self._complain("it is not a regular file")
             return None
         if status.st_ino != self._inode or status.st_size < self._offset:
             if self._inode:  # another file, or one that was cut: read from its beginning

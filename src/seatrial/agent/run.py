@@ -194,7 +194,7 @@ class Run:
         self._look_at_trial()
         while self._trial is not None:
             if self._stops or self._timed_out:
-                self._journal.note("the run was stopped before its torch was tried")
+                self._journal.note("the run was stopped before its torch was tested")
                 self._trial.give_up()
                 self._trial = None
                 return
@@ -275,7 +275,7 @@ class Run:
                 "signal", signal=int(number), name=signals.name(number), origin=origin, forwarded_to=pids
             )
         elif self._signals == _SIGNALS_TOLD + 1:
-            self._journal.note("signals beyond the first %d are passed on and not told" % _SIGNALS_TOLD)
+            self._journal.note("signals beyond the first %d are forwarded but not recorded" % _SIGNALS_TOLD)
 
     def _leftovers(self) -> List[int]:
         """Everything below us but the guard and the trial: as subreaper we inherit what loses its parent."""

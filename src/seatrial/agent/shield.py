@@ -29,7 +29,7 @@ def close() -> Optional[str]:
     """Shut this process off from others of its user. Why the target could alter its evidence all the same, or None."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 or libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
-        return "the kernel does not shut the agent's memory off"
+        return "the kernel does not protect the agent's memory"
     status = _status()
     held = _capabilities(status)
     if held is None:

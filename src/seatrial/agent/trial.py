@@ -108,7 +108,7 @@ class Trial:
     def give_up(self) -> None:
         """It takes too long."""
         if self._process is not None:
-            self._trouble = "the check of the GPUs did not end within %.0f s" % TIMEOUT_S
+            self._trouble = "the GPU check did not finish within %.0f s" % TIMEOUT_S
             self._process.kill()
             self.due_s = None
 
@@ -135,7 +135,7 @@ class Trial:
                 return result
             except (IndexError, ValueError):
                 last = (complained.strip().splitlines() or ["no message"])[-1]
-                self._trouble = "the check of the GPUs died with exit code %s: %s" % (self._code, last)
+                self._trouble = "the GPU check failed with exit code %s: %s" % (self._code, last)
         return {"torch": None, "kernels": [], "error": self._trouble}
 
 

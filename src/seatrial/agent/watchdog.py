@@ -60,7 +60,7 @@ class Watchdog:
         for uuid in sorted(self._sampler.lost):
             self._once("gpu-lost", uuid, "NVML says that %s is lost" % uuid)
         for uuid in sorted(self._sampler.failing):
-            self._once("device-access-lost", uuid, "%s answers no NVML call any more" % uuid)
+            self._once("device-access-lost", uuid, "%s no longer responds to NVML" % uuid)
         for gpu in sample["gpus"]:
             self._gpu(gpu, now_s)
         self._shares(sample)
@@ -107,7 +107,7 @@ class Watchdog:
         elif now_s - self._quiet_since_s >= self._hang_after_s:
             spins = ["%.0f" % gpu["utilization_pct"] for gpu in sample["gpus"] if gpu["utilization_pct"] is not None]
             spinning = ", utilisation %s %%" % ", ".join(spins) if spins else ""
-            evidence = "no step, no output and nothing computed for %.0f s%s" % (self._hang_after_s, spinning)
+            evidence = "no step, no output and no GPU work for %.0f s%s" % (self._hang_after_s, spinning)
             self._once("hang", "", evidence)
 
     def _zombies(self) -> None:

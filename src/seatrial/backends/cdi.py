@@ -163,7 +163,7 @@ def _unreadable(path: Path, error: Exception) -> Finding:
     return Finding(
         "cdi-spec-unreadable",
         "warning",
-        f"{path} is no CDI spec that an engine can read",
+        f"{path} is not a CDI spec that an engine can read",
         cause=printable(str(error).split("\n")[0]),
         fix=GENERATE_CDI,
         evidence=[str(path)],
@@ -174,8 +174,8 @@ def _conflict(device: CdiDevice, other: CdiDevice) -> Finding:
     return Finding(
         "cdi-device-conflict",
         "warning",
-        f"{device.name} is defined twice, so that no engine resolves it",
-        cause="two specs of the same kind lie in one folder",
+        f"{device.name} is defined twice, so engines cannot resolve it",
+        cause="two specs of the same kind are in one folder",
         fix=f"sudo rm {other.spec}",
         evidence=[str(other.spec), str(device.spec)],
     )
@@ -199,8 +199,8 @@ def _stale(devices: Iterable[CdiDevice]) -> Iterator[Finding]:
         yield Finding(
             "cdi-spec-stale",
             "warning",
-            f"{spec} names {len(paths)} host paths that do not exist, so that the container would not start",
-            cause="the driver was updated or its device nodes are gone since the spec was written",
+            f"{spec} names {len(paths)} host paths that do not exist, so the container would not start",
+            cause="the driver was updated, or its device nodes were removed, after the spec was written",
             fix=GENERATE_CDI,
             evidence=list(paths),
         )

@@ -117,7 +117,7 @@ class ContainerEngine:
             raise pull_error(self.name, reference, error.stderr or "") from error
         facts = self.image(reference)
         if facts is None:
-            raise pull_error(self.name, reference, "the engine pulled it and does not know it now")
+            raise pull_error(self.name, reference, "the engine pulled it but no longer has it")
         return facts
 
     def find_python(self, reference: str) -> str | None:
@@ -240,7 +240,7 @@ class ContainerEngine:
         if state.status != "running":
             raise EngineError(
                 f"The run's container is not running: {state.status}",
-                cause="commands can only be run in a live run",
+                cause="commands need a running run",
                 run="seatrial runs ls",
             )
         flags = ["--interactive"] if interactive else []
@@ -275,8 +275,8 @@ class ContainerEngine:
             return command.run([*self.call, *words], timeout_s=timeout_s)
         except CommandTimeoutError as error:
             silent = EngineUnavailableError(
-                f"{self.name.capitalize()} did not answer within {timeout_s:g} s",
-                cause="a build or a pull keeps it busy, it hangs, or the machine is out of memory",
+                f"{self.name.capitalize()} did not respond within {timeout_s:g} s",
+                cause="it is busy with a build or pull, it hangs, or the machine is out of memory",
                 run=self.restart_command,
             )
             raise as_addressed(silent, self.name) from error

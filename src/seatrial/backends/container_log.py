@@ -91,7 +91,7 @@ class _Collector:
             try:
                 self._read(self._follower)
             except OSError as error:
-                self._say(f"The output is not being recorded: {error.strerror}. The engine keeps it meanwhile")
+                self._say(f"The output is not being recorded: {error.strerror}. The engine keeps it for now")
                 return
             finally:
                 exit_code = self._follower.end()

@@ -76,7 +76,7 @@ def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFac
     return EngineFacts(
         "docker",
         available=True,
-        reason=" ".join(["Docker", version, *kind, "answers"]),
+        reason=" ".join(["Docker", version, *kind, "responds"]),
         version=version,
         rootless="name=rootless" in options,
         runtimes=tuple(sorted(info.get("Runtimes") or {})),

@@ -50,44 +50,44 @@ START_SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         r'could not select device driver "cdi"',
         GpuContractError,
-        "{Engine} cannot take GPUs by their CDI names",
+        "{Engine} cannot resolve GPUs by CDI name",
         known="cdi-off",
     ),
     Symptom(
         r"could not select device driver .* with capabilities: \[\[.*gpu",
         GpuContractError,
-        "{Engine} cannot give GPUs to containers",
+        "{Engine} cannot pass GPUs to containers",
         known="toolkit-missing",
     ),
     Symptom(  # Docker >= 29.2 resolves --gpus through CDI: github.com/ShaneIsrael/fireshare/issues/689
         r"failed to discover GPU vendor from CDI|AMD CDI spec not found",
         GpuContractError,
-        "{Engine} finds no CDI specification of an NVIDIA GPU",
+        "{Engine} finds no CDI spec for an NVIDIA GPU",
         known="cdi-no-vendor",
     ),
     Symptom(  # Docker: github.com/devnen/Chatterbox-TTS-Server/issues/5
         r"unresolvable CDI devices (?P<devices>\S+)",
         GpuContractError,
-        "{Engine} knows no CDI device {devices}",
+        "{Engine} has no CDI device {devices}",
         known="cdi-unresolvable",
     ),
     Symptom(  # github.com/NVIDIA/nvidia-container-toolkit/issues/885
         r'failed to stat CDI host device "(?P<device>[^"]+)"',
         GpuContractError,
-        "The CDI specification names {device}, which is not there",
+        "The CDI spec names {device}, which does not exist",
         known="cdi-spec-stale",
     ),
     Symptom(
         r"nvidia-container-cli: requirement error: unsatisfied condition: (?P<condition>[^,\n]+)",
         GpuContractError,
-        "The image asks for {condition}, which this GPU driver does not offer",
+        "The image requires {condition}, which this GPU driver does not support",
         known="image-requires-newer-driver",
     ),
     Symptom(
         r"nvidia-container-cli: (?P<reason>[^\n]+)",
         GpuContractError,
-        "The NVIDIA Container Toolkit could not bring the GPU in: {reason}",
-        "the driver and the toolkit do not fit together, or the driver is not loaded",
+        "The NVIDIA Container Toolkit could not add the GPU to the container: {reason}",
+        "the driver and the toolkit are incompatible, or the driver is not loaded",
         "nvidia-smi && nvidia-container-cli --debug=/dev/stderr info",
     ),
     Symptom(
@@ -106,8 +106,8 @@ START_SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         r'(?:custom device "|stat )(?P<device>/dev/(?:nvidia|dxg)[\w/-]*)"?: no such file',
         GpuContractError,
-        "The GPU's device node {device} is not there",
-        "the driver is not loaded, or nothing has made its device nodes since the start of the machine",
+        "The GPU's device node {device} does not exist",
+        "the driver is not loaded, or its device nodes were not created after boot",
         "sudo nvidia-modprobe -u -c=0 && ls -l /dev/nvidia*",
     ),
     Symptom(
@@ -120,7 +120,7 @@ START_SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         r'container name "/?(?P<name>[^"]+)" is already in use',
         NameInUseError,
-        "A container named {name} is there already",
+        "A container named {name} already exists",
         None,
         "{engine} ps --all --filter name={name}",
     ),
@@ -128,21 +128,21 @@ START_SYMPTOMS: tuple[Symptom, ...] = (
         r"Bind for (?P<address>\S+:(?P<port>\d+)) failed: port is already allocated"
         r"|listen tcp4? (?P<address2>\S+:(?P<port2>\d+)): bind: address already in use",
         EngineError,
-        "Port {port} of this machine is in use",
-        "another container or program listens there",
+        "Port {port} on this machine is in use",
+        "another container or program is listening on it",
         "ss -ltnp 'sport = :{port}'",
     ),
     Symptom(
         r"(?:bind source path does not exist:|statfs) (?P<path>/[^:\n]*)(?:: no such file|$)",
         UsageError,
-        "The folder to mount is not there: {path}",
-        "it is not on the machine the engine runs on",
+        "The folder to mount does not exist: {path}",
+        "it is not on the engine's machine",
         "ls -ld {path}",
     ),
     Symptom(  # Docker Desktop: docs.docker.com/desktop/troubleshoot-and-support/troubleshoot/topics/
         r"mounts denied|is not shared from the host",
         EngineError,
-        "{Engine} may not mount this folder",
+        "{Engine} is not allowed to mount this folder",
         "Docker Desktop mounts only the folders named in Settings, Resources, File sharing",
         "docker context use default",
     ),
@@ -150,7 +150,7 @@ START_SYMPTOMS: tuple[Symptom, ...] = (
         r"error while creating mount source path '(?P<path>[^']+)'",
         EngineError,
         "{Engine} cannot see {path}",
-        "Docker from the snap reads nothing outside the home folder",
+        "Docker from a snap cannot read outside the home folder",
         "sudo snap remove docker && curl -fsSL https://get.docker.com | sudo sh",
     ),
     Symptom(
@@ -186,21 +186,21 @@ UNAVAILABLE_SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         r"permission denied while trying to connect|dial unix \S+: connect: permission denied",
         EngineUnavailableError,
-        "You may not use the Docker daemon's socket",
-        "your user is not in the group docker",
+        "You have no access to the Docker daemon's socket",
+        "your user is not in the docker group",
         'sudo usermod -aG docker "$USER" && newgrp docker',
     ),
     Symptom(
         r"Cannot connect to the Docker daemon at (?P<socket>\S+?)\.? |failed to connect to the docker API",
         EngineUnavailableError,
-        "The Docker daemon does not answer",
+        "The Docker daemon does not respond",
         "it is not running",
         "sudo systemctl start docker",
     ),
     Symptom(  # "newuidmap" and "insufficient": github.com/containers/podman/blob/main/troubleshooting.md
         r"newuidmap|no subuid ranges found|insufficient UIDs or GIDs",
         EngineUnavailableError,
-        "Rootless Podman has no user IDs to map",
+        "Rootless Podman has no subordinate user IDs to map",
         "/etc/subuid and /etc/subgid have no range for your user",
         ADD_SUBIDS,
     ),
@@ -225,29 +225,29 @@ PULL_SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         r"pull access denied|unauthorized|access to the resource is denied|authentication required",
         ImageError,
-        "The registry gives no image {reference}",
-        "there is none of that name, or it needs a login",
+        "The registry denied access to image {reference}",
+        "it does not exist, or it needs a login",
         "{engine} login",
     ),
     Symptom(
         r"toomanyrequests|rate limit",
         ImageError,
-        "The registry refused image {reference} for now",
-        "its limit of anonymous pulls is reached",
+        "The registry refused image {reference} temporarily",
+        "its limit for anonymous pulls was reached",
         "{engine} login",
     ),
     Symptom(
         r"certificate signed by unknown authority|x509:",
         ImageError,
         "The registry's certificate is not trusted: image {reference} was not pulled",
-        "a proxy on the way signs with a certificate authority that {Engine} does not know",
+        "a proxy signs with a certificate authority that {Engine} does not trust",
         "ls /etc/docker/certs.d /etc/containers/certs.d",
     ),
     Symptom(
         r"no such host|dial tcp|i/o timeout|network is unreachable|connection refused|TLS handshake timeout",
         ImageError,
         "Image {reference} cannot be pulled: the registry cannot be reached",
-        "no network, or a proxy that {Engine} does not know",
+        "no network, or a proxy that {Engine} is not configured for",
         "{engine} pull {reference}",
     ),
     Symptom(
@@ -288,7 +288,7 @@ def unavailable_error(engine: str, stderr: str, environ: Mapping[str, str] = os.
     """The error for an engine that gave no answer to a plain question."""
     found = _match(UNAVAILABLE_SYMPTOMS, engine, stderr)
     if not isinstance(found, EngineUnavailableError):
-        said = f"{engine.capitalize()} does not answer: {last_line(stderr)}"
+        said = f"{engine.capitalize()} does not respond: {last_line(stderr)}"
         found = EngineUnavailableError(said, run=f"{engine} info")
     return as_addressed(found, engine, environ)
 
@@ -302,7 +302,7 @@ def as_addressed(
         return error
     said = error.message.partition(": ")[2]
     return EngineUnavailableError(
-        _LOGIN.sub("", f"{engine.capitalize()} does not answer at {variable}={environ[variable]}"),
+        _LOGIN.sub("", f"{engine.capitalize()} does not respond at {variable}={environ[variable]}"),
         cause=_LOGIN.sub("", said or error.cause or error.message),
         run=f"unset {variable}   # or set it to where {engine} listens; then: {engine} info",
     )

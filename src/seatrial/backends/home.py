@@ -95,7 +95,7 @@ def _make_point(path: Path, project: Path, *, folder: bool) -> None:
         if not folder:
             os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644))
     except OSError as error:
-        raise DiskError(f"Cannot make {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error
+        raise DiskError(f"Cannot create {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error
 
 
 def host_files(container: ContainerPlan) -> HostFiles:

@@ -92,8 +92,8 @@ def choose(
 def _none() -> InjectionPlan:
     return InjectionPlan(
         "none",
-        "no GPU: NVIDIA_VISIBLE_DEVICES=void keeps the NVIDIA runtime out even where it is the default, and an "
-        "empty CUDA_VISIBLE_DEVICES hides GPUs that a device or privilege would let through",
+        "no GPU: NVIDIA_VISIBLE_DEVICES=void disables the NVIDIA runtime even if it is the default, and an "
+        "empty CUDA_VISIBLE_DEVICES hides GPUs that --device or --privileged would expose",
         env={"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""},
     )
 
@@ -114,7 +114,7 @@ def _gpus_flag(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env
 def _nvidia_runtime(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: dict[str, str]) -> InjectionPlan:
     return InjectionPlan(
         "nvidia-runtime",
-        "Docker has the runtime nvidia but no hook for --gpus: GPUs through NVIDIA_VISIBLE_DEVICES",
+        "Docker has the nvidia runtime but no hook for --gpus: GPUs through NVIDIA_VISIBLE_DEVICES",
         devices=_nodes_for_systemd(facts, gpus, driver),
         runtime="nvidia",
         env={**env, "NVIDIA_VISIBLE_DEVICES": "all" if driver.wsl else ",".join(gpu.uuid for gpu in gpus)},
@@ -196,16 +196,16 @@ def _device_nodes(
     return InjectionPlan(
         "device-nodes",
         f"{'Podman' if podman else 'Docker'} has {'' if podman else 'no NVIDIA runtime and '}no CDI device for these "
-        f"GPUs: device nodes and the driver's libraries are mounted. {folder} goes on LD_LIBRARY_PATH, as the "
-        "linker's cache of the image knows nothing of it and a read-only root cannot be given a new one",
+        f"GPUs: device nodes and the driver's libraries are mounted. {folder} is added to LD_LIBRARY_PATH, "
+        "as the image's linker cache does not list it and cannot be updated on a read-only root",
         devices=tuple(node.path for node in nodes),
         mounts=tuple(mounts),
         env=env,
         driver_library_folders=(folder,),
         groups=_groups(facts, nodes),
         warnings=tuple(
-            f"The driver capability {capability} has no libraries here to mount; install the NVIDIA Container "
-            f"Toolkit for it: {TOOLKIT}"
+            f"The driver capability {capability} has no libraries to mount here; it needs the "
+            f"NVIDIA Container Toolkit: {TOOLKIT}"
             for capability in left_out
         ),
     )
@@ -252,15 +252,15 @@ def _refuse_impossible(
         )
     if any(gpu.mig for gpu in gpus):
         raise GpuContractError(
-            f"A MIG slice gets into a container only through {need}, and {engine} has none for it",
-            cause="its access rights are device nodes of their own, which the toolkit knows how to pick",
+            f"A MIG slice can be passed to a container only through {need}, which {engine} does not have",
+            cause="its access rights are separate device nodes, which the toolkit selects",
             run=GENERATE_CDI,
         )
     absent = [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
     if nodes is None or absent:
         asked = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
         raise GpuContractError(
-            f"{engine} has no way to give the container GPU {asked}",
+            f"{engine} has no way to pass GPU {asked} to the container",
             cause=f"it needs {need}, or all of the driver's files on this host; missing: "
             + ("; ".join(absent) if absent else "the GPU's node under /dev"),
             run=_first_fix(absent),
@@ -271,9 +271,9 @@ def _refuse_impossible(
     if facts.rootless and closed:
         raise GpuContractError(
             f"Rootless {engine} cannot open {', '.join(closed)}",
-            cause="this user may not read and write the nodes"
+            cause="this user cannot read and write the nodes"
             if keeps_groups
-            else "not everybody may open the nodes, and no supplementary group of this user reaches the container",
+            else "not everyone can open the nodes, and the user's supplementary groups do not apply in the container",
             run=f"sudo chmod a+rw {' '.join(closed)}",
         )
 

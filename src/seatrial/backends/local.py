@@ -123,13 +123,13 @@ class Local:
         stuck = ",".join(str(process.pid) for process in family)
         raise EngineError(
             f"Processes of this run do not end: {stuck}",
-            cause="they wait in the kernel, often for a driver or a network file system",
+            cause="they are blocked in the kernel, often on a driver or a network file system",
             run=f"ps -o pid,stat,wchan:32,cmd -p {stuck}",
         )
 
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
         if not _is_running(handle):
-            raise EngineError("The run has ended: commands can only be run in a live run", run="seatrial runs ls")
+            raise EngineError("The run has ended: commands need a running run", run="seatrial runs ls")
         agent = json.loads((_run_dir(handle) / "agent.json").read_text())["agent"]
         env = {**os.environ, **agent["env"]}
         return command.call_interactive(argv, env=env, cwd=Path(agent["workdir"])).exit_code

@@ -29,13 +29,13 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
     inside = lexical.is_relative_to(project) or lexical.is_relative_to(root)
     if inside and not real.is_relative_to(root):
         raise UsageError(
-            f"{flag} {_shown(lexical, project)} leads out of the project, to {real}",
-            cause="It is a link, and any script that ran in the project could have made it",
+            f"{flag} {_shown(lexical, project)} points outside the project, to {real}",
+            cause="It is a symlink, which any script that ran in the project could have created",
             run=f"seatrial run … {flag} {real}   # if that is the folder you mean",
         )
     if real.is_relative_to(state):
         raise UsageError(
-            f"{flag} {real} lies in seatrial's own state folder, which no container sees",
+            f"{flag} {real} is in seatrial's own state folder, which is never mounted",
             run=f"seatrial run … {flag} /another/folder",
         )
     return real
@@ -57,9 +57,7 @@ def check_sources(mounts: Iterable[Mount], project: Path) -> None:
         except FileNotFoundError:
             continue  # the engine says so, in its own words
         if is_link:
-            raise UntrustedPathError(
-                f"{mount.source} has become a link since it was planned with", run=f"ls -ld {mount.source}"
-            )
+            raise UntrustedPathError(f"{mount.source} became a symlink after planning", run=f"ls -ld {mount.source}")
 
 
 def make_folder_inside(folder: Path, project: Path) -> bool:

@@ -61,7 +61,7 @@ class Podman(ContainerEngine):
         if container.gpus_flag is not None:
             raise GpuContractError(
                 "This plan asks Podman for GPUs with --gpus",
-                cause="Podman ignores that flag without a word; GPUs enter by CDI name or as device nodes",
+                cause="Podman silently ignores that flag; GPUs are passed by CDI name or as device nodes",
                 run=GENERATE_CDI,
             )
         # Podman copies what lies under a tmpfs into it unless told not to; a mask would show what it hides.
@@ -104,7 +104,9 @@ def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFac
     return EngineFacts(
         "podman",
         available=usable,
-        reason=f"{name} answers" if usable else f"{name} has no user IDs to map: /etc/subuid has none for this user",
+        reason=f"{name} responds"
+        if usable
+        else f"{name} has no subordinate user IDs: /etc/subuid has no entry for this user",
         fix=None if usable else ADD_SUBIDS,
         version=version,
         rootless=rootless,

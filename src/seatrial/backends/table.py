@@ -67,10 +67,10 @@ def choose(
         facts = candidate.facts()
         obstacle = _obstacle(facts, gpus_wanted)
         if obstacle is None:
-            reason = "; ".join([f"the first that works: {facts.reason}", *passed_over])
+            reason = "; ".join([f"first available: {facts.reason}", *passed_over])
             return candidate, facts, Choice(what="backend", value=name, reason=reason)
         passed_over.append(f"not {name}: {obstacle}")
-    raise EngineUnavailableError("There is no place to run", cause="; ".join(passed_over), run="seatrial doctor")
+    raise EngineUnavailableError("No backend is available", cause="; ".join(passed_over), run="seatrial doctor")
 
 
 def _obstacle(facts: EngineFacts, gpus_wanted: bool) -> str | None:

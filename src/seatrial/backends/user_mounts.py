@@ -25,7 +25,7 @@ def parse_mount(text: str, project: Path, state: Path) -> Mount:
     mode = parts.pop() if parts[-1] in {"ro", "rw"} else "rw"
     if len(parts) != 2 or not all(parts):
         raise UsageError(
-            f"--mount {text!r} is no SOURCE:TARGET[:ro|rw]",
+            f"--mount {text!r} is not SOURCE:TARGET[:ro|rw]",
             cause="a path with a colon in it cannot be mounted this way" if len(parts) > 2 else None,
             run="seatrial run … --mount ./weights:/weights:ro",
         )
@@ -56,7 +56,7 @@ def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount,
         hidden = [t for t in below if not (mount.source / PurePosixPath(t).relative_to(mount.target)).exists()]
         reserved = [folder for folder in RESERVED if inside(mount.target, folder)]
         if (reserved and mount.target not in ALLOWED_IN_RESERVED) or hidden:
-            what = f"hide {', '.join(hidden)}" if hidden else f"lie in {reserved[0]}, which is not the user's"
+            what = f"hide {', '.join(hidden)}" if hidden else f"be inside {reserved[0]}, which is reserved"
             raise UsageError(
                 f"--mount {mount.source}:{mount.target} would {what}",
                 run=f"seatrial run … --mount {mount.source}:/mnt/{mount.source.name}",

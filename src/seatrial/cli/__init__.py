@@ -1,6 +1,6 @@
 """The command line: one file per verb, loaded only when it is asked for, no logic.
 
-``main`` alone prints errors and exits. Exit codes: 0 done, 1 the target failed, 2 usage, 3 GPU contract,
+``main`` alone prints errors and exits. Exit codes: 0 success, 1 the target failed, 2 usage, 3 GPU contract,
 4 criteria unmet under --strict, 5 engine or environment.
 """
 
@@ -16,22 +16,22 @@ from seatrial.errors import EXIT_INTERRUPTED, SeatrialError
 #: Verb → (its module, its line in the help). ``--help`` prints this table without importing anything else.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run a script, module, recipe or image in a GPU container; ends with a receipt."),
-    "plan": ("plan", "Show what run would do, and why each choice; changes nothing."),
-    "build": ("build", "Build the image that run would use, prove it, take it apart; or check a Dockerfile."),
-    "init": ("init", "Write seatrial.toml with what was found in the project, and why."),
+    "plan": ("plan", "Show what run would do and why; changes nothing."),
+    "build": ("build", "Build the image that run would use, verify it, report its contents; or check a Dockerfile."),
+    "init": ("init", "Write seatrial.toml from what was found in the project, with the reasons."),
     "shell": ("shell", "Open an interactive shell in the same container."),
-    "runs": ("runs", "List, show and steer runs: ls, show, logs, attach, exec, stop, rm."),
-    "top": ("top", "GPUs, containers and runs of this machine, live."),
-    "doctor": ("doctor", "Check the whole GPU-container chain, link by link, and mend what is safe."),
-    "explain": ("explain", "What an error text or a log means, and the command that mends it."),
-    "cdi": ("cdi", "Write a CDI spec of this machine's GPUs, or check those that are there."),
+    "runs": ("runs", "List, inspect and control runs: ls, show, logs, attach, exec, stop, rm."),
+    "top": ("top", "GPUs, containers and runs on this machine, live."),
+    "doctor": ("doctor", "Check the whole GPU-container chain, step by step, and apply safe fixes."),
+    "explain": ("explain", "Explain an error or a log, and print the command that fixes it."),
+    "cdi": ("cdi", "Write a CDI spec for this machine's GPUs, or check the existing ones."),
     "dashboard": ("dashboard", "A web page: live GPUs, runs, curves, receipts, comparison."),
-    "exporter": ("exporter", "Serve GPUs, containers and runs to Prometheus."),
+    "exporter": ("exporter", "Export GPU, container and run metrics to Prometheus."),
     "sweep": ("sweep", "Run a job with several settings and compare them."),
-    "k8s": ("k8s", "Clusters: cleanup removes what seatrial made there."),
-    "bench": ("bench", "Measure a recipe in several ways, side by side: bench train mnist --compare eager,graph."),
-    "predict": ("predict", "Ask a trained model: predict spam TEXT."),
-    "prune": ("prune", "Delete ended runs and give their disk back."),
+    "k8s": ("k8s", "Kubernetes clusters: cleanup removes what seatrial created there."),
+    "bench": ("bench", "Benchmark variants of a recipe side by side: bench train mnist --compare eager,graph."),
+    "predict": ("predict", "Query a trained model: predict spam TEXT."),
+    "prune": ("prune", "Delete ended runs and free their disk space."),
 }
 
 #: 128 + SIGPIPE, as shells report it; 0 would read as a run that is done.
@@ -40,7 +40,7 @@ EXIT_NO_READER = 141
 _HELP = """\
 Usage: seatrial COMMAND [OPTIONS] [TARGET] [-- TARGET'S OWN ARGUMENTS]
 
-Takes a training script into a GPU container and proves what the GPU did.
+Runs a training script in a GPU container and proves what the GPU did.
 
 Commands:
 {verbs}
@@ -49,7 +49,7 @@ Commands:
   seatrial run digits                        a built-in recipe; needs no download
   seatrial COMMAND --help                    the options of a command
 
-Exit codes: 0 done, 1 the target failed, 2 usage, 3 GPU contract, 4 criteria unmet (--strict), 5 engine.
+Exit codes: 0 success, 1 the target failed, 2 usage, 3 GPU contract, 4 criteria unmet (--strict), 5 engine.
 """
 
 

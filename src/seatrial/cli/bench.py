@@ -29,14 +29,16 @@ def bench(
         str | None,
         typer.Option("--compare", help="For train: cpu,gpu  eager,compile,graph  fp32,tf32,bf16,fp16  dp,ddp"),
     ] = None,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Interleaved runs of each way; medians count.")] = 3,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Interleaved runs of each variant; medians are compared.")
+    ] = 3,
     *,
     flags: dict[str, Any],
 ) -> int:
-    """Measure a recipe in several ways: bench train mnist --compare eager,graph --data DIR -- --epochs 2
+    """Benchmark variants of a recipe: bench train mnist --compare eager,graph --data DIR -- --epochs 2
 
-    bench matmul: products in every precision. bench scaling RECIPE --gpus 1,2,4: counts of GPUs. bench batch RECIPE:
-    batch sizes from 64 to 4096. What stands behind -- goes to the recipe. Table and plot (bench.json, bench.svg) lie in
+    bench matmul: matmuls in every precision. bench scaling RECIPE --gpus 1,2,4: GPU counts. bench batch RECIPE:
+    batch sizes from 64 to 4096. Arguments after -- go to the recipe. Table and plot (bench.json, bench.svg) are in
     the run's folder.
     """
     ranks = _ranks(mode, flags)
@@ -55,7 +57,9 @@ def _ranks(mode: Mode, flags: dict[str, Any]) -> str | None:
     if mode != "scaling":
         return str(counts) if counts is not None and str(counts).isdigit() else None
     if not all(count.isdigit() and int(count) > 0 for count in str(counts).split(",")):
-        raise UsageError(f"--gpus {counts}: bench scaling takes counts", run="seatrial bench scaling spam --gpus 1,2,4")
+        raise UsageError(
+            f"--gpus {counts}: bench scaling takes GPU counts", run="seatrial bench scaling spam --gpus 1,2,4"
+        )
     flags["gpus"] = str(max(map(int, str(counts).split(","))))
     return str(counts)
 

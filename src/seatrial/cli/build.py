@@ -31,13 +31,13 @@ def build(
     ] = None,
     lock: Annotated[bool, typer.Option("--lock", help="Write every version to seatrial.lock.")] = False,
     check: Annotated[
-        Path | None, typer.Option("--check", metavar="DOCKERFILE", help="Check a Dockerfile of yours; builds nothing.")
+        Path | None, typer.Option("--check", metavar="DOCKERFILE", help="Check your own Dockerfile; builds nothing.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     *,
     flags: dict[str, Any],
 ) -> int:
-    """Build the image that run would use, prove it, and say what is in it."""
+    """Build the image that run would use, verify it, and report its contents."""
     screen = Screen(json=as_json)
     if check is not None:
         findings = check_dockerfile(check)

@@ -25,7 +25,7 @@ def print_built(built: Built, *, as_json: bool) -> None:
         return
     out = Console(highlight=False)
     above = f", {_size(built.result.size_bytes - built.base_bytes)} above its base" if built.base_bytes else ""
-    how = "was there already" if built.result.cached else f"built in {built.result.seconds:.0f} s"
+    how = "already existed" if built.result.cached else f"built in {built.result.seconds:.0f} s"
     out.print(f"[bold]{image.tag}[/] {how}: {_size(built.result.size_bytes)}{above}")
     proof = built.proof
     versions = ", ".join(f"{name} {version}" for name, version in proof.versions.items())
@@ -38,9 +38,9 @@ def print_built(built: Built, *, as_json: bool) -> None:
     for device, formats in proof.kernels.items():
         out.print(f"  {device} ran kernels in {', '.join(formats)}", style="dim")
     if not proof.on_gpu and image.stack.get("build", "cpu") != "cpu":
-        out.print("  no kernel was tried on a GPU: none of those it is for is here", style="dim")
+        out.print("  no kernel was tested on a GPU: no target GPU is present", style="dim")
     if built.compressed_bytes is not None:
-        out.print(f"  {_size(built.compressed_bytes)} as compressed layers, base included", style="dim")
+        out.print(f"  {_size(built.compressed_bytes)} in compressed layers, base included", style="dim")
     if built.contents:
         _print_contents(built, out)
 
@@ -77,7 +77,7 @@ def _print_copies(twice: dict[str, dict[str, int]], out: Console) -> None:
     if not twice:
         return
     spare = sum(sum(copies.values()) - max(copies.values()) for copies in twice.values())
-    out.print(f"\n[bold]CUDA is there twice[/]: {_size(spare)} too much")
+    out.print(f"\n[bold]CUDA is installed twice[/]: {_size(spare)} wasted")
     for name, copies in sorted(twice.items(), key=lambda row: -sum(row[1].values()))[:_ROWS]:
         out.print(f"  lib{name}", *(f"    {_size(size):>7}  {path}" for path, size in copies.items()), sep="\n")
 

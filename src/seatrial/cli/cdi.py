@@ -25,9 +25,9 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 def generate(
     output: Annotated[Path, typer.Option("--output", "-o", help="The spec file; - prints it.")] = Path(fixes.SPEC),
 ) -> int:
-    """Write a CDI spec from NVML and the driver's files; needs no toolkit.
+    """Write a CDI spec from NVML and the driver's files; no toolkit needed.
 
-    Podman, and Docker 25 and later, then take --device nvidia.com/gpu=all. Write it again after a driver update.
+    Podman, and Docker 25 and later, then accept --device nvidia.com/gpu=all. Rerun after a driver update.
     """
     text = cdi_spec.to_yaml(fixes.spec_of(Machine(os.environ)))
     if str(output) == "-":
@@ -43,7 +43,7 @@ def generate(
 def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
-    """Find specs that are stale, unreadable, doubled, or lack /dev/nvidia-uvm. Exit code 0 ok, 1 warnings, 2 broken."""
+    """Find stale, unreadable or duplicate specs, or no /dev/nvidia-uvm. Exit codes: 0 ok, 1 warnings, 2 broken."""
     console = Console(highlight=False)
     layers = [layer for layer in CHAIN if layer.name == "cdi"]
     show = None if as_json else lambda layer, results: terminal.print_layer(layer, results, console, verbose=True)

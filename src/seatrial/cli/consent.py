@@ -38,7 +38,7 @@ def require_consent(
     try:
         store.allow(job.project, lines)
     except DiskError as error:  # allowed all the same; the next run asks again
-        screen.say(f"warning: this is not remembered: {error.message}")
+        screen.say(f"warning: your answer was not saved: {error.message}")
 
 
 def _lines(job: Job) -> list[str]:
@@ -49,10 +49,10 @@ def _ask(job: Job, screen: Screen) -> None:
     wishes = [ask.words for ask in job.asks]
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise TrustError(
-            "This project asks for what nobody has allowed it yet, and there is no terminal to ask on",
-            cause="\n    ".join(["it asks for this:", *wishes]),
+            "This project needs permissions that were not granted yet, and there is no terminal to ask on",
+            cause="\n    ".join(["it requests:", *wishes]),
             run=WITH_TRUST,
         )
     screen.asks(wishes)
-    if not typer.confirm("Allow it? You are asked again when a line changes", default=False, err=True):
-        raise TrustError("Not started: what the project asks for was not allowed", run="seatrial plan …   # lists it")
+    if not typer.confirm("Allow this? You will be asked again if any line changes", default=False, err=True):
+        raise TrustError("Not started: the requested permissions were denied", run="seatrial plan …   # lists it")

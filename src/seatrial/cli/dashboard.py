@@ -26,14 +26,18 @@ TOKEN_VARIABLE = "SEATRIAL_DASHBOARD_TOKEN"
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
 def dashboard(
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8765",
-    interval_s: Annotated[float, typer.Option("--interval", "-i", help="Seconds between readings.")] = 1.0,
-    with_names: Annotated[bool, typer.Option("--with-names", help="Show user and host name, too.")] = False,
-    project: Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="Whose runs to show.")] = Path(),
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Address to listen on.")
+    ] = "127.0.0.1:8765",
+    interval_s: Annotated[float, typer.Option("--interval", "-i", help="Seconds between samples.")] = 1.0,
+    with_names: Annotated[bool, typer.Option("--with-names", help="Also show user and host names.")] = False,
+    project: Annotated[
+        Path, typer.Option("--project", "-C", metavar="DIR", help="Project whose runs to show.")
+    ] = Path(),
 ) -> int:
     """A web page: live GPUs, runs with logs, curves and receipts, two runs side by side.
 
-    Off this machine (--listen 0.0.0.0:8765) a token is needed; it is printed, or set it in SEATRIAL_DASHBOARD_TOKEN.
+    Beyond this machine (--listen 0.0.0.0:8765) a token is required: the printed one, or SEATRIAL_DASHBOARD_TOKEN.
     """
     try:
         from seatrial.dashboard import server

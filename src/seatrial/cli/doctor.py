@@ -29,25 +29,28 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
 def doctor(
     on: Annotated[str, typer.Option("--on", metavar="ENGINE", help="auto, docker, podman or local.")] = "auto",
-    image: Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Look into this image.")] = None,
+    image: Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Inspect this image.")] = None,
     container: Annotated[
-        str | None, typer.Option("--container", metavar="NAME", help="Look into this running container.")
+        str | None, typer.Option("--container", metavar="NAME", help="Inspect this running container.")
     ] = None,
-    python: Annotated[str | None, typer.Option("--python", metavar="PATH", help="Interpreter inside.")] = None,
+    python: Annotated[str | None, typer.Option("--python", metavar="PATH", help="Python interpreter inside.")] = None,
     mount: Annotated[list[str] | None, typer.Option("--mount", metavar="SRC:DST[:ro]", help="As for run.")] = None,
     env: Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="As for run.")] = None,
     shm_size: Annotated[str | None, typer.Option("--shm-size", metavar="SIZE", help="As for run.")] = None,
-    network: Annotated[str, typer.Option("--network", metavar="NAME", help="As for run; none is needed.")] = "none",
-    host_only: Annotated[bool, typer.Option("--host-only", help="Start no container; under 1.5 s.")] = False,
-    fix: Annotated[bool, typer.Option("--fix", help="Apply the safe fixes, each after showing its change.")] = False,
+    network: Annotated[str, typer.Option("--network", metavar="NAME", help="As for run; optional.")] = "none",
+    host_only: Annotated[
+        bool, typer.Option("--host-only", help="Host checks only, no container; under 1.5 s.")
+    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply safe fixes, showing each change first.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
-    undo_last: Annotated[bool, typer.Option("--undo", help="Take the last --fix back.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show links that do not apply, too.")] = False,
+    undo_last: Annotated[bool, typer.Option("--undo", help="Undo the last --fix.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show checks that do not apply.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     report_file: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write all for a bug report; no names, no secrets.")
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Write a full report for a bug report; no names, no secrets."),
     ] = None,
-    with_names: Annotated[bool, typer.Option("--with-names", help="Leave user and host name in the report.")] = False,
+    with_names: Annotated[bool, typer.Option("--with-names", help="Keep user and host names in the report.")] = False,
 ) -> int:
     """Check the whole GPU-container chain. Exit code 0 ok, 1 warnings, 2 broken.
 
@@ -94,12 +97,12 @@ def _agrees(question: str) -> bool:
         return typer.confirm(question)
     except typer.Abort as error:
         if isinstance(error.__context__, EOFError):
-            raise UsageError("Nobody answered: standard input has ended", run="seatrial doctor --fix --yes") from error
+            raise UsageError("No answer: standard input was closed", run="seatrial doctor --fix --yes") from error
         raise
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise UsageError(f"--env {text!r} is no NAME=VALUE", run="seatrial doctor --env NAME=VALUE …")
+        raise UsageError(f"--env {text!r} is not NAME=VALUE", run="seatrial doctor --env NAME=VALUE …")
     return name, value

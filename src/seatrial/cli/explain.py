@@ -19,13 +19,13 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
 def explain(
     text: Annotated[
-        list[str] | None, typer.Argument(help="The error as printed, or a finding's ID; - reads stdin.")
+        list[str] | None, typer.Argument(help="The error message, or a finding's ID; - reads stdin.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> int:
-    """Explain an error text, or a log on stdin: cause and fix of every failure that is known.
+    """Explain an error, or a log on stdin: cause and fix of every known failure.
 
-    Exit code 0 when something in it is known, 1 when nothing is.
+    Exit code 0 if a known failure was found, 1 if not.
 
     seatrial explain "CUDA error: no kernel image is available"     seatrial explain < train.log
     """
@@ -44,5 +44,5 @@ def explain(
     for finding in findings:
         print_finding(finding, console, explaining.sources(finding.id))
     if not findings:
-        console.print("Nothing in it is a failure that seatrial knows. The whole chain, link by link: seatrial doctor")
+        console.print("No known failure found. To check the whole chain: seatrial doctor")
     return 0 if findings else 1

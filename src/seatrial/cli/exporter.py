@@ -28,13 +28,17 @@ _CONFIGS = {"prometheus": "prometheus.yml", "grafana": "grafana.json"}
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
 def exporter(
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:9400",
-    interval_s: Annotated[float, typer.Option("--interval", "-i", help="Seconds between readings.")] = 1.0,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Address to listen on.")
+    ] = "127.0.0.1:9400",
+    interval_s: Annotated[float, typer.Option("--interval", "-i", help="Seconds between samples.")] = 1.0,
     print_config: Annotated[
         str | None,
-        typer.Option("--print-config", metavar="KIND", help="Print a configuration (prometheus, grafana) and end."),
+        typer.Option("--print-config", metavar="KIND", help="Print a configuration (prometheus, grafana) and exit."),
     ] = None,
-    project: Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="Whose runs to show.")] = Path(),
+    project: Annotated[
+        Path, typer.Option("--project", "-C", metavar="DIR", help="Project whose runs to show.")
+    ] = Path(),
 ) -> int:
     """Serve metrics at /metrics: dcgm-exporter's names and seatrial_*. Needs no DCGM and no root."""
     if print_config is not None:

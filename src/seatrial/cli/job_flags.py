@@ -21,7 +21,7 @@ from seatrial.job.model import Job
 from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore
 
-_JOB = "What to run, and where"
+_JOB = "Target and place"
 _CONTAINER = "The container"
 _JUDGING = "Limits and criteria"
 _CLUSTER = "Kubernetes (--on k8s)"
@@ -35,7 +35,7 @@ _CLUSTER_KEYS = {
 }
 
 Words = Annotated[
-    list[str] | None, typer.Argument(metavar="TARGET", help="Script, recipe name, or nothing with -m or --image.")
+    list[str] | None, typer.Argument(metavar="TARGET", help="Script or recipe name; omit with -m or --image.")
 ]
 
 
@@ -45,7 +45,9 @@ def _option(*names: str, help: str, panel: str, metavar: str | None = None) -> A
 
 def job_flags(
     module: Annotated[str | None, _option("-m", help="Run a module, as python -m does.", panel=_JOB)] = None,
-    image: Annotated[str | None, _option("--image", help="A ready image; its ENTRYPOINT is kept.", panel=_JOB)] = None,
+    image: Annotated[
+        str | None, _option("--image", help="An existing image; its ENTRYPOINT is kept.", panel=_JOB)
+    ] = None,
     built_for: Annotated[
         str | None,
         _option(
@@ -57,7 +59,7 @@ def job_flags(
     ] = None,
     slim: Annotated[
         str | None,
-        _option("--slim", help="Leave more out of the image: none, files, unused, arch.", panel=_JOB, metavar="LEVEL"),
+        _option("--slim", help="Slim the image: none, files, unused, arch.", panel=_JOB, metavar="LEVEL"),
     ] = None,
     on: Annotated[
         str | None,
@@ -74,10 +76,10 @@ def job_flags(
     ] = None,
     nodes: Annotated[
         str | None,
-        _option("--nodes", help="Pods, or machines, of these GPUs each: 2, or host1,host2.", panel=_JOB, metavar="N"),
+        _option("--nodes", help="Number of nodes, or a host list: 2, or host1,host2.", panel=_JOB, metavar="N"),
     ] = None,
     restarts: Annotated[
-        str | None, _option("--restarts", help="Start lost ranks again this often.", panel=_JOB, metavar="N")
+        str | None, _option("--restarts", help="Restart failed ranks up to N times.", panel=_JOB, metavar="N")
     ] = None,
     launcher: Annotated[
         str | None, _option("--launcher", help="auto, torchrun or none.", panel=_JOB, metavar="NAME")
@@ -93,38 +95,40 @@ def job_flags(
         ),
     ] = None,
     models: Annotated[
-        str | None, _option("--models", help="Folder at /models, for what is saved.", panel=_JOB, metavar="DIR")
+        str | None, _option("--models", help="Folder at /models, for saved models.", panel=_JOB, metavar="DIR")
     ] = None,
     mounts: Annotated[
         list[str] | None, _option("--mount", "-v", help="SOURCE:TARGET[:ro|rw].", panel=_CONTAINER)
     ] = None,
     env: Annotated[
-        list[str] | None, _option("--env", "-e", help="NAME=VALUE, or NAME to pass it on.", panel=_CONTAINER)
+        list[str] | None, _option("--env", "-e", help="NAME=VALUE, or NAME to pass the host's value.", panel=_CONTAINER)
     ] = None,
     env_files: Annotated[list[str] | None, _option("--env-file", help="File of NAME=VALUE.", panel=_CONTAINER)] = None,
     secrets: Annotated[
         list[str] | None,
         _option(
-            "--secret", help="Pass a host variable on and hide its value everywhere.", panel=_CONTAINER, metavar="NAME"
+            "--secret", help="Pass a host variable; its value is hidden everywhere.", panel=_CONTAINER, metavar="NAME"
         ),
     ] = None,
     publish: Annotated[
         list[str] | None, _option("--publish", "-p", help="HOST:CONTAINER port.", panel=_CONTAINER)
     ] = None,
-    network: Annotated[str | None, _option("--network", help="As docker run's.", panel=_CONTAINER)] = None,
+    network: Annotated[str | None, _option("--network", help="As for docker run.", panel=_CONTAINER)] = None,
     workdir: Annotated[str | None, _option("--workdir", "-w", help="Working directory.", panel=_CONTAINER)] = None,
-    devices: Annotated[list[str] | None, _option("--device", help="A further device node.", panel=_CONTAINER)] = None,
-    ulimits: Annotated[list[str] | None, _option("--ulimit", help="As docker run's.", panel=_CONTAINER)] = None,
+    devices: Annotated[
+        list[str] | None, _option("--device", help="An additional device node.", panel=_CONTAINER)
+    ] = None,
+    ulimits: Annotated[list[str] | None, _option("--ulimit", help="As for docker run.", panel=_CONTAINER)] = None,
     cpus: Annotated[str | None, _option("--cpus", help="CPU cores.", panel=_CONTAINER)] = None,
     memory: Annotated[str | None, _option("--memory", help="Memory limit, e.g. 16GB.", panel=_CONTAINER)] = None,
     shm_size: Annotated[
-        str | None, _option("--shm-size", help="/dev/shm; default 2 GiB a GPU.", panel=_CONTAINER)
+        str | None, _option("--shm-size", help="Size of /dev/shm; default 2 GiB per GPU.", panel=_CONTAINER)
     ] = None,
     gpu_memory: Annotated[
-        str | None, _option("--gpu-memory", help="Hold torch or TensorFlow to this much a GPU.", panel=_CONTAINER)
+        str | None, _option("--gpu-memory", help="Limit memory per GPU (torch, TensorFlow).", panel=_CONTAINER)
     ] = None,
     writable: Annotated[
-        bool | None, _option("--writable", help="Open the container's read-only root.", panel=_CONTAINER)
+        bool | None, _option("--writable", help="Make the root filesystem writable.", panel=_CONTAINER)
     ] = None,
     kind: Annotated[
         str | None, _option("--kind", help="auto, job, pytorchjob or trainjob.", panel=_CLUSTER, metavar="KIND")
@@ -132,21 +136,23 @@ def job_flags(
     namespace: Annotated[str | None, _option("--namespace", help="Default: the context's.", panel=_CLUSTER)] = None,
     kube_context: Annotated[str | None, _option("--context", help="Of the kubeconfig.", panel=_CLUSTER)] = None,
     require_capacity: Annotated[
-        bool | None, _option("--require-capacity", help="Refuse what no node of now can hold.", panel=_CLUSTER)
+        bool | None, _option("--require-capacity", help="Refuse if no current node has the capacity.", panel=_CLUSTER)
     ] = None,
-    timeout: Annotated[str | None, _option("--timeout", help="Stop the target after e.g. 2h.", panel=_JUDGING)] = None,
+    timeout: Annotated[
+        str | None, _option("--timeout", help="Stop the target after this long, e.g. 2h.", panel=_JUDGING)
+    ] = None,
     grace: Annotated[
         str | None, _option("--grace", help="Between SIGTERM and SIGKILL; default 30s.", panel=_JUDGING)
     ] = None,
     strict: Annotated[
-        bool | None, _option("--strict", help="Unmet criteria make the exit code 4.", panel=_JUDGING)
+        bool | None, _option("--strict", help="Exit with 4 if criteria are unmet.", panel=_JUDGING)
     ] = None,
     with_names: Annotated[
-        bool | None, _option("--with-names", help="Leave user and host name in the receipt.", panel=_JUDGING)
+        bool | None, _option("--with-names", help="Keep user and host names in the receipt.", panel=_JUDGING)
     ] = None,
     trust: Annotated[
         bool | None,
-        _option("--trust", help="Allow what the project's file asks for, without a question.", panel=_JOB),
+        _option("--trust", help="Allow what the project's file requests without asking.", panel=_JOB),
     ] = None,
     project: Annotated[
         Path | None, _option("--project", "-C", help="The project folder; default: here.", panel=_JOB, metavar="DIR")
@@ -166,7 +172,7 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
     """
     if len(words) > 1:
         raise UsageError(
-            f'"{words[1]}" is one argument too many: the target\'s own arguments go behind --',
+            f'"{words[1]}" is an unexpected argument: the target\'s own arguments go after --',
             run=f"seatrial run {words[0]} -- {' '.join(words[1:])}",
         )
     flags.pop("trust", None)

@@ -17,24 +17,24 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Clusters: what seatrial has made there.",
+    help="Kubernetes clusters: what seatrial created there.",
 )
 
 
 @app.callback()
 def k8s() -> None:
-    """Clusters: what seatrial has made there."""
+    """Kubernetes clusters: what seatrial created there."""
 
 
 @app.command()
 def cleanup(
     namespace: Annotated[str | None, typer.Option("--namespace", help="Default: the context's.")] = None,
     context: Annotated[str | None, typer.Option("--context", help="Of the kubeconfig.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also what still runs.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also remove running ones.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Delete what seatrial made on a cluster and has ended, and only that: it carries our label. Volumes stay."""
+    """Delete ended seatrial resources on a cluster, and only those with seatrial's label. Volumes stay."""
     removed = clean_up(Cluster(os.environ, context, namespace), everything=everything, dry_run=dry_run)
     if as_json:
         print(json.dumps(removed))
@@ -42,5 +42,5 @@ def cleanup(
     for name in removed:
         print(f"{'would remove' if dry_run else 'removed'} {name}")
     if not removed:
-        print("nothing of seatrial's to remove")
+        print("no seatrial resources to remove")
     return EXIT_DONE

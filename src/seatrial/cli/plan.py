@@ -25,7 +25,7 @@ def plan(
     words: Words = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan as JSON.")] = False,
     manifests: Annotated[
-        bool, typer.Option("--manifests", help="Print only the Kubernetes manifests, whole, as YAML.")
+        bool, typer.Option("--manifests", help="Print only the complete Kubernetes manifests, as YAML.")
     ] = False,
     form: Annotated[
         Literal["docker", "compose"] | None,
@@ -34,7 +34,7 @@ def plan(
     *,
     flags: dict[str, Any],
 ) -> int:
-    """Show what run would do, and why each choice; changes nothing."""
+    """Show what run would do and why; changes nothing."""
     environ = dict(os.environ)
     job = multi_host.join(read_job(words or [], context.obj, flags), None, environ)
     run_secrets.check_secrets(job, environ)
@@ -45,7 +45,7 @@ def plan(
     screen = Screen(json=as_json)
     if made.cluster is None:
         if manifests:
-            raise UsageError("Only a run on Kubernetes has manifests", run="seatrial plan … --on k8s --manifests")
+            raise UsageError("Only a Kubernetes run has manifests", run="seatrial plan … --on k8s --manifests")
         screen.plan(made, table.backend(made.backend, environ).compile(made))
     elif manifests:
         print(launch.manifests(made), end="")

@@ -22,14 +22,14 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @takes_job
 def predict(
     context: typer.Context,
-    model: Annotated[Literal["spam"], typer.Argument(help="What to ask: spam.")],
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Without one: lines of stdin.")] = None,
+    model: Annotated[Literal["spam"], typer.Argument(help="Model to query: spam.")],
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Default: lines of stdin.")] = None,
     *,
     flags: dict[str, Any],
 ) -> int:
-    """Say of each message whether it is ham or spam, with the probability: predict spam "WINNER!! Call now"
+    """Classify each message as ham or spam, with the probability: predict spam "WINNER!! Call now"
 
-    The model is the one that ``seatrial run spam`` has saved in ./models, or in --models.
+    Uses the model that ``seatrial run spam`` saved in ./models, or in --models.
     """
     lines = [*(texts or []), *context.obj] or ([] if sys.stdin.isatty() else sys.stdin.read().splitlines())
     lines = [line for line in lines if line.strip()]

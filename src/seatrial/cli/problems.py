@@ -54,18 +54,18 @@ def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str |
         return usage
     if type(error).__name__ == _NOT_TEXT:
         return (
-            "Something that the plan would hold is not UTF-8 text",
+            "The plan would contain text that is not UTF-8",
             "a path, or a variable such as http_proxy",
             "LC_ALL=C env | grep -a '[^ -~]'; pwd",
         )
     if not isinstance(error, OSError):
         return None
     if isinstance(error, FileNotFoundError) and not _is_somewhere():
-        return "The working directory is not there any more", "it has been deleted or moved since", "cd; pwd"
+        return "The working directory no longer exists", "it was deleted or moved", "cd; pwd"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return f"{error.filename or 'A file'} cannot be written: {error.strerror}", None, "df -h . /tmp"
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return "Too many files are open", "the limit of open files is low here", "ulimit -n 1024"
+        return "Too many open files", "the open-file limit is low here", "ulimit -n 1024"
     return None
 
 
@@ -120,7 +120,7 @@ def _usage_problem(error: Exception, argv: list[str]) -> tuple[str, str | None, 
         option = getattr(error, "option_name", "")
         return (
             message,
-            "The target's own arguments go behind --",
+            "The target's own arguments go after --",
             f"seatrial {argv[0]} {_first_word(argv)} -- {option} …",
         )
     place = getattr(getattr(error, "ctx", None), "command_path", f"seatrial {argv[0]}")
@@ -143,8 +143,8 @@ def _unexpected(console: Console, error: Exception, argv: list[str]) -> None:
         where = "the command below shows the traceback"
     _print(
         console,
-        f"seatrial itself failed: {type(error).__name__}: {error}",
-        f"This is a defect of seatrial; {where}",
+        f"Internal error: {type(error).__name__}: {error}",
+        f"This is a bug in seatrial; {where}",
         f"SEATRIAL_TRACEBACK=1 seatrial {shlex.join(argv)}",
     )
 

@@ -20,8 +20,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
 def prune(
-    keep: Annotated[int, typer.Option("--keep", min=0, help="Keep the newest so many ended runs.")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    keep: Annotated[int, typer.Option("--keep", min=0, help="Keep the N newest ended runs.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     project: Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="The project folder.")] = Path(),
 ) -> int:

@@ -25,12 +25,12 @@ def run(
     words: Words = None,
     resume: Annotated[
         str | None,
-        typer.Option("--resume", metavar="RUN", help="Go on from a run's checkpoints.", callback=typed.reference),
+        typer.Option("--resume", metavar="RUN", help="Resume from a run's checkpoints.", callback=typed.reference),
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once it has started.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
     rank_of: Annotated[
         int | None,
-        typer.Option("--rank-of", metavar="N", min=0, help="This machine's number among --nodes host1,host2."),
+        typer.Option("--rank-of", metavar="N", min=0, help="This machine's index in --nodes host1,host2."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
     *,
@@ -38,7 +38,7 @@ def run(
 ) -> int:
     """Run a script, module, recipe or image in a GPU container. Ends with a receipt.
 
-    The target's own arguments go behind --: seatrial run train.py --gpus 1 -- --epochs 5
+    The target's own arguments go after --: seatrial run train.py --gpus 1 -- --epochs 5
     """
     screen = Screen(json=as_json)
     job = read_allowed_job(words or [], context.obj, flags, screen, resume=resume)

@@ -26,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="List, show and steer runs. RUN is an ID, a part of one, a name, or last.",
+    help="List, inspect and control runs. RUN is an ID, part of an ID, a name, or last.",
 )
 
 Project = Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="The project folder; default: here.")]
@@ -41,7 +41,7 @@ def _store(project: Path) -> RunStore:
 
 @app.command("ls")
 def list_(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Show so many; 0: all.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Number of runs to show; 0: all.")] = 20,
     as_json: AsJson = False,
     project: Project = _HERE,
 ) -> int:
@@ -68,7 +68,7 @@ def list_(
 
 @app.command()
 def show(reference: Reference = "last", as_json: AsJson = False, project: Project = _HERE) -> int:
-    """Show a run's receipt, or how far it is. Exits with the run's own exit code."""
+    """Show a run's receipt, or its progress. Exits with the run's own exit code."""
     from seatrial.cli.screen import Screen
     from seatrial.runs.finalise import finalise
 
@@ -76,7 +76,7 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
     receipt = finalise(run, os.environ)
     screen = Screen(json=as_json)
     if not run.recorded:
-        screen.say(f"{run.id} was made before seatrial kept records of its own: nothing vouches for this receipt")
+        screen.say(f"{run.id} predates seatrial's own records: this receipt cannot be verified")
     if receipt is None:
         screen.plan(run.plan(), [])
         screen.say(f"{run.id} has not ended; seatrial runs logs -f {run.id}")
@@ -88,12 +88,10 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
 @app.command()
 def logs(
     reference: Reference = "last",
-    following: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    tail: Annotated[
-        int | None, typer.Option("--tail", "-n", min=0, help="Begin with about the last so many lines.")
-    ] = None,
+    following: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Start with about the last N lines.")] = None,
     rank: Annotated[
-        int | None, typer.Option("--rank", min=0, help="Only this node's lines, of a run on several.")
+        int | None, typer.Option("--rank", min=0, help="Only this node's lines, for a multi-node run.")
     ] = None,
     project: Project = _HERE,
 ) -> int:
@@ -110,7 +108,7 @@ def logs(
 
 @app.command()
 def attach(reference: Reference = "last", as_json: AsJson = False, project: Project = _HERE) -> int:
-    """Follow a run to its end and print its receipt. Ctrl-C leaves; the run goes on."""
+    """Follow a run to its end and print its receipt. Ctrl-C detaches; the run continues."""
     from seatrial.cli.screen import Screen
     from seatrial.runs import recorder
     from seatrial.runs.finalise import finalise
@@ -122,7 +120,7 @@ def attach(reference: Reference = "last", as_json: AsJson = False, project: Proj
         follow(run, screen.write, os.environ, tail=10, say=screen.say)
     except KeyboardInterrupt:
         recorder.ensure(run)
-        screen.say(f"left; {run.id} goes on")
+        screen.say(f"detached; {run.id} is still running")
         return EXIT_DONE
     receipt = finalise(run, os.environ)
     if receipt is None:
@@ -134,7 +132,7 @@ def attach(reference: Reference = "last", as_json: AsJson = False, project: Proj
 
 @app.command()
 def verify(reference: Reference = "last", project: Project = _HERE) -> int:
-    """Say whether a run's evidence and receipt are as they were written. Exits with 1 where they are not."""
+    """Verify that a run's evidence and receipt are unchanged. Exits with 1 if not."""
     from seatrial.runs.verify import verify as check
 
     run = _store(project).find(reference)
@@ -181,7 +179,7 @@ def execute(context: typer.Context, reference: Reference = "last", project: Proj
 
     argv: list[str] = context.obj
     if not argv:
-        raise UsageError("No command to run: it goes behind --", run=f"seatrial runs exec {reference} -- nvidia-smi")
+        raise UsageError("No command to run: put it after --", run=f"seatrial runs exec {reference} -- nvidia-smi")
     run = _store(project).find(reference)
     return control.execute(run, argv, os.environ, interactive=sys.stdin.isatty() and sys.stdout.isatty())
 
@@ -189,7 +187,7 @@ def execute(context: typer.Context, reference: Reference = "last", project: Proj
 @app.command()
 def stop(
     reference: Reference,
-    kill: Annotated[bool, typer.Option("--kill", help="SIGKILL at once, without the time to save.")] = False,
+    kill: Annotated[bool, typer.Option("--kill", help="SIGKILL at once, with no time to save.")] = False,
     as_json: AsJson = False,
     project: Project = _HERE,
 ) -> int:
@@ -234,7 +232,7 @@ def record(reference: Reference, project: Project = _HERE) -> int:
 @app.command("rm")
 def remove(
     references: Annotated[list[str], typer.Argument(metavar="RUN…", callback=typed.references)],
-    force: Annotated[bool, typer.Option("--force", "-f", help="Kill it first if it has not ended.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Kill the run first if it has not ended.")] = False,
     project: Project = _HERE,
 ) -> int:
     """Delete ended runs: logs, evidence, receipt and checkpoints. Saved models stay."""

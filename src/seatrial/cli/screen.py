@@ -45,7 +45,7 @@ class Screen:
         """What is about to run, where, on which GPUs. A CPU run that might have been meant for a GPU says so first."""
         if plan.agent.gpu_mode == "auto-cpu":
             why = next((choice.reason for choice in plan.choices if choice.what == "gpus"), "")
-            self.say(f"NO GPU: this run uses the CPU ({why}).")
+            self.say(f"NO GPU: this run is on the CPU ({why}).")
         gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "CPU"
         if plan.cluster is not None and plan.cluster.gpus:
             gpus = f"{plan.cluster.gpus} {plan.cluster.gpu_resource}"
@@ -66,7 +66,7 @@ class Screen:
     def detached(self, plan: Plan) -> None:
         """How to get back to a run that goes on alone."""
         print(json.dumps({"id": plan.run_id, "name": plan.job.name}) if self._json else plan.run_id)
-        self.say(f"goes on by itself; seatrial runs logs -f {plan.run_id}")
+        self.say(f"is running in the background; follow it with seatrial runs logs -f {plan.run_id}")
 
     def receipt(self, receipt: Receipt, run: Run) -> None:
         """The receipt, and where its files are."""
@@ -105,7 +105,7 @@ class Screen:
         """What a cluster will be given, to read; binary data left out."""
         if not self._json:
             self._out.print(Text(f"\n{text}", style="dim"), soft_wrap=True)
-            self._out.print("whole: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
+            self._out.print("complete: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
 
 
 def _wishes(wishes: Sequence[str]) -> Text:

@@ -51,6 +51,6 @@ def carry_out(
 
 def _receipt(prepared: Prepared, environ: dict[str, str], screen: Screen) -> int:
     receipt = finalise(prepared.run, environ)
-    assert receipt is not None, "a run that was followed to its end has ended"
+    assert receipt is not None, "a run followed to its end must have ended"
     screen.receipt(receipt, prepared.run)
     return receipt.exit_code

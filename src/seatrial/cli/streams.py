@@ -60,7 +60,7 @@ def cannot_write(error: OSError) -> SeatrialError:
     """The sentence for an output that is a full disk or a broken device."""
     return SeatrialError(
         f"The output cannot be written: {error.strerror}",
-        cause="standard output leads to a full disk or to a device that takes nothing",
+        cause="standard output goes to a full disk or to a device that accepts no data",
         run="df -h .",
     )
 

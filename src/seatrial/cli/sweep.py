@@ -29,7 +29,7 @@ def sweep(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=V1,V2", help="Values to try; can be given again.")
     ] = None,
-    parallel: Annotated[int, typer.Option("--parallel", min=1, help="Runs at a time.")] = 1,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, help="Number of parallel runs.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     *,
     flags: dict[str, Any],

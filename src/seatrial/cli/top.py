@@ -26,17 +26,19 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Print one screen and end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one reading as JSON and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one screen and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one sample as JSON and exit.")] = False,
     log: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="Also write to FILE: .csv, .jsonl or .parquet.")
     ] = None,
-    interval_s: Annotated[float, typer.Option("--interval", "-i", help="Seconds between readings.")] = 1.0,
+    interval_s: Annotated[float, typer.Option("--interval", "-i", help="Seconds between samples.")] = 1.0,
     sort: Annotated[str, typer.Option("--sort", help=f"Sort containers by {', '.join(SORTS)}.")] = "gpu",
-    filter: Annotated[str, typer.Option("--filter", help="Only what has this in its name.")] = "",
-    project: Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="Whose runs to show.")] = Path(),
+    filter: Annotated[str, typer.Option("--filter", help="Filter by name.")] = "",
+    project: Annotated[
+        Path, typer.Option("--project", "-C", metavar="DIR", help="Project whose runs to show.")
+    ] = Path(),
 ) -> int:
-    """GPUs, containers and runs of this machine, live. Keys: q quit, s sort, / filter, + and - interval."""
+    """GPUs, containers and runs on this machine, live. Keys: q quit, s sort, / filter, + and - interval."""
     if sort not in SORTS:
         raise UsageError(f'There is no column "{sort}"', run=f"seatrial top --sort {next(iter(SORTS))}")
     if not 0.1 <= interval_s <= 3600:

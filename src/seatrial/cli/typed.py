@@ -29,7 +29,7 @@ def check_words(argv: Sequence[str]) -> None:
                 f"An argument is not UTF-8 text: {quoted(word)}", run=f"seatrial {verb} --help   # rename the file"
             ) from None
         raise UsageError(
-            f"This locale has no letters for {quoted(text)}",
+            f"This locale cannot encode {quoted(text)}",
             cause="it is not UTF-8",
             run=f"PYTHONUTF8=1 seatrial {verb} …",
         )
@@ -41,7 +41,7 @@ def check_folder(project: Path) -> Path:
         raise UsageError(
             f"The project's path is not UTF-8 text: {quoted(str(project))}",
             cause="it goes into plan.json and to a container",
-            run="mv it to a folder of another name",
+            run="rename the folder",
         )
     return project
 
@@ -50,7 +50,7 @@ def reference(text: str | None) -> str | None:
     """A run as people name it. Raises UsageError for what is no ID, part of one, or name; "" would fit every run."""
     if text is not None and not _REFERENCE.fullmatch(text):
         raise UsageError(
-            f"{quoted(text)} is no run: expected an ID, a part of one, a name, or last", run="seatrial runs ls"
+            f"{quoted(text)} is not a run: expected an ID, part of an ID, a name, or last", run="seatrial runs ls"
         )
     return text
 
@@ -80,4 +80,4 @@ def _has_undecoded(text: str) -> bool:
     return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-Reference = Annotated[str, typer.Argument(metavar="RUN", help="ID, part of one, name, or last.", callback=reference)]
+Reference = Annotated[str, typer.Argument(metavar="RUN", help="Run ID, part of it, name, or last.", callback=reference)]

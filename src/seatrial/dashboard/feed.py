@@ -97,7 +97,7 @@ class Feed:
         try:
             return self._read()
         except Exception as error:  # noqa: BLE001  this thread lives as long as the server
-            return unread(f"Nothing could be read: {type(error).__name__}: {error}")
+            return unread(f"The reading failed: {type(error).__name__}: {error}")
 
     def _wake(self) -> None:
         """Everybody who waits goes on; who comes later waits for the next."""

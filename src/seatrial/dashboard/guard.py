@@ -71,7 +71,7 @@ class Guard:
         if self._token is None:
             if names_this_machine(headers.get("host", "")):
                 return None
-            return PlainTextResponse("This page answers to localhost and 127.0.0.1 only.\n", 403)
+            return PlainTextResponse("This page is served to localhost and 127.0.0.1 only.\n", 403)
         query = parse_qs(scope["query_string"].decode("latin-1"))
         if "token" in query:
             return self._log_in(scope, query)
@@ -79,13 +79,13 @@ class Guard:
             headers.get("authorization", "").removeprefix("Bearer ")
         ):
             return None
-        return PlainTextResponse("A token is needed: open the address that seatrial dashboard printed.\n", 401)
+        return PlainTextResponse("A token is required: open the address that seatrial dashboard printed.\n", 401)
 
     def _log_in(self, scope: Scope, query: dict[str, list[str]]) -> Response:
         """The token leaves the address bar, and with it history and logs."""
         token = query.pop("token")[0]
         if not self._matches(token):
-            return PlainTextResponse("This is not the token.\n", 401)
+            return PlainTextResponse("Wrong token.\n", 401)
         rest = urlencode(query, doseq=True)
         path = "/" + scope["path"].lstrip("/\\")  # never another site's address
         answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)

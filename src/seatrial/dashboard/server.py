@@ -141,5 +141,5 @@ def _plotly() -> Path:
         if path.exists():
             return path
     raise UsageError(
-        "The dashboard's charts come from plotly, which is not here", run="pip install 'seatrial[dashboard]'"
+        "The dashboard's charts need plotly, which is not installed", run="pip install 'seatrial[dashboard]'"
     )

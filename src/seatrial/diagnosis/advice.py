@@ -71,8 +71,10 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         found.append(Advice('torch.autocast("cuda", dtype=torch.bfloat16)', "2× to 8× in matmuls and convolutions"))
         found.append(Advice('torch.set_float32_matmul_precision("high")', "up to 4× in matmuls, no other change"))
     else:
-        found.append(Advice("nothing simple is left: the chip works; use more GPUs, or a smaller model", "linear"))
-    found.append(Advice("torch.compile(model)", "10 % to 50 % where element-wise operations stand between matmuls"))
+        found.append(
+            Advice("no simple change left: the GPU is fully used; use more GPUs, or a smaller model", "linear")
+        )
+    found.append(Advice("torch.compile(model)", "10 % to 50 % with element-wise operations between matmuls"))
     if "power-cap" in tags:
         found.append(Advice("the GPU is at its power limit: nvidia-smi -q -d POWER", "a few percent"))
     return found
@@ -80,7 +82,7 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 def _bandwidth(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     return [
-        Advice("torch.compile(model): fuses element-wise operations, so that data is read once", "up to 3×"),
+        Advice("torch.compile(model): fuses element-wise operations, so data is read once", "up to 3×"),
         Advice('torch.autocast("cuda", dtype=torch.bfloat16): half the bytes', "up to 2×"),
         Advice("channels_last for convolutions, fused=True for the optimizer", "10 % to 30 %"),
     ]
@@ -89,12 +91,12 @@ def _bandwidth(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 def _communication(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if ranks_wait(seen):
         return [
-            Advice("a rank is slow, stopped or gone: compare what they print (seatrial runs logs RUN)", "all of it"),
+            Advice("a rank is slow, stopped or dead: compare their output (seatrial runs logs RUN)", "all of it"),
             Advice("the same work for each rank: DistributedSampler, drop_last, no work for rank 0 alone", "all of it"),
         ]
     return [
         Advice("gradient accumulation with model.no_sync(): one all-reduce for several batches", "near linear"),
-        Advice("a larger batch a GPU: more computing for each all-reduce", "near linear"),
+        Advice("a larger batch per GPU: more compute per all-reduce", "near linear"),
         Advice("DDP with gradient_as_bucket_view=True and a bf16 compression hook", "up to 2× less to send"),
     ]
 
@@ -102,11 +104,11 @@ def _communication(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if "host-memory-full" in tags:
         return [
-            Advice("a higher --memory, or fewer workers and a smaller prefetch_factor", "ends the reclaiming"),
+            Advice("a higher --memory, or fewer workers and a smaller prefetch_factor", "no more page reclaim"),
             Advice("memory-mapped data (numpy.memmap, Arrow) instead of loading all of it", "the same"),
         ]
     return [
-        Advice("pin_memory=True and .to(device, non_blocking=True)", "4× to 8× faster copies, behind the computing"),
+        Advice("pin_memory=True and .to(device, non_blocking=True)", "4× to 8× faster copies, overlapped with compute"),
         Advice("keep the data on the GPU: copy once, not every step", _up_to(_busy(seen))),
         Advice("send uint8 and convert to float on the GPU", "4× less to copy"),
     ]
@@ -127,7 +129,7 @@ def _throttled(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 def _idle(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     return [
-        Advice("look at what it waits for: seatrial runs exec RUN -- py-spy dump --pid 1, or its log", "all of it"),
+        Advice("find out what it waits for: seatrial runs exec RUN -- py-spy dump --pid 1, or its log", "all of it"),
         Advice("a download or a lock? fetch data and models before the run, and mount them with --data", "all of it"),
     ]
 

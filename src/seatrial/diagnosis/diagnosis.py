@@ -22,9 +22,9 @@ MEANING: dict[Cause, str] = {
     "launch-bound": "its kernels are too small, or launched too slowly, to fill the GPU",
     "compute-bound": "the GPU's arithmetic is the limit",
     "memory-bandwidth-bound": "the GPU's memory bandwidth is the limit",
-    "communication-bound": "the GPUs wait for one another",
+    "communication-bound": "the GPUs wait for each other",
     "host-memory-bound": "host memory, or copies out of it, is the limit",
-    "throttled": "something holds the clock or the CPU back",
+    "throttled": "the GPU clock or the CPU is throttled",
     "idle": "nothing was computed on the GPU",
 }
 

@@ -188,14 +188,14 @@ def _evidence(seen: Signals) -> tuple[str, ...]:
         if key in seen.host
     ]
     if (throttled := seen.host.get("cpu_throttled_pct", 0.0)) >= 1:
-        host.append(f"CPU quota stopped it in {throttled:.0f} % of periods")
+        host.append(f"CPU quota throttled it in {throttled:.0f} % of periods")
     reasons = [
         f"{name.replace('sw_', '').replace('hw_', 'hardware ').replace('_', ' ')} in {100 * share:.0f} % of samples"
         for name, share in sorted(seen.throttled.items())
         if share >= 0.05
     ]
     waits = [
-        f"{100 * share:.0f} % of the time spent waiting for {what}, by the script's own count"
+        f"{100 * share:.0f} % of the time spent waiting for {what}, as reported by the script"
         for share, what in ((seen.data_wait, "data"), (seen.communication_wait, "other ranks"))
         if share is not None
     ]

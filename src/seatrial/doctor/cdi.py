@@ -51,30 +51,30 @@ def _readable(machine: Machine) -> Verdict:
         if finding.id != "cdi-spec-stale":  # whose paths are looked for under our root, in _fresh
             finding.fix = finding.fix if finding.id == "cdi-device-conflict" else fix
             told.append(of_finding(finding))
-    return worst(told, "every spec can be read")
+    return worst(told, "every spec is readable")
 
 
 def _names(machine: Machine) -> Verdict:
     engine = machine.engine
     devices = nvidia_devices(machine)
     if engine is None:
-        return skipped("no engine that could read specs")
+        return skipped("no engine to read specs")
     if engine.name == "docker" and not engine.cdi_spec_dirs and (engine.nvidia_hook or "nvidia" in engine.runtimes):
-        return skipped("Docker takes the GPU through its hook, not by CDI names")
+        return skipped("Docker uses its hook for GPUs, not CDI names")
     version = engine_version(engine.version)
     if engine.name == "docker" and not engine.cdi_spec_dirs:
         if not devices:
-            return skipped("this Docker reads no CDI specs, and there are none")
+            return skipped("this Docker reads no CDI specs, and none exist")
         if version is not None and version.major < 25:
             return skipped(f"Docker {engine.version} has no CDI (25 and later)")
         fix = "sudo seatrial doctor --fix" if version is not None and version < CDI_BY_DEFAULT else None
-        cause = "CDI is off: daemon.json needs features.cdi = true before Docker 28.2"
+        cause = "CDI is disabled: before Docker 28.2, daemon.json needs features.cdi = true"
         evidence = ["docker info: no CDISpecDirs", f"{len(devices)} devices in specs"]
         return found("cdi-unresolvable", evidence, severity="warning", cause=cause, fix=fix)
     if not devices:
         if engine.name == "docker" and (engine.nvidia_hook or "nvidia" in engine.runtimes):
-            return skipped("no CDI spec; Docker takes the GPU through its hook")
-        cause = "There is no spec of kind nvidia.com/gpu; seatrial run mounts device nodes meanwhile"
+            return skipped("no CDI spec; Docker uses its hook for GPUs")
+        cause = "There is no spec of kind nvidia.com/gpu; until then, seatrial run mounts device nodes"
         fix = generate_command(machine)
         return found(
             "cdi-unresolvable", [f"looked in {', '.join(folders(machine))}"], severity="warning", cause=cause, fix=fix
@@ -103,12 +103,12 @@ def _fresh(machine: Machine) -> Verdict:
         for path in device.host_paths:
             version = VERSIONED.search(path)
             if not machine.exists(path):
-                evidence[f"{_seen(machine, device.spec)}: {path} is not there"] = None
+                evidence[f"{_seen(machine, device.spec)}: {path} does not exist"] = None
             elif version and loaded and version.group(1) != loaded:
-                evidence[f"{_seen(machine, device.spec)}: {path} is not of driver {loaded}"] = None
+                evidence[f"{_seen(machine, device.spec)}: {path} does not belong to driver {loaded}"] = None
     if evidence:
         return found("cdi-spec-stale", list(evidence), fix=generate_command(machine))
-    return ok("every path that the specs name exists and is of the loaded driver")
+    return ok("every path in the specs exists and belongs to the loaded driver")
 
 
 def _uvm(machine: Machine) -> Verdict:
@@ -119,7 +119,7 @@ def _uvm(machine: Machine) -> Verdict:
     if lacking:
         fix = f"sudo nvidia-modprobe -u -c=0 && {generate_command(machine)}"
         return found("cdi-uvm-missing-in-spec", [f"{spec}: no /dev/nvidia-uvm" for spec in lacking], fix=fix)
-    return ok("/dev/nvidia-uvm is in every device")
+    return ok("every device includes /dev/nvidia-uvm")
 
 
 def _shadowed(machine: Machine) -> Verdict:
@@ -142,12 +142,12 @@ def _shadowed(machine: Machine) -> Verdict:
 CDI = (
     Check(
         "cdi.readable",
-        "Every spec can be read and defines a device once",
+        "Specs are readable and define each device once",
         ("cdi-spec-unreadable", "cdi-device-conflict"),
         _readable,
     ),
     Check("cdi.names", "The engine resolves every GPU's CDI name", ("cdi-unresolvable",), _names),
-    Check("cdi.fresh", "Specs are as new as the driver", ("cdi-spec-stale",), _fresh),
-    Check("cdi.uvm", "Specs name /dev/nvidia-uvm", ("cdi-uvm-missing-in-spec",), _uvm),
+    Check("cdi.fresh", "Specs match the driver", ("cdi-spec-stale",), _fresh),
+    Check("cdi.uvm", "Specs include /dev/nvidia-uvm", ("cdi-uvm-missing-in-spec",), _uvm),
     Check("cdi.shadowed", "No second spec shadows another", ("cdi-spec-shadowed",), _shadowed),
 )

@@ -51,13 +51,13 @@ def make_spec(
     missing = [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
     if missing:
         raise GpuContractError(
-            "A CDI spec would name files that are not there",
+            "The CDI spec would name files that do not exist",
             cause="; ".join(missing),
             run="seatrial doctor --host-only",
         )
     devices = _wsl_devices(driver) if driver.wsl else list(_devices(driver, gpus, slices or {}))
     if not devices:
-        raise GpuContractError("There is no GPU to write a CDI spec for", run="seatrial doctor --host-only")
+        raise GpuContractError("No GPU to write a CDI spec for", run="seatrial doctor --host-only")
     spec: dict[str, Any] = {
         "cdiVersion": "",
         "kind": KIND,
@@ -141,5 +141,5 @@ def minimum_version(spec: Mapping[str, Any]) -> str:
 
 def to_yaml(spec: Mapping[str, Any]) -> str:
     """As engines read it; the first line says who wrote it and what to do when the driver changes."""
-    head = "# Written by `seatrial cdi generate`; write it again after a driver update or a change of MIG.\n"
+    head = "# Written by `seatrial cdi generate`; regenerate after a driver update or a MIG change.\n"
     return head + yaml.safe_dump(dict(spec), sort_keys=False, default_flow_style=False)

@@ -67,7 +67,7 @@ def _load(entry: EntryPoint, taken: set[str]) -> list[Check]:
         checks = [loaded] if isinstance(loaded, Check) else list(loaded)
         wrong = [check for check in checks if not isinstance(check, Check) or check.id in taken]
         if wrong:
-            raise TypeError(f"{wrong[0]!r:.80} is no Check with an ID of its own")
+            raise TypeError(f"{wrong[0]!r:.80} is not a Check with a unique ID")
     except Exception as error:  # noqa: BLE001  whatever another package raises is its own finding
         return [_broken(name, entry, f"{type(error).__name__}: {error}")]
     taken |= {check.id for check in checks}

@@ -48,7 +48,7 @@ class Change:
         """Raises DiskError; the file is then as it was."""
         make_folder(self.path.parent)
         if current(self.path) != self.before:
-            raise DiskError(f"{self.path} has changed meanwhile; nothing was written", run="seatrial doctor --fix")
+            raise DiskError(f"{self.path} changed in the meantime; nothing was written", run="seatrial doctor --fix")
         if self.link:
             _link(self.path, self.after)
         else:
@@ -57,7 +57,7 @@ class Change:
     def take_back(self) -> None:
         """Raises DiskError when somebody has changed it since: their edit must not be lost."""
         if current(self.path) != self.after:
-            raise DiskError(f"{self.path} was changed after the fix; it stays as it is", run=f"ls -l {self.path}")
+            raise DiskError(f"{self.path} was changed after the fix; leaving it as is", run=f"ls -l {self.path}")
         if self.before is not None and not self.link:
             write_atomically(self.path, self.before.encode(), _mode(self.path))
             return
@@ -88,7 +88,7 @@ def _link(path: Path, target: str) -> None:
     try:
         path.symlink_to(target)
     except OSError as error:
-        raise DiskError(f"Cannot make the link {path}: {error.strerror}", run="sudo seatrial doctor --fix") from error
+        raise DiskError(f"Cannot create the link {path}: {error.strerror}", run="sudo seatrial doctor --fix") from error
 
 
 class Journal:
@@ -109,7 +109,7 @@ class Journal:
         """Raises UsageError when there is nothing to undo."""
         files = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
         if not files:
-            raise UsageError("There is no fix to undo", cause=f"{self.folder} holds none", run="seatrial doctor")
+            raise UsageError("There is no fix to undo", cause=f"{self.folder} contains none", run="seatrial doctor")
         return files[-1], [_from_dict(entry) for entry in json.loads(files[-1].read_text())]
 
     def close(self, path: Path) -> None:

@@ -25,9 +25,9 @@ def _nothing(machine: Machine) -> Verdict | None:
     if subject.is_process:
         return None
     if subject.reference is None:
-        return skipped("no image to start")
+        return skipped("no image to run")
     if subject.python is None:
-        return unknown("there is no Python 3.8 or later inside to look with; name one: --python PATH")
+        return unknown("the container has no Python 3.8 or later to inspect it with; name one: --python PATH")
     return None
 
 
@@ -52,7 +52,7 @@ def _starts(machine: Machine) -> Verdict:
         return ok(f"a plain process, Python {python}")
     if subject.inspected is not None:
         return ok(f"container {subject.wanted.container} is running; Python {python} inside")
-    return ok(f"it starts; GPUs by {subject.injection.strategy}; Python {python} inside")
+    return ok(f"it starts; GPUs through {subject.injection.strategy}; Python {python} inside")
 
 
 def _context(machine: Machine, live: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _gpus(machine: Machine) -> Verdict:
     expected = [gpu.model_dump() for gpu in machine.subject.gpus]
     visible, _ = _spelled(machine, live)
     if not expected:
-        return unknown("NVML lists no GPU on the host: what the container should see is not known")
+        return unknown("NVML lists no GPU on the host: cannot tell what the container should see")
     missing = {gpu["uuid"] for gpu in expected} - {gpu["uuid"] for gpu in visible}
     if missing:
         finding = explain_missing(expected, visible, _context(machine, live))
@@ -106,7 +106,7 @@ def _gpus(machine: Machine) -> Verdict:
         return of_finding(finding)
     extra = [gpu["uuid"] for gpu in visible if gpu["uuid"] not in {gpu["uuid"] for gpu in expected}]
     names = ", ".join(f"{gpu['index']} {gpu['name']} {gpu['uuid'][:12]}" for gpu in visible)
-    return ok(f"CUDA sees {names}" + (f", {len(extra)} more than asked for" if extra else ""))
+    return ok(f"CUDA sees {names}" + (f", {len(extra)} more than requested" if extra else ""))
 
 
 def _kernels(machine: Machine) -> Verdict:
@@ -115,7 +115,7 @@ def _kernels(machine: Machine) -> Verdict:
     live = machine.subject.live
     visible, kernels = _spelled(machine, live)
     if not kernels:
-        return unknown("CUDA shows no device to run a kernel on")
+        return unknown("CUDA reports no device to run a kernel on")
     told = []
     for kernel in kernels:
         if not kernel["ok"]:
@@ -134,7 +134,7 @@ def _peers(machine: Machine) -> Verdict:
         return skipped("one GPU has no peer")
     pairs = machine.subject.live["peers"]
     if not pairs:
-        return ok(f"each of {count} GPUs reaches the others' memory")
+        return ok(f"each of {count} GPUs can access the others' memory")
     evidence = [f"{len(pairs)} of {count * (count - 1)} ways, the first from {pairs[0][0]} to {pairs[0][1]}"]
     return found("no-peer-access", evidence)
 
@@ -146,13 +146,13 @@ def _shm(machine: Machine) -> Verdict:
     size, count = live["shm_bytes"], len(machine.subject.gpus)
     told = []
     if size is None:
-        return unknown("there is no /dev/shm inside: whether data loaders can work is not known")
+        return unknown("there is no /dev/shm inside: cannot verify that data loaders work")
     if live["shm_stale"]:
         told.append(
             found(
                 "nccl-shared-memory",
                 live["shm_stale"][:3],
-                message="Dead ranks left segments in /dev/shm",
+                message="Dead ranks left stale segments in /dev/shm",
                 severity="warning",
                 fix="rm /dev/shm/nccl-*",
             )
@@ -171,7 +171,7 @@ def _access(machine: Machine) -> Verdict:
     live = machine.subject.live
     told = []
     if live["closed_nodes"]:
-        told.append(found("device-permission", [f"{path} may not be opened inside" for path in live["closed_nodes"]]))
+        told.append(found("device-permission", [f"{path} cannot be opened inside" for path in live["closed_nodes"]]))
     told += _injected_behind_runc(machine)
     return worst(told, f"{len(live['device_nodes'])} device nodes can be opened")
 
@@ -188,7 +188,7 @@ def _injected_behind_runc(machine: Machine) -> list[Verdict]:
                 "device-access-lost",
                 evidence,
                 severity="warning",
-                message="A systemctl daemon-reload takes the GPU from it",
+                message="A systemctl daemon-reload will remove its GPU access",
             )
         ]
     return []
@@ -201,7 +201,7 @@ def _char_links(machine: Machine) -> bool:
 CONTAINER = (
     Check(
         "container.starts",
-        "It starts with the GPUs in",
+        "The container starts with the GPUs",
         ("gpus-not-injectable", "subject-does-not-start"),
         _starts,
         needs=("image.present", "userspace.cuda"),
@@ -209,7 +209,7 @@ CONTAINER = (
     ),
     Check(
         "container.gpus",
-        "CUDA in it sees the GPUs by UUID",
+        "CUDA in the container sees the requested GPUs",
         (
             "nvidia-visible-devices",
             "device-nodes-missing",
@@ -234,17 +234,19 @@ CONTAINER = (
         _kernels,
         needs=("container.gpus",),
     ),
-    Check("container.peers", "GPUs reach each other's memory", ("no-peer-access",), _peers, needs=("container.gpus",)),
+    Check(
+        "container.peers", "GPUs can access each other's memory", ("no-peer-access",), _peers, needs=("container.gpus",)
+    ),
     Check(
         "container.shm",
-        "Shared memory is enough",
+        "Shared memory is large enough",
         ("shared-memory-too-small", "nccl-shared-memory"),
         _shm,
         needs=("container.starts",),
     ),
     Check(
         "container.access",
-        "Its device nodes can be opened, and stay so",
+        "Its device nodes can be opened, and remain accessible",
         ("device-permission", "device-access-lost"),
         _access,
         needs=("container.starts",),

@@ -21,15 +21,15 @@ def _loaded(machine: Machine) -> Verdict:
     if version:
         return ok(f"driver {version} is loaded")
     if machine.inventory.driver_version:
-        return ok(f"driver {machine.inventory.driver_version} answers; /proc/driver/nvidia is not shown here")
-    evidence = ["/proc/driver/nvidia/version: not there"]
+        return ok(f"driver {machine.inventory.driver_version} responds; /proc/driver/nvidia is not visible here")
+    evidence = ["/proc/driver/nvidia/version: missing"]
     modules = machine.read(f"/lib/modules/{machine.kernel}/modules.dep")
     if modules is not None:
         built = "nvidia.ko" in modules
         evidence.append(f"/lib/modules/{machine.kernel} has {'the module nvidia' if built else 'no module nvidia'}")
         if built:
             fix = "sudo modprobe nvidia && sudo nvidia-modprobe -u -c=0"
-            return found("driver-not-loaded", evidence, cause="The module is built and was not loaded", fix=fix)
+            return found("driver-not-loaded", evidence, cause="The module is built but not loaded", fix=fix)
     return found("driver-not-loaded", evidence, fix=_install_driver(machine))
 
 
@@ -46,18 +46,18 @@ def _install_driver(machine: Machine) -> str:
 def _signed(machine: Machine) -> Verdict:
     """Looked at when the module is not loaded: with Secure Boot on, an unknown signer is why."""
     if machine.driver.version or machine.wsl or machine.inventory.driver_version:
-        return ok("the kernel took the module")
+        return ok("the kernel accepted the module")
     if not _secure_boot(machine):
         return skipped("Secure Boot is off")
     signer = machine.ask("modinfo", "-F", "signer", "nvidia")
     if signer is None or signer.exit_code != 0:
-        return unknown("Secure Boot is on, and modinfo does not tell who signed the module nvidia")
+        return unknown("Secure Boot is on, and modinfo does not report who signed the nvidia module")
     enrolled = machine.ask("mokutil", "--list-enrolled")
     if enrolled is None or enrolled.exit_code != 0:
-        return unknown("Secure Boot is on, and mokutil does not tell which keys are enrolled")
+        return unknown("Secure Boot is on, and mokutil does not report the enrolled keys")
     name = signer.stdout.strip()
     if name and name in enrolled.stdout:
-        return ok(f"Secure Boot knows the module's signer, {name}")
+        return ok(f"Secure Boot trusts the module's signer, {name}")
     return found("driver-not-signed", ["Secure Boot is on", f"signer of the module: {name or 'none'}, not enrolled"])
 
 
@@ -74,32 +74,32 @@ def _one_version(machine: Machine) -> Verdict:
     """What is loaded against what a restart would load: a package upgrade changes the disk first."""
     loaded = machine.driver.version
     if loaded is None:
-        return skipped("no kernel module of NVIDIA's is shown here")
+        return skipped("no NVIDIA kernel module is visible here")
     on_disk = machine.ask("modinfo", "-F", "version", "nvidia")
     version = on_disk.stdout.strip() if on_disk is not None and on_disk.exit_code == 0 else ""
     if version and version != loaded:
         return found("driver-update-pending", [f"loaded: {loaded}", f"on disk for {machine.kernel}: {version}"])
-    return ok(f"the module on disk is {loaded}, too" if version else f"the loaded module is {loaded}")
+    return ok(f"the module on disk is also {loaded}" if version else f"the loaded module is {loaded}")
 
 
 def _started(machine: Machine) -> Verdict:
     """NVML counts fewer GPUs than the bus has: the driver could not start them."""
     inventory = machine.inventory
     if inventory.error is not None or not machine.gpus_on_bus:
-        return skipped("NVML or the bus cannot be asked")
+        return skipped("NVML or the PCI bus cannot be queried")
     counted = len({gpu.index for gpu in inventory.gpus}) + len(inventory.faults)
     if counted >= len(machine.gpus_on_bus):
-        return ok(f"the driver has started {counted} of {len(machine.gpus_on_bus)} GPUs")
+        return ok(f"the driver initialised {counted} of {len(machine.gpus_on_bus)} GPUs")
     version = machine.read("/proc/driver/nvidia/version") or ""
     is_open = "Open Kernel Module" in version
-    evidence = [f"{len(machine.gpus_on_bus)} on the bus, {counted} started", version.split("\n")[0]]
+    evidence = [f"{len(machine.gpus_on_bus)} on the bus, {counted} initialised", version.split("\n")[0]]
     old = [gpu for gpu in machine.gpus_on_bus if gpu.device_id < pci.TURING]
     new = [gpu for gpu in machine.gpus_on_bus if gpu.device_id >= pci.BLACKWELL]
     if new and not is_open:
-        cause = "Blackwell GPUs work with the open kernel modules only, and the proprietary ones are loaded"
+        cause = "Blackwell GPUs need the open kernel modules, but the proprietary ones are loaded"
         return found("adapter-init-failed", evidence, cause=cause)
     if old and is_open:
-        cause = "GPUs before Turing work with the proprietary kernel modules only, and the open ones are loaded"
+        cause = "GPUs before Turing need the proprietary kernel modules, but the open ones are loaded"
         return found(
             "adapter-init-failed", evidence, cause=cause, fix="sudo apt install nvidia-driver-580 && sudo reboot"
         )
@@ -112,12 +112,12 @@ def _opened(machine: Machine) -> Verdict:
     """NVML counts a GPU and cannot open it: its node is withheld, or it is lost."""
     inventory = machine.inventory
     if inventory.error is not None:
-        return skipped("NVML cannot be asked")
+        return skipped("NVML cannot be queried")
     if not inventory.faults:
-        return ok("NVML opens every GPU")
+        return ok("NVML can open every GPU")
     if any("lost" in fault.lower() for fault in inventory.faults):
         return found("gpu-lost", inventory.faults)
-    return found("device-node-missing", inventory.faults, message="NVML counts a GPU that it cannot open")
+    return found("device-node-missing", inventory.faults, message="NVML lists a GPU that it cannot open")
 
 
 def _fabric(machine: Machine) -> Verdict:
@@ -156,7 +156,7 @@ def _modes(machine: Machine) -> Verdict:
             evidence = [f"GPU {gpu.index}: compute mode {mode}, {gpu.processes} processes"]
             told.append(found("compute-mode-exclusive", evidence, severity=severity))
     if not machine.health:
-        return skipped("NVML cannot be asked")
+        return skipped("NVML cannot be queried")
     return worst(told, "compute mode default: several processes may share a GPU; to change it: sudo nvidia-smi -c 3")
 
 
@@ -165,26 +165,26 @@ def _mig(machine: Machine) -> Verdict:
     for gpu in machine.health:
         if gpu.mig_current != gpu.mig_pending:
             mode = "on" if gpu.mig_pending else "off"
-            told.append(found("mig-mode-pending", [f"GPU {gpu.index}: MIG turns {mode} at the next reset"]))
+            told.append(found("mig-mode-pending", [f"GPU {gpu.index}: MIG mode becomes {mode} at the next reset"]))
         if gpu.mig_current and not gpu.mig_instances:
             told.append(found("mig-no-instances", [f"GPU {gpu.index}: MIG mode on, 0 instances"]))
     if not any(gpu.mig_current for gpu in machine.health):
         able = any(gpu.mig_current is not None for gpu in machine.health)
-        return worst(told, "MIG is off; to turn it on: sudo nvidia-smi -mig 1" if able else "no GPU here has MIG")
+        return worst(told, "MIG is off; to turn it on: sudo nvidia-smi -mig 1" if able else "no GPU here supports MIG")
     slices = [gpu for gpu in machine.inventory.gpus if gpu.mig]
     names = ", ".join(f"{gpu.mig} {gpu.name}" for gpu in slices)
-    return worst(told, f"MIG is on: {names}; ask for a slice with --gpus {slices[0].mig}" if slices else "MIG is on")
+    return worst(told, f"MIG is on: {names}; request a slice with --gpus {slices[0].mig}" if slices else "MIG is on")
 
 
 def _memory(machine: Machine) -> Verdict:
     held = [gpu for gpu in machine.health if gpu.memory_used_bytes - gpu.processes_bytes > HELD_BYTES]
     if not machine.health:
-        return skipped("NVML cannot be asked")
+        return skipped("NVML cannot be queried")
     if not held:
         return ok("GPU memory in use is accounted for")
     evidence = [
         f"GPU {gpu.index}: {format_bytes(gpu.memory_used_bytes)} in use, {format_bytes(gpu.processes_bytes)} of it by"
-        f" {gpu.processes} processes that are seen from here"
+        f" {gpu.processes} processes visible here"
         for gpu in held
     ]
     return found("gpu-memory-held", evidence, severity="warning")
@@ -193,7 +193,7 @@ def _memory(machine: Machine) -> Verdict:
 def _settings(machine: Machine) -> Verdict:
     """Shown with the command that changes them; never changed by doctor."""
     if not machine.health:
-        return skipped("NVML cannot be asked")
+        return skipped("NVML cannot be queried")
     told = []
     off = [str(gpu.index) for gpu in machine.health if gpu.persistence is False]
     if off:
@@ -213,7 +213,7 @@ def _settings(machine: Machine) -> Verdict:
         )
     first = machine.health[0]
     limit = f", power limit {first.power_limit_w:g} W" if first.power_limit_w else ""
-    line = f"persistence {'on' if first.persistence else 'not told'}{limit}"
+    line = f"persistence {'on' if first.persistence else 'not reported'}{limit}"
     return worst(told, f"{line}; to change them: sudo nvidia-smi -pm 0, -pl WATTS")
 
 
@@ -227,28 +227,28 @@ DRIVER = (
     ),
     Check(
         "driver.loaded",
-        "NVIDIA's kernel module is loaded",
+        "The NVIDIA kernel module is loaded",
         ("driver-not-loaded",),
         _loaded,
         needs=("hardware.present", "hardware.bound", "driver.signed"),
     ),
     Check(
         "driver.update",
-        "The module on disk is the one that is loaded",
+        "The module on disk matches the loaded one",
         ("driver-update-pending",),
         _one_version,
         needs=("driver.loaded",),
     ),
     Check(
         "driver.started",
-        "The driver has started every GPU of the bus",
+        "The driver initialised every GPU on the bus",
         ("adapter-init-failed",),
         _started,
         needs=("driver.loaded",),
     ),
     Check(
         "driver.opened",
-        "Every GPU that is counted can be opened",
+        "Every listed GPU can be opened",
         ("device-node-missing", "gpu-lost"),
         _opened,
         needs=("driver.loaded",),
@@ -262,7 +262,7 @@ DRIVER = (
     ),
     Check(
         "driver.compute-mode",
-        "The compute mode lets processes in",
+        "The compute mode allows processes",
         ("compute-mode-exclusive",),
         _modes,
         needs=("driver.loaded",),
@@ -275,7 +275,7 @@ DRIVER = (
         needs=("driver.loaded",),
     ),
     Check(
-        "driver.memory", "Nobody unseen fills a GPU's memory", ("gpu-memory-held",), _memory, needs=("driver.loaded",)
+        "driver.memory", "All GPU memory use is accounted for", ("gpu-memory-held",), _memory, needs=("driver.loaded",)
     ),
     Check(
         "driver.settings",

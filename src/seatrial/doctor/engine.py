@@ -29,7 +29,7 @@ def _parts(machine: Machine) -> Verdict:
     """Docker starts containers through containerd and runc; it answers without them, and says so here alone."""
     info = machine.docker_info
     if not isinstance(info, dict) or machine.wanted not in ("auto", "docker"):
-        return skipped("Docker does not answer")
+        return skipped("Docker does not respond")
     parts = {name: str((info.get(key) or {}).get("ID") or "") for name, key in PARTS.items()}
     absent = [name for name, version in parts.items() if version in ("", "N/A")]
     if absent:
@@ -62,7 +62,7 @@ def _works(facts: EngineFacts | None) -> bool:
 
 def _silent(error: EngineUnavailableError, *, other_works: bool) -> Verdict:
     """An engine that is installed and gives no answer; no more than a warning where the other one works."""
-    id = "engine-permission" if "may not use" in error.message else "engine-down"
+    id = "engine-permission" if "no access to" in error.message else "engine-down"
     return found(
         id,
         [error.message],
@@ -75,13 +75,13 @@ def _silent(error: EngineUnavailableError, *, other_works: bool) -> Verdict:
 
 def _any(machine: Machine) -> Verdict:
     if machine.wanted == "local":
-        return skipped("asked to run without an engine")
+        return skipped("running without an engine was requested")
     if machine.engine is not None:
-        return ok(f"containers are run by {machine.engine.reason.removesuffix(' answers')}")
+        return ok(f"containers run with {machine.engine.reason.removesuffix(' responds')}")
     for info in (machine.docker_info, machine.podman_info):
         if isinstance(info, EngineUnavailableError):  # installed: its own line above says what is wrong with it
             return found("engine-missing", [info.message], cause=info.cause, fix=info.run)
-    return found("engine-missing", ["neither docker nor podman is on PATH, or may be used by this user"])
+    return found("engine-missing", ["neither docker nor podman is on PATH and usable by this user"])
 
 
 def _desktop(machine: Machine) -> Verdict:
@@ -99,7 +99,7 @@ def _snap(machine: Machine) -> Verdict:
         return skipped("Docker is not from a snap")
     evidence = [f"docker is {machine.docker_client}"]
     if "nvidia" in docker.runtimes:
-        return ok("Docker is from a snap, and knows the runtime nvidia")
+        return ok("Docker is from a snap and has the nvidia runtime")
     return found("docker-snap", evidence)
 
 
@@ -107,7 +107,7 @@ def _runtime_programs(machine: Machine) -> Verdict:
     """A runtime whose program is gone fails at the start of a container, with an error about a file."""
     info = machine.docker_info
     if not isinstance(info, dict):
-        return skipped("Docker does not answer")
+        return skipped("Docker does not respond")
     folders = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
     missing = []
     for name, runtime in sorted((info.get("Runtimes") or {}).items()):
@@ -115,29 +115,29 @@ def _runtime_programs(machine: Machine) -> Verdict:
         if name != "nvidia" or not path:
             continue
         if not any(machine.exists(path if path.startswith("/") else f"{folder}/{path}") for folder in folders):
-            missing.append(f"runtime {name}: {path} is not there")
+            missing.append(f"runtime {name}: {path} does not exist")
     if missing:
-        return found("runtime-unknown", missing, message="The runtime nvidia is registered and its program is gone")
-    return ok("the programs of its runtimes are there")
+        return found("runtime-unknown", missing, message="The nvidia runtime is registered, but its program is missing")
+    return ok("the programs of its runtimes exist")
 
 
 ENGINE = (
-    Check("engine.docker", "Docker answers", ("engine-down", "engine-permission", "engine-missing"), _docker),
+    Check("engine.docker", "Docker responds", ("engine-down", "engine-permission", "engine-missing"), _docker),
     Check(
         "engine.parts",
-        "containerd and runc are beside Docker",
+        "containerd and runc are installed",
         ("engine-part-missing",),
         _parts,
         needs=("engine.docker",),
     ),
     Check(
         "engine.podman",
-        "Podman answers",
+        "Podman responds",
         ("engine-down", "engine-missing", "rootless-no-subids"),
         _podman,
     ),
-    Check("engine.any", "An engine can run containers", ("engine-missing",), _any),
-    Check("engine.desktop", "Docker is the host's own, not a virtual machine's", ("docker-desktop-context",), _desktop),
-    Check("engine.snap", "A snap's Docker reads the configuration", ("docker-snap",), _snap),
+    Check("engine.any", "A container engine works", ("engine-missing",), _any),
+    Check("engine.desktop", "Docker runs on the host, not in a virtual machine", ("docker-desktop-context",), _desktop),
+    Check("engine.snap", "A snap's Docker reads its configuration", ("docker-snap",), _snap),
     Check("engine.runtimes", "Registered runtimes exist", ("runtime-unknown",), _runtime_programs),
 )

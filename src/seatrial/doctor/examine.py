@@ -51,9 +51,9 @@ def second_opinion(environ: Mapping[str, str]) -> str:
     """What a run whose GPU contract failed says of the host, and where to look next. Never raises."""
     finding = first_broken(environ)
     if finding is None:
-        return "The host's part of the chain is healthy; the container's: seatrial doctor --image IMAGE"
+        return "The host side of the chain is healthy. To check the container side: seatrial doctor --image IMAGE"
     fix = f"\n  run: {finding.fix}" if finding.fix else ""
-    return f"The first broken link on this host: {finding.message}{fix}\n  all: seatrial doctor"
+    return f"First failed check on this host: {finding.message}{fix}\n  all: seatrial doctor"
 
 
 def first_broken(environ: Mapping[str, str]) -> Finding | None:
@@ -125,8 +125,8 @@ def _side_by_side(machine: Machine, checks: list[Check]) -> list[Result]:
 
 
 def _timed_out(check: Check) -> Result:
-    evidence = [f"{check.id}: no answer within {check.timeout_s:g} s"]
-    verdict = found("check-timed-out", evidence, message=f"{check.title}: no answer within {check.timeout_s:g} s")
+    evidence = [f"{check.id}: no response within {check.timeout_s:g} s"]
+    verdict = found("check-timed-out", evidence, message=f"{check.title}: no response within {check.timeout_s:g} s")
     return Result(check, replace(verdict, status="unknown"), check.timeout_s)
 
 
@@ -139,7 +139,7 @@ def _look(machine: Machine, check: Check) -> Result:
         verdict = _crashed(check, error)
     if machine.unseen and verdict.status in ("ok", "skipped"):  # never a false green
         paths = ", ".join(dict.fromkeys(machine.unseen))
-        verdict = unknown(f"{paths} cannot be read by this user: unknown whether: {check.title}")
+        verdict = unknown(f"{paths} cannot be read by this user; cannot verify: {check.title}")
     return Result(check, verdict, time.monotonic() - start)
 
 

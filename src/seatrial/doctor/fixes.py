@@ -75,8 +75,12 @@ def _wants_shm(machine: Machine, found: set[str]) -> bool:
 
 #: When it applies, what is merged into daemon.json, why.
 DAEMON_SETTINGS: tuple[tuple[Callable[[Machine, set[str]], bool], dict[str, Any], str], ...] = (
-    (_wants_runtime, NVIDIA_RUNTIME, "register the runtime nvidia"),
-    (_wants_cdi, {"features": {"cdi": True}}, "turn CDI on, which Docker has off before 28.2; other features stay"),
+    (_wants_runtime, NVIDIA_RUNTIME, "register the nvidia runtime"),
+    (
+        _wants_cdi,
+        {"features": {"cdi": True}},
+        "enable CDI, which is off by default before Docker 28.2; other features are kept",
+    ),
     (_wants_shm, {"default-shm-size": DEFAULT_SHM}, f"give containers {DEFAULT_SHM} of shared memory, not 64 MB"),
 )
 
@@ -129,7 +133,7 @@ def _char_links(machine: Machine, found: set[str]) -> Iterator[Change]:
         if current(path) is None:
             yield Change(
                 path,
-                "systemd finds the GPU's rule by this link",
+                "systemd uses this link to find the GPU's device rule",
                 None,
                 f"..{node.path.removeprefix('/dev')}",
                 link=True,

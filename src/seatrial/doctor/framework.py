@@ -21,13 +21,13 @@ def _facts(machine: Machine) -> dict[str, Any] | Verdict:
     """Facts of the image's file system; a verdict where there are none."""
     subject = machine.subject
     if not subject.is_process and subject.reference is None:
-        return skipped("no image to look into")
+        return skipped("no image to inspect")
     if subject.python is None:
-        return unknown("there is no Python 3.8 or later inside: which frameworks it has is not known")
+        return unknown("there is no Python 3.8 or later inside: cannot tell which frameworks it has")
     try:
         return subject.still
     except LookError as error:
-        return unknown(f"it cannot be looked into: {error}")
+        return unknown(f"it cannot be inspected: {error}")
 
 
 def _has_gpu(machine: Machine) -> bool:
@@ -70,14 +70,16 @@ def _driver(machine: Machine) -> Verdict:
         return skipped("no torch with CUDA inside")
     driver = machine.inventory.driver_version or machine.driver.version
     if driver is None:
-        return unknown(f"torch needs a driver for CUDA {cuda}, and the driver's version is not known")
+        return unknown(f"torch needs a driver for CUDA {cuda}, but the driver's version is unknown")
     needed = FIRST_BRANCH.get(int(cuda.split(".")[0]))
     if needed is not None and int(driver.split(".")[0]) < needed:
         major = max((one for one, branch in FIRST_BRANCH.items() if branch <= int(driver.split(".")[0])), default=11)
         wheel = {11: "cu118", 12: "cu126"}.get(major, "cu126")
         fix = f"upgrade the driver, or pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{wheel}"
-        return found("driver-too-old", [f"torch: CUDA {cuda}, from driver {needed} on", f"driver {driver}"], fix=fix)
-    return ok(f"driver {driver} runs CUDA {cuda}")
+        return found(
+            "driver-too-old", [f"torch: CUDA {cuda}, needs driver {needed} or later", f"driver {driver}"], fix=fix
+        )
+    return ok(f"driver {driver} supports CUDA {cuda}")
 
 
 def _architectures(machine: Machine) -> Verdict:
@@ -89,7 +91,7 @@ def _architectures(machine: Machine) -> Verdict:
         return skipped("no torch with CUDA inside")
     torch = machine.subject.types["torch"]
     if not torch or not torch["arch_list"]:
-        return unknown("torch does not tell which GPUs it has code for")
+        return unknown("torch does not report which GPUs it has code for")
     told = []
     for gpu in machine.subject.gpus:
         if gpu.compute_capability and not covers(torch["arch_list"], gpu.compute_capability):
@@ -120,7 +122,7 @@ def _cudnn(machine: Machine) -> Verdict:
         return found(
             "cudnn-versions", [f"{version}: {path}" for version, path in sorted(by_version.items())], severity="warning"
         )
-    return ok(f"cuDNN {next(iter(by_version))}, once" if by_version else "no second cuDNN")
+    return ok(f"only cuDNN {next(iter(by_version))}" if by_version else "no second cuDNN")
 
 
 def _others(machine: Machine) -> Verdict:
@@ -137,7 +139,7 @@ def _others(machine: Machine) -> Verdict:
         told.append(found("jax-no-gpu", [f"jax {dists['jax']}, no jax-cuda plug-in"]))
     names = [name for name in ("tensorflow", "jax") if name in dists]
     if not names:
-        return skipped("no TensorFlow and no JAX inside")
+        return skipped("neither TensorFlow nor JAX inside")
     return worst(told, f"{', '.join(names)} with CUDA")
 
 
@@ -172,12 +174,12 @@ def _collective(machine: Machine) -> Verdict:
         return skipped("no torch with CUDA inside")
     result = machine.subject.collective
     if result["ok"]:
-        return ok(f"two ranks summed 64 MiB through NCCL, start included in {result['seconds']:g} s")
+        return ok(f"two ranks all-reduced 64 MiB through NCCL, including startup, in {result['seconds']:g} s")
     if result["hung"]:
         alone = (result.get("without_p2p") or {}).get("ok")
-        evidence = [f"no answer within {result['seconds']:g} s", *(result["error"] or "").splitlines()[-3:]]
+        evidence = [f"no response within {result['seconds']:g} s", *(result["error"] or "").splitlines()[-3:]]
         if alone:
-            evidence.append("with NCCL_P2P_DISABLE=1 it ends: peer-to-peer traffic is what hangs")
+            evidence.append("with NCCL_P2P_DISABLE=1 it completes: peer-to-peer traffic hangs")
         return found("nccl-timeout", evidence)
     known = match_text(result["error"] or "")
     return found(known[0].id if known else "nccl-error", (result["error"] or "").splitlines()[-5:])
@@ -205,7 +207,7 @@ FRAMEWORK = (
     ),
     Check(
         "framework.others",
-        "TensorFlow and JAX have their CUDA",
+        "TensorFlow and JAX have their CUDA packages",
         ("tensorflow-no-gpu", "jax-no-gpu"),
         _others,
         needs=("image.present",),
@@ -221,7 +223,7 @@ FRAMEWORK = (
     ),
     Check(
         "framework.types",
-        "torch computes in every number type",
+        "torch computes in every data type",
         ("no-kernel-image", "no-cuda-device", "driver-too-old", "cuda-out-of-memory", "framework-cannot-compute"),
         _types,
         needs=("framework.driver", "container.kernels"),
@@ -229,7 +231,7 @@ FRAMEWORK = (
     ),
     Check(
         "framework.collective",
-        "Two ranks sum through NCCL",
+        "An NCCL all-reduce works between two ranks",
         ("nccl-timeout", "nccl-shared-memory", "nccl-error"),
         _collective,
         needs=("framework.types", "container.shm"),

@@ -18,27 +18,27 @@ def _present(machine: Machine) -> Verdict:
         return ok("WSL 2: Windows's GPU behind /dev/dxg")
     listed = machine.inventory.gpus
     if listed:
-        return ok(f"NVML lists {listed[0].name}; no GPU is shown on the PCI bus here (a container or sandbox)")
-    evidence = [f"{pci.FOLDER}: no device of vendor {pci.NVIDIA} and class 03", "/dev/dxg: not there"]
+        return ok(f"NVML lists {listed[0].name}; no GPU is visible on the PCI bus here (a container or sandbox)")
+    evidence = [f"{pci.FOLDER}: no device of vendor {pci.NVIDIA} and class 03", "/dev/dxg: missing"]
     if not pci.bus_is_visible(machine.root):
         return found(
             "no-gpu-on-bus",
-            [f"{pci.FOLDER}: empty or not there"],
-            message="No NVIDIA GPU, and this system shows no PCI bus",
-            cause="It is a container or virtual machine without a GPU passed through",
+            [f"{pci.FOLDER}: empty or missing"],
+            message="No NVIDIA GPU, and no PCI bus is visible",
+            cause="This is a container or virtual machine without GPU passthrough",
         )
     return found("no-gpu-on-bus", evidence)
 
 
 def _answers(machine: Machine) -> Verdict:
     if not machine.gpus_on_bus:
-        return skipped("no PCI bus to ask")
+        return skipped("no PCI bus to query")
     dead = [gpu.address for gpu in machine.gpus_on_bus if not gpu.answers]
     lost = [fault for fault in machine.inventory.faults if "lost" in fault.lower()]
     if dead or lost:
         evidence = [f"{pci.FOLDER}/{address}/config reads ff ff ff ff" for address in dead] + lost
         return found("gpu-lost", evidence + _xids(machine))
-    return ok("every GPU answers on the bus")
+    return ok("every GPU responds on the bus")
 
 
 def _xids(machine: Machine) -> list[str]:
@@ -51,7 +51,7 @@ def _xids(machine: Machine) -> list[str]:
 def _bound(machine: Machine) -> Verdict:
     gpus = machine.gpus_on_bus
     if not gpus:
-        return skipped("no GPU is shown on the PCI bus here")
+        return skipped("no GPU is visible on the PCI bus here")
     held = {gpu.driver for gpu in gpus} - {"nvidia", None}
     evidence = [f"{pci.FOLDER}/{gpu.address}/driver: {gpu.driver or 'none'}" for gpu in gpus]
     if "nouveau" in held:
@@ -71,7 +71,7 @@ def _peer_path(machine: Machine) -> Verdict:
     groups = machine.names("/sys/kernel/iommu_groups")
     line = machine.read("/proc/cmdline")
     if line is None:
-        return unknown("/proc/cmdline cannot be read: whether the IOMMU translates peer-to-peer traffic is not known")
+        return unknown("/proc/cmdline cannot be read: cannot tell whether the IOMMU translates peer-to-peer traffic")
     if not groups or "iommu=pt" in line or "iommu.passthrough=1" in line:
         return ok("no IOMMU translation between GPUs")
     return found(
@@ -82,7 +82,7 @@ def _peer_path(machine: Machine) -> Verdict:
 
 HARDWARE = (
     Check("hardware.present", "A GPU is on the PCI bus", ("no-gpu-on-bus",), _present),
-    Check("hardware.answers", "Every GPU answers on the bus", ("gpu-lost",), _answers, needs=("hardware.present",)),
+    Check("hardware.answers", "Every GPU responds on the bus", ("gpu-lost",), _answers, needs=("hardware.present",)),
     Check(
         "hardware.bound",
         "No other driver holds a GPU",
@@ -92,7 +92,7 @@ HARDWARE = (
     ),
     Check(
         "hardware.peer-path",
-        "GPUs reach each other without the IOMMU between them",
+        "No IOMMU between GPUs",
         ("iommu-peer-traffic",),
         _peer_path,
         needs=("hardware.present",),

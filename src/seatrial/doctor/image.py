@@ -33,7 +33,7 @@ def _present(machine: Machine) -> Verdict:
     except SeatrialError as error:
         return unknown(f"the image cannot be read: {error.message}")
     if subject.reference is None:
-        return skipped("no image to look into; name one: seatrial doctor --image IMAGE")
+        return skipped("no image to inspect; name one: seatrial doctor --image IMAGE")
     if image is None:
         assert machine.engine is not None
         return found(
@@ -51,7 +51,7 @@ def _nothing(machine: Machine) -> Verdict | None:
     if machine.subject.is_process:
         return skipped("a plain process has no image")
     if machine.subject.reference is None:
-        return skipped("no image to look into")
+        return skipped("no image to inspect")
     return None
 
 
@@ -66,14 +66,14 @@ def _requires(machine: Machine) -> Verdict:
     if not text and "CUDA_VERSION" in env:  # minor versions are compatible: the major one is what is asked for
         text = f"cuda>={env['CUDA_VERSION'].split('.')[0]}.0"
     if not text:
-        return ok("it asks for no CUDA version of the driver")
+        return ok("it requires no CUDA version from the driver")
     if offered is None:
-        return unknown(f"the image asks for {text[:60]}, and which CUDA the driver offers is not known")
+        return unknown(f"the image requires {text[:60]}, but the driver's CUDA version is unknown")
     if env.get("NVIDIA_DISABLE_REQUIRE") in ("1", "true"):
-        return ok("it has switched its requirement off (NVIDIA_DISABLE_REQUIRE)")
+        return ok("it disables its requirement (NVIDIA_DISABLE_REQUIRE)")
     if meets(text, offered, machine.inventory.driver_version or "", [gpu.name for gpu in machine.inventory.gpus]):
-        return ok(f"it asks for {text.split()[0]}; the driver offers CUDA {offered}")
-    fix = "upgrade the driver, or take an image with a lower CUDA; to try all the same: --env NVIDIA_DISABLE_REQUIRE=1"
+        return ok(f"it requires {text.split()[0]}; the driver supports CUDA {offered}")
+    fix = "upgrade the driver, or use an image with a lower CUDA; to try anyway: --env NVIDIA_DISABLE_REQUIRE=1"
     return found("image-requires-newer-driver", [f"image: {text[:200]}", f"driver: CUDA up to {offered}"], fix=fix)
 
 
@@ -138,14 +138,14 @@ def _carries_driver(machine: Machine) -> Verdict:
     if nothing := _nothing(machine):
         return nothing
     if machine.subject.inspected is not None:
-        return skipped("a running container shows the host's libraries as its own; look with --image")
+        return skipped("in a running container the host's libraries look like its own; check with --image")
     if machine.subject.python is None:
-        return unknown("there is no Python 3.8 or later inside: whether it carries driver libraries is not known")
+        return unknown("there is no Python 3.8 or later inside: cannot tell whether it contains driver libraries")
     mounted = {mount.target for mount in machine.subject.wanted.mounts}
     try:
         paths = machine.subject.still["libraries"]["driver"]
     except LookError as error:
-        return unknown(f"the image cannot be looked into: {error}")
+        return unknown(f"the image cannot be inspected: {error}")
     inside = [
         path for path in paths if not any(path.startswith(f"{target}/") for target in mounted) and "stubs" not in path
     ]
@@ -153,7 +153,7 @@ def _carries_driver(machine: Machine) -> Verdict:
         return found(
             "driver-libraries-in-image", inside[:5], fix=f"RUN rm -f {' '.join(inside[:5])}   # in the Dockerfile"
         )
-    return ok("it carries no driver library of its own")
+    return ok("it contains no driver library")
 
 
 def _compat(machine: Machine) -> Verdict:
@@ -162,9 +162,9 @@ def _compat(machine: Machine) -> Verdict:
     try:
         paths = machine.subject.still["libraries"]["compat"] if machine.subject.python else []
     except LookError as error:
-        return unknown(f"the image cannot be looked into: {error}")
+        return unknown(f"the image cannot be inspected: {error}")
     if not paths:
-        return ok("it carries no CUDA compatibility libraries")
+        return ok("it contains no CUDA compatibility libraries")
     versions = [match.group(1) for path in paths if (match := re.search(r"\.so\.(\d{3,}\.\d+(\.\d+)?)$", path))]
     driver = machine.inventory.driver_version or machine.driver.version or ""
     newer = [version for version in versions if _numbers(version) > _numbers(driver)]
@@ -177,7 +177,7 @@ def _compat(machine: Machine) -> Verdict:
 IMAGE = (
     Check(
         "image.present",
-        "The image or container is there",
+        "The image or container exists",
         ("subject-missing",),
         _present,
         needs=("engine.any",),
@@ -185,7 +185,7 @@ IMAGE = (
     ),
     Check(
         "image.requires",
-        "The driver offers the CUDA that it asks for",
+        "The driver supports the CUDA version it requires",
         ("image-requires-newer-driver",),
         _requires,
         needs=("image.present",),
@@ -199,7 +199,7 @@ IMAGE = (
     ),
     Check(
         "image.driver-libraries",
-        "It carries no driver of its own",
+        "It contains no driver of its own",
         ("driver-libraries-in-image",),
         _carries_driver,
         needs=("image.present",),

@@ -51,7 +51,7 @@ def toolkit_steps(machine: Machine) -> Steps:
         return Steps(f"{name} has zypper", (*_zypper(), *configure))
     if "arch" in family:
         return Steps(f"{name} has pacman", ("sudo pacman -S --needed nvidia-container-toolkit", *configure))
-    return Steps(f"no package of NVIDIA's for {name}", ("sudo seatrial cdi generate",))
+    return Steps(f"no NVIDIA package for {name}", ("sudo seatrial cdi generate",))
 
 
 def _apt() -> tuple[str, ...]:

@@ -23,10 +23,12 @@ def _reachable(machine: Machine) -> Verdict:
     seen = machine.cluster
     if isinstance(seen, ClusterError):
         if seen.installable:
-            return unknown(f"{path} is there, and kr8s is not: pip install 'seatrial[k8s]' to look at the cluster")
+            return unknown(
+                f"{path} exists, but kr8s is not installed: pip install 'seatrial[k8s]' to check the cluster"
+            )
         return found("k8s-unreachable", [f"kubeconfig: {path}", str(seen)], severity="warning")
     assert seen is not None
-    return ok(f"{seen.server} answers: {len(seen.nodes)} node{'s' * (len(seen.nodes) != 1)}")
+    return ok(f"{seen.server} responds: {len(seen.nodes)} node{'s' * (len(seen.nodes) != 1)}")
 
 
 def _cluster(machine: Machine) -> Cluster | None:
@@ -36,7 +38,7 @@ def _cluster(machine: Machine) -> Cluster | None:
 def _nodes(machine: Machine) -> Verdict:
     seen = _cluster(machine)
     if seen is None:
-        return skipped("no cluster that answers")
+        return skipped("no cluster that responds")
     gpus = seen.gpus("allocatable")
     if sum(gpus.values()):
         return ok(f"{sum(gpus.values())} GPUs on {', '.join(gpus)}")
@@ -58,20 +60,20 @@ def _plugin_pods(seen: Cluster) -> Iterator[str]:
 def _healthy(machine: Machine) -> Verdict:
     seen = _cluster(machine)
     if seen is None:
-        return skipped("no cluster that answers")
+        return skipped("no cluster that responds")
     usable = seen.gpus("allocatable")
     sick = [
         f"{node}: {count} GPUs, {usable.get(node, 0)} healthy"
         for node, count in seen.gpus("capacity").items()
         if count > usable.get(node, 0)
     ]
-    return found("k8s-gpu-unhealthy", sick) if sick else ok("every GPU of the nodes is healthy")
+    return found("k8s-gpu-unhealthy", sick) if sick else ok("every GPU on the nodes is healthy")
 
 
 def _free(machine: Machine) -> Verdict:
     seen = _cluster(machine)
     if seen is None:
-        return skipped("no cluster that answers")
+        return skipped("no cluster that responds")
     total, taken = sum(seen.gpus("allocatable").values()), seen.requested()
     waiting = [
         f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']} asks for {cluster.pod_gpus(pod)}"
@@ -91,20 +93,22 @@ def _runtime_class(machine: Machine) -> Verdict:
     """A RuntimeClass is a name; whether containerd has the runtime shows when a pod's sandbox is made."""
     seen = _cluster(machine)
     if seen is None:
-        return skipped("no cluster that answers")
+        return skipped("no cluster that responds")
     failed = [message for message in _messages(seen) if "no runtime for" in message]
     if failed:
         return found("k8s-runtime-missing", failed[:3])
     handlers = [str(one.get("handler")) for one in seen.runtime_classes]
     return ok(
-        f"RuntimeClasses: {', '.join(handlers)}" if handlers else "no RuntimeClass; nvidia must be containerd's default"
+        f"RuntimeClasses: {', '.join(handlers)}"
+        if handlers
+        else "no RuntimeClass; nvidia must be containerd's default runtime"
     )
 
 
 def _images(machine: Machine) -> Verdict:
     seen = _cluster(machine)
     if seen is None:
-        return skipped("no cluster that answers")
+        return skipped("no cluster that responds")
     stuck = []
     for pod in seen.pods:
         statuses = (pod.get("status") or {}).get("containerStatuses") or []
@@ -113,7 +117,7 @@ def _images(machine: Machine) -> Verdict:
             if waiting.get("reason") in ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull"):
                 name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
                 stuck.append(f"{name}: {status.get('image')}: {waiting['reason']}")
-    return found("k8s-image-pull", stuck[:5], severity="warning") if stuck else ok("no pod waits for its image")
+    return found("k8s-image-pull", stuck[:5], severity="warning") if stuck else ok("no pod is waiting for its image")
 
 
 def _messages(seen: Cluster) -> Iterator[str]:
@@ -124,18 +128,18 @@ def _messages(seen: Cluster) -> Iterator[str]:
 _NEEDS = ("kubernetes.reachable",)
 
 KUBERNETES = (
-    Check("kubernetes.reachable", "The cluster answers", ("k8s-unreachable",), _reachable, timeout_s=8),
+    Check("kubernetes.reachable", "The cluster responds", ("k8s-unreachable",), _reachable, timeout_s=8),
     Check(
         "kubernetes.nodes", "Nodes offer GPUs", ("k8s-plugin-sees-no-gpu", "k8s-no-gpu-resource"), _nodes, needs=_NEEDS
     ),
-    Check("kubernetes.healthy", "No GPU of a node is unhealthy", ("k8s-gpu-unhealthy",), _healthy, needs=_NEEDS),
-    Check("kubernetes.free", "No pod waits for a GPU", ("k8s-insufficient-gpus",), _free, needs=_NEEDS),
+    Check("kubernetes.healthy", "No node has an unhealthy GPU", ("k8s-gpu-unhealthy",), _healthy, needs=_NEEDS),
+    Check("kubernetes.free", "No pod is waiting for a GPU", ("k8s-insufficient-gpus",), _free, needs=_NEEDS),
     Check(
         "kubernetes.runtime-class",
-        "containerd has the runtime that is named",
+        "containerd has the named runtime",
         ("k8s-runtime-missing",),
         _runtime_class,
         needs=_NEEDS,
     ),
-    Check("kubernetes.images", "No pod waits for its image", ("k8s-image-pull",), _images, needs=_NEEDS),
+    Check("kubernetes.images", "No pod is waiting for its image", ("k8s-image-pull",), _images, needs=_NEEDS),
 )

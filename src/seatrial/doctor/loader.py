@@ -26,7 +26,7 @@ inside.main(order["gpus"])
 
 
 def modules() -> dict[str, tuple[bool, str]]:
-    """Name → (is a package, its text) of what the look inside imports: probe, findings and pynvml."""
+    """Name → (is a package, its text) of what the inspection imports: probe, findings and pynvml."""
     package = Path(seatrial.__file__).parent
     found = {"seatrial": (True, "")}
     for room in ("probe", "findings"):

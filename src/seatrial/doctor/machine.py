@@ -183,7 +183,7 @@ class Machine:
             ended = self.ask(*call, *words)
         except CommandTimeoutError as error:
             return EngineUnavailableError(
-                error.message, cause="the engine hangs: its daemon or its storage waits for something", run=f"{name} ps"
+                error.message, cause="the engine hangs: its daemon or storage is blocked", run=f"{name} ps"
             )
         if ended is None:
             return None

@@ -44,7 +44,7 @@ def mend(results: Sequence[Result], machine: Machine, console: Console, ask: Ask
             change.take_back()
         journal.close(path)
         raise
-    console.print(f"\n{len(made)} written; to take it back: seatrial doctor --undo")
+    console.print(f"\n{len(made)} written; to undo: seatrial doctor --undo")
     if any(change.path.name == "daemon.json" for change in made):
         _restart(machine, console, ask)
     return len(made)
@@ -52,7 +52,7 @@ def mend(results: Sequence[Result], machine: Machine, console: Console, ask: Ask
 
 def _by_hand(results: Sequence[Result]) -> str:
     fixes = any(finding.fix for result in results for finding in result.verdict.findings)
-    return " What is left is done by hand: the commands stand above." if fixes else ""
+    return " Fix the rest manually with the commands above." if fixes else ""
 
 
 def _restart(machine: Machine, console: Console, ask: Ask) -> None:
@@ -63,7 +63,9 @@ def _restart(machine: Machine, console: Console, ask: Ask) -> None:
     argv = ["snap", "restart", "docker"] if snap else ["systemctl", "restart", "docker"]
     command = f"sudo {' '.join(argv)}"
     if running:
-        console.print(f"Docker reads it at its next start, which would stop {running} running containers: {command}")
+        console.print(
+            f"Docker reads it at its next start, which would stop the {running} running containers: {command}"
+        )
         return
     if not ask("Restart Docker now? No container is running."):
         console.print(f"Docker reads it at its next start: {command}")

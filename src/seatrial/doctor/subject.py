@@ -186,7 +186,7 @@ class Subject:
     def _look(self, *, gpus: bool) -> dict[str, Any]:
         order = json.dumps({"modules": modules(), "gpus": gpus})
         with_gpus = gpus or self.inspected is not None
-        return self._json(self._inside(["-c", LOADER], order, LOOK_S, gpus=with_gpus), "the look inside")
+        return self._json(self._inside(["-c", LOADER], order, LOOK_S, gpus=with_gpus), "the inspection")
 
     def _program(self, name: str, arguments: Sequence[str], timeout_s: float) -> dict[str, Any]:
         source = (Path(seatrial.__file__).parent / "agent" / name).read_text()
@@ -203,7 +203,7 @@ class Subject:
         if isinstance(answer, dict):
             return answer
         if ended.exit_code < 0 or ended.exit_code in (132, 134, 135, 136, 139):
-            raise LookError(f"{what} died with exit code {ended.exit_code}: {ended.last_line()}", ended.stderr)
+            raise LookError(f"{what} failed with exit code {ended.exit_code}: {ended.last_line()}", ended.stderr)
         error = start_error(self._engine_name(), ended.argv, ended.exit_code, ended.stderr)
         raise LookError(error.message, ended.stderr, error)
 
@@ -219,7 +219,7 @@ class Subject:
                 return self._exec(argv, input, timeout_s)
             return self._start(argv, input, timeout_s, gpus=gpus)
         except CommandTimeoutError as error:
-            raise LookError(f"it did not answer within {timeout_s:g} s", error.stderr) from error
+            raise LookError(f"it did not respond within {timeout_s:g} s", error.stderr) from error
         except EngineError as error:
             raise LookError(error.message, error=error) from error
 

@@ -54,7 +54,7 @@ def print_layer(layer: Layer, results: Sequence[Result], console: Console, *, ve
     if blocked and not verbose:
         mark, style = _MARKS["blocked"]
         by = ", ".join(dict.fromkeys(str(result.blocked_by) for result in blocked))
-        _print(console, Text(f"  {mark} {len(blocked)} not looked at, blocked by {by}", style=style))
+        _print(console, Text(f"  {mark} {len(blocked)} not checked, blocked by {by}", style=style))
 
 
 def print_summary(results: Sequence[Result], console: Console, seconds: float) -> None:
@@ -64,12 +64,12 @@ def print_summary(results: Sequence[Result], console: Console, seconds: float) -
     _print(console, Text())
     said = ", ".join(f"{counts[status]} {word}" for status, word in _COUNTED if counts[status])
     if broken is None:
-        words = "No broken link" if not counts["unknown"] else "No broken link was seen"
+        words = "No failed check" if not counts["unknown"] else "No failed check seen"
         _print(
             console, Text(f"{words}: {said} ({seconds:.1f} s)", style="bold green" if not counts["unknown"] else "bold")
         )
         return
-    _print(console, Text(f"The first broken link is {broken.check.id}: {said} ({seconds:.1f} s)", style="bold red"))
+    _print(console, Text(f"First failed check: {broken.check.id}: {said} ({seconds:.1f} s)", style="bold red"))
     fix = broken.verdict.findings[0].fix if broken.verdict.findings else None
     if fix:
         _print(console, Text("  run: ", style="bold").append(fix, style="not bold"))

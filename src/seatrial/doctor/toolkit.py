@@ -33,11 +33,11 @@ def engine_version(text: str | None) -> Version | None:
 def _installed(machine: Machine) -> Verdict:
     docker = machine.docker
     if docker is None or machine.engine is not docker:
-        return skipped("only Docker needs the toolkit's hook; Podman takes CDI names or device nodes")
+        return skipped("only Docker needs the toolkit's hook; Podman uses CDI names or device nodes")
     if docker.desktop:
-        return skipped("Docker Desktop brings its own")
+        return skipped("Docker Desktop includes its own")
     if docker.nvidia_hook or "nvidia" in docker.runtimes:
-        return ok(f"Docker can hand over GPUs: {machine.hook or 'the runtime nvidia is registered'}")
+        return ok(f"Docker can pass GPUs to containers: {machine.hook or 'the nvidia runtime is registered'}")
     cdi = [name for name in docker.cdi_devices if name.startswith("nvidia.com/")]
     if cdi:
         return ok(f"no toolkit; Docker resolves {len(cdi)} CDI devices")
@@ -45,7 +45,7 @@ def _installed(machine: Machine) -> Verdict:
     steps = install.toolkit_steps(machine)
     needed = not _can_mount(machine) or any(gpu.mig for gpu in machine.inventory.gpus)
     cause = "The NVIDIA Container Toolkit is not installed: docker run --gpus fails" + (
-        "" if needed else "; seatrial run mounts device nodes and libraries itself meanwhile"
+        "" if needed else "; until then, seatrial run mounts device nodes and libraries itself"
     )
     return found(
         "toolkit-missing", evidence, cause=cause, fix=steps.one_line, severity="error" if needed else "warning"
@@ -65,7 +65,7 @@ def _daemon_json(machine: Machine) -> Verdict:
     text = machine.read(path)
     if text is None:
         if path in machine.unseen:
-            return unknown(f"{path} cannot be read: which runtimes and features it sets is not known")
+            return unknown(f"{path} cannot be read: cannot tell which runtimes and features it sets")
         return skipped(f"no {path}: Docker's defaults")
     try:
         settings = json.loads(text) if text.strip() else {}
@@ -74,7 +74,7 @@ def _daemon_json(machine: Machine) -> Verdict:
             "daemon-json-invalid", [f"{path}: {error}"], fix=f"sudoedit {path} && sudo systemctl restart docker"
         )
     if not isinstance(settings, dict):
-        return found("daemon-json-invalid", [f"{path}: not an object"], fix=f"sudoedit {path}")
+        return found("daemon-json-invalid", [f"{path}: not a JSON object"], fix=f"sudoedit {path}")
     return ok(f"{path} is valid JSON")
 
 
@@ -90,14 +90,14 @@ def _runtime(machine: Machine) -> Verdict:
     """daemon.json names the runtime and the daemon does not know it: edited and not restarted, or of another Docker."""
     docker = machine.docker
     if docker is None:
-        return skipped("Docker does not answer")
+        return skipped("Docker does not respond")
     settings = _settings(machine)
     named = isinstance(settings.get("runtimes"), dict) and "nvidia" in settings["runtimes"]
     default = settings.get("default-runtime") == "nvidia"
     path = daemon_json_path(machine)
     if (named or default) and "nvidia" not in docker.runtimes:
         restart = "sudo snap restart docker" if docker.snap else "sudo systemctl restart docker"
-        cause = f"{path} names it, and the daemon was not restarted since, or reads another file"
+        cause = f"{path} names it, but the daemon was not restarted since, or reads another file"
         return found(
             "runtime-unknown",
             [f"{path}: nvidia", f"docker info: {', '.join(docker.runtimes)}"],
@@ -111,7 +111,7 @@ def _runtime(machine: Machine) -> Verdict:
             cause="The toolkit was installed after the Docker daemon started",
             fix="sudo systemctl restart docker",
         )
-    return ok("the daemon knows every runtime that daemon.json names")
+    return ok("the daemon has every runtime named in daemon.json")
 
 
 def _installed_after_start(machine: Machine) -> list[str]:
@@ -124,13 +124,13 @@ def _installed_after_start(machine: Machine) -> list[str]:
         started = machine.here("/var/run/docker.pid").stat().st_mtime
     except OSError:
         return []
-    return [f"{machine.hook} is {changed - started:.0f} s younger than the daemon"] if changed > started else []
+    return [f"{machine.hook} is {changed - started:.0f} s newer than the daemon"] if changed > started else []
 
 
 def _features(machine: Machine) -> Verdict:
     """What nvidia-ctk would drop, or has dropped: it writes the table ``features`` with cdi alone."""
     if machine.docker is None:
-        return skipped("Docker does not answer")
+        return skipped("Docker does not respond")
     features = _settings(machine).get("features")
     path = daemon_json_path(machine)
     folder, _, name = path.rpartition("/")
@@ -143,20 +143,20 @@ def _features(machine: Machine) -> Verdict:
             continue
         lost = sorted(set(before) - set(features or {}))
         if lost and features == {"cdi": True}:
-            return found("ctk-erases-features", [f"{folder}/{backup} has {', '.join(lost)}", f"{path} has cdi alone"])
+            return found("ctk-erases-features", [f"{folder}/{backup} has {', '.join(lost)}", f"{path} has only cdi"])
     others = sorted(set(features or {}) - {"cdi"}) if isinstance(features, dict) else []
     if others:
         return ok(
             f"features {', '.join(others)}: use seatrial doctor --fix for CDI, nvidia-ctk --cdi.enabled drops them"
         )
-    return ok("daemon.json sets no feature that could get lost")
+    return ok("daemon.json sets no feature that could be lost")
 
 
 def _cdi_vendor(machine: Machine) -> Verdict:
     docker = machine.docker
     version = engine_version(docker.version) if docker else None
     if docker is None or version is None or version < GPUS_THROUGH_CDI:
-        return skipped("only Docker 29.2 and later takes --gpus through CDI")
+        return skipped("only Docker 29.2 and later resolves --gpus through CDI")
     if "nvidia" in docker.runtimes or any(name.startswith("nvidia.com/gpu=") for name in docker.cdi_devices):
         return ok("Docker finds the GPU's vendor")
     return found(
@@ -169,7 +169,7 @@ def _cgroups(machine: Machine) -> Verdict:
     engine = machine.docker if machine.docker is not None else machine.engine
     if text is None:
         if TOOLKIT_CONFIG in machine.unseen:
-            return unknown(f"{TOOLKIT_CONFIG} cannot be read: whether the toolkit leaves cgroups alone is not known")
+            return unknown(f"{TOOLKIT_CONFIG} cannot be read: cannot tell whether the toolkit leaves cgroups alone")
         return skipped(f"no {TOOLKIT_CONFIG}")
     if engine is None:
         return skipped("no engine to compare with")
@@ -196,7 +196,7 @@ def _device_rules(machine: Machine) -> Verdict:
     return found(
         "device-access-lost",
         ["docker info: CgroupDriver systemd", "/dev/char: no link 195:*"],
-        message="A systemctl daemon-reload takes the GPU from running containers",
+        message="A systemctl daemon-reload removes GPU access from running containers",
         severity="warning",
     )
 
@@ -210,7 +210,7 @@ def _version(machine: Machine) -> Verdict:
     try:
         holes = [cve for last, cve in VULNERABLE if Version(version) <= Version(last)]
     except InvalidVersion:
-        return unknown(f"nvidia-ctk says {version}: whether it has known holes is not known")
+        return unknown(f"nvidia-ctk reports {version}: cannot tell whether it has known vulnerabilities")
     if holes:
         return found("toolkit-vulnerable", [f"nvidia-ctk {version}: {', '.join(holes)}"])
     return ok(f"toolkit {version}")
@@ -239,10 +239,12 @@ def _apt(machine: Machine) -> Verdict:
         return found(
             "toolkit-apt-sources",
             [f"/etc/apt/trusted.gpg.d/{name}" for name in keys],
-            message="The toolkit's key was added by apt-key, which apt no longer reads",
+            message="The toolkit's key was added with apt-key, which apt no longer supports",
             severity="warning",
         )
-    return worst([], "apt has the toolkit's repository once" if naming else "apt has no repository of the toolkit")
+    return worst(
+        [], "apt has the toolkit's repository once" if naming else "apt does not have the toolkit's repository"
+    )
 
 
 #: Without a driver there is nothing to hand over.
@@ -250,15 +252,21 @@ _NEEDS_DRIVER = ("hardware.present", "driver.loaded", "userspace.libraries", "us
 
 TOOLKIT = (
     Check("toolkit.daemon-json", "daemon.json is valid", ("daemon-json-invalid",), _daemon_json),
-    Check("toolkit.installed", "Docker can hand over a GPU", ("toolkit-missing",), _installed, needs=_NEEDS_DRIVER),
+    Check(
+        "toolkit.installed",
+        "Docker can pass a GPU to containers",
+        ("toolkit-missing",),
+        _installed,
+        needs=_NEEDS_DRIVER,
+    ),
     Check(
         "toolkit.runtime",
-        "The daemon knows the runtime that is configured",
+        "The daemon has the configured runtime",
         ("runtime-unknown", "toolkit-missing"),
         _runtime,
     ),
-    Check("toolkit.features", "No feature of daemon.json gets lost", ("ctk-erases-features",), _features),
-    Check("toolkit.vendor", "--gpus finds the vendor", ("cdi-no-vendor",), _cdi_vendor),
+    Check("toolkit.features", "No feature of daemon.json is lost", ("ctk-erases-features",), _features),
+    Check("toolkit.vendor", "--gpus finds the GPU vendor", ("cdi-no-vendor",), _cdi_vendor),
     Check(
         "toolkit.cgroups",
         "The toolkit's cgroup setting fits the engine",
@@ -266,6 +274,6 @@ TOOLKIT = (
         _cgroups,
     ),
     Check("toolkit.device-rules", "Running containers keep the GPU", ("device-access-lost",), _device_rules),
-    Check("toolkit.version", "The toolkit has no known hole", ("toolkit-vulnerable",), _version),
+    Check("toolkit.version", "The toolkit has no known vulnerability", ("toolkit-vulnerable",), _version),
     Check("toolkit.apt", "apt has the toolkit's repository once", ("toolkit-apt-sources",), _apt),
 )

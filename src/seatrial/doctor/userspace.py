@@ -24,7 +24,7 @@ def _libraries(machine: Machine) -> Verdict:
         folders = sorted({str(PurePath(library.path).parent) for library in driver.libraries})
         return ok(f"libcuda and libnvidia-ml in {', '.join(folders)}")
     if any("only" in line for line in told):
-        return ok("libraries of another version; see userspace.versions")
+        return ok("libraries have another version; see userspace.versions")
     if machine.wsl:
         return found("wsl-libcuda", told)
     branch = (driver.version or machine.inventory.driver_version or "580").split(".")[0]
@@ -50,8 +50,8 @@ def _versions(machine: Machine) -> Verdict:
         evidence = [f"loaded module: {driver.version}", *wrong, *([f"NVML: {said}"] if said else [])]
         return found("driver-library-mismatch", evidence)
     if driver.version is None:
-        return skipped("no kernel module of NVIDIA's is shown here to compare with")
-    return ok(f"the libraries are {driver.version}, as the module")
+        return skipped("no NVIDIA kernel module is visible here to compare with")
+    return ok(f"the libraries are {driver.version}, like the module")
 
 
 def _wsl(machine: Machine) -> Verdict:
@@ -60,11 +60,11 @@ def _wsl(machine: Machine) -> Verdict:
     evidence = []
     library = f"{WSL_FOLDER}/libcuda.so.1"
     if not machine.exists(library):
-        evidence.append(f"{library}: not there")
+        evidence.append(f"{library}: missing")
     inside = [name for name in machine.names("/usr/lib/x86_64-linux-gnu") if name.startswith("libcuda.so.")]
     if inside:
-        evidence.append(f"/usr/lib/x86_64-linux-gnu/{inside[0]}: a Linux driver inside WSL hides Windows's")
-    return found("wsl-libcuda", evidence) if evidence else ok("Windows's libcuda is the one that is found")
+        evidence.append(f"/usr/lib/x86_64-linux-gnu/{inside[0]}: a Linux driver inside WSL hides the Windows one")
+    return found("wsl-libcuda", evidence) if evidence else ok("the libcuda found is the Windows one")
 
 
 def _nodes(machine: Machine) -> Verdict:
@@ -99,22 +99,22 @@ def _access(machine: Machine) -> Verdict:
     if closed:
         names = ", ".join(node.path for node in closed)
         fix = f"sudo chmod a+rw {' '.join(node.path for node in closed)}"
-        return found("device-permission", [f"this user may not open {names}"], fix=fix)
+        return found("device-permission", [f"this user cannot open {names}"], fix=fix)
     if enforcing:
         allowed = machine.ask("getsebool", "container_use_devices")
         if allowed is None or allowed.exit_code != 0:
-            return unknown("SELinux is enforcing, and getsebool does not tell whether containers may use devices")
+            return unknown("SELinux is enforcing, and getsebool does not report whether containers may use devices")
         if "--> on" not in allowed.stdout:
             return found(
                 "device-permission",
                 ["SELinux is enforcing", allowed.stdout.strip()],
-                message="SELinux keeps containers from the GPU's device nodes",
+                message="SELinux blocks containers from the GPU's device nodes",
                 severity="warning",  # seatrial's own containers run with label=disable
             )
     grouped = [node.path for node in nodes if not node.world]
     if grouped:
-        return ok(f"this user may open the nodes; others only by group: {', '.join(grouped)}")
-    return ok("everybody may open the device nodes")
+        return ok(f"this user can open the nodes; others only through group: {', '.join(grouped)}")
+    return ok("everyone can open the device nodes")
 
 
 def _cuda(machine: Machine) -> Verdict:
@@ -131,7 +131,7 @@ def _cuda(machine: Machine) -> Verdict:
     )
     ended = machine.command([machine.python, "-I", "-c", program], timeout_s=CU_INIT_S)
     if ended.exit_code != 0:
-        return unknown(f"cuInit could not be tried: {ended.last_line()}")
+        return unknown(f"cuInit could not be run: {ended.last_line()}")
     status, said, count = json.loads(ended.stdout)
     if status is None:
         return found(
@@ -150,7 +150,7 @@ def _cuda(machine: Machine) -> Verdict:
 def _held_back(machine: Machine) -> Verdict:
     """A driver that is upgraded unattended breaks NVML until the next restart."""
     if machine.os_release.get("ID") not in ("ubuntu", "debian") or machine.driver.version is None:
-        return skipped("no unattended upgrades of apt here")
+        return skipped("no apt unattended upgrades here")
     told = "".join(machine.read(f"/etc/apt/apt.conf.d/{name}") or "" for name in machine.names("/etc/apt/apt.conf.d"))
     lines = [line for line in told.splitlines() if not line.lstrip().startswith(("//", "#"))]
     on = any('Unattended-Upgrade "1"' in line for line in lines)
@@ -172,7 +172,7 @@ USERSPACE = (
     ),
     Check(
         "userspace.versions",
-        "Libraries and kernel module are of one version",
+        "Libraries and kernel module have the same version",
         ("driver-library-mismatch",),
         _versions,
         needs=("driver.loaded",),
@@ -180,14 +180,14 @@ USERSPACE = (
     Check("userspace.wsl", "WSL finds Windows's libcuda", ("wsl-libcuda",), _wsl),
     Check(
         "userspace.nodes",
-        "The device nodes are there",
+        "The device nodes exist",
         ("uvm-node-missing", "device-nodes-missing", "device-node-missing"),
         _nodes,
         needs=("driver.loaded",),
     ),
     Check(
         "userspace.access",
-        "The device nodes may be opened",
+        "The device nodes can be opened",
         ("device-permission",),
         _access,
         needs=("userspace.nodes",),
@@ -206,7 +206,7 @@ USERSPACE = (
     ),
     Check(
         "userspace.upgrades",
-        "No unattended upgrade pulls the driver from under a run",
+        "No unattended upgrade replaces the driver during a run",
         ("driver-upgraded-unattended",),
         _held_back,
     ),

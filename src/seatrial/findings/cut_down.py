@@ -27,7 +27,7 @@ def cut_down(kept: str, gpus: Sequence[Dict[str, Any]]) -> Optional[Finding]:
         if capability and not covers(kept.split(), capability):
             entry = by_id("image-cut-down")
             name = gpu.get("name") or gpu["uuid"]
-            message = "The image has device code for compute capability %s alone, and %s is %s"
+            message = "The image has device code for compute capability %s only, and %s is %s"
             return Finding(
                 entry.id,
                 "error",

@@ -11,13 +11,13 @@ HOST = (
             "nvml error: driver not loaded",
             "Failed to initialize NVML: Driver Not Loaded",
         ),
-        cause="There is no nvidia module for the running kernel, often since a kernel update without its headers",
+        cause="There is no nvidia module for the running kernel, often after a kernel update without its headers",
         fix="sudo apt install linux-headers-$(uname -r) && sudo dkms autoinstall && sudo modprobe nvidia",
         sources=("NVIDIA/nvidia-container-toolkit#1611",),
     ),
     Known(
         id="driver-not-signed",
-        title="Secure Boot refuses the NVIDIA kernel module",
+        title="Secure Boot rejects the NVIDIA kernel module",
         symptoms=("could not insert 'nvidia': Key was rejected by service", "could not insert 'nvidia': Required key"),
         cause="Secure Boot is on, and the key that signed the module is not enrolled",
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der   # reboot, then choose Enroll MOK",
@@ -25,7 +25,7 @@ HOST = (
     ),
     Known(
         id="nouveau-bound",
-        title="The open nouveau driver holds the GPU",
+        title="The open-source nouveau driver holds the GPU",
         symptoms=("NVRM: GPU … is already bound to nouveau",),
         cause="nouveau was loaded before NVIDIA's module and keeps the device",
         fix=(
@@ -75,7 +75,7 @@ HOST = (
         id="fabric-manager-not-ready",
         title="CUDA is not ready: the NVSwitch fabric is not set up (error 802)",
         symptoms=("CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"),
-        cause="GPUs joined by NVSwitch need nvidia-fabricmanager, running and of the driver's very version; "
+        cause="GPUs joined by NVSwitch need nvidia-fabricmanager running, in exactly the driver's version; "
         "nvidia-smi looks fine without it",
         fix="sudo systemctl enable --now nvidia-fabricmanager && systemctl status nvidia-fabricmanager",
         sources=("pytorch/pytorch#35710", "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/"),
@@ -103,16 +103,16 @@ HOST = (
     ),
     Known(
         id="persistence-off",
-        title="Persistence mode is off: every first use initialises the GPU again",
+        title="Persistence mode is off: each first use reinitialises the GPU",
         symptoms=(),
-        cause="Without nvidia-persistenced the driver unloads the GPU's state when nobody uses it, 1.5 to 6 s a time",
+        cause="Without nvidia-persistenced the driver unloads the GPU's state when idle, costing 1.5 to 6 s each time",
         fix="sudo nvidia-smi -pm 1",
         sources=("pop-os/system76-power#492", "netdata/netdata#14522"),
         severity="info",
     ),
     Known(
         id="compute-mode-exclusive",
-        title="The GPU admits no further process",
+        title="The GPU accepts no more processes",
         symptoms=(
             "all CUDA-capable devices are busy or unavailable",
             "CUDA-capable device(s) is/are busy or unavailable",
@@ -132,7 +132,7 @@ HOST = (
     ),
     Known(
         id="gpu-memory-held",
-        title="Others fill the GPU's memory",
+        title="Other processes fill the GPU's memory",
         symptoms=(),
         cause="Another program holds it, perhaps a worker that outlived its container",
         fix="sudo fuser -v /dev/nvidia*   # then end those processes by their PID",
@@ -140,9 +140,9 @@ HOST = (
     ),
     Known(
         id="no-gpu-on-bus",
-        title="This machine shows no NVIDIA GPU",
+        title="No NVIDIA GPU was found on this machine",
         symptoms=(),
-        cause="There is none, it is switched off in the BIOS, or it was not passed into this virtual machine",
+        cause="There is none, it is disabled in the BIOS, or it was not passed to this virtual machine",
         fix="lspci -nn | grep -i nvidia   # on the host itself; without a GPU: seatrial run --gpus none …",
         sources=("https://pci-ids.ucw.cz: vendor 10de",),
     ),
@@ -156,9 +156,9 @@ HOST = (
     ),
     Known(
         id="driver-update-pending",
-        title="The driver on disk is another version than the loaded one",
+        title="The driver on disk has a different version than the loaded one",
         symptoms=(),
-        cause="A package upgrade replaced module and libraries; containers that start from now on get a mix of both",
+        cause="A package upgrade replaced module and libraries; containers started from now on get a mix of both",
         fix="sudo reboot   # before the next run",
         sources=(
             "NVIDIA/nvidia-container-toolkit#394",
@@ -168,7 +168,7 @@ HOST = (
     ),
     Known(
         id="driver-upgraded-unattended",
-        title="Unattended upgrades may replace the driver under a run",
+        title="Unattended upgrades may replace the driver during a run",
         symptoms=(),
         cause="apt upgrades packages at night; the libraries then no longer fit the loaded module until a reboot",
         fix="sudo apt-mark hold 'nvidia-*' 'libnvidia-*'",
@@ -177,7 +177,7 @@ HOST = (
     ),
     Known(
         id="mig-mode-pending",
-        title="A change of MIG mode waits for a reset of the GPU",
+        title="A MIG mode change needs a GPU reset",
         symptoms=(),
         cause="MIG mode was switched while the GPU was in use",
         fix="sudo nvidia-smi --gpu-reset   # with nothing on the GPU; or reboot",
@@ -195,11 +195,11 @@ HOST = (
     ),
     Known(
         id="iommu-peer-traffic",
-        title="Traffic between GPUs passes the IOMMU",
+        title="Traffic between GPUs passes through the IOMMU",
         symptoms=(),
         cause=(
-            "The kernel translates every access of a device; peer-to-peer writes then hang or arrive wrong, which"
-            " NCCL shows as a time-out"
+            "The kernel translates every access of a device; peer-to-peer writes then hang or arrive corrupted, which"
+            " NCCL reports as a timeout"
         ),
         fix="add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then: sudo update-grub && sudo reboot",
         sources=(

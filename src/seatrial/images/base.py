@@ -66,7 +66,7 @@ def needed_flavour(options: ImageOptions, project: Path, found: Requirements) ->
     sources = [path.name for pattern in ("*.cu", "csrc/*.cu", "src/*.cu") for path in sorted(project.glob(pattern))]
     if sources:
         return "devel", f"the project has CUDA code ({sources[0]})"
-    return None, "small, and the wheels bring their own CUDA"
+    return None, "small, and the wheels include their own CUDA"
 
 
 def slim_base(stack: Stack, options: ImageOptions, reason: str) -> Base:
@@ -74,7 +74,7 @@ def slim_base(stack: Stack, options: ImageOptions, reason: str) -> Base:
     if options.base != DEFAULT_BASE:
         if "alpine" in options.base:
             raise ConfigError(
-                f"the base image {options.base} has musl as its C library, and no framework has wheels for that",
+                f"the base image {options.base} uses musl as its C library, and no framework has wheels for it",
                 run=f'in seatrial.toml: [image] base = "{DEFAULT_BASE}"',
             )
         return Base(options.base, None, (), Choice(what="base image", value=options.base, reason="image.base names it"))
@@ -109,9 +109,9 @@ def no_cuda_base(stack: Stack, flavour: Flavour) -> ConfigError:
     """There is no nvidia/cuda image for the CUDA of this stack."""
     cuda = stack.wheel.cuda if stack.wheel else "?"
     return ConfigError(
-        f"no nvidia/cuda image of CUDA {cuda} is known with flavour {flavour}",
-        cause="NVIDIA publishes none, or has deleted it",
-        run='in seatrial.toml: [image] base = "…", an image of yours',
+        f"there is no known nvidia/cuda image of CUDA {cuda} with flavour {flavour}",
+        cause="NVIDIA does not publish it, or deleted it",
+        run='in seatrial.toml: [image] base = "…", your own image',
     )
 
 

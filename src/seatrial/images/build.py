@@ -73,7 +73,7 @@ def build(
         DiskError: the context cannot be written, or the engine's disk has too little room for the image.
     """
     if image.dockerfile is None:
-        raise ValueError(f"{image.tag} is a ready image; there is nothing to build")
+        raise ValueError(f"{image.tag} is an existing image; there is nothing to build")
     started = time.monotonic()
     client = DockerClient(client_call=list(client_call or [engine]))
     present = _inspect(client, image.tag)
@@ -98,7 +98,7 @@ def push(tag: str, *, progress: Callable[[str], None], client_call: Sequence[str
     except DockerException as error:
         raise ImageError(
             f"{tag} cannot be pushed: {_last_line(error)}",
-            cause=f"{registry} wants a login, is out of reach, or has no such repository",
+            cause=f"{registry} needs a login, is unreachable, or has no such repository",
             run=f"{client_call[0]} login {registry}",
         ) from error
 
@@ -121,7 +121,7 @@ def _inspect(client: DockerClient, tag: str) -> tuple[str, int] | None:
     except (DockerException, ClientNotFoundError) as error:
         call = " ".join(map(str, client.client_config.client_call))
         raise EngineUnavailableError(
-            f"`{call}` does not answer", cause=_last_line(error), run=f"{call} info"
+            f"`{call}` does not respond", cause=_last_line(error), run=f"{call} info"
         ) from error
 
 
@@ -131,7 +131,7 @@ def _last_line(error: Exception) -> str:
 
 
 def _vanished(tag: str) -> tuple[str, int]:
-    raise ImageError(f"{tag} was built and is gone again", cause="another program removed it", run="seatrial run …")
+    raise ImageError(f"{tag} was built but no longer exists", cause="another program removed it", run="seatrial run …")
 
 
 def _check_builder(client: DockerClient, engine: str) -> None:

@@ -39,7 +39,7 @@ def with_code(
         largest = max(files, key=lambda name: files[name].stat().st_size)
         raise UsageError(
             f"The project is {format_bytes(size)}, too large for code: its largest file is {largest}",
-            cause="data and models inside the project would go into the image",
+            cause="data and models in the project would be copied into the image",
             run="mv the data out of the project, and: seatrial run … --data pvc:NAME",
         )
     lines = [image.dockerfile] if image.dockerfile else [f"FROM {image.tag}", ""]

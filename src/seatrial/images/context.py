@@ -76,8 +76,8 @@ def context_remarks(file: Dockerfile, path: Path) -> Iterator[Remark]:
             line,
             "context-size",
             "error" if total >= _TOO_MUCH_BYTES else "warning",
-            f"the builder is sent {total / 1e9:.1f} GB of {folder.resolve()}: {named}",
-            f"in .dockerignore: {' '.join(usual)}   # and mount them when it runs",
+            f"the builder would receive {total / 1e9:.1f} GB of {folder.resolve()}: {named}",
+            f"in .dockerignore: {' '.join(usual)}   # and mount them at run time",
         )
     elif ignore is None and (there := [name for name in _USUAL if name in sizes]):
         yield Remark(
@@ -108,22 +108,22 @@ def _bad_lines(lines: list[str], ignore: Path) -> Iterator[Remark]:
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if number > _MOST_LINES:
-            reason, fix = f"more than {_MOST_LINES} lines: the rest is not looked at", f"wc -l {ignore}"
+            reason, fix = f"more than {_MOST_LINES} lines: the rest is ignored", f"wc -l {ignore}"
             yield Remark(number, "dockerignore", "warning", reason, fix, ignore)
             return
         if text.startswith("#"):
             continue
         if f"{os.path.normpath(text.lstrip('!'))}/".startswith("../"):
-            reason = f"{printable(text)} leads out of the context: it matches nothing"
+            reason = f"{printable(text)} points outside the context: it matches nothing"
             yield Remark(
-                number, "dockerignore", "error", reason, "write paths as seen from the context's folder", ignore
+                number, "dockerignore", "error", reason, "write paths relative to the context's folder", ignore
             )
             continue
         try:
             Pattern.parse(text.lstrip("!").strip())
         except BadPatternError as error:
-            reason = f"{printable(text)} is no pattern: {error}"
-            yield Remark(number, "dockerignore", "error", reason, "the builder stops at it: write it anew", ignore)
+            reason = f"{printable(text)} is not a valid pattern: {error}"
+            yield Remark(number, "dockerignore", "error", reason, "the builder rejects it: rewrite it", ignore)
 
 
 def _patterns(lines: list[str]) -> list[_Line]:

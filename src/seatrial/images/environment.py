@@ -47,7 +47,9 @@ def read_environment(file: Path) -> Environment:
                 f"=={version}.*" if sign.startswith("=") else f"{sign}{version}", f"{file.name}: {match[0]}"
             )
     if len(lines) > MOST_LINES:
-        raise ConfigError(f"{file.name}: {len(lines)} packages are more than any image holds", run=f"wc -l {file}")
+        raise ConfigError(
+            f"{file.name}: {len(lines)} packages are more than any image could contain", run=f"wc -l {file}"
+        )
     return Environment(
         tuple(checked_requirement(line, f"{file.name}:{_line_of(line, text)}") for line in lines), python
     )

@@ -20,7 +20,7 @@ _STEPS = (
     (re.compile(r"pip install --no-deps --no-index"), "installing the recipes"),
     (re.compile(r"pip install"), "installing the packages with pip"),
     (re.compile(r"apt-get"), "installing Debian packages"),
-    (re.compile(r"python3 -m venv"), "making the virtual environment"),
+    (re.compile(r"python3 -m venv"), "creating the virtual environment"),
     (re.compile(r"COPY|CACHED"), "copying the packages"),
 )
 
@@ -49,13 +49,13 @@ _RULES = (
     ),
     _rule(
         r"network\.host is not allowed",
-        "the builder may not use the host's network",
+        "the builder is not allowed to use the host's network",
         "docker buildx use default",
-        "image.build_network is host and the current buildx builder was made without that entitlement",
+        "image.build_network is host, but the current buildx builder was created without that entitlement",
     ),
     _rule(
         r"^ > \[internal\] load metadata for |creating build container|pull access denied",
-        "the base image {base} is not there and cannot be pulled",
+        "the base image {base} does not exist locally and cannot be pulled",
         "{engine} pull {base}",
     ),
     _rule(
@@ -65,14 +65,14 @@ _RULES = (
     ),
     _rule(
         r"ensurepip is not available|No module named venv",
-        "the base image's Python cannot make virtual environments",
+        "the base image's Python cannot create virtual environments",
         'in seatrial.toml: [image] system_packages = ["python3-venv"]',
     ),
     _rule(
         r"apt-get: (not found|command not found)",
         "the base image {base} has no apt-get",
         'in seatrial.toml: [image] base = "python:3.11-slim-bookworm"',
-        "Debian packages were asked for, and the base is no Debian or Ubuntu",
+        "Debian packages were requested, but the base is not Debian or Ubuntu",
     ),
     _rule(
         r"^E: Unable to locate package (?P<package>\S+)",
@@ -82,7 +82,7 @@ _RULES = (
     _rule(
         r"^The conflict is caused by:\n(?P<sides>(?: {2,}.*\n?)+)",
         "the requirements contradict each other: {sides}",
-        "loosen one of the two in requirements.txt, pyproject.toml or image.requirements",
+        "relax one of the two in requirements.txt, pyproject.toml or image.requirements",
     ),
     _rule(
         r"(Failed building wheel for|Could not build wheels for|Failed to build) (?P<package>[\w.-]+)",
@@ -93,7 +93,7 @@ _RULES = (
         r"SSLError|CERTIFICATE_VERIFY_FAILED|confirming the ssl certificate|certificate verify failed",
         "the package index's certificate is not trusted inside the build",
         'in seatrial.toml: [image] ca_bundle = "/path/to/company-ca.pem"',
-        "a proxy that signs with its own authority, often",
+        "often a proxy that signs with its own certificate authority",
     ),
     _rule(
         r"NewConnectionError|ConnectTimeoutError|ReadTimeoutError|NameResolutionError|ProxyError|"
@@ -110,11 +110,11 @@ _RULES = (
         r"satisfies the requirement (?P<what>.+?) \(from versions: .*?(?P<newest>[^,()]+)\)$",
         "the package index has no {what} for this image's Python",
         "change the version",
-        "the newest there is {newest}",
+        "the newest is {newest}",
     ),
     _rule(
         r"exit code: 137|exit status 137|^Killed$",
-        "the kernel killed the step, for want of memory",
+        "the kernel killed the step: out of memory",
         "free -h",
     ),
 )

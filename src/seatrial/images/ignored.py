@@ -77,7 +77,7 @@ def _as_regex(name: str) -> str:
         character = name[at]
         if character == "\\":
             if at + 1 == len(name):
-                raise BadPatternError("nothing follows the last backslash")
+                raise BadPatternError("the pattern ends in a backslash")
             found, at = found + _literal(name[at + 1]), at + 2
         elif character == "[":
             end = name.find("]", at + 2)
@@ -98,5 +98,5 @@ def _literal(character: str) -> str:
 def _class(inside: str) -> str:
     for low, high in re.findall(r"(.)-(.)", inside.removeprefix("^")):
         if low > high:
-            raise BadPatternError(f"the range {low}-{high} is the wrong way round")
+            raise BadPatternError(f"the range {low}-{high} is reversed")
     return f"[!{inside[1:]}]" if inside.startswith("^") else f"[{inside}]"

@@ -37,7 +37,7 @@ def check_dockerfile(path: Path) -> list[Remark]:
         raise UsageError(f"{path} has more than {_MOST_LINES} lines", run=f"wc -l {path}")
     file = read_dockerfile(text)
     if not file.stages:
-        raise UsageError(f"{path} is no Dockerfile: it has no FROM", run=f"head {path}")
+        raise UsageError(f"{path} is not a Dockerfile: it has no FROM", run=f"head {path}")
     remarks = [*(remark for rule in RULES for remark in rule(file)), *context_remarks(file, path)]
     return sorted(remarks, key=lambda remark: (remark.line, remark.id))
 
@@ -58,7 +58,7 @@ def cuda_twice(file: Dockerfile) -> Iterator[Remark]:
                 "cuda-twice",
                 "warning",
                 f"CUDA is in this image twice: in its base (line {file.final.line}) and in the wheels of {wheel[1]}",
-                "FROM python:3.11-slim-bookworm   # the wheel brings CUDA; the driver comes from the host",
+                "FROM python:3.11-slim-bookworm   # the wheel includes CUDA; the driver comes from the host",
             )
 
 
@@ -90,7 +90,7 @@ def variant_against_base(file: Dockerfile) -> Iterator[Remark]:
                 "cuda-differs",
                 severity,
                 f"torch for CUDA {own} on a base of CUDA {theirs} (line {stage.line})",
-                "take slim Python as the base; extensions that are compiled here need one CUDA for both",
+                "use slim Python as the base; extensions compiled here need the same CUDA in both",
             )
 
 
@@ -128,7 +128,7 @@ def no_pins(file: Dockerfile) -> Iterator[Remark]:
                 each.line,
                 "no-pins",
                 "warning",
-                f"{packages[0]} has no version: the same Dockerfile gives another image later",
+                f"{packages[0]} has no pinned version: the same Dockerfile can give a different image later",
                 f'pip install "{packages[0]}=={newest}"   # or -r requirements.txt with versions',
             )
     for stage in file.stages:
@@ -137,7 +137,7 @@ def no_pins(file: Dockerfile) -> Iterator[Remark]:
                 stage.line,
                 "no-pins",
                 "warning",
-                f"{stage.image} names no version",
+                f"{stage.image} has no version tag",
                 f"FROM {stage.image.split(':')[0]}:VERSION",
             )
 
@@ -175,8 +175,8 @@ def gpu_at_build_time(file: Dockerfile) -> Iterator[Remark]:
                 each.line,
                 "gpu-at-build-time",
                 "error",
-                f"{match[0]} runs while the image is built, and there is no GPU then",
-                "leave it out; `seatrial run` checks the GPUs when the container starts",
+                f"{match[0]} runs during the image build, where there is no GPU",
+                "remove it; `seatrial run` checks the GPUs when the container starts",
             )
 
 
@@ -207,7 +207,7 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
         if not base["cuda"]:
             problem = "nvidia/cuda has no tag latest"
         elif image is None:
-            problem = f"no tag of nvidia/cuda for CUDA {base['cuda']} is known"
+            problem = f"there is no known nvidia/cuda tag for CUDA {base['cuda']}"
             near = [each for each in cuda_images() if each.cuda.startswith(".".join(base["cuda"].split(".")[:2]) + ".")]
             image = near[-1] if near else None
         elif ubuntu and ubuntu[1] not in image.ubuntu:
@@ -229,8 +229,8 @@ def shared_memory(file: Dockerfile) -> Iterator[Remark]:
                 each.line,
                 "shm",
                 "error",
-                "/dev/shm belongs to the running container: nothing done in the image changes its 64 MB",
-                "docker run --shm-size=2g …   # seatrial run does this by itself",
+                "/dev/shm belongs to the running container: the image cannot change its 64 MB",
+                "docker run --shm-size=2g …   # seatrial run does this automatically",
             )
 
 
@@ -243,7 +243,7 @@ def old_keys(file: Dockerfile) -> Iterator[Remark]:
                 "apt-key",
                 "error" if "7fa2af80" in match[0] else "warning",
                 f"{match[0]}: NVIDIA changed its key in April 2022, and current releases have no apt-key",
-                "install cuda-keyring_1.1-1_all.deb, or take a base that has what you need",
+                "install cuda-keyring_1.1-1_all.deb, or use a base that has what you need",
             )
 
 

@@ -77,7 +77,7 @@ def plan_image(
         TargetError: no such recipe.
     """
     if job.image.ready:
-        choice = Choice(what="image", value=job.image.ready, reason="a ready image was asked for; nothing is built")
+        choice = Choice(what="image", value=job.image.ready, reason="an existing image was requested; nothing is built")
         return ImagePlan(tag=job.image.ready, build=False, python=None), (choice,)
     machine = _machine(job, machine, cpu_only)
     needs = image_needs(job, imports)
@@ -86,7 +86,7 @@ def plan_image(
     own = WHEEL_NAME if job.target.kind == "recipe" or "seatrial" in imports else None
     plan = _to_build(job, base, settled, slimming, own, compiles=compiles)
     choices = (base.choice, needs.choice, *settled.choices, *_compiler(compiles), *slimming.choices)
-    warnings = tuple(Choice(what="warning", value=text, reason="said by the resolver") for text in settled.warnings)
+    warnings = tuple(Choice(what="warning", value=text, reason="decided by the resolver") for text in settled.warnings)
     return plan, (*choices, *warnings)
 
 
@@ -191,9 +191,9 @@ def _base_and_stack(job: Job, needs: Needs, imports: frozenset[str], machine: Ma
 def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
     """What the stack itself asks of the base."""
     if stack.wheel is not None and stack.wheel.system_cuda and not stack.cpu:
-        return "cudnn-runtime", f"{stack.wheel.name} brings no CUDA of its own"
+        return "cudnn-runtime", f"{stack.wheel.name} does not include CUDA"
     if stack.forward_compat:
-        return "base", "the driver is older than the CUDA: NVIDIA's cuda-compat is in this base"
+        return "base", "the driver is older than the CUDA version: this base has NVIDIA's cuda-compat"
     return None, ""
 
 
@@ -267,7 +267,7 @@ def image_needs(job: Job, imports: frozenset[str]) -> Needs:
 def _compiler(compiles: bool) -> tuple[Choice, ...]:
     if not compiles:
         return ()
-    return (Choice(what="compiler", value="g++ and Python headers", reason="the target compiles when it runs"),)
+    return (Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time"),)
 
 
 def _texts(found: Requirements) -> dict[str, str]:
@@ -294,9 +294,9 @@ def _wheels(job: Job) -> tuple[Path, ...]:
         largest = sorted(sizes.items(), key=lambda row: -row[1])[:3]
         raise ConfigError(
             f"seatrial.toml: image.find_links: the wheels in {folder} are {sum(sizes.values()) / 1e9:.0f} GB, all of "
-            "which the builder would be sent",
+            "which would be sent to the builder",
             cause=f"the largest: {', '.join(f'{name} {size / 1e9:.1f} GB' for name, size in largest)}",
-            run=f"pip download -d FOLDER -r requirements.txt --find-links {folder}   # what is needed alone",
+            run=f"pip download -d FOLDER -r requirements.txt --find-links {folder}   # only what is needed",
         )
     return wheels
 
@@ -310,7 +310,7 @@ def _ca_bundle(job: Job) -> Path:
         data = b""
     if b"-----BEGIN CERTIFICATE-----" not in data:
         raise ConfigError(
-            f"seatrial.toml: image.ca_bundle: {path} is no PEM file of certificates",
+            f"seatrial.toml: image.ca_bundle: {path} is not a PEM file of certificates",
             run=f"openssl x509 -in {path} -noout -subject",
         )
     return path

@@ -56,7 +56,7 @@ def project_needs(project: Path, imports: frozenset[str], script_dir: Path) -> N
     packages = packages_of_imports(imports, {project, project / "src", script_dir})
     needs = _from_files(project, packages)
     if needs is None:
-        needs = Needs(Requirements(lines=packages), "the imports", "no file lists any package: taken from the imports")
+        needs = Needs(Requirements(lines=packages), "the imports", "no file lists packages: using the imports")
     extra = _implied(needs.requirements, script_dir, project)
     return _locked(Needs(needs.requirements + extra, needs.source, needs.reason, needs.python), project)
 
@@ -64,14 +64,14 @@ def project_needs(project: Path, imports: frozenset[str], script_dir: Path) -> N
 def _from_files(project: Path, packages: tuple[str, ...]) -> Needs | None:
     python = requires_python(project / "pyproject.toml")
     if is_there(file := project / "requirements.txt"):
-        return Needs(read_requirements(file, project), "requirements.txt", "requirements.txt is there", python)
+        return Needs(read_requirements(file, project), "requirements.txt", "requirements.txt exists", python)
     if is_there(file := project / "pyproject.toml"):
         listed = pyproject_requirements(file, packages)
         if listed is not None:
             reason = "[project] of pyproject.toml lists them"
             locked = locked_versions(project / "uv.lock")
             if locked:
-                reason += f"; uv.lock fixes {len(locked)} versions"
+                reason += f"; uv.lock pins {len(locked)} versions"
             return Needs(Requirements(lines=listed, constraints=locked), "pyproject.toml", reason, python)
     if is_there(file := project / "setup.py") and (setup := read_setup(file)) is not None:
         return Needs(
@@ -82,7 +82,7 @@ def _from_files(project: Path, packages: tuple[str, ...]) -> Needs | None:
             environment = read_environment(file)
             have = {canonical_name(line) for line in environment.lines}
             more = tuple(package for package in packages if canonical_name(package) not in have)
-            reason = f"the pip part of {name} lists them" + (", the imports the rest" if more else "")
+            reason = f"the pip part of {name} lists them" + (", the imports list the rest" if more else "")
             return Needs(Requirements(lines=environment.lines + more), name, reason, environment.python)
     return None
 
@@ -109,4 +109,4 @@ def _locked(needs: Needs, project: Path) -> Needs:
         return needs
     locked = read_requirements(file, project)
     requirements = needs.requirements + Requirements(constraints=locked.lines)
-    return Needs(requirements, needs.source, f"{needs.reason}; {LOCK} fixes the versions", needs.python)
+    return Needs(requirements, needs.source, f"{needs.reason}; {LOCK} pins the versions", needs.python)

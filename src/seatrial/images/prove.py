@@ -91,10 +91,10 @@ def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None, *, o
         versions = [found["versions"].get(name) for name in (framework, f"{framework}-cpu")]
         have = next((version for version in versions if version), None)
         if framework in planned and have is not None and have.partition("+")[0] != planned[framework]:
-            wrong.append(f"{framework} is {have}, and {planned[framework]} was resolved")
+            wrong.append(f"{framework} is {have}, but {planned[framework]} was resolved")
     build = planned.get("build", "")
     if "torch" in planned and build.startswith("cu") and not found.get("cuda"):
-        wrong.append(f"torch {found['versions'].get('torch')} is a CPU build, and {build} was resolved")
+        wrong.append(f"torch {found['versions'].get('torch')} is a CPU build, but {build} was resolved")
     architectures = tuple(found.get("architectures", ()))
     for gpu in machine.gpus if machine is not None and architectures else ():
         if not covers(architectures, gpu.cc):
@@ -103,7 +103,7 @@ def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None, *, o
     for device, answers in kernels.items():
         wrong += [f"no {name} kernel runs on {device}: {error}" for name, error in answers.items() if error]
     if on_gpu and "kernels" in found and not kernels:
-        wrong.append("its framework sees no GPU in a container that got them")
+        wrong.append("its framework sees no GPU in a container that has GPUs")
     return Proof(
         python=found["python"],
         versions=found["versions"],

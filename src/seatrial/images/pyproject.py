@@ -70,7 +70,9 @@ def python_specifier(value: Any, place: str) -> SpecifierSet:
             raise ValueError
         return SpecifierSet(value)
     except ValueError:  # InvalidSpecifier is one
-        raise ConfigError(f"{place}: {shown(value)} is no version specifier", run='write it like ">=3.10"') from None
+        raise ConfigError(
+            f"{place}: {shown(value)} is not a valid version specifier", run='write it like ">=3.10"'
+        ) from None
 
 
 def locked_versions(file: Path) -> tuple[str, ...]:
@@ -82,7 +84,7 @@ def locked_versions(file: Path) -> tuple[str, ...]:
         return ()
     text = _ARRAY_ENTRY.sub("", read_text(file, inside=file.parent, limit_bytes=_MAX_LOCK_BYTES))
     if len(text) > toml_file.MAX_BYTES:
-        raise ConfigError(f"{file.name}: more packages than any image holds", run=f"ls -l {file}")
+        raise ConfigError(f"{file.name}: more packages than any image could contain", run=f"ls -l {file}")
     packages = toml_file.parse_toml(text, file).get("package", [])
     if not isinstance(packages, list) or not all(isinstance(package, dict) for package in packages):
         raise ConfigError(f"{file.name}: package must be a list of tables", run="uv lock")
@@ -122,7 +124,7 @@ def _checked_list(value: Any, key: str, file: Path, text: str) -> list[str]:
         raise _wrong(key, "a list of strings", value, file)
     if len(value) > MOST_LINES:
         raise ConfigError(
-            f"{file.name}: {key} has {len(value)} entries, more than any image holds", run=f"wc -l {file}"
+            f"{file.name}: {key} has {len(value)} entries, more than any image could contain", run=f"wc -l {file}"
         )
     return [checked_requirement(item, f"{file.name}:{_line_of(item, text)}") for item in value]
 

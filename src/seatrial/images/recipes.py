@@ -57,7 +57,7 @@ def recipe(name: str) -> Recipe:
         return {**RECIPES, **TOOLS}[name]
     except KeyError:
         known = ", ".join(sorted(RECIPES))
-        raise TargetError(f"No recipe is called {name!r}; there are: {known}", run="seatrial run digits") from None
+        raise TargetError(f"There is no recipe {name!r}; known recipes: {known}", run="seatrial run digits") from None
 
 
 def recipe_requirements(target: Target) -> tuple[str, ...]:

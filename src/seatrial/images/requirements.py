@@ -98,7 +98,7 @@ class _Reader:
             place = f"{_shown(path, self.root)}:{number}"
             if len(self.lines) + len(self.constraints) + len(self.options) >= MOST_LINES:
                 raise ConfigError(
-                    f"{place}: more than {MOST_LINES} lines, more than any image holds", run=f"wc -l {path}"
+                    f"{place}: more than {MOST_LINES} lines, more than any image could need", run=f"wc -l {path}"
                 )
             _refuse_what_the_build_cannot_know(line, place)
             if line.startswith("-"):
@@ -112,7 +112,7 @@ class _Reader:
         if name in ("-r", "--requirement", "-c", "--constraint"):
             included = path.parent / value
             if not is_there(included):
-                raise ConfigError(f"{place}: {value} is not there", run=f"ls {included.parent}")
+                raise ConfigError(f"{place}: {value} does not exist", run=f"ls {included.parent}")
             self.read(included, into if name in ("-r", "--requirement") else self.constraints)
         elif name in ("-e", "--editable"):
             raise _not_in_the_image(place, line)
@@ -141,7 +141,7 @@ def checked_requirement(text: str, place: str) -> str:
     """``text`` if it is a requirement that the build can meet. Raises ConfigError that begins with ``place``."""
     requirement = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
     if _CONTROL.search(text):  # a line break would begin a line of pip's own options
-        raise ConfigError(f"{place}: {shown(text)} is not one line of text", run="write a requirement a line")
+        raise ConfigError(f"{place}: {shown(text)} is not one line of text", run="write one requirement per line")
     if _URL.match(requirement):
         return text
     if requirement.startswith((".", "/", "~")) or (requirement.endswith(_ARCHIVES) and "@" not in requirement):
@@ -154,7 +154,7 @@ def checked_requirement(text: str, place: str) -> str:
         raise ConfigError(f"{place}: {shown(requirement)} is nested too deep", run=_EXAMPLE) from None
     except ValueError as error:  # InvalidRequirement is one; so is a version of thousands of digits
         reason = str(error).splitlines()[0].rstrip(".:")
-        hint = "one = where == is meant" if re.search(r"\w\s*=\s*[\w.]", requirement) else None
+        hint = "use == instead of =" if re.search(r"\w\s*=\s*[\w.]", requirement) else None
         raise ConfigError(
             f"{place}: {shown(requirement)} is not a requirement: {reason}",
             cause=hint,
@@ -207,12 +207,12 @@ def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:
     if variable := _VARIABLE.search(line):
         raise ConfigError(
             f"{place}: {variable.group()} is not set inside the build",
-            run='put the index into seatrial.toml: [image] index_url = "…" (a build secret)',
+            run='put the index in seatrial.toml: [image] index_url = "…" (a build secret)',
         )
     if _LOGIN_IN_URL.search(line):
         raise ConfigError(
             f"{place}: a password in a requirements file would stay in the build cache",
-            run='put the index into seatrial.toml: [image] index_url = "…" (a build secret)',
+            run='put the index in seatrial.toml: [image] index_url = "…" (a build secret)',
         )
 
 
@@ -220,7 +220,7 @@ def _not_in_the_image(place: str, line: str) -> ConfigError:
     return ConfigError(
         f"{place}: {shown(line)} installs from a folder that is not in the image",
         cause="the project is mounted at /workspace when it runs, not copied into the image",
-        run="leave the line out, and add PYTHONPATH=/workspace/src to [env] for a src layout",
+        run="remove the line, and add PYTHONPATH=/workspace/src to [env] for a src layout",
     )
 
 

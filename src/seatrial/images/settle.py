@@ -130,7 +130,7 @@ def _settle_one(
     choices = [each for each in stack.choices if each.what != "python" or settled.stack.wheel is None]
     choices[0] = choices[0].model_copy(update={"value": chosen, "reason": f"{reason}; {choices[0].reason}"})
     if own_sources and stack.index:
-        choices[1] = Choice(what=choices[1].what, value="as your index has it", reason="you name the package index")
+        choices[1] = Choice(what=choices[1].what, value="as your index provides it", reason="you set the package index")
     elif index:
         choices[1] = choices[1].model_copy(update={"value": f"{choices[1].value}, from {index}"})
     return Settled(
@@ -145,8 +145,8 @@ def _settle_one(
 
 def _left_to_pip(settled: Settled, found: Requirements, line: str, framework: Framework) -> Settled:
     """A URL, or a release that the tables do not know: nothing is checked, and that is said."""
-    choice = Choice(what=framework, value=line, reason="not in seatrial's tables: pip decides, nothing is checked")
-    warning = f"{line} is not in seatrial's tables: whether it fits GPU and driver shows after the build"
+    choice = Choice(what=framework, value=line, reason="not in seatrial's tables: pip decides; not checked")
+    warning = f"{line} is not in seatrial's tables: whether it supports the GPU and driver is checked after the build"
     return replace(
         settled, requirements=found, choices=(*settled.choices, choice), warnings=(*settled.warnings, warning)
     )

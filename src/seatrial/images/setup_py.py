@@ -48,7 +48,9 @@ def read_setup(file: Path) -> Setup | None:
             if not isinstance(listed, ast.List | ast.Tuple):
                 return None
             if len(listed.elts) > MOST_LINES:
-                raise ConfigError(f"setup.py:{listed.lineno}: more packages than any image holds", run=f"wc -l {file}")
+                raise ConfigError(
+                    f"setup.py:{listed.lineno}: more packages than any image could contain", run=f"wc -l {file}"
+                )
             texts = [(item.value, item.lineno) for item in listed.elts if isinstance(item, ast.Constant)]
             lines = tuple(checked_requirement(str(text), f"setup.py:{line}") for text, line in texts)
             wanted = given.get("python_requires")

@@ -69,7 +69,7 @@ def slimming_for(job: Job, stack: Stack, machine: Machine | None, *, compiles: b
         return Slimming(tuple(arguments), choices=tuple(choices))
     if stack.wheel is None or stack.wheel.framework != "torch":
         raise ConfigError(
-            f"image.slim = {level!r} knows the libraries of torch only",
+            f"image.slim = {level!r} supports only torch's libraries",
             cause=f"this project uses {stack.wheel.framework if stack.wheel else 'no framework'}",
             run='in seatrial.toml: [image] slim = "files"',
         )
@@ -86,7 +86,7 @@ def slimming_for(job: Job, stack: Stack, machine: Machine | None, *, compiles: b
     if stack.cpu or machine is None or not machine.gpus:
         raise ConfigError(
             "image.slim = 'arch' needs to know the GPUs to keep code for",
-            cause="this run has none" if machine is None else "none is known here",
+            cause="this run has none" if machine is None else "none are known here",
             run="seatrial build … --target h100 --slim arch",
         )
     architectures = machine.capabilities

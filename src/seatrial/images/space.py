@@ -40,6 +40,6 @@ def refuse_too_little(image: ImagePlan, root: str, free_bytes: int, engine: str)
     """Raises DiskError naming both numbers."""
     if free_bytes < (needed := needed_bytes(image)):
         raise DiskError(
-            f"{image.tag} takes about {needed / 1e9:.0f} GB to build; {root} has {free_bytes / 1e9:.1f} GB free",
+            f"{image.tag} takes about {needed / 1e9:.0f} GB to build; {root} has only {free_bytes / 1e9:.1f} GB free",
             run=f"{engine} system df; {engine} builder prune",
         )

@@ -53,7 +53,7 @@ def project_asks(table: Mapping[str, Any], project: Path) -> tuple[Ask, ...]:
     root = Path(os.path.realpath(project))
     kubernetes, watch = table.get("kubernetes", {}), table.get("watch", {})
     found = [
-        *([Ask(words="runs on this machine without a container, as you")] if table.get("on") == "local" else []),
+        *([Ask(words="runs on this machine without a container, as your user")] if table.get("on") == "local" else []),
         *_mounts(table, root),
         *_files(table, root),
         *(Ask(words=f"gives the target your variable {name}") for name in table.get("secrets", [])),
@@ -63,7 +63,7 @@ def project_asks(table: Mapping[str, Any], project: Path) -> tuple[Ask, ...]:
         *_cluster(kubernetes),
     ]
     if table.get("with_names"):
-        found.append(Ask(words="writes your user and host name into receipts"))
+        found.append(Ask(words="writes your user and host names into receipts"))
     return tuple(dict.fromkeys(found))
 
 
@@ -87,7 +87,7 @@ def _files(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
             yield Ask(words=f"gives the target the variables in {_shown(path, real, root)}")
         names = _passed_on(path)
         if names is None:
-            yield Ask(words=f"gives the target the variables in {_plain(str(path))}, which cannot be looked into")
+            yield Ask(words=f"gives the target the variables in {_plain(str(path))}, which cannot be read")
         yield from (Ask(words=f"gives the target your variable {_plain(name)}") for name in names or ())
     image = table.get("image", {})
     find_links = image.get("find_links")
@@ -99,23 +99,23 @@ def _files(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
 def _networks(table: Mapping[str, Any]) -> Iterator[Ask]:
     network = table.get("network")
     if network == "host":
-        yield Ask(words="uses this machine's network: every port that listens here is in reach")
+        yield Ask(words="uses this machine's network: every port listening here is reachable")
     elif network is not None and network not in _OWN_NETWORKS:
-        yield Ask(words=f"joins the network {_plain(network)}, and with it what else is there")
+        yield Ask(words=f"joins the network {_plain(network)}, and can reach everything on it")
     if table.get("image", {}).get("build_network") == "host":
-        what = "builds the image on this machine's network: every port that listens here is in reach"
+        what = "builds the image on this machine's network: every port listening here is reachable"
         yield Ask(words=what, builds=True)
 
 
 def _alerts(watch: Mapping[str, Any]) -> Iterator[Ask]:
     if command := watch.get("command"):
-        yield Ask(words=f"runs a command for each finding of the watchdog: {_plain(command)}")
+        yield Ask(words=f"runs a command for each watchdog finding: {_plain(command)}")
     if url := watch.get("webhook"):
         try:
             place = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}/…"
         except ValueError:  # a bracket that no IPv6 address closes
             place = "a URL"
-        yield Ask(words=f"posts each finding of the watchdog to {_plain(place)}", apart=digest_text(url))
+        yield Ask(words=f"posts each watchdog finding to {_plain(place)}", apart=digest_text(url))
 
 
 def _cluster(table: Mapping[str, Any]) -> Iterator[Ask]:
@@ -153,14 +153,14 @@ def _meaning(real: Path) -> str:
     """What a path gives away, where its name does not say it."""
     home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111  Path.home() raises where there is none
     if _is_engine_socket(real):
-        return ": the engine's socket, with which one is root on this machine"
+        return ": the engine's socket, which gives root on this machine"
     if real == Path("/"):
-        return ": all of this machine"
+        return ": this machine's whole file system"
     if any(_is_engine_socket(socket) and socket.is_relative_to(real) for socket in _engine_sockets()):
-        return ": the engine's socket is in it, with which one is root on this machine"
+        return ": it contains the engine's socket, which gives root on this machine"
     if home.is_relative_to(real):
         return ": your home folder" + ("" if home == real else " is in it")
-    return ": a socket of a program of this machine" if _is_socket(real) else ""
+    return ": a socket of a program on this machine" if _is_socket(real) else ""
 
 
 def _engine_sockets() -> Iterator[Path]:

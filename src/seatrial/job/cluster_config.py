@@ -89,7 +89,7 @@ def _whole(least: int) -> Any:
         text = _digits_or_text(value)
         if _WHOLE.fullmatch(text) and int(text) >= least:
             return int(text)
-        raise ValueError(f"expected a whole number from {least}, got {shown(value)}")
+        raise ValueError(f"expected a whole number of at least {least}, got {shown(value)}")
 
     return read
 
@@ -106,7 +106,7 @@ def _seconds(value: Any) -> int:
 def _object_name(value: Any) -> str:
     if isinstance(value, str) and re.fullmatch(_OBJECT, value):
         return value
-    raise ValueError(f"expected a name of Kubernetes (lower-case letters, digits, - and .), got {shown(value)}")
+    raise ValueError(f"expected a Kubernetes name (lower-case letters, digits, - and .), got {shown(value)}")
 
 
 _TEXT: dict[str, Any] = {"type": "string"}
@@ -131,31 +131,33 @@ class KubernetesTable(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     kind: Literal["auto", "job", "pytorchjob", "trainjob"] = Field(
-        default="auto", description="What runs the pods; auto picks by the CRDs that the cluster has."
+        default="auto", description="Workload kind; auto picks by the cluster's CRDs."
     )
-    context: str | None = Field(default=None, description="Context of the kubeconfig; its current one by default.")
+    context: str | None = Field(default=None, description="Kubeconfig context; the current one by default.")
     namespace: ObjectName | None = Field(default=None, description="Namespace; the context's by default.")
     data: VolumeText | None = Field(default=None, description="Volume at /data: pvc:NAME[/FOLDER] or hostpath:/FOLDER.")
-    models: VolumeText | None = Field(default=None, description="Volume at /models; checkpoints lie on it, too.")
+    models: VolumeText | None = Field(default=None, description="Volume at /models; also holds checkpoints.")
     code: Literal["auto", "image", "configmap"] = Field(default="auto", description="How the code gets into the pod.")
-    registry: str | None = Field(default=None, description="Where built images are pushed, such as ghcr.io/me.")
-    gpu_resource: str = Field(default="nvidia.com/gpu", description="Resource that stands for a GPU or MIG slice.")
-    node_selector: dict[str, str] = Field(default={}, description="Labels that the pods' nodes must have.")
-    tolerations: list[TolerationText] = Field(default=[], description="Taints put up with: KEY[=VALUE][:EFFECT].")
+    registry: str | None = Field(
+        default=None, description="Registry that built images are pushed to, such as ghcr.io/me."
+    )
+    gpu_resource: str = Field(default="nvidia.com/gpu", description="Resource name of a GPU or MIG slice.")
+    node_selector: dict[str, str] = Field(default={}, description="Node labels that the pods require.")
+    tolerations: list[TolerationText] = Field(default=[], description="Tolerated taints: KEY[=VALUE][:EFFECT].")
     priority_class: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
     runtime_class: ObjectName | None = Field(default=None, description="RuntimeClass of the pods, such as nvidia.")
     service_account: ObjectName | None = Field(default=None, description="ServiceAccount of the pods.")
     image_pull_secrets: list[ObjectName] = Field(default=[], description="Secrets for pulling the image.")
     min_nodes: Annotated[int | None, BeforeValidator(_whole(1))] = Field(
-        default=None, description="Elastic: go on with so few nodes."
+        default=None, description="Elastic: minimum number of nodes to continue with."
     )
     ttl: Annotated[int, BeforeValidator(_seconds)] = Field(
-        default=24 * 3600, description="The cluster deletes an ended workload that nobody collected after this."
+        default=24 * 3600, description="Time after which the cluster deletes an ended workload that was not collected."
     )
     uid: Annotated[int | None, BeforeValidator(_whole(1))] = Field(
         default=None, description="User and group of the pods; yours by default, 1000 for root."
     )
-    require_capacity: bool = Field(default=False, description="Refuse a run that no node of now could hold.")
+    require_capacity: bool = Field(default=False, description="Refuse a run if no current node has the capacity.")
 
 
 def volumes_apart(table: Mapping[str, Any]) -> dict[str, Any]:

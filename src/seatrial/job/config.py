@@ -119,7 +119,7 @@ def _percent(value: Any) -> float | None:
             raise ValueError
     except ValueError:
         raise ValueError(
-            f"expected a percentage above 0 up to 100, or false for not judged; got {shown(value)}"
+            f"expected a percentage above 0 up to 100, or false to skip the check; got {shown(value)}"
         ) from None
     return number
 
@@ -265,24 +265,28 @@ class ImageTable(_Table):
     """How the image is made."""
 
     base: Image = Field(default="python:3.11-slim-bookworm", description="Image that the build starts from.")
-    ready: Image | None = Field(default=None, description="A finished image to run as it is; nothing is built then.")
-    python: str | None = Field(default=None, description="Interpreter in a ready image, if not in a usual place.")
-    ca_bundle: PathLike | None = Field(default=None, description="PEM file of certificate authorities for the build.")
+    ready: Image | None = Field(default=None, description="An existing image to run as is; nothing is built.")
+    python: str | None = Field(
+        default=None, description="Python interpreter in an existing image, if not in a standard location."
+    )
+    ca_bundle: PathLike | None = Field(
+        default=None, description="PEM file of extra certificate authorities for the build."
+    )
     index_url: Line | None = Field(default=None, description="Package index for pip; kept out of the image.")
     find_links: FolderOrUrl | None = Field(default=None, description="Folder or URL of wheels for pip.")
     build_network: Literal["default", "host", "none"] = Field(default="default", description="Network of the build.")
-    requirements: list[Line] = Field(default=[], description="Packages for pip beside what the project names.")
+    requirements: list[Line] = Field(default=[], description="Additional pip packages.")
     system_packages: list[DebianPackage] = Field(default=[], description="Debian packages needed at run time.")
     target: str | None = Field(default=None, description="Machine to build for: h100, or driver=535.129,gpu=A4000.")
     flavour: Flavour | None = Field(default=None, description="Kind of nvidia/cuda base; slim Python by default.")
     torch_index: Mirror | None = Field(default=None, description="Mirror of https://download.pytorch.org/whl.")
-    slim: SlimLevel = Field(default="none", description="How much is left out: docs/images.md.")
+    slim: SlimLevel = Field(default="none", description="How far to slim the image: docs/images.md.")
     max_size: Size | None = Field(default=None, description="Largest image that seatrial build accepts, on disk.")
-    max_compressed: Size | None = Field(default=None, description="The same, as compressed layers.")
+    max_compressed: Size | None = Field(default=None, description="Largest image, as compressed layers.")
 
 
 class CriteriaTable(_Table):
-    """What a good run is. Any other key is a metric that the script reports, its value a condition."""
+    """Criteria for a good run. Any other key is a metric that the script reports, its value a condition."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     __pydantic_extra__: dict[str, Condition] = Field(init=False)  # types every other key
@@ -291,15 +295,15 @@ class CriteriaTable(_Table):
         float | None,
         BeforeValidator(_percent),
         Schema({"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 100}, _OR_FALSE]}),
-    ] = Field(default=70.0, description="Least mean GPU utilisation in percent; false: not judged.")
+    ] = Field(default=70.0, description="Minimum mean GPU utilisation in percent; false: not checked.")
     finished_within: Annotated[
         float | None,
         BeforeValidator(_or_false(_duration)),
         Schema({"anyOf": [_text("10m"), {"type": "number"}, _OR_FALSE]}),
-    ] = Field(default=None, description="Longest run; false: not judged.")
+    ] = Field(default=None, description="Maximum run time; false: not checked.")
     max_image_size: Annotated[
         int | None, BeforeValidator(_or_false(_size)), Schema({"anyOf": [_text("4GB"), _OR_FALSE]})
-    ] = Field(default=4_000_000_000, description="Largest image; false: not judged.")
+    ] = Field(default=4_000_000_000, description="Maximum image size; false: not checked.")
     model: Globs = Field(default=[], description="Globs, one of which must match a new file that is not empty.")
 
 
@@ -310,9 +314,9 @@ class WatchTable(_Table):
         float | None,
         BeforeValidator(_or_false(_duration)),
         Schema({"anyOf": [_text("5m"), {"type": "number"}, _OR_FALSE]}),
-    ] = Field(default=300.0, description="Silence after which a run is said to hang; false: never.")
-    command: str | None = Field(default=None, description="Shell command run inside for each of its findings.")
-    webhook: Webhook | None = Field(default=None, description="URL that each of its findings is posted to.")
+    ] = Field(default=300.0, description="Inactivity after which a run is reported as hung; false: never.")
+    command: str | None = Field(default=None, description="Shell command run in the container for each finding.")
+    webhook: Webhook | None = Field(default=None, description="URL that each finding is posted to.")
 
 
 class ConfigFile(_Table):
@@ -321,45 +325,45 @@ class ConfigFile(_Table):
     name: Name | None = Field(default=None, description="Name of the run.")
     target: str | None = Field(default=None, description="Script (a path) or recipe to run.")
     module: str | None = Field(default=None, description="Module to run, as for python -m.")
-    args: list[str] = Field(default=[], description="Arguments of the target; those after -- replace them.")
+    args: list[str] = Field(default=[], description="Arguments of the target; replaced by arguments after --.")
     on: str = Field(default="auto", description="Where to run: auto, docker, podman, local or k8s.")
     gpus: Gpus = Field(default="auto", description="GPU request; a whole number is a count.")
-    nodes: Nodes = Field(default=1, description="Machines, or pods, of these GPUs each; or names of hosts.")
+    nodes: Nodes = Field(default=1, description="Number of nodes (machines or pods), or a list of host names.")
     restarts: Restarts | None = Field(
-        default=None, description="How often lost ranks start again; 3 where they can go on from checkpoints, else 0."
+        default=None, description="Maximum restarts of failed ranks; 3 if they can resume from checkpoints, else 0."
     )
     launcher: Launcher = Field(
         default="auto", description="One process per GPU, or one for all; auto reads the script."
     )
-    data: Data | None = Field(default=None, description="Folder mounted read-only at /data; DIR:rw opens it.")
+    data: Data | None = Field(default=None, description="Folder mounted read-only at /data; DIR:rw for read-write.")
     models: Models | None = Field(default=None, description="Folder mounted at /models.")
-    mounts: list[Mount] = Field(default=[], description="Further mounts, SOURCE:TARGET[:ro|rw].")
+    mounts: list[Mount] = Field(default=[], description="Additional mounts, SOURCE:TARGET[:ro|rw].")
     env: Variables = Field(default={}, description="Variables for the target.")
     env_files: list[PathLike] = Field(default=[], description="Files of NAME=value lines; env wins over them.")
-    secrets: list[Variable] = Field(default=[], description="Variables of yours that the target gets and no log shows.")
+    secrets: list[Variable] = Field(
+        default=[], description="Host variables passed to the target and hidden in every log."
+    )
     publish: list[Port] = Field(default=[], description="Ports, as for docker run --publish.")
     network: str | None = Field(default=None, description="Network, as for docker run --network.")
     workdir: str | None = Field(default=None, description="Working directory in the container; the project by default.")
-    devices: list[str] = Field(default=[], description="Further devices, as for docker run --device.")
+    devices: list[str] = Field(default=[], description="Additional devices, as for docker run --device.")
     ulimits: list[str] = Field(default=[], description="Limits, as for docker run --ulimit.")
     cpus: Positive | None = Field(default=None, description="Cores.")
-    memory: Size | None = Field(default=None, description="Memory of the container.")
+    memory: Size | None = Field(default=None, description="Memory limit of the container.")
     shm_size: Size | None = Field(default=None, description="Size of /dev/shm; 2 GiB per GPU by default.")
-    gpu_memory: Size | None = Field(
-        default=None, description="GPU memory that a torch or TensorFlow script is held to."
-    )
-    timeout: Duration | None = Field(default=None, description="After this the target is stopped.")
+    gpu_memory: Size | None = Field(default=None, description="GPU memory limit for torch and TensorFlow scripts.")
+    timeout: Duration | None = Field(default=None, description="Time limit, after which the target is stopped.")
     grace: Duration = Field(default=30.0, description="Time between SIGTERM and SIGKILL.")
-    writable: StrictBool = Field(default=False, description="The container's root is writable.")
-    strict: StrictBool = Field(default=False, description="Unmet criteria make the exit code 4.")
-    resume: str | None = Field(default=None, description="ID of the run to go on from.")
+    writable: StrictBool = Field(default=False, description="The container's root filesystem is writable.")
+    strict: StrictBool = Field(default=False, description="Exit with 4 if criteria are unmet.")
+    resume: str | None = Field(default=None, description="ID of the run to resume from.")
     with_names: StrictBool = Field(
-        default=False, description="Receipts tell user name, host name and home folder, which they else leave out."
+        default=False, description="Include user name, host name and home folder in receipts."
     )
     image: ImageTable = Field(default_factory=ImageTable, description="How the image is made.")
-    criteria: CriteriaTable = Field(default_factory=CriteriaTable, description="What a good run is.")
-    watch: WatchTable = Field(default_factory=WatchTable, description="What is looked for while the run goes on.")
-    kubernetes: KubernetesTable = Field(default_factory=KubernetesTable, description="Where on a cluster, and how.")
+    criteria: CriteriaTable = Field(default_factory=CriteriaTable, description="Criteria for a good run.")
+    watch: WatchTable = Field(default_factory=WatchTable, description="What the watchdog checks during the run.")
+    kubernetes: KubernetesTable = Field(default_factory=KubernetesTable, description="Kubernetes settings.")
 
 
 def json_schema() -> dict[str, Any]:

@@ -103,7 +103,7 @@ def _split(text: str) -> tuple[list[str], list[str]]:
 
 def _parse_what(words: list[str], text: str) -> GpuRequest:
     if not words:
-        raise _unreadable(text, "no GPUs named")
+        raise _unreadable(text, "no GPUs given")
     key, equals, value = words[0].partition("=")
     if not equals:
         key, value = "", words[0]
@@ -113,19 +113,19 @@ def _parse_what(words: list[str], text: str) -> GpuRequest:
         return GpuRequest(single)  # type: ignore[arg-type]  # mypy does not narrow str by membership
     if single in ("all", "-1"):
         raise GpuRequestError(
-            f"GPU request {text!r}: every GPU is asked for by the one word all", run="seatrial run --gpus all …"
+            f"GPU request {text!r}: to request every GPU, use the word all", run="seatrial run --gpus all …"
         )
     if single is not None and key in ("", "count") and _INTEGER.fullmatch(single):
         return _parse_count(single)
     if key == "count":
-        raise _unreadable(text, "count takes one whole number")
+        raise _unreadable(text, "count must be a single whole number")
     return GpuRequest("devices", devices=_parse_devices(values, text))
 
 
 def _parse_count(number: str) -> GpuRequest:
     if int(number) == 0:
         raise GpuRequestError(
-            "0 GPUs cannot be meant, as a bare number is a count: write device=0 for the first GPU, none for the CPU",
+            "a GPU count must be at least 1: write device=0 for the first GPU, none for the CPU",
             run="seatrial run --gpus device=0 …",
         )
     return GpuRequest("count", count=int(number))
@@ -136,7 +136,7 @@ def _parse_devices(words: list[str], text: str) -> tuple[str, ...]:
     for word in words:
         device = _canonical_device(word)
         if device is None:
-            raise _unreadable(text, f"{word!r} names no GPU")
+            raise _unreadable(text, f"{word!r} does not name a GPU")
         if device in devices:
             raise GpuRequestError(f"GPU request {text!r} names {device} twice", run="nvidia-smi -L")
         devices.append(device)
@@ -168,7 +168,7 @@ def _parse_capabilities(words: list[str], text: str) -> tuple[str, ...]:
 
 
 def _unreadable(text: str, why: str) -> GpuRequestError:
-    return GpuRequestError(f"{text!r} is no GPU request ({why}); write {_EXAMPLES}", run="seatrial run --help")
+    return GpuRequestError(f"{text!r} is not a valid GPU request ({why}); write {_EXAMPLES}", run="seatrial run --help")
 
 
 def select(
@@ -210,7 +210,7 @@ def select(
     if request.kind == "devices":
         chosen, reason = _by_name(request.devices, gpus), "named in the request"
     elif request.kind == "all":
-        chosen, reason = _selectable(gpus), "all of this machine"
+        chosen, reason = _selectable(gpus), "all GPUs of this machine"
     elif request.kind == "count":
         chosen, reason = _idlest(request.count or 1, gpus, leased, load)
     else:
@@ -246,10 +246,10 @@ def _selectable(gpus: Sequence[Gpu]) -> list[Gpu]:
 
 def _on_no_gpu(request: GpuRequest) -> Selection:
     if request.kind == "auto":
-        reason = "--gpus auto, and this machine shows no NVIDIA GPU"
+        reason = "--gpus auto, and no NVIDIA GPU was found on this machine"
         return Selection((), (Choice(what="gpus", value="none (CPU)", reason=reason),))
     raise GpuContractError(
-        f"--gpus {request}: this machine shows no NVIDIA GPU",
+        f"--gpus {request}: no NVIDIA GPU was found on this machine",
         cause="no NVIDIA GPU, or its driver is not loaded",
         run="nvidia-smi -L    # or, to run on the CPU: seatrial run --gpus none …",
     )
@@ -285,7 +285,7 @@ def _find(device: str, gpus: Sequence[Gpu]) -> Gpu:
         raise GpuContractError(f"there is no {named} here; there is {there}", run="nvidia-smi -L")
     if len(found) > 1:
         uuids = ", ".join(gpu.uuid for gpu in found)
-        raise GpuRequestError(f"{device} begins more than one UUID: {uuids}", run="nvidia-smi -L")
+        raise GpuRequestError(f"{device} matches more than one UUID: {uuids}", run="nvidia-smi -L")
     return found[0]
 
 
@@ -303,7 +303,7 @@ def _idlest(
         raise _held(f"{count} GPU{'s' * (count > 1)} asked for, {len(free)} free", candidates, leased)
     chosen = free[:count]
     busy = ", ".join(f"{gpu.mig or gpu.index} at {load.get(gpu.uuid, 0.0):.0%}" for gpu in chosen)
-    return chosen, f"the idlest {count} of {len(free)} that no run holds ({busy} load)"
+    return chosen, f"the {count} least busy of {len(free)} that no run holds ({busy} load)"
 
 
 def _free(candidates: Sequence[Gpu], leased: Mapping[str, str], load: Mapping[str, float]) -> list[Gpu]:
@@ -330,14 +330,14 @@ def _auto(
     whole_idle = [gpu for gpu in free if not gpu.mig and load.get(gpu.uuid, 0.0) <= IDLE_LOAD]
     if evidence and len(whole_idle) > 1:
         return whole_idle, f"--gpus auto: every idle GPU, since the script uses several ({evidence})"
-    return free[:1], f"--gpus auto: the idlest of {len(free)} that no run holds"
+    return free[:1], f"--gpus auto: the least busy of {len(free)} that no run holds"
 
 
 def _refuse_several_slices(chosen: Sequence[Gpu]) -> None:
     slices = [gpu for gpu in chosen if gpu.mig]
     if slices and len(chosen) > 1:
         raise GpuRequestError(
-            f"{_listing(chosen)}: CUDA shows one process one MIG slice and nothing beside it",
+            f"{_listing(chosen)}: CUDA gives a process one MIG slice and no other GPU",
             cause="a process cannot compute on several MIG slices",
             run=f"seatrial run --gpus device={slices[0].mig} …",
         )

@@ -142,7 +142,7 @@ def _file_source(project: Path) -> _Source:
     shared_table = tool.get("seatrial") if isinstance(tool, dict) else None
     if own_table is not None and shared_table is not None:
         raise ConfigError(
-            "both seatrial.toml and [tool.seatrial] in pyproject.toml are there: keep one of them",
+            "both seatrial.toml and [tool.seatrial] in pyproject.toml exist: keep one of them",
             run=edit + shlex.quote(str(shared)),
         )
     if shared_table is not None:

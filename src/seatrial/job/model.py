@@ -84,11 +84,11 @@ class Criteria(Strict):
     """The ``[criteria]`` table: what a good run is.
 
     Attributes:
-        mean_utilization_pct: least mean GPU utilisation over the training window; None: not judged.
-        finished_within_s: the run's longest wall time in seconds; None: not judged.
+        mean_utilization_pct: least mean GPU utilisation over the training window; None: not checked.
+        finished_within_s: the run's longest wall time in seconds; None: not checked.
         model: globs, relative to the models folder and then to the project, one of which must match a
             new file that is not empty; () means the usual model suffixes.
-        max_image_bytes: largest image; None: not judged.
+        max_image_bytes: largest image; None: not checked.
         metrics: metric name → condition on its last reported value, e.g. ``{"accuracy": ">= 0.985"}``.
     """
 

@@ -188,8 +188,10 @@ class _Reader:
         except UnreadableSourceError as error:
             if required:
                 python = f"{sys.version_info.major}.{sys.version_info.minor}"
-                cause = f"read as Python {python}, which seatrial runs on; a newer grammar needs a newer one"
-                cause = cause if error.grammar else "it is read for its imports, and how it uses GPUs; never run here"
+                cause = f"parsed as Python {python}, which seatrial runs on; newer syntax needs a newer Python"
+                cause = (
+                    cause if error.grammar else "it is only parsed, for its imports and GPU use; it is never run here"
+                )
                 run = f"python3 -m py_compile {shlex.quote(str(path))}"
                 raise TargetError(str(error), cause=cause, run=run) from None
         return None

@@ -84,7 +84,7 @@ def _script(word: str, project: Path) -> str:
     if path.suffix in (".sh", ".bash"):
         raise TargetError(
             f"{word} is a shell script, not Python",
-            cause="a script is started by Python; shell scripts run in a ready image",
+            cause="a script is started by Python; shell scripts run in an existing image",
             run=f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}",
         )
     if not path.is_relative_to(root):
@@ -99,7 +99,7 @@ def _script(word: str, project: Path) -> str:
 def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetError:
     if is_folder(project / word):
         inside = sorted(path for path in _scripts(project / word) if "/" not in path)[:5]
-        names = f"; it holds {', '.join(inside)}" if inside else ""
+        names = f"; it contains {', '.join(inside)}" if inside else ""
         example = shlex.quote(str(Path(word) / inside[0])) if inside else "train.py"
         return TargetError(f"{word} is a folder, not a script{names}", run=f"seatrial run {example}")
     near = _near(word, [*_scripts(project), *recipes])

@@ -7,7 +7,7 @@ from seatrial.job.model import Job
 from seatrial.planning.run_secrets import targets_secrets
 
 WARNING = (
-    "The image has no Python >= 3.8, so no agent runs beside the target: a companion container checks the GPUs, and"
+    "The image has no Python >= 3.8, so no agent runs next to the target: a companion container checks the GPUs, and"
     " nothing is sampled"
 )
 
@@ -16,8 +16,8 @@ def refuse_what_needs_the_agent(job: Job) -> None:
     """Raises UsageError for what only an agent in the container can do."""
     if job.target.kind != "image":
         raise UsageError(
-            f"{job.image.ready} has no Python >= 3.8 to run {job.target.value} with",
-            cause="Looked for on its PATH and in the usual places; [image] python names another",
+            f"{job.image.ready} has no Python >= 3.8 to run {job.target.value}",
+            cause="Searched its PATH and the standard locations; set [image] python to use another",
             run=f"seatrial run --image {job.image.ready} -- PROGRAM",
         )
     needs = {
@@ -31,6 +31,6 @@ def refuse_what_needs_the_agent(job: Job) -> None:
     if given:
         raise UsageError(
             f"{', '.join(given)} need{'s' if len(given) == 1 else ''} the agent, which {job.image.ready} cannot run",
-            cause="It has no Python >= 3.8 on its PATH or in the usual places; [image] python names another",
+            cause="It has no Python >= 3.8 on its PATH or in the standard locations; set [image] python to use another",
             run=f"seatrial run --image {job.image.ready}",
         )

@@ -27,8 +27,8 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
     chosen, reason = _chosen(job, script, gpus)
     if chosen == "none" and job.nodes > 1 and job.launcher == "auto":
         raise UsageError(
-            f"{job.target.value or 'The image'} would run on {job.nodes} nodes without knowing of the others: {reason}",
-            cause="Each node would train the same model again; a distributed script calls init_process_group",
+            f"{job.target.value or 'The image'} would run on {job.nodes} nodes independently: {reason}",
+            cause="Each node would train the same model separately; a distributed script calls init_process_group",
             run="seatrial run … --launcher torchrun   # if it does join one",
         )
     return chosen, Choice(what="launcher", value=_value(chosen, job.nodes, max(1, gpus)), reason=reason)

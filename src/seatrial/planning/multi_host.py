@@ -34,7 +34,7 @@ def join(job: Job, rank_of: int | None, environ: Mapping[str, str]) -> Job:
     on_a_cluster = table.place(job.backend) == "cluster"
     if on_a_cluster and job.hosts:
         raise UsageError(
-            "--nodes takes a number on Kubernetes: the scheduler finds the hosts", run="seatrial run … --nodes 2"
+            "on Kubernetes --nodes takes a number: the scheduler picks the hosts", run="seatrial run … --nodes 2"
         )
     if on_a_cluster or (job.nodes == 1 and not job.hosts):
         if rank_of is not None:
@@ -42,7 +42,7 @@ def join(job: Job, rank_of: int | None, environ: Mapping[str, str]) -> Job:
         return job
     if not job.hosts:
         raise UsageError(
-            f"{job.nodes} nodes need their names: without Kubernetes nobody else can find them",
+            f"{job.nodes} nodes need their names: without Kubernetes there is no way to discover them",
             run="seatrial run … --nodes host1,host2   # or --on k8s; under Slurm: --nodes slurm",
         )
     hosts = slurm_hosts(environ) if job.hosts == SLURM else job.hosts
@@ -58,7 +58,7 @@ def slurm_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
     listed = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
     if not listed:
         raise UsageError(
-            "--nodes slurm, and this is no Slurm job: SLURM_JOB_NODELIST is not set",
+            "--nodes slurm, but this is not a Slurm job: SLURM_JOB_NODELIST is not set",
             run="srun --nodes 2 --ntasks-per-node 1 seatrial run … --nodes slurm",
         )
     return tuple(expand(listed))

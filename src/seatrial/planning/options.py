@@ -61,8 +61,8 @@ def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> in
         )
     if not gpu_memory_enforceable(script.framework):
         raise UsageError(
-            f"--gpu-memory cannot be enforced on this target: {script.framework or 'its source'} offers no limit",
-            cause="Only torch and TensorFlow can be held to one; CUDA itself has none",
+            f"--gpu-memory cannot be enforced on this target: {script.framework or 'its source'} has no limit",
+            cause="Only torch and TensorFlow support a limit; CUDA itself does not",
             run="seatrial run … without --gpu-memory",
         )
     smallest = min(gpus, key=lambda gpu: gpu.memory_bytes, default=None)
@@ -70,6 +70,6 @@ def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> in
         has = format_bytes(smallest.memory_bytes)
         raise UsageError(
             f"--gpu-memory {format_bytes(limit)}: GPU {smallest.index} ({smallest.name}) has {has}",
-            run="seatrial run … without --gpu-memory, which then may take all of it",
+            run="seatrial run … without --gpu-memory, which may then use all of it",
         )
     return limit

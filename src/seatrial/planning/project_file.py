@@ -36,15 +36,15 @@ def project_file(project: Path, script: str | None = None) -> str:
     ]
     data = next((name for name in ("data", "dataset", "datasets") if (project / name).is_dir()), None)
     if data:
-        lines.append(f'data = "./{data}"                # the folder is there; mounted read-only at /data')
+        lines.append(f'data = "./{data}"                # the folder exists; mounted read-only at /data')
     lines += ["", "[image]", *reasons]
     if flavour is not None:
         lines.append(f'flavour = "{flavour}"            # {why}')
     else:
         lines.append(f"# base: slim Python; {why}")
     if facts.compiler_evidence:
-        lines.append(f"# a C++ compiler goes in: {facts.compiler_evidence}")
-    lines += ['slim = "none"                  # files, unused or arch leave more out: docs/images.md', ""]
+        lines.append(f"# a C++ compiler is added: {facts.compiler_evidence}")
+    lines += ['slim = "none"                  # files, unused or arch remove more: docs/images.md', ""]
     return "\n".join(lines)
 
 
@@ -52,7 +52,7 @@ def write_project_file(project: Path, script: str | None = None) -> Path:
     """Write it. Raises UsageError where there is one already."""
     path = project / FILE
     if path.exists():
-        raise UsageError(f"{FILE} is there already", run=f"${{EDITOR:-vi}} {FILE}")
+        raise UsageError(f"{FILE} already exists", run=f"${{EDITOR:-vi}} {FILE}")
     write_atomically(path, project_file(project, script).encode())
     return path
 

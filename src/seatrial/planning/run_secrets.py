@@ -37,9 +37,9 @@ def check_secrets(job: Job, environ: Mapping[str, str]) -> None:
         for where, words in open_words.items():
             if len(environ[name]) >= _TELLING_LENGTH and any(environ[name] in word for word in words):
                 raise UsageError(
-                    f"The value of the secret {name} stands in {where}, which plan.json and the receipt show",
-                    cause=f"--secret {name} gives it to the target as the variable {name} already",
-                    run=f"grep -rn {name} .   # read os.environ[{name!r}] in the script, and leave the value out",
+                    f"The value of the secret {name} is in {where}, which plan.json and the receipt show",
+                    cause=f"--secret {name} already passes it to the target as the variable {name}",
+                    run=f"grep -rn {name} .   # read os.environ[{name!r}] in the script, and remove the value",
                 )
 
 

@@ -9,9 +9,9 @@ from typing import Any, List, NamedTuple, Optional
 #: What the common failures of nvmlInit mean, in the user's words.
 #: Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlReturn_t)
 _INIT_FAILURES = {
-    4: "NVML may not read the GPUs: insufficient permissions on /dev/nvidia*",
+    4: "NVML has no access to the GPUs: insufficient permissions on /dev/nvidia*",
     9: "the NVIDIA kernel driver is not loaded",
-    12: "NVML is not here: libnvidia-ml.so.1 cannot be loaded (no NVIDIA driver, or it was not injected)",
+    12: "NVML is not available: libnvidia-ml.so.1 cannot be loaded (no NVIDIA driver, or it was not injected)",
     18: "the NVIDIA driver's library and kernel module have different versions (updated without a reboot)",
 }
 _LIBRARY_NOT_FOUND = 12

@@ -63,4 +63,4 @@ def straighten(events: Sequence[dict[str, Any]]) -> tuple[list[float], list[str]
 
 def _jump(step_s: float) -> str:
     direction = "back" if step_s < 0 else "forward"
-    return f"The clock jumped {direction} by {format_seconds(abs(step_s))} during the run; that time is left out"
+    return f"The clock jumped {direction} by {format_seconds(abs(step_s))} during the run; that time is excluded"

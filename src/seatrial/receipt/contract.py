@@ -55,14 +55,14 @@ def not_used_finding(case: Case, unused: tuple[Gpu, ...]) -> Finding:
     evidence = [
         f"a CUDA context on {gpu.uuid}, and no work: SM activity 0.00 % in every sample to the end"
         if gpu.uuid in case.evidence.contexts
-        else f"no CUDA context of the target on {gpu.uuid} at any look"
+        else f"no CUDA context of the target on {gpu.uuid} in any sample"
         for gpu in unused
     ]
     used = len(case.expected) - len(unused)
     if used:
-        cause = f"The script uses {count(used, 'GPU')}; one process drives one GPU unless it is written for more"
+        cause = f"The script uses {count(used, 'GPU')}; one process uses one GPU unless it is written for more"
         fix = f"seatrial run --gpus {used} {target_line(case.plan)}   (or --launcher torchrun for a distributed script)"
     else:
         cause = "The script never moved its model or data to the GPU, or its framework is a CPU build"
         fix = 'device = "cuda" in the script: model.to("cuda"), data.to("cuda"); or seatrial run --gpus none'
-    return Finding("gpu-not-used", "error", f"Asked for and not used: {names}", cause, fix, evidence)
+    return Finding("gpu-not-used", "error", f"Requested but not used: {names}", cause, fix, evidence)

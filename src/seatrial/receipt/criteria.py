@@ -57,7 +57,7 @@ def _no_gpu(case: Case) -> Judgement | None:
         return None
     if case.plan.agent.gpu_mode == "auto-cpu":
         return Judgement("not judged", "no GPU was found, so --gpus auto ran on the CPU")
-    return Judgement("not judged", "no GPU was asked for")
+    return Judgement("not judged", "no GPU was requested")
 
 
 def _gpus_visible(case: Case, cause: ExitCause) -> Judgement:
@@ -65,7 +65,7 @@ def _gpus_visible(case: Case, cause: ExitCause) -> Judgement:
         return no_gpu
     check, asked = case.evidence.last("gpu.check"), count(len(case.expected), "GPU")
     if check is None:
-        return Judgement("fail", "the check inside never reported", asked)
+        return Judgement("fail", "the check in the container never reported", asked)
     visible = {text(entry["uuid"]) for entry in case.evidence.visible}
     missing = [gpu for gpu in case.expected if gpu.uuid not in visible]
     measured = f"{len(case.expected) - len(missing)} of {len(case.expected)} visible"
@@ -74,7 +74,7 @@ def _gpus_visible(case: Case, cause: ExitCause) -> Judgement:
         error = check.text("error")
         return Judgement("fail", f"CUDA does not see {names}" + (f": {error}" if error else ""), asked, measured)
     if check.keys.get("ok") is not True:
-        return Judgement("fail", check.text("error") or "the check inside failed", asked, measured)
+        return Judgement("fail", check.text("error") or "the check in the container failed", asked, measured)
     names = ", ".join(f"{gpu.name} {short_uuid(gpu.uuid)}" for gpu in case.expected)
     return Judgement("pass", f"CUDA sees {names}", asked, measured)
 
@@ -103,15 +103,15 @@ def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
         if not unused_gpus(case) and not any(
             gpu.uuid in sample.gpus for gpu in without for sample in case.evidence.samples
         ):
-            return Judgement("not judged", f"nothing could look at {names} while the target ran")
-        return Judgement("fail", f"no CUDA context of the target was ever seen on {names}")
+            return Judgement("not judged", f"{names} could not be observed while the target ran")
+        return Judgement("fail", f"no CUDA context of the target was seen on {names}")
     if untried := [gpu for gpu in case.expected if not _tried(case, gpu)]:
         names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in untried)
-        return Judgement("not judged", f"torch's own kernel was not tried on {names}")
+        return Judgement("not judged", f"torch's own kernel was not tested on {names}")
     seen = min(case.evidence.contexts[gpu.uuid].at_s for gpu in case.expected)
     after = format_seconds(max(0.0, seen - case.evidence.target_started.at_s))
     kinds = {k.text("kind") or "driver" for gpu in case.expected for k in case.evidence.kernels.get(gpu.uuid, [])}
-    kernel = f"a {' and a '.join(sorted(kinds))} kernel ran on each GPU" if kinds else "no kernel was tried"
+    kernel = f"a {' and a '.join(sorted(kinds))} kernel ran on each GPU" if kinds else "no kernel was tested"
     return Judgement("pass", f"CUDA context of the target {after} after its start; {kernel}")
 
 
@@ -128,7 +128,7 @@ def _kept_busy(case: Case, cause: ExitCause) -> Judgement:
         return no_gpu
     threshold = case.plan.job.criteria.mean_utilization_pct
     if threshold is None:
-        return Judgement("not judged", "switched off in [criteria]")
+        return Judgement("not judged", "disabled in [criteria]")
     if case.evidence.target_started is None:
         return Judgement("not judged", "the target was not started")
     uses = case.measurements.gpus
@@ -177,7 +177,7 @@ def _clean_output(case: Case, cause: ExitCause) -> Judgement:
     if trouble:
         shown = f" ({quote(trouble[0].evidence[0])})" if trouble[0].evidence else ""
         return Judgement("fail", f"{', '.join(f.id for f in trouble)}{shown}")
-    return Judgement("pass", "no known CUDA failure is in stdout or stderr")
+    return Judgement("pass", "no known CUDA failure in stdout or stderr")
 
 
 def _image_size(case: Case, cause: ExitCause) -> Judgement:
@@ -185,19 +185,19 @@ def _image_size(case: Case, cause: ExitCause) -> Judgement:
     if case.plan.on_the_host:
         return Judgement("not judged", "a local run has no image")
     if limit is None:
-        return Judgement("not judged", "switched off in [criteria]")
+        return Judgement("not judged", "disabled in [criteria]")
     if size is None:
-        return Judgement("not judged", "the engine did not tell the image's size")
+        return Judgement("not judged", "the engine did not report the image's size")
     verdict: Verdict = "pass" if size <= limit else "fail"
     return Judgement(
-        verdict, f"the image has {format_bytes(size)}", f"at most {format_bytes(limit)}", format_bytes(size)
+        verdict, f"the image is {format_bytes(size)}", f"at most {format_bytes(limit)}", format_bytes(size)
     )
 
 
 def _metric(case: Case, name: str, condition: str) -> Judgement:
     """A condition on the last value reported under a name; asked for and never reported is a failure."""
     if holds(condition, 0.0) is None:
-        return Judgement("fail", f"the condition {clean(condition)!r} cannot be read; write for instance '>= 0.985'")
+        return Judgement("fail", f"the condition {clean(condition)!r} is invalid; write, for example, '>= 0.985'")
     found = case.evidence.steps.find(name)
     if found is None:
         told = ", ".join(list(case.evidence.steps.series)[:8]) or "no number at all"

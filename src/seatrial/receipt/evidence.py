@@ -148,7 +148,7 @@ class Evidence:
             return None
         steps = self.all("step")
         if len(steps) > 1 and steps[-1].at_s > steps[0].at_s:
-            return Window(steps[0].at_s, steps[-1].at_s, "the first step line to the last")
+            return Window(steps[0].at_s, steps[-1].at_s, "the first to the last step line")
         begin, begins = self.target_started, "the start of the target"
         if self.contexts:
             begin, begins = min(self.contexts.values(), key=lambda m: m.at_s), "the first CUDA context"

@@ -28,7 +28,7 @@ def exit_cause(case: Case) -> ExitCause:
     code = exited.number("exit_code") if exited else None
     number = exited.number("signal") if exited else None
     explained = ((id, words) for id, explain in CAUSES if (words := explain(case)))
-    id, words = next(explained, ("unknown", "The run ended, and nothing recorded says why"))
+    id, words = next(explained, ("unknown", "The run ended for an unrecorded reason"))
     return ExitCause(
         id=id,
         words=words,
@@ -40,7 +40,7 @@ def exit_cause(case: Case) -> ExitCause:
 def _contradicted(case: Case) -> str | None:
     if not case.contradictions:
         return None
-    return f"The evidence contradicts itself, so it proves nothing: {case.contradictions[0]}"
+    return f"The evidence is inconsistent, so it proves nothing: {case.contradictions[0]}"
 
 
 def _gpu_contract(case: Case) -> str | None:
@@ -54,8 +54,8 @@ def _gpu_contract(case: Case) -> str | None:
         return None
     found = [f.message for f in (*case.evidence.findings, *case.engine_findings) if f.severity == "error"]
     reason = found[0] if found else "a GPU check failed"
-    so = "the target was not started" if never_started else "what the target did does not count"
-    return f"The GPU contract was broken, so {so}: {reason}"
+    so = "the target was not started" if never_started else "the target's work does not count"
+    return f"The GPU contract was violated, so {so}: {reason}"
 
 
 def _running(case: Case) -> str | None:
@@ -131,7 +131,7 @@ def _stopped(case: Case) -> str | None:
     after = format_seconds(_run_s(case, stops[0]))
     if by_user:
         return f"Stopped by the user after {after}{clean_end}"
-    return f"Stopped by {name}, which the engine or the run itself sent to the agent, after {after}{clean_end}"
+    return f"Stopped by {name}, sent to the agent by the engine or the run itself, after {after}{clean_end}"
 
 
 def _asks_to_stop(moment: Moment) -> bool:
@@ -146,10 +146,10 @@ def _signal(case: Case) -> str | None:
         return None
     name = signal_name(number)
     hints = {
-        "SIGKILL": "something outside killed it: kill -9, or the host's OOM killer",
+        "SIGKILL": "killed from outside: kill -9, or the host's OOM killer",
         "SIGSEGV": "a crash in native code: an extension or library, not Python itself",
-        "SIGBUS": "often /dev/shm or a memory-mapped file that had no room left",
-        "SIGABRT": "a library gave up; its last words are on stderr",
+        "SIGBUS": "often a full /dev/shm, or a memory-mapped file that could not grow",
+        "SIGABRT": "a library aborted; its last message is on stderr",
     }
     return f"The target was killed by {name}" + (f" ({hints[name]})" if name in hints else "")
 
@@ -170,7 +170,7 @@ def _gpu_not_used(case: Case) -> str | None:
     if not unused:
         return None
     which = "the GPU" if len(case.expected) == 1 else f"{len(unused)} of {len(case.expected)} GPUs"
-    return f"The target finished, but never used {which} that it was given"
+    return f"The target finished, but never used {which} assigned to it"
 
 
 def _finished(case: Case) -> str | None:
@@ -184,9 +184,9 @@ def _agent_lost(case: Case) -> str | None:
     if case.evidence.exited is not None:
         return None
     code = case.state.exit_code if case.state else None
-    told = f" ({case.plan.backend} says exit code {code})" if code is not None else ""
+    told = f" ({case.plan.backend} reports exit code {code})" if code is not None else ""
     after = f" after {count(len(case.evidence.samples), 'sample')}" if case.evidence.target_started else ""
-    return f"The agent was lost{after}{told}: it was killed or the machine went down, so the target's end was not seen"
+    return f"The agent was lost{after}{told}: it was killed or the machine went down, so the target's exit is unknown"
 
 
 #: ID → does it hold, and in which words. New causes go where their evidence outranks what is below.

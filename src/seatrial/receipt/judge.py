@@ -152,25 +152,27 @@ def _warnings(case: Case) -> tuple[str, ...]:
     """Sentences no reader may miss, the loudest first."""
     evidence, warnings = case.evidence, []
     if case.plan.agent.gpu_mode == "auto-cpu":
-        warnings.append("This ran on the CPU: --gpus auto found no GPU to use; --gpus all would have refused to start")
+        warnings.append("This ran on the CPU: --gpus auto found no usable GPU; --gpus all would have failed instead")
     warnings += [warning for warning in case.plan.warnings if warning not in warnings]
     kills = evidence.exited.number("oom_kills") if evidence.exited else None
     if kills and kills > 0 and evidence.exited and evidence.exited.number("exit_code") == 0:
-        warnings.append(f"The kernel's OOM killer ended {count(int(kills), 'process')} of the run, which went on")
+        warnings.append(f"The kernel's OOM killer ended {count(int(kills), 'process')} of the run, which continued")
     if missing := missing_lines(evidence):
         warnings.append(
-            f"{count(missing, 'line')} of the agent's evidence never arrived: what they would have proven is not proven"
+            f"{count(missing, 'line')} of the agent's evidence never arrived: what they would prove is unproven"
         )
     if why := alterable(case):
-        warnings.append(f"The evidence could be altered by the target: {why}")
+        warnings.append(f"The target could have altered the evidence: {why}")
     if unreadable := len(evidence.all("report.unreadable")):
         lines = count(unreadable, "line")
-        warnings.append(f"{lines} that the script wrote to $SEATRIAL_EVENTS are left out: no JSON objects, or too long")
+        warnings.append(
+            f"{lines} that the script wrote to $SEATRIAL_EVENTS were skipped: not JSON objects, or too long"
+        )
     if evidence.skipped_lines:
         lines = count(evidence.skipped_lines, "line")
-        warnings.append(f"{lines} of events.jsonl could not be read: torn or written by hand; all else is judged")
+        warnings.append(f"{lines} of events.jsonl could not be read: truncated or edited by hand; the rest is judged")
     if evidence.steps.dropped:
-        warnings.append(f"{len(evidence.steps.dropped)} of the script's metrics are left out: too many names")
+        warnings.append(f"{len(evidence.steps.dropped)} of the script's metrics were skipped: too many names")
     return (*warnings, *dict.fromkeys(evidence.jumps))
 
 

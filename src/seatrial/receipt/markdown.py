@@ -54,7 +54,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _criterion(criterion: Criterion) -> tuple[str, str, str]:
-    asked = f" (asked for: {criterion.expected})" if criterion.expected else ""
+    asked = f" (required: {criterion.expected})" if criterion.expected else ""
     return criterion.title, _MARKS[criterion.verdict], criterion.evidence + asked
 
 

@@ -13,10 +13,10 @@ _INJECTION = {
     "nvidia-runtime": "--gpus (NVIDIA container runtime)",
     "cdi": "CDI",
     "device-nodes": "device nodes and the driver's libraries",
-    "host": "a process of the host",
+    "host": "a process on the host",
 }
 
-_DEVICE = {"cpu": "the CPU, as asked", "cpu-fallback": "the CPU: no GPU was found"}
+_DEVICE = {"cpu": "the CPU, as requested", "cpu-fallback": "the CPU: no GPU was found"}
 
 
 class Row(NamedTuple):
@@ -63,11 +63,11 @@ def header_rows(receipt: Receipt) -> list[Row]:
 
 def _evidence(seal: Seal) -> str:
     """How much there is and what it is worth."""
-    chained = f"chained, digest {seal.digest[:16]}" if seal.digest else "not closed yet"
+    chained = f"chained, digest {seal.digest[:16]}" if seal.digest else "still open"
     told = [count(seal.lines, "line"), f"broken at line {seal.broken_at}" if seal.broken_at else chained]
     told += [f"{seal.missing} missing"] if seal.missing else []
-    told += ["could be altered by the target"] if seal.alterable else ["out of the target's reach"]
-    told += [f"the host saw the run on {seal.witnessed}"] if seal.witnessed else []
+    told += ["could be altered by the target"] if seal.alterable else ["not accessible to the target"]
+    told += [f"the host observed the run on {seal.witnessed}"] if seal.witnessed else []
     return "; ".join(told)
 
 
@@ -125,7 +125,7 @@ def _gpu_rows(name: str, use: GpuUse) -> list[tuple[str, str | None]]:
         for words in (
             use.power_mean_w is not None and f"mean {use.power_mean_w:.0f} W",
             use.power_max_w is not None and f"max {use.power_max_w:.0f} W",
-            use.temperature_max_c is not None and f"{use.temperature_max_c:.0f} °C at most",
+            use.temperature_max_c is not None and f"{use.temperature_max_c:.0f} °C max",
             use.throttled and f"throttled: {', '.join(use.throttled)}",
         )
         if words
@@ -153,7 +153,7 @@ def _window(measured: Measurements) -> str | None:
 def _energy(measured: Measurements) -> str | None:
     if measured.energy_j is None:
         return None
-    return energy(measured.energy_j) + (", summed up from power samples" if measured.energy_from == "power" else "")
+    return energy(measured.energy_j) + (", integrated from power samples" if measured.energy_from == "power" else "")
 
 
 def _cpu(measured: Measurements) -> str | None:

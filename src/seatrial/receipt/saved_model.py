@@ -53,12 +53,12 @@ def judge_saved_model(case: Case) -> Judgement:
         return Judgement("fail", f"{_shown(new[0][0], folders)} was written but is empty", wanted, "0 B")
     if found and (patterns or case.models_folder):
         path = max(found, key=lambda file: file[2])[0]
-        return Judgement("fail", f"{_shown(path, folders)} is there, but older than this run", wanted, "no new file")
+        return Judgement("fail", f"{_shown(path, folders)} exists, but is older than this run", wanted, "no new file")
     if case.plan.agent.node_rank is not None:
-        return Judgement("not judged", "nothing was written here: rank 0 saves, and it may be on another of the hosts")
+        return Judgement("not judged", "nothing was written here: rank 0 saves, and it may be on another host")
     if patterns or case.models_folder:
         where = f"in {_shown(case.models_folder, folders[1:])} or " if case.models_folder else ""
-        return Judgement("fail", f"nothing of the kind was written {where}in the project", wanted, "no new file")
+        return Judgement("fail", f"no matching file was written {where}in the project", wanted, "no new file")
     return Judgement(
         "not judged", "no model file was written, and the job names no models folder (--models) or [criteria] model"
     )
@@ -68,7 +68,7 @@ def _told_by_pods(case: Case, patterns: tuple[str, ...]) -> Judgement:
     """On a cluster the agents look, at the end of each attempt."""
     told = case.evidence.all("models.saved")
     if not told:
-        return Judgement("not judged", "the agents did not live to tell what was saved")
+        return Judgement("not judged", "no agent reported saved models")
     files = {
         str(file["path"]): int(file["bytes"])
         for event in told
@@ -78,14 +78,14 @@ def _told_by_pods(case: Case, patterns: tuple[str, ...]) -> Judgement:
     where = str(case.plan.job.kubernetes.models or "the pod")
     wanted = ", ".join(patterns) or "a new model file"
     if not files and (patterns or case.plan.job.kubernetes.models is not None):
-        return Judgement("fail", f"nothing of the kind was written to {where}", wanted, "no new file")
+        return Judgement("fail", f"no matching file was written to {where}", wanted, "no new file")
     if not files:
         return Judgement("not judged", "no model file was written, and the job names no volume for models (--models)")
     path, size = max(files.items(), key=lambda file: file[1])
     if not size:
         return Judgement("fail", f"{clean(path)} was written to {where} but is empty", wanted, "0 B")
     more = f" and {count(len(files) - 1, 'more file')}" if len(files) > 1 else ""
-    kept = "" if case.plan.job.kubernetes.models is not None else ", which is gone with it"
+    kept = "" if case.plan.job.kubernetes.models is not None else ", which was deleted with it"
     return Judgement("pass", f"{clean(path)}, {format_bytes(size)}{more}, on {where}{kept}, written by this run")
 
 

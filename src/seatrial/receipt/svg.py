@@ -126,5 +126,5 @@ def _label(value: float) -> str:
 
 def _summary(plot: Plot) -> str:
     """What a screen reader says."""
-    last = ", ".join(f"{line.name} ends at {figure(line.points[-1][1])}" for line in plot.lines)
+    last = ", ".join(f"{line.name} last {figure(line.points[-1][1])}" for line in plot.lines)
     return f"{plot.title} over {plot.x}: {last}"

@@ -47,7 +47,7 @@ def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     metrics = metric_rows(receipt)
     yield from _section("Measured", _table([*measured_rows(receipt), *metrics[:MAX_METRICS]], width))
     if len(metrics) > MAX_METRICS:
-        yield Text(f"    … and {len(metrics) - MAX_METRICS} more metrics in receipt.md")
+        yield Text(f"    … and {len(metrics) - MAX_METRICS} more metrics are in receipt.md")
     yield from _section("Timeline", _table([Row(f"{e.at_s:8.2f} s", e.words) for e in receipt.timeline], width))
 
 
@@ -85,7 +85,7 @@ def _criteria(criteria: Sequence[Criterion], width: int) -> Iterator[Text]:
 def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:
     mark, style = _MARKS[criterion.verdict]
     yield Text(f"{mark} {criterion.title}", style=style)
-    asked = f"; asked for: {criterion.expected}" if criterion.verdict == "fail" and criterion.expected else ""
+    asked = f"; required: {criterion.expected}" if criterion.verdict == "fail" and criterion.expected else ""
     yield from _wrapped(criterion.evidence + asked, "    ", width)
 
 

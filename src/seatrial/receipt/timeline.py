@@ -53,8 +53,8 @@ def _agent_started(moment: Moment) -> str:
 
 def _checked(moment: Moment) -> str:
     visible, expected = len(items(moment.keys.get("visible"))), len(items(moment.keys.get("expected")))
-    ok = "as asked" if moment.keys.get("ok") is True else moment.text("error") or "not as asked"
-    return f"CUDA sees {count(visible, 'GPU')} of {expected} asked for: {ok}"
+    ok = "as asked" if moment.keys.get("ok") is True else moment.text("error") or "not as requested"
+    return f"CUDA sees {count(visible, 'GPU')} of {expected} requested: {ok}"
 
 
 def _kernel(moment: Moment) -> str:
@@ -79,14 +79,14 @@ def _context(moment: Moment) -> str:
 def _signal(moment: Moment) -> str:
     origin = moment.text("origin") or "outside"
     who = "engine or the run itself" if origin == "engine" else origin  # the agent cannot tell these apart
-    return f"{moment.text('name') or 'A signal'} from the {who}, passed on to the target"
+    return f"{moment.text('name') or 'A signal'} from the {who}, forwarded to the target"
 
 
 def _exited(moment: Moment) -> str:
     code, signal = moment.number("exit_code"), moment.number("signal")
     if moment.keys.get("cause") == "gpu-contract":
         never = not moment.number("seconds")
-        return f"Target {'not started' if never else 'ended'}: the GPU contract was broken"
+        return f"Target {'not started' if never else 'ended'}: the GPU contract was violated"
     if signal:
         return f"Target killed by {signal_name(signal)}"
     return "Target ended" + (f" with exit code {code:g}" if code is not None else "")
@@ -114,7 +114,7 @@ _WORDS: dict[str, Callable[[Moment], str]] = {
     "finding": lambda moment: f"Finding: {moment.text('message') or moment.text('id') or '?'}",
     "signal": _signal,
     "report.refused": lambda moment: (
-        f"The target posed as evidence: {', '.join(mapping(moment.keys.get('claims')))[:200]}"
+        f"The target forged evidence: {', '.join(mapping(moment.keys.get('claims')))[:200]}"
     ),
     "target.exited": _exited,
     "host.state": _state,

@@ -52,7 +52,7 @@ def alterable(case: Case) -> str | None:
     if not started:
         return None
     if any("alterable" not in moment.keys for moment in started):
-        return "the agent was of a version that did not shut itself off"
+        return "the agent's version did not yet isolate itself"
     return next((why for moment in started if (why := moment.text("alterable"))), None)
 
 
@@ -68,7 +68,7 @@ def _planted(plan: Plan) -> str | None:
             continue
         own = prefix != PurePosixPath("/") and (target.is_relative_to(prefix) or prefix.is_relative_to(target))
         if own or _SYSTEM.fullmatch(str(target)):
-            return f"{target} in the container, which the agent runs on, is a mount"
+            return f"{target} in the container, which runs the agent, is a mount"
     return None
 
 
@@ -106,14 +106,14 @@ def contradictions(case: Case, chain: Chain | None) -> list[str]:
     """Where what the host saw, or the chain of the evidence, speaks against what the agent told; a sentence each."""
     found = []
     if chain is not None and chain.broken_at is not None:
-        found.append(f"line {chain.broken_at} of events.jsonl is not as it was written")
+        found.append(f"line {chain.broken_at} of events.jsonl was changed after it was written")
     found += _exit_codes(case)
     for uuid, (looks, ours, others) in witness(case.evidence).items():
         busy = sum(_computes(sample.gpus.get(uuid, {})) for sample in case.evidence.samples)
         if uuid in case.evidence.contexts and not ours and not others and min(looks, busy) >= MIN_LOOKS:
             found.append(
-                f"the agent told of work on {short_uuid(uuid)} in {busy} samples; the host's driver listed no process "
-                f"there in {looks} looks"
+                f"the agent reported work on {short_uuid(uuid)} in {busy} samples; the host's driver listed no process "
+                f"there in {looks} checks"
             )
     return found
 
@@ -127,8 +127,8 @@ def contradiction_finding(sentences: Sequence[str]) -> Finding:
     return Finding(
         "evidence-contradicted",
         "error",
-        "The evidence contradicts itself, so it proves nothing",
-        "Somebody has changed it, or what wrote it was tampered with",
+        "The evidence is inconsistent, so it proves nothing",
+        "It was edited, or the process that wrote it was tampered with",
         "seatrial runs verify RUN",
         list(sentences),
     )
@@ -141,8 +141,8 @@ def refused_finding(claims: dict[str, int]) -> Finding:
     return Finding(
         "forged-evidence",
         "warning",
-        f"The target wrote {count(total, 'line')} to $SEATRIAL_EVENTS that it may not report: {kinds}",
-        "Reports are metrics and steps; contract, use, samples and ends are told by the agent and the host alone",
+        f"The target wrote {count(total, 'line')} to $SEATRIAL_EVENTS that it must not report: {kinds}",
+        "A script may report metrics and steps; contract, use, samples and exits come only from the agent and the host",
         'print(json.dumps({"step": step, "loss": loss}), file=events)',
         [f"{claim}: {number}" for claim, number in sorted(claims.items())],
     )
@@ -158,7 +158,7 @@ def _exit_codes(case: Case) -> list[str]:
         return []
     if state.exit_code in (told, *_KILLED):
         return []
-    return [f"the agent told exit code {told}; {case.plan.backend} saw {state.exit_code}"]
+    return [f"the agent reported exit code {told}; {case.plan.backend} saw {state.exit_code}"]
 
 
 def witness(evidence: Evidence) -> dict[str, tuple[int, int, int]]:
@@ -177,4 +177,4 @@ def _witnessed(evidence: Evidence) -> str | None:
     seen = witness(evidence)
     if not seen:
         return None
-    return "; ".join(f"{short_uuid(uuid)} in {ours} of {looks} looks" for uuid, (looks, ours, _) in seen.items())
+    return "; ".join(f"{short_uuid(uuid)} in {ours} of {looks} checks" for uuid, (looks, ours, _) in seen.items())

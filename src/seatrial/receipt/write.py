@@ -57,4 +57,6 @@ def load(run_dir: Path) -> Receipt:
             f"run {run_dir.name} has no receipt yet", run=f"seatrial runs show {run_dir.name}"
         ) from None
     except ValidationError as error:
-        raise RunNotFoundError(f"{path} is no receipt this seatrial can read: {error.errors()[0]['msg']}") from error
+        raise RunNotFoundError(
+            f"{path} is not a receipt that this seatrial can read: {error.errors()[0]['msg']}"
+        ) from error

@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
                     way.runs.append(measured)
             print(f"{recipe} {way.name}, run {repeat + 1}: {way.failure or summary(way.runs[-1])}", flush=True)
     if not any(way.runs for way in ways):
-        raise TrainError(f"no way to run {recipe} worked: {ways[0].failure}")
+        raise TrainError(f"no variant of {recipe} ran: {ways[0].failure}")
     print(table(ways), flush=True)
     if arguments.mode == "batch":
         way = picked(ways)
@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Our options, and the recipe's own after ``--``."""
     own, rest = (list(argv[: argv.index("--")]), list(argv[argv.index("--") + 1 :])) if "--" in argv else (argv, [])
-    parser = argparse.ArgumentParser(prog="seatrial bench", description="Compare ways to run a recipe.")
+    parser = argparse.ArgumentParser(prog="seatrial bench", description="Benchmark variants of a recipe.")
     modes = parser.add_subparsers(dest="mode", required=True)
     for mode in ("train", "scaling", "batch"):
         sub = modes.add_parser(mode)

@@ -230,11 +230,11 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="seatrial.recipes.cifar10", description="Train CIFAR-10 to 94 %, fast.")
     script.add_folder_options(parser)
     script.add_training_options(parser, epochs=9, batch=2000, learning_rate=FILTER_RATE)
-    parser.add_argument("--runs", type=script.positive, default=1, help="train from so many seeds and print the mean")
+    parser.add_argument("--runs", type=script.positive, default=1, help="train from N seeds and print the mean")
     parser.add_argument("--widths", type=script.positive, nargs=3, default=WIDTHS, help="channels of the three blocks")
     arguments = script.parse(parser, argv)
     if arguments.runs > 1 and arguments.resume:
-        raise InputError("--runs trains anew from several seeds: it cannot --resume")
+        raise InputError("--runs trains from scratch with several seeds: it cannot be combined with --resume")
     data = read_cifar10(arguments.data)
     torch.backends.cudnn.benchmark = True  # the shapes never change, so the search pays: once a process
     accuracies, seconds = [], []

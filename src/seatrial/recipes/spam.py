@@ -120,7 +120,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if arguments.recompute:
         arguments.engine = "eager"  # dropout's numbers are drawn again by the host
     if arguments.data_parallel:
-        raise InputError("spam has no --data-parallel", fix="seatrial run spam --gpus N: a rank per GPU")
+        raise InputError("spam does not support --data-parallel", fix="seatrial run spam --gpus N: a rank per GPU")
     small = arguments.from_scratch and arguments.shape == "small"
     arguments.epochs = arguments.epochs or (8 if small else 3)
     arguments.learning_rate = arguments.learning_rate or (1e-3 if small else 5e-5)
@@ -151,7 +151,7 @@ def _text(path: Path) -> str:
     with path.open("rb") as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise DataError(f"{path} is larger than {MOST_BYTES / 1e6:.0f} MB: no collection of short messages is")
+        raise DataError(f"{path} is larger than {MOST_BYTES / 1e6:.0f} MB: too large for a set of short messages")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -168,7 +168,7 @@ def tokenizer_of(arguments: argparse.Namespace, texts: list[str]) -> Any:
         return pretrained(transformers.AutoTokenizer, arguments.weights)
     if arguments.vocabulary:
         if not arguments.vocabulary.is_file():
-            raise InputError(f"the vocabulary {arguments.vocabulary} is not there")
+            raise InputError(f"the vocabulary {arguments.vocabulary} does not exist")
         pieces = BertWordPieceTokenizer(str(arguments.vocabulary))
     else:
         pieces = BertWordPieceTokenizer()

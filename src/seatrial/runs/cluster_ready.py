@@ -38,7 +38,7 @@ def _builder(environ: Mapping[str, str]) -> str:
             return name
         reasons.append(facts.reason)
     raise EngineUnavailableError(
-        "The image must be built, and no engine of this machine can",
+        "The image must be built, but this machine has no engine to build it",
         cause="; ".join(reasons),
         run="seatrial run --image REGISTRY/READY:TAG … --on k8s",
     )

@@ -23,7 +23,7 @@ def render(comparison: Comparison, console: Console) -> None:
     """Print it. What a run reported is text here, never markup."""
     unicode = console.encoding.lower().startswith("utf")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", f"A: {name(comparison.a)}", f"B: {name(comparison.b)}", "B against A"):
+    for title in ("", f"A: {name(comparison.a)}", f"B: {name(comparison.b)}", "B vs. A"):
         table.add_column(Text(title), overflow="fold")
     for row in comparison.facts + comparison.numbers:
         change = row.change or ""

@@ -43,7 +43,7 @@ def copy_models(run: Run, path: str, destination: Path, environ: Mapping[str, st
     plan = run.plan()
     if plan.cluster is None:
         folder = plan.job.models.source if plan.job.models else plan.job.project
-        raise UsageError(f"What run {run.id} saved is here already", run=f"ls {folder}")
+        raise UsageError(f"Files saved by run {run.id} already exist here", run=f"ls {folder}")
     cluster = Cluster(environ, plan.cluster.context, plan.cluster.namespace)
     return fetch(cluster, plan.cluster, path, destination)
 

@@ -83,7 +83,7 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
         how = receipt.exit_cause.words
         raise DiskError(
             error.message,
-            cause=f"The run has ended all the same: {how}. Its receipt is made as soon as there is room",
+            cause=f"The run ended anyway: {how}. Its receipt will be written once there is disk space",
             run=f"df -h {run.folder}; seatrial runs show {run.id}",
         ) from error
     run.show_receipt()

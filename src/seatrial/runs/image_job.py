@@ -58,8 +58,8 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
     plan = plan_only(job, environ)
     image = plan.image
     if image is None or not image.build or plan.container is None:
-        what = f"the backend {plan.backend} has no image" if image is None else f"{image.tag} is ready as it is"
-        raise UsageError(f"There is nothing to build: {what}", run="seatrial build … --on docker")
+        what = f"the backend {plan.backend} has no image" if image is None else f"{image.tag} is used as is"
+        raise UsageError(f"Nothing to build: {what}", run="seatrial build … --on docker")
     call = table.client_call(plan.backend, environ)
     result = build(
         image,
@@ -124,7 +124,7 @@ def _write_lock(built: Built, call: list[str]) -> Path:
     freeze = [*call, "run", "--rm", "--network", "none", "--entrypoint", image.python or "python3", image.tag]
     listed = command.check([*freeze, "-m", "pip", "freeze"], timeout_s=120).stdout.splitlines()
     lines = [line.partition("+")[0] for line in listed if "==" in line and not line.startswith("seatrial")]
-    head = f"# Made by `seatrial build --lock` for Python {built.proof.python}; delete it to resolve anew."
+    head = f"# Created by `seatrial build --lock` for Python {built.proof.python}; delete it to resolve again."
     path = project / LOCK
     write_atomically(path, "\n".join([head, *sorted(lines), ""]).encode())
     return path

@@ -107,7 +107,7 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
         plan = _plan(ground, run, selection, environ, interactive=interactive)
         _refuse_cut_down_image(plan)
         if namesake is not None:
-            moved = f'The name "{job.name}" is now this run\'s; the earlier one is found by its ID, {namesake.id}'
+            moved = f'The name "{job.name}" now refers to this run; find the earlier one by its ID, {namesake.id}'
             plan = plan.model_copy(update={"warnings": (*plan.warnings, moved)})
         run.save_plan(plan)
     except BaseException:
@@ -124,7 +124,7 @@ def _refuse_cut_down_image(plan: Plan) -> None:
     for gpu in plan.gpus if kept else ():
         if not covers(kept, gpu.compute_capability or "0.0"):
             raise GpuContractError(
-                f"The image keeps device code for {', '.join(kept)} only, and {gpu.name} is {gpu.compute_capability}",
+                f"The image has device code for {', '.join(kept)} only, but {gpu.name} is {gpu.compute_capability}",
                 cause="it was built with image.slim = 'arch' for another target",
                 run="seatrial run … --slim unused",
             )
@@ -251,8 +251,8 @@ def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:
     if earlier is None or has_checkpoint(earlier):
         return []
     return [
-        f"--resume {reference}: that run saved no checkpoint, so the target begins anew "
-        "(a script saves them in $SEATRIAL_RUN_DIR/checkpoints and finds them again in $SEATRIAL_RESUME_DIR)"
+        f"--resume {reference}: that run saved no checkpoint, so the target starts from "
+        "scratch (a script saves checkpoints in $SEATRIAL_RUN_DIR/checkpoints and loads them from $SEATRIAL_RESUME_DIR)"
     ]
 
 

@@ -108,8 +108,8 @@ class Leases:
     def _odd(self, path: Path) -> UntrustedPathError:
         """Somebody else was here first, and has put something in the place of our folder or its lock."""
         return UntrustedPathError(
-            f"{path} is not what seatrial makes there",
-            cause="Every user of this machine may put a file there",
+            f"{path} was not created by seatrial",
+            cause="Any user of this machine can create a file there",
             run=f"ls -la {self.folder}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
         )
 

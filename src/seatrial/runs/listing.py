@@ -96,6 +96,6 @@ def _unrecorded(run: Run) -> Line:
         text(said.get("backend")) or "?",
         whole(said.get("gpus")),
         "unknown",
-        f"no record on this machine; it says: {text(said.get('outcome')) or 'nothing'}",
+        f"no record on this machine; it claims: {text(said.get('outcome')) or 'nothing'}",
         seconds=number(said.get("seconds")),
     )

@@ -41,9 +41,7 @@ def checkpoints_of(run: Run) -> Path:
         with nofollow.folder(_project(run), *_below(run), make=run.recorded):
             return run.checkpoints
     except FileNotFoundError:
-        raise UntrustedPathError(
-            f"Run {run.id} has no folder of checkpoints any more", run=f"ls -la {run.place}"
-        ) from None
+        raise UntrustedPathError(f"Run {run.id} no longer has a checkpoint folder", run=f"ls -la {run.place}") from None
 
 
 def resumed(run: Run, *, on_a_volume: bool) -> Resumed:

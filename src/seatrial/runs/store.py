@@ -113,7 +113,7 @@ class Run:
         except ValidationError as error:
             raise SeatrialError(
                 f"{path} cannot be read by this version of seatrial",
-                cause=f"{error.error_count()} of its keys do not fit, the first: {error.errors()[0]['loc']}",
+                cause=f"{error.error_count()} of its keys are invalid, the first: {error.errors()[0]['loc']}",
                 run=f"seatrial runs rm {self.id}",
             ) from error
 
@@ -121,9 +121,9 @@ class Run:
         """The plan, to act on. Raises UsageError for a run without a record of this machine's."""
         if not self.recorded:
             raise UsageError(
-                f"Run {self.id} was made before seatrial kept records of its own: it can be shown, not acted on",
-                cause="Its plan lies in the project, where any script could have changed it",
-                run=f"seatrial runs show {self.id}   # or start anew: seatrial run TARGET --resume {self.id}",
+                f"Run {self.id} predates seatrial's own records: it can be shown but not controlled",
+                cause="Its plan is in the project, where any script could have changed it",
+                run=f"seatrial runs show {self.id}   # or start again: seatrial run TARGET --resume {self.id}",
             )
         return self.plan()
 
@@ -269,7 +269,7 @@ class RunStore:
             if isinstance(error, SeatrialError):
                 raise
             raise DiskError(
-                f"Cannot make the run folder {error.filename or run.folder}: {error.strerror}",
+                f"Cannot create the run folder {error.filename or run.folder}: {error.strerror}",
                 run=f"df -h {self.project}; ls -ld {self.project}",
             ) from error
         return run
@@ -315,7 +315,7 @@ class RunStore:
             return partial[0]
         if partial:
             raise RunNotFoundError(
-                f'"{reference}" fits {len(partial)} runs: {", ".join(run.id for run in partial[-3:])}',
+                f'"{reference}" matches {len(partial)} runs: {", ".join(run.id for run in partial[-3:])}',
                 run="seatrial runs ls",
             )
         raise RunNotFoundError(f'No run "{reference}" of {self.project}', run="seatrial runs ls")
@@ -330,7 +330,7 @@ class RunStore:
         if not run.recorded or run.folder.parent != self.root or not _ID.fullmatch(run.id):
             raise UsageError(
                 f"Run {run.id} has no record on this machine, so seatrial does not delete its folder",
-                cause="It was made before seatrial kept records of its own, or by somebody else",
+                cause="It predates seatrial's own records, or someone else created it",
                 run=f"ls -la {run.place}   # yours? then: rm -r {run.place}",
             )
         try:

@@ -63,7 +63,7 @@ def parse_setting(text: str) -> Setting:
     name, equals, values = text.partition("=")
     listed = tuple(value.strip() for value in values.split(","))
     if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name) or "" in listed:
-        raise UsageError(f"--set {text!r} is no NAME=VALUE,VALUE…", run="seatrial sweep … --set batch_size=64,128")
+        raise UsageError(f"--set {text!r} is not NAME=VALUE,VALUE…", run="seatrial sweep … --set batch_size=64,128")
     if len(set(listed)) < len(listed):
         raise UsageError(f"--set {text!r} names a value twice", run="seatrial sweep … --set batch_size=64,128")
     return Setting(name, listed)
@@ -104,7 +104,7 @@ def way_in(job: Job, name: str) -> str:
     if re.search(rf"\b{re.escape(variable)}\b", source):
         return variable
     raise UsageError(
-        f"{job.target.value} shows no way to set {name}",
+        f"{job.target.value} has no way to set {name}",
         cause=f"neither --{name.replace('_', '-')} nor the variable {variable} is in its source",
         run=f'parser.add_argument("--{name.replace("_", "-")}") in {job.target.value}, or os.environ["{variable}"]',
     )

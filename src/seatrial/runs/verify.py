@@ -32,29 +32,29 @@ def verify(run: Run) -> Verdict:
     """
     if not run.recorded:
         raise UsageError(
-            f"Run {run.id} was made before seatrial kept records of its own: nothing vouches for it",
+            f"Run {run.id} predates seatrial's own records: it cannot be verified",
             run=f"seatrial runs show {run.id}",
         )
     summary = run.summary()
     receipt = run.folder / JSON_NAME
     if summary is not None and _digest(receipt) != summary.get("receipt"):
-        return _broken(f"{receipt} is {'not as it was written' if receipt.exists() else 'gone'}")
+        return _broken(f"{receipt} is {'changed after it was written' if receipt.exists() else 'gone'}")
     seal = load(run.folder).seal if summary is not None else None
     try:
         chain = follow_chain(str(run.events_path))
     except FileNotFoundError:
         if seal is not None and seal.lines:
-            return _broken(f"{run.events_path} is gone, and had {seal.lines} lines")
+            return _broken(f"{run.events_path} is missing; it had {seal.lines} lines")
         raise UsageError(
             f"Run {run.id} has no evidence: it never started", run=f"seatrial runs show {run.id}"
         ) from None
     if chain.broken_at is not None:
-        return _broken(f"line {chain.broken_at} of {run.events_path} is not as it was written")
+        return _broken(f"line {chain.broken_at} of {run.events_path} was changed after it was written")
     if summary is None:
         return Verdict(True, (f"intact so far: {chain.lines} lines, digest {chain.digest}; the run has not ended",))
     if seal is None or seal.digest != chain.digest:
         closed = f"{seal.lines} lines, digest {seal.digest}" if seal else "nothing"
-        return _broken(f"the receipt was made on {closed}, and there are {chain.lines} lines, digest {chain.digest}")
+        return _broken(f"the receipt covers {closed}, but there are {chain.lines} lines, digest {chain.digest}")
     return Verdict(True, (f"intact: {chain.lines} lines, digest {chain.digest}",))
 
 

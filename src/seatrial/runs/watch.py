@@ -90,7 +90,7 @@ def of_rank(run: Run, rank: int, write: Write) -> Write:
     """
     nodes = run.plan().agent.nodes
     if nodes == 1:
-        raise UsageError(f"{run.id} ran on one node: its lines tell no rank", run=f"seatrial runs logs {run.id}")
+        raise UsageError(f"{run.id} ran on one node: its lines have no rank", run=f"seatrial runs logs {run.id}")
     if not 0 <= rank < nodes:
         raise UsageError(f"{run.id} has no rank {rank}: 0 to {nodes - 1}", run=f"seatrial runs logs {run.id} --rank 0")
     return OfRank(rank, write)
@@ -133,7 +133,7 @@ def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[
         presses += 1
         if presses == 1:
             grace_s = run.plan().job.grace_s
-            say(f"Stopping: the target gets SIGTERM and {grace_s:g} s to save. Ctrl-C again kills it.")
+            say(f"Stopping: the target got SIGTERM and has {grace_s:g} s to save. Press Ctrl-C again to kill it.")
             threading.Thread(target=request_stop, args=(run, backend, handle, grace_s), daemon=True).start()
         elif presses == 2:
             say("Killing it.")

@@ -74,7 +74,7 @@ def parse_target(text: str) -> Machine:
         else:
             raise UsageError(f"--target {text}: {part!r} is neither driver=VERSION nor gpu=NAME", run=_EXAMPLE)
     if not gpus:
-        raise UsageError(f"--target {text}: names no GPU", run=_EXAMPLE)
+        raise UsageError(f"--target {text}: does not name a GPU", run=_EXAMPLE)
     return Machine(driver, tuple(gpus), f"the target {text}")
 
 
@@ -84,7 +84,7 @@ def _checked_driver(value: str) -> str:
             return value
     except ValueError:  # InvalidVersion is one
         pass
-    raise UsageError(f"--target: {value!r} is no driver version", cause="e.g. 535.129.03", run="nvidia-smi")
+    raise UsageError(f"--target: {value!r} is not a valid driver version", cause="e.g. 535.129.03", run="nvidia-smi")
 
 
 def _gpu(name: str) -> TargetGpu:
@@ -95,7 +95,7 @@ def _gpu(name: str) -> TargetGpu:
         known = {_key(each.gpu): each.gpu for each in gpu_models()}
         near = [known[key] for key in difflib.get_close_matches(_key(name), known, n=3, cutoff=0.5)]
         raise UsageError(
-            f"--target: no GPU is known as {name!r}",
+            f"--target: unknown GPU {name!r}",
             cause=f"near it: {', '.join(near)}" if near else "name it by its compute capability",
             run="seatrial plan … --target sm_90",
         )

@@ -122,10 +122,10 @@ def _stack(chosen: Candidate, wants: Wants, machine: Machine) -> Stack:
     warnings = []
     if machine.driver is None and machine.gpus and not chosen.cpu:
         warnings.append(
-            f"{machine.described} names no driver: {wheel.name} needs {minimum_driver(wheel.cuda)} or later"
+            f"{machine.described} has no driver version: {wheel.name} needs {minimum_driver(wheel.cuda)} or later"
         )
     if not wheel.sure and not chosen.cpu:
-        warnings.append(f"the architectures of {wheel.name} are not sure")
+        warnings.append(f"the architectures of {wheel.name} are unknown")
     return Stack(
         python=chosen.python,
         requirement=_requirement(chosen, local=own_index),
@@ -151,11 +151,11 @@ def _requirement(chosen: Candidate, *, local: bool) -> str:
 def _why_version(chosen: Candidate, wants: Wants) -> str:
     version = chosen.wheel.version
     if len(wants.specifier):
-        return f"{wants.said} asks for {wants.specifier}; this is the best that fits the machine"
+        return f"{wants.said} asks for {wants.specifier}; this is the best match for this machine"
     if version == wants.prefer:
         return "the version that seatrial is tested with"
     if wants.prefer:
-        return f"{wants.prefer}, which seatrial is tested with, does not fit; the newest that does"
+        return f"{wants.prefer}, which seatrial is tested with, does not match; this is the newest that does"
     return "the newest that fits"
 
 
@@ -174,7 +174,7 @@ def _why_build(chosen: Candidate, wants: Wants, machine: Machine) -> str:
     else:
         parts.append(f"CUDA {wheel.cuda} runs on driver {machine.driver}{_by_minor(wheel, machine.driver)}")
     if wheel.extra:
-        parts.append(f"[{wheel.extra}] brings the CUDA libraries")
+        parts.append(f"[{wheel.extra}] includes the CUDA libraries")
     return "; ".join(parts)
 
 
@@ -189,7 +189,7 @@ def _python_choice(python: str, wants: Wants, wheel: Wheel | None) -> Choice:
         return Choice(what="python", value=python, reason="the base image's")
     if python == PYTHONS[0]:
         return Choice(what="python", value=python, reason="every current framework has wheels for it")
-    reason = f"requires-python is {wants.python_specifier}" if len(wants.python_specifier) else "the nearest that fits"
+    reason = f"requires-python is {wants.python_specifier}" if len(wants.python_specifier) else "the closest match"
     if wheel is not None and not len(wants.python_specifier):
         reason = f"{wheel.framework} {wheel.version} has wheels for Python {wheel.python[0]} to {wheel.python[1]}"
     return Choice(what="python", value=python, reason=reason)

@@ -42,7 +42,7 @@ def version_fits(candidate: Candidate, wants: Wants, machine: Machine) -> Violat
     """The project's version specifier admits the build."""
     if wants.specifier.contains(candidate.wheel.version):
         return None
-    return Violation("version", f"{candidate.name} is not what was asked for", wants.said)
+    return Violation("version", f"{candidate.name} is not the requested version", wants.said)
 
 
 def variant_fits(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
@@ -56,7 +56,7 @@ def variant_fits(candidate: Candidate, wants: Wants, machine: Machine) -> Violat
 def gpu_build(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
     """A GPU run needs a build with CUDA; a CPU run does not."""
     if candidate.cpu and wants.gpu:
-        return Violation("cpu-build", f"{candidate.name} has no CUDA", "GPUs are asked for")
+        return Violation("cpu-build", f"{candidate.name} has no CUDA", "GPUs are requested")
     return None
 
 
@@ -102,7 +102,7 @@ def forward_compat_allowed(candidate: Candidate, wants: Wants, machine: Machine)
     if not candidate.forward_compat:
         return None
     if candidate.cpu or machine.driver is None or not machine.gpus:
-        return Violation("forward-compat", "cuda-compat stands in for a known driver", "the driver is not known")
+        return Violation("forward-compat", "cuda-compat needs a known driver", "the driver is unknown")
     others = [gpu.name for gpu in machine.gpus if not gpu.datacenter]
     if others:
         return Violation(
@@ -113,7 +113,7 @@ def forward_compat_allowed(candidate: Candidate, wants: Wants, machine: Machine)
         listed = ", ".join(map(str, branches)) or "no driver"
         return Violation(
             "forward-compat",
-            f"cuda-compat for CUDA {candidate.wheel.cuda} stands in for the branches {listed}",
+            f"cuda-compat for CUDA {candidate.wheel.cuda} supports the branches {listed}",
             f"{machine.described} has driver {machine.driver}",
         )
     return None

@@ -23,7 +23,7 @@ def parse_address(text: str, command: str, port: int) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not re.fullmatch("[0-9]{1,5}", number) or int(number) > 65535 or not _can_be_host(host):
         raise UsageError(
-            f'"{text[:80]}" is no address: expected HOST:PORT', run=f"seatrial {command} --listen 127.0.0.1:{port}"
+            f'"{text[:80]}" is not an address: expected HOST:PORT', run=f"seatrial {command} --listen 127.0.0.1:{port}"
         )
     return host or "127.0.0.1", int(number)
 
@@ -69,5 +69,5 @@ def cannot_listen(verb: str, host: str, port: int, error: OSError) -> UsageError
     elif error.errno == errno.EACCES:
         other = f"{host}:{port + 8000}"  # below 1024 is root's
     else:
-        other = f"127.0.0.1:{port}   # or 0.0.0.0:{port}, every address of this machine"
+        other = f"127.0.0.1:{port}   # or 0.0.0.0:{port}, all addresses of this machine"
     return UsageError(f"Cannot listen on {host}:{port}: {error.strerror}", run=f"seatrial {verb} --listen {other}")

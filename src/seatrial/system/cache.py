@@ -23,8 +23,8 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
         if _is_usable(candidate):
             return candidate
     raise DiskError(
-        f"There is no folder for a cache: {', '.join(map(str, candidates))} cannot be written",
-        run="export XDG_CACHE_HOME=/path/to/a/folder/of/yours",
+        f"No cache folder is writable: {', '.join(map(str, candidates))} cannot be written",
+        run="export XDG_CACHE_HOME=/path/to/your/folder",
     )
 
 

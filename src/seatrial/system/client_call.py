@@ -18,7 +18,7 @@ def client_call(engine: str, environ: Mapping[str, str]) -> list[str]:
         return shlex.split(environ.get(variable, "")) or [engine]
     except ValueError as error:
         raise UsageError(
-            f"{variable} is no command line: {error}",
+            f"{variable} is not a valid command line: {error}",
             cause=f"its value is {environ[variable]!r}",
             run=f"unset {variable}",
         ) from error

@@ -67,7 +67,7 @@ def run(
         raise _not_there(argv, error) from error
     except subprocess.TimeoutExpired as error:
         raise CommandTimeoutError(
-            f"{argv[0]} did not answer within {timeout_s:g} s",
+            f"{argv[0]} did not respond within {timeout_s:g} s",
             argv=argv,
             exit_code_of_command=-9,
             stderr=_text(error.stderr),

@@ -35,4 +35,4 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DiskError(f"Cannot make the folder {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error
+        raise DiskError(f"Cannot create the folder {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error

@@ -34,7 +34,7 @@ def read_regular(path: Path, *, most_bytes: int) -> bytes:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
-            raise UntrustedPathError(f"{path} has {size} bytes, more than it can have", run=f"ls -l {path}")
+            raise UntrustedPathError(f"{path} has {size} bytes, more than expected", run=f"ls -l {path}")
         try:
             return file.read(most_bytes)
         except OSError as error:
@@ -56,7 +56,7 @@ def open_regular(path: Path) -> BinaryIO:
         raise UntrustedPathError(f"{path} cannot be read: {error.strerror}", run=f"ls -ld {path}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UntrustedPathError(f"{path} is no regular file", run=f"ls -ld {path}")
+        raise UntrustedPathError(f"{path} is not a regular file", run=f"ls -ld {path}")
     return os.fdopen(descriptor, "rb")
 
 
@@ -93,7 +93,7 @@ def _make(parent: int, name: str, path: Path) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise DiskError(f"Cannot make the folder {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error
+        raise DiskError(f"Cannot create the folder {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error
 
 
 def _enter(parent: int, name: str, path: Path) -> int:
@@ -105,8 +105,8 @@ def _enter(parent: int, name: str, path: Path) -> int:
         with contextlib.suppress(OSError):
             if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
                 raise UntrustedPathError(
-                    f"{path} is a link, which seatrial does not follow",
-                    cause="It keeps what containers write there; a link would lead it elsewhere",
+                    f"{path} is a symlink, which seatrial does not follow",
+                    cause="Containers write there; a symlink would redirect their files",
                     run=f"ls -ld {path}; rm {path}",
                 ) from None
         raise UntrustedPathError(f"Cannot enter {path}: {error.strerror}", run=f"ls -ld {path}") from error

@@ -64,7 +64,7 @@ def read_bytes(
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
     except ValueError:  # a null byte
-        problem = "is no name of a file"
+        problem = "is not a valid file name"
     else:
         return data
     raise refusal(f"{shown_path(path, inside)} {problem}", run=f"ls -ld {shlex.quote(str(path))}")
@@ -107,7 +107,7 @@ def _open(path: Path, inside: Path | None) -> int:
         return _open_regular(str(real), None)
     root = inside.resolve()
     if not real.is_relative_to(root) or real == root:
-        raise _NotReadError(f"leads out of the project, to {real}: only what lies in the project is read")
+        raise _NotReadError(f"points outside the project, to {real}: only files in the project are read")
     *folders, name = real.relative_to(root).parts
     descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:  # folder by folder: none of them can become a link on the way

@@ -42,8 +42,8 @@ def state_folder(environ: Mapping[str, str]) -> Path:
     why = trouble.strerror if trouble else "it belongs to another user"
     raise DiskError(
         f"Cannot use the state folder {first}: {why}",
-        cause="seatrial keeps its plans and receipts there, out of the containers' reach",
-        run=f"export {STATE_VARIABLE}=/path/to/a/folder/of/yours",
+        cause="seatrial keeps its plans and receipts there, inaccessible to containers",
+        run=f"export {STATE_VARIABLE}=/path/to/your/folder",
     )
 
 

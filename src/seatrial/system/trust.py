@@ -62,10 +62,10 @@ class TrustStore:
         except FileNotFoundError:
             return {}
         except RecursionError:
-            self.problem = f"{self._path} is nested too deep: it counts as empty"
+            self.problem = f"{self._path} is nested too deep: treated as empty"
         except (OSError, ValueError) as error:  # JSON and UTF-8 that are none are ValueErrors
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            self.problem = f"{self._path} cannot be read ({why}): it counts as empty"
+            self.problem = f"{self._path} cannot be read ({why}): treated as empty"
         else:
             return {key: value for key, value in allowed.items() if _is_entry(value)}
         return {}

@@ -25,7 +25,7 @@ def parse_yaml(text: str, name: str) -> Any:
     """The document's data. Raises ConfigError that begins with ``name:line``."""
     try:
         if len(text) > MAX_BYTES:
-            raise ConfigError(f"{name}: {len(text) / 1e6:.3g} MB are too much YAML", run=f"ls -l {name}")
+            raise ConfigError(f"{name}: {len(text) / 1e6:.3g} MB is too large for YAML", run=f"ls -l {name}")
         _refuse_more_than_data(text, name)
         data = yaml.load(text, Loader=_LOADER)
     except yaml.YAMLError as error:
@@ -35,7 +35,7 @@ def parse_yaml(text: str, name: str) -> Any:
         raise ConfigError(f"{name}:{line}: not YAML: {reason}", run=f"sed -n {line}p {name}") from error
     except (ValueError, OverflowError, LookupError, TypeError, AttributeError) as error:
         # What PyYAML's constructors raise for numbers of thousands of digits and for days that no month has.
-        raise ConfigError(f"{name}: a value that is no number or date after all: {error}", run=f"cat {name}") from error
+        raise ConfigError(f"{name}: a value that is not a valid number or date: {error}", run=f"cat {name}") from error
     _refuse_half_characters(data, name)
     return data
 
@@ -48,11 +48,11 @@ def _refuse_more_than_data(text: str, name: str) -> None:
         levels += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         problem = None
         if isinstance(event, yaml.AliasEvent):
-            problem = f"the alias *{event.anchor}: nothing is referred to here, each value stands where it belongs"
+            problem = f"the alias *{event.anchor}: aliases are not supported, write each value in place"
         elif levels > _MOST_LEVELS:
             problem = "nested too deep"
         elif getattr(event, "tag", None) not in (None, "!"):
-            problem = f"the tag {event.tag}: only plain data is read"
+            problem = f"the tag {event.tag}: only plain data is allowed"
         if problem:
             line = event.start_mark.line + 1
             raise ConfigError(f"{name}:{line}: {problem}", run=f"sed -n {line}p {name}")
@@ -67,7 +67,7 @@ def _refuse_half_characters(data: Any, name: str) -> None:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise ConfigError(f"{name}: an escape that is half of a character: {value!a:.80}") from None
+                raise ConfigError(f"{name}: an escape that is half a surrogate pair: {value!a:.80}") from None
         elif isinstance(value, dict):
             pending += [*value.keys(), *value.values()]
         elif isinstance(value, (list, tuple, set)):

@@ -99,9 +99,14 @@ class Exporter:
     def _own(self, *, good: bool, cpu_s: float | None = None) -> bytes:
         """The exporter's own series, which are always there."""
         rows = [
-            ("readings_total", "counter", "Readings since the start.", f"{self.readings}"),
-            ("failed_readings_total", "counter", "Readings, of runs or of all else, that failed.", f"{self.failures}"),
-            ("reading_ok", "gauge", "Whether there is a reading of now; else its series are left out.", f"{good:d}"),
+            ("readings_total", "counter", "Readings since start.", f"{self.readings}"),
+            ("failed_readings_total", "counter", "Failed readings, of runs or anything else.", f"{self.failures}"),
+            (
+                "reading_ok",
+                "gauge",
+                "Whether the current reading succeeded; if not, its series are omitted.",
+                f"{good:d}",
+            ),
         ]
         if cpu_s is not None:
             rows.append(("reading_cpu_seconds", "gauge", "CPU time of the last reading.", f"{cpu_s:.6f}"))

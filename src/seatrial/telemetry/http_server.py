@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server = cast(Server, self.server)
         if server.local_only and not names_this_machine(self.headers.get("Host", "")):
-            self.send_error(HTTPStatus.FORBIDDEN, "This page answers to localhost and 127.0.0.1 only")
+            self.send_error(HTTPStatus.FORBIDDEN, "This page is served to localhost and 127.0.0.1 only")
             return
         path = self.path.partition("?")[0]
         if path == "/metrics":

@@ -100,7 +100,7 @@ DCGM = (
 
 OWN_GPU = (
     Family("seatrial_gpu_sm_activity_ratio", "gauge", "SM cycles with a warp resident.", _key("sm_activity_pct", 0.01)),
-    Family("seatrial_gpu_sm_occupancy_ratio", "gauge", "Resident warps of the possible.",
+    Family("seatrial_gpu_sm_occupancy_ratio", "gauge", "Resident warps, as a share of the maximum.",
            _key("sm_occupancy_pct", 0.01)),
     Family("seatrial_gpu_tensor_activity_ratio", "gauge", "Cycles with a tensor pipe active.",
            _key("tensor_activity_pct", 0.01)),
@@ -114,7 +114,7 @@ OWN_GPU = (
 #: Name, help, key of a container in a reading, scale.
 OWN_CONTAINER = (
     ("seatrial_container_cpu_cores", "CPU cores in use.", "cpu_cores", 1.0),
-    ("seatrial_container_memory_bytes", "Memory in use, droppable cache aside.", "memory_bytes", 1.0),
+    ("seatrial_container_memory_bytes", "Memory in use, without droppable cache.", "memory_bytes", 1.0),
     ("seatrial_container_memory_limit_bytes", "Memory limit.", "memory_limit_bytes", 1.0),
     ("seatrial_container_shm_used_bytes", "Use of /dev/shm.", "shm_used_bytes", 1.0),
     ("seatrial_container_shm_size_bytes", "Size of /dev/shm.", "shm_total_bytes", 1.0),
@@ -136,7 +136,7 @@ def render(reading: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], hostna
     reasons = (
         ({**labels, "reason": reason}, 1.0) for labels, gpu in gpus for reason in gpu.get("throttle_reasons") or []
     )
-    _add(lines, "seatrial_gpu_throttled", "gauge", "1 for each reason that holds the clock back.", reasons)
+    _add(lines, "seatrial_gpu_throttled", "gauge", "1 for each active clock throttle reason.", reasons)
     for name, help, key, scale in OWN_CONTAINER:
         rows = ((_container_labels(row), row[key]) for row in reading["containers"])
         values = ((labels, None if value is None else value * scale) for labels, value in rows)
@@ -146,7 +146,7 @@ def render(reading: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], hostna
     _add(lines, "seatrial_machine_cpu_cores", "gauge", "CPU cores in use.", [({}, machine["cpu_cores"])])
     _add(lines, "seatrial_machine_memory_used_bytes", "gauge", "Memory in use.", [({}, machine["memory_used_bytes"])])
     up = 1.0 if reading["gpus"] and not reading["problems"] else 0.0
-    _add(lines, "seatrial_nvml_up", "gauge", "Whether every GPU answers.", [({}, up)])
+    _add(lines, "seatrial_nvml_up", "gauge", "Whether every GPU responds.", [({}, up)])
     _add(lines, "seatrial_reading_timestamp_seconds", "gauge", "When this was read.", [({}, reading["t"])])
     return "".join(lines).encode("utf-8", "replace")  # a container's labels may hold half a character
 
@@ -158,7 +158,7 @@ def _add_runs(lines: list[str], runs: Sequence[Mapping[str, Any]]) -> None:
     )
     _add(lines, "seatrial_run_metric", "gauge", "Last value the script reported.", numbers)
     bound = (({**labels, "cause": run["bound_by"]}, 1.0) for labels, run in labelled if run["bound_by"])
-    _add(lines, "seatrial_run_bound_by", "gauge", "1 for what bounded the last minute.", bound)
+    _add(lines, "seatrial_run_bound_by", "gauge", "1 for the bottleneck of the last minute.", bound)
     mfu = ((labels, run["mfu"]) for labels, run in labelled)
     _add(lines, "seatrial_run_mfu_ratio", "gauge", "Model FLOPs utilisation of the last minute.", mfu)
 

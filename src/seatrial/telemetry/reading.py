@@ -80,7 +80,7 @@ class Reader:
             said = ["No GPU: the driver lists none"]
         said += self.inventory.faults
         said += [f"{uuid} is lost: it fell off the bus" for uuid in sorted(self._sampler.lost)]
-        said += [f"{uuid} does not answer NVML any more" for uuid in sorted(self._sampler.failing)]
+        said += [f"{uuid} no longer responds to NVML" for uuid in sorted(self._sampler.failing)]
         return said + self._names.problems()
 
     def _read_gpus(self) -> list[dict[str, Any]]:

@@ -156,7 +156,7 @@ def _runs(runs: Sequence[Mapping[str, Any]], width: int) -> Table:
 
 def _containers(rows: Sequence[Mapping[str, Any]], width: int) -> RenderableType:
     if not rows:
-        return Text("no container here", style="dim")
+        return Text("no containers", style="dim")
     table = _table(("CONTAINER", "IMAGE", "CPU", "MEMORY", "/DEV/SHM", "GPU", "GPU MEM", "SHARE"), width)
     for row in rows:
         table.add_row(

@@ -40,7 +40,7 @@ def open_sink(path: Path) -> Sink:
     kinds: dict[str, Callable[[Path], Sink]] = {".csv": _Csv, ".jsonl": _JsonLines, ".parquet": _Parquet}
     if path.suffix not in kinds:
         raise UsageError(
-            f"{path.name}: a log file ends in .csv, .jsonl or .parquet",
+            f"{path.name}: a log file must end in .csv, .jsonl or .parquet",
             run=f"seatrial top --log {path.with_suffix('.csv')}",
         )
     try:

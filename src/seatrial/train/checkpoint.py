@@ -94,7 +94,7 @@ def load(path: Path) -> dict[str, Any]:
     except Exception as error:  # torch's reader raises what its bytes lead it to: IndexError, struct.error
         raise CheckpointError(f"cannot read the checkpoint {path}: {_reason(error)}") from error
     if not isinstance(state, dict):
-        raise CheckpointError(f"{path} is no checkpoint of seatrial: it holds a {type(state).__name__}")
+        raise CheckpointError(f"{path} is not a seatrial checkpoint: it contains a {type(state).__name__}")
     return state
 
 
@@ -115,7 +115,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, pickle.UnpicklingError):
-        return "it is no checkpoint of seatrial"
+        return "it is not a seatrial checkpoint"
     return "the file is truncated or damaged"
 
 
@@ -132,9 +132,9 @@ def load_newest(place: Path, note: Callable[[str], object]) -> dict[str, Any]:
         try:
             return load(path)
         except CheckpointError as error:
-            note(f"{error.message}; going back to the one before")
+            note(f"{error.message}; falling back to the previous one")
     raise CheckpointError(
-        f"no {'readable ' if candidates else ''}checkpoint in {place}", fix="leave --resume out to start anew"
+        f"no {'readable ' if candidates else ''}checkpoint in {place}", fix="omit --resume to start from scratch"
     )
 
 
@@ -155,7 +155,7 @@ def load_model(model: torch.nn.Module, saved: Mapping[str, torch.Tensor], origin
     if problems:
         shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
         raise CheckpointError(
-            f"{origin} is of another model: {shown}", fix="the recipe and options that saved it, or leave --resume out"
+            f"{origin} belongs to another model: {shown}", fix="the recipe and options that saved it, or omit --resume"
         )
     model.load_state_dict(dict(saved))
 

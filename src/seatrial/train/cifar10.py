@@ -41,7 +41,7 @@ def read_cifar10(folder: Path) -> tuple[ImageSet, ImageSet]:
         DataError: a file is missing, of another length, or differs from the published one.
     """
     if not folder.is_dir():
-        raise DataError(f"the data folder {folder} is not there", fix="name it with --data DIR")
+        raise DataError(f"the data folder {folder} does not exist", fix="name it with --data DIR")
     with ThreadPoolExecutor(len(MD5)) as threads:  # lzma and md5 release the interpreter lock
         parts = list(threads.map(lambda name: _records(folder, name), MD5))
     return _image_set(parts[:-1]), _image_set(parts[-1:])

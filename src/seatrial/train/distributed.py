@@ -86,7 +86,7 @@ def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
     world, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     gpus = torch.cuda.device_count()
     if gpus and local_rank >= gpus:
-        raise InputError(f"rank {local_rank} of this machine has no GPU: there are {gpus}", fix=f"--gpus {gpus}")
+        raise InputError(f"rank {local_rank} on this machine has no GPU: it has {gpus}", fix=f"--gpus {gpus}")
     device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)

@@ -58,4 +58,4 @@ def _first_good(file: RemoteFile, mirrors: Sequence[str]) -> bytes:
         if got == file.sha256:
             return content
         failures.append(f"{url}: SHA-256 is {got}, expected {file.sha256}")
-    raise DataError(f"cannot download {file.name}: " + "; ".join(failures), fix="put the file into --data DIR yourself")
+    raise DataError(f"cannot download {file.name}: " + "; ".join(failures), fix="put the file in --data DIR manually")

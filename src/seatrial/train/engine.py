@@ -138,7 +138,7 @@ def choose_engine(name: str, step: Step, note: Callable[[str], object]) -> Engin
         name = name.replace("graph", "eager")
     began = time.perf_counter()
     if "compile" in name and (reason := _compile(step)):
-        note(f"engine: torch.compile does not work here ({reason}); going on without it")
+        note(f"engine: torch.compile does not work here ({reason}); continuing without it")
     engine: Engine = Eager(step)
     if "graph" in name:
         try:

@@ -61,7 +61,9 @@ def read_idx(path: Path, dimensions: int) -> Bytes:
             if not packed and size != expected_bytes:
                 raise _wrong_length(path, shape, expected_bytes, str(size))
             if packed and size < expected_bytes / _MOST_PACKED and expected_bytes > _MUCH_BYTES:
-                raise DataError(f"{path} has {size} bytes and says it unpacks to {expected_bytes}: no images do that")
+                raise DataError(
+                    f"{path} has {size} bytes and claims to unpack to {expected_bytes}: not plausible for images"
+                )
             if packed and size > 1.01 * expected_bytes + _FIRST_BYTES:  # deflate never makes more of it
                 raise _wrong_length(path, shape, expected_bytes, "more")
             content += file.read()
@@ -109,7 +111,7 @@ def _unpacked(packed: bytes, most_bytes: int, *, whole: bool = True) -> bytes:
         parts.append(member.decompress(packed, left))
         left -= len(parts[-1])
         if not member.eof and left and whole:
-            raise EOFError("it ends before its end is marked")
+            raise EOFError("it ends before its end-of-stream marker")
         packed = member.unused_data.lstrip(b"\0")
     return b"".join(parts)
 
@@ -138,7 +140,7 @@ def read_folder(folder: Path) -> IdxFolder:
 
 def _place(folder: Path) -> Path:
     if not folder.is_dir():
-        raise DataError(f"the data folder {folder} is not there", fix="name it with --data DIR, or add --download")
+        raise DataError(f"the data folder {folder} does not exist", fix="name it with --data DIR, or add --download")
     for layout in LAYOUTS:
         if any((folder / layout).glob("train-images*")):
             return folder / layout

@@ -162,9 +162,9 @@ def _begin(step: Step, stopping: EarlyStopping, settings: Settings, note: Callab
     if len(places := set(ranks.gather(begin))) > 1:
         found = ", ".join(f"epoch {epoch}, step {done}" for epoch, done in sorted(places))
         raise CheckpointError(
-            f"the ranks would go on from different places ({found}): {settings.checkpoints} is not the same folder on "
-            "every machine",
-            fix="a folder that all machines share, or --resume with one checkpoint file",
+            f"ranks would resume from different checkpoints ({found}): {settings.checkpoints} is not the same folder "
+            "on every machine",
+            fix="use a folder shared by all machines, or --resume with one checkpoint file",
         )
     if not place:
         rng.seed_all(settings.seed + ranks.rank)  # dropout and augmentation differ between ranks
@@ -201,7 +201,7 @@ def read_losses(step: Step, epoch: int, done: int) -> Tensor:
             "the checkpoints from before it are kept",
             fix="a lower --learning-rate"
             + (", or --precision bf16" if step.precision.name == "fp16" else "")
-            + "; --resume goes on from the last checkpoint",
+            + "; --resume continues from the last checkpoint",
         )
     return losses
 
@@ -211,7 +211,7 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
     state = load_newest(place, note)
     if "model" not in state:
         raise CheckpointError(
-            f"{place} is no checkpoint: it holds a model's weights and not how its training stood",
+            f"{place} is not a checkpoint: it contains model weights but no training state",
             fix="--resume with a folder of checkpoints",
         )
     try:
@@ -228,8 +228,8 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(
-            f"{place} is no checkpoint of this training: {type(error).__name__}: {error}",
-            fix="leave --resume out to start anew",
+            f"{place} is not a checkpoint of this training: {type(error).__name__}: {error}",
+            fix="omit --resume to start from scratch",
         ) from error
     note(f"resumed from {place}: epoch {epoch}, step {done}")
     return epoch, done

@@ -20,7 +20,7 @@ def cap(fraction: float, device: torch.device) -> None:
         )
     if device.type != "cuda":
         raise InputError(
-            "a memory fraction needs a GPU: this run is on the CPU", fix="leave --memory-fraction out, or --gpus 1"
+            "a memory fraction needs a GPU: this run is on the CPU", fix="omit --memory-fraction, or --gpus 1"
         )
     torch.cuda.set_per_process_memory_fraction(fraction, device)
 

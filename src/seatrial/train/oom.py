@@ -24,11 +24,11 @@ class MicroBatch:
         if self.rows == 1:
             raise TrainError(
                 "out of memory even with micro-batches of 1 row",
-                fix="a smaller model, --precision bf16, or more free memory: nvidia-smi shows who else uses the GPU",
+                fix="a smaller model, --precision bf16, or more free memory: nvidia-smi shows what else uses the GPU",
             )
         old, self.rows = self.rows, -(-self.rows // 2)
         gc.collect()  # the traceback of the failed attempt may still hold its activations
         if device.type == "cuda":
             torch.cuda.empty_cache()
         if announce:
-            print(f"out of memory with micro-batches of {old} rows: going on with {self.rows}", flush=True)
+            print(f"out of memory with micro-batches of {old} rows: continuing with {self.rows}", flush=True)

@@ -81,26 +81,26 @@ def add_folder_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=Path(),
         metavar="PATH",
-        help="go on from the newest checkpoint of this folder (or this file); alone: of --checkpoints",
+        help="resume from the newest checkpoint in this folder (or this file); default: --checkpoints",
     )
 
 
 def add_training_options(parser: argparse.ArgumentParser, *, epochs: int, batch: int, learning_rate: float) -> None:
     """The options of the loop, the same in every recipe, with this recipe's defaults."""
     parser.add_argument("--epochs", type=positive, default=epochs)
-    parser.add_argument("--batch", type=positive, default=batch, help="examples per GPU and step")
+    parser.add_argument("--batch", type=positive, default=batch, help="batch size per GPU")
     parser.add_argument("--learning-rate", type=positive_float, default=learning_rate)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", choices=engine.NAMES, default="auto")
     parser.add_argument("--precision", choices=precision.NAMES, default="auto")
-    parser.add_argument("--accumulation", type=positive, default=1, help="micro-batches a step is made of")
+    parser.add_argument("--accumulation", type=positive, default=1, help="micro-batches per step")
     parser.add_argument("--memory-fraction", type=positive_float, help="use at most this share of the GPU's memory")
     parser.add_argument("--data-parallel", action="store_true", help="nn.DataParallel instead of a rank per GPU; slow")
-    parser.add_argument("--every-steps", type=positive, help="checkpoint also after so many steps of an epoch")
-    parser.add_argument("--keep", type=positive, default=3, help="checkpoints kept besides the best")
-    parser.add_argument("--patience", type=positive, help="stop after so many epochs without a better test loss")
+    parser.add_argument("--every-steps", type=positive, help="also checkpoint every N steps")
+    parser.add_argument("--keep", type=positive, default=3, help="checkpoints to keep besides the best")
+    parser.add_argument("--patience", type=positive, help="stop after N epochs without a better test loss")
     parser.add_argument(
-        "--hang", type=positive_float, default=300.0, metavar="SECONDS", help="name a rank stuck so long"
+        "--hang", type=positive_float, default=300.0, metavar="SECONDS", help="report a rank stuck for this long"
     )
     parser.add_argument("--track", action="append", default=[], choices=tuple(TRACKERS), help="can be given again")
 
@@ -112,13 +112,13 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
         gpus = torch.cuda.device_count()
         if gpus < 2:
             raise InputError(
-                f"DataParallel drives several GPUs from one process; here are {gpus}",
-                fix="leave --data-parallel out; seatrial run --gpus 2 starts a rank for each GPU",
+                f"DataParallel uses several GPUs from one process; this machine has {gpus}",
+                fix="omit --data-parallel; seatrial run --gpus 2 starts a rank for each GPU",
             )
         arguments.batch *= gpus  # as with a rank per GPU: --batch is what each gets
     if arguments.accumulation > arguments.batch:
         raise InputError(
-            f"a batch of {arguments.batch} cannot be made of {arguments.accumulation} micro-batches",
+            f"a batch of {arguments.batch} cannot be split into {arguments.accumulation} micro-batches",
             fix=f"--accumulation {arguments.batch} or less",
         )
     arguments.checkpoints = arguments.checkpoints or default_checkpoints(arguments.models)
@@ -126,7 +126,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
         arguments.resume = arguments.checkpoints
     if _begins_anew(arguments.resume):
         if os.environ.get("RANK", "0") == "0":
-            print("the run to go on from saved no checkpoint: training begins anew", file=sys.stderr)
+            print("the run to resume from saved no checkpoint: training starts from scratch", file=sys.stderr)
         arguments.resume = None
     return arguments
 

@@ -81,7 +81,7 @@ class Step:
         self._rates = [group["lr"] for group in optimizer.param_groups]
         if schedule is not None and not all(isinstance(rate, Tensor) for rate in self._rates):
             raise InputError(
-                "a schedule needs learning rates that are tensors, as seatrial.train.optimizers makes them"
+                "a schedule needs learning rates that are tensors, as seatrial.train.optimizers creates them"
             )
         self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
         self._scheduled: list[tuple[Tensor, Tensor]] = []

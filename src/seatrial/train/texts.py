@@ -37,7 +37,7 @@ class TextSet:
         lengths_N = torch.tensor([len(row) for row in tokens])
         longest = int(lengths_N.max())
         if longest > LENGTHS[-1]:
-            raise DataError(f"a text has {longest} tokens; at most {LENGTHS[-1]} are possible")
+            raise DataError(f"a text has {longest} tokens; the maximum is {LENGTHS[-1]}")
         width = next(length for length in LENGTHS if length >= longest)
         tokens_NL = torch.full((len(tokens), width), PAD)
         for row, numbers in zip(tokens_NL, tokens, strict=True):

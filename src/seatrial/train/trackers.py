@@ -114,7 +114,7 @@ def open_trackers(names: Sequence[str], folder: Path, *, first: bool = True) -> 
         trackers.append(EventsTracker(path))
     for name in names if first else ():
         if name not in TRACKERS:
-            raise InputError(f"no tracker {name!r}: there are {', '.join(TRACKERS)}")
+            raise InputError(f"no tracker {name!r}: choose from {', '.join(TRACKERS)}")
         build, packages = TRACKERS[name]
         try:
             trackers.append(build(folder / name))

@@ -136,7 +136,7 @@ def test_a_kernel_that_refuses_is_told(monkeypatch):
             return 0 if option == 4 else 1  # it says yes, and stays dumpable
 
     monkeypatch.setattr(shield.ctypes, "CDLL", Libc)
-    assert "does not shut" in shield.close()
+    assert "does not protect" in shield.close()
 
 
 def test_an_agent_whose_python_the_target_can_write_is_told(tmp_path, monkeypatch, undumpable):

@@ -29,28 +29,28 @@ from seatrial.findings.match import match_text
 RECORDED = json.loads((Path(__file__).parents[2] / "recorded" / "engine-errors.json").read_text())
 
 START = {
-    "docker-gpus": (GpuContractError, "Docker cannot give GPUs", "nvidia-ctk runtime configure"),
+    "docker-gpus": (GpuContractError, "Docker cannot pass GPUs", "nvidia-ctk runtime configure"),
     "docker-runtime": (GpuContractError, "no runtime named nvidia", "nvidia-ctk runtime configure"),
-    "docker-cdi": (GpuContractError, "CDI names", "--cdi.enabled"),
-    "docker-device": (GpuContractError, "/dev/nvidia0 is not there", "nvidia-modprobe"),
+    "docker-cdi": (GpuContractError, "by CDI name", "--cdi.enabled"),
+    "docker-device": (GpuContractError, "/dev/nvidia0 does not exist", "nvidia-modprobe"),
     "docker-image": (ImageError, "nosuch/image:1 is not in Docker's store", "docker pull nosuch/image:1"),
     "docker-name": (NameInUseError, "A container named er2", "docker ps --all --filter name=er2"),
-    "docker-mount": (UsageError, "not there: /nonexistent", "ls -ld /nonexistent"),
+    "docker-mount": (UsageError, "does not exist: /nonexistent", "ls -ld /nonexistent"),
     "docker-program": (ImageError, "cannot run nosuch", None),
     "docker-network": (UsageError, "no network named nosuchnet", "docker network ls"),
     "docker-port": (EngineError, "Port 8123", "ss -ltnp 'sport = :8123'"),
     "docker-workdir": (CommandError, "Cannot mkdir: /etc/passwd is not a directory", "run --help"),
-    "docker-no-daemon": (EngineUnavailableError, "does not answer", "sudo systemctl start docker"),
-    "docker-permission": (EngineUnavailableError, "may not use", "usermod -aG docker"),
+    "docker-no-daemon": (EngineUnavailableError, "does not respond", "sudo systemctl start docker"),
+    "docker-permission": (EngineUnavailableError, "no access to", "usermod -aG docker"),
     "podman-runtime": (GpuContractError, "no runtime named nvidia", "nvidia-ctk"),
     "podman-cdi": (GpuContractError, "no CDI device nvidia.com/gpu=0", "nvidia-ctk cdi generate"),
-    "podman-device": (GpuContractError, "/dev/nvidia0 is not there", "nvidia-modprobe"),
+    "podman-device": (GpuContractError, "/dev/nvidia0 does not exist", "nvidia-modprobe"),
     "podman-image": (ImageError, "nosuch/image:1 is not in Podman's store", "podman pull nosuch/image:1"),
     "podman-name": (NameInUseError, "A container named er2", "podman ps"),
-    "podman-mount": (UsageError, "not there: /nonexistent", "ls -ld"),
+    "podman-mount": (UsageError, "does not exist: /nonexistent", "ls -ld"),
     "podman-program": (ImageError, "cannot run nosuch", None),
     "podman-network": (UsageError, "no network named nosuchnet", "podman network ls"),
-    "podman-keep-id": (EngineUnavailableError, "no user IDs to map", "usermod --add-subuids"),
+    "podman-keep-id": (EngineUnavailableError, "no subordinate user IDs to map", "usermod --add-subuids"),
     "podman-workdir": (CommandError, 'workdir "/workspace" does not exist', "run --help"),
 }
 
@@ -83,7 +83,7 @@ def test_recorded_pull_errors(key, message):
 
 
 REPORTED = {
-    "failed to discover GPU vendor from CDI: no known GPU vendor found": (GpuContractError, "no CDI specification"),
+    "failed to discover GPU vendor from CDI: no known GPU vendor found": (GpuContractError, "no CDI spec"),
     "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all": (
         GpuContractError,
         "no CDI device nvidia.com/gpu=all",
@@ -95,7 +95,7 @@ REPORTED = {
     "unknown or invalid runtime name: nvidia": (GpuContractError, "no runtime named nvidia"),
     "unknown or invalid runtime name: kata": (EngineError, "no runtime named kata"),
     "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer"
-    " version, or use an earlier cuda container: unknown": (GpuContractError, "asks for cuda>=12.8"),
+    " version, or use an earlier cuda container: unknown": (GpuContractError, "requires cuda>=12.8"),
     "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object"
     " file: no such file or directory: unknown": (GpuContractError, "load library failed"),
     "write /var/lib/docker/tmp/x: no space left on device": (DiskError, "disk of Docker is full"),
@@ -119,8 +119,8 @@ def test_messages_of_other_versions(said):
     [
         ("pull access denied for x, repository does not exist or may require 'docker login'", "needs a login"),
         ("manifest for x:1 not found: manifest unknown: manifest unknown", "no such name or tag"),
-        ("toomanyrequests: You have reached your unauthenticated pull rate limit.", "limit of anonymous pulls"),
-        ("tls: failed to verify certificate: x509: certificate signed by unknown authority", "does not know"),
+        ("toomanyrequests: You have reached your unauthenticated pull rate limit.", "limit for anonymous pulls"),
+        ("tls: failed to verify certificate: x509: certificate signed by unknown authority", "does not trust"),
     ],
 )
 def test_reasons_why_a_pull_fails(said, message):
@@ -175,6 +175,6 @@ def test_what_the_catalogue_knows_is_answered_with_its_command(key):
 )
 def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
     error = unavailable_error(engine, stderr, {variable: "tcp://me:pa55word@box:1"})
-    assert error.message == f"{engine.capitalize()} does not answer at {variable}=tcp://box:1"
+    assert error.message == f"{engine.capitalize()} does not respond at {variable}=tcp://box:1"
     assert error.run.startswith(f"unset {variable} ") and "pa55word" not in f"{error.cause}"
     assert variable not in unavailable_error(engine, stderr, {}).message

@@ -35,7 +35,7 @@ def engine_that(tmp_path):
 def test_docker_20_10():
     facts = docker_facts(recorded("docker-info-20.10.24"), hook=False, client=CLIENT)
     assert facts.available
-    assert facts.reason == "Docker 20.10.24+dfsg1 answers"
+    assert facts.reason == "Docker 20.10.24+dfsg1 responds"
     assert facts.runtimes == ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux", "runc")
     assert (facts.cdi_spec_dirs, facts.cdi_devices, facts.nvidia_hook) == ((), (), False)
     assert (facts.rootless, facts.selinux, facts.cpu_limits, facts.memory_limits) == (False, False, True, True)
@@ -88,7 +88,7 @@ def test_docker_from_the_snap():
 
 def test_podman_rootful(tmp_path):
     facts = podman_facts(recorded("podman-info-4.3.1"), (tmp_path,))
-    assert (facts.available, facts.reason, facts.version) == (True, "Podman 4.3.1 answers", "4.3.1")
+    assert (facts.available, facts.reason, facts.version) == (True, "Podman 4.3.1 responds", "4.3.1")
     assert (facts.rootless, facts.cpu_limits, facts.memory_limits) == (False, True, True)
     assert facts.runtimes == ("runc",)
     assert facts.cdi_spec_dirs == (str(tmp_path),)
@@ -98,14 +98,14 @@ def test_podman_rootless():
     info = recorded("podman-info-4.3.1-rootless")
     info["host"]["idMappings"]["uidmap"].append({"container_id": 1, "host_id": 100000, "size": 65536})
     facts = podman_facts(info, ())
-    assert (facts.available, facts.reason) == (True, "Podman 4.3.1 (rootless) answers")
+    assert (facts.available, facts.reason) == (True, "Podman 4.3.1 (rootless) responds")
     assert facts.rootless
 
 
 def test_podman_rootless_without_ids_to_map_cannot_keep_the_callers():
     facts = podman_facts(recorded("podman-info-4.3.1-rootless"), ())
     assert not facts.available
-    assert "no user IDs to map" in facts.reason
+    assert "no subordinate user IDs" in facts.reason
     assert "--add-subuids" in facts.fix
 
 
@@ -127,8 +127,8 @@ def test_an_engine_that_is_not_installed(engine):
 @pytest.mark.parametrize(
     ("key", "reason", "fix"),
     [
-        ("docker-no-daemon", "The Docker daemon does not answer: it is not running", "sudo systemctl start docker"),
-        ("docker-permission", "You may not use the Docker daemon's socket", "sudo usermod -aG docker"),
+        ("docker-no-daemon", "The Docker daemon does not respond: it is not running", "sudo systemctl start docker"),
+        ("docker-permission", "You have no access to the Docker daemon's socket", "sudo usermod -aG docker"),
     ],
 )
 def test_a_docker_that_does_not_answer_says_why(engine_that, tmp_path, key, reason, fix):
@@ -149,7 +149,7 @@ def test_an_engine_that_hangs_is_given_up(engine_that, monkeypatch):
     monkeypatch.setattr("seatrial.backends.docker.INFO_TIMEOUT_S", 0.2)
     facts = Docker(engine_that("exec sleep 60")).facts()
     assert not facts.available
-    assert "did not answer within 0.2 s" in facts.reason
+    assert "did not respond within 0.2 s" in facts.reason
     assert facts.fix == "sudo systemctl restart docker"
 
 

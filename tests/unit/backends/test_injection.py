@@ -152,7 +152,7 @@ def test_rootless_podman_without_access_to_the_nodes(tmp_path: Path) -> None:
 def test_no_way_in_says_what_is_missing(tmp_path: Path) -> None:
     tree = trees.ubuntu(tmp_path)
     (tree / "dev/nvidia-uvm").unlink()
-    with pytest.raises(GpuContractError, match="no way to give the container GPU 0") as caught:
+    with pytest.raises(GpuContractError, match="no way to pass GPU 0") as caught:
         choose(docker(), H200S[:1], driver_files.find(str(tree), {}))
     assert "/dev/nvidia-uvm" in (caught.value.cause or "")
     assert caught.value.exit_code == 3

@@ -16,7 +16,7 @@ def test_auto_takes_the_first_that_works_and_says_why(monkeypatch):
     with_backends(monkeypatch, AbsentBackend("docker"), FakeBackend("podman"), FakeBackend("local"))
     backend, facts, choice = table.choose("auto", {})
     assert backend.name == facts.name == choice.value == "podman"
-    assert choice.reason == "the first that works: podman 99 answers; not docker: docker is not installed"
+    assert choice.reason == "first available: podman 99 responds; not docker: docker is not installed"
 
 
 def test_one_asked_for_is_taken_or_refused(monkeypatch):
@@ -35,7 +35,7 @@ def test_when_nothing_works_each_reason_is_told(monkeypatch):
 
 
 def test_docker_desktop_is_passed_over_for_gpus_only(monkeypatch):
-    desktop = EngineFacts("docker", available=True, reason="Docker Desktop answers", desktop=True)
+    desktop = EngineFacts("docker", available=True, reason="Docker Desktop responds", desktop=True)
     with_backends(monkeypatch, FakeBackend("docker", desktop), FakeBackend("local"))
     monkeypatch.setattr(table.platform, "release", lambda: "6.8.0-generic")
     assert table.choose("auto", {})[0].name == "docker"

@@ -29,14 +29,14 @@ CASES = {
     "a script as a command": (["train.py"], "There is no command", "seatrial run train.py"),
     "a script that is not there": (["run", "train.py"], "There is no script train.py", "ls"),
     "nothing to run": (["run"], "Nothing to run", "seatrial run"),
-    "a zero": (["run", "digits", "--gpus", "0"], "0 GPUs cannot be meant", ""),
+    "a zero": (["run", "digits", "--gpus", "0"], "a GPU count must be at least 1", ""),
     "an unknown backend": (["run", "digits", "--on", "dcker"], "--on", ""),
     "a target's option without --": (
         ["run", "digits", "--epochs", "5"],
         "No such option",
         "seatrial run digits -- --epochs",
     ),
-    "a stray word": (["run", "digits", "5"], "one argument too many", "seatrial run digits -- 5"),
+    "a stray word": (["run", "digits", "5"], "unexpected argument", "seatrial run digits -- 5"),
     "a data folder that is missing": (["run", "digits", "--data", "nowhere"], "does not exist", "ls"),
     "a run that is not there": (["runs", "show", "nothing"], 'No run "nothing"', "seatrial runs ls"),
     "an empty store": (["runs", "show"], 'No run "last"', "seatrial runs ls"),
@@ -84,7 +84,7 @@ def test_a_defect_of_ours_keeps_its_traceback_for_the_report(seatrial, monkeypat
     monkeypatch.setattr("seatrial.cli.prune.control.prune", broken)
     code, _, err = seatrial("prune")
     assert code == 5
-    assert "seatrial itself failed: RuntimeError: unheard of" in err
+    assert "Internal error: RuntimeError: unheard of" in err
     assert ".traceback" in err
 
 

@@ -109,7 +109,7 @@ def test_communication_is_a_tag_before_it_is_the_cause():
 
 
 def test_ranks_that_wait_are_told_to_look_for_the_one_they_wait_for():
-    assert "a rank is slow, stopped or gone" in diagnose(CASES["a rank was killed"][1]).advice[0].change
+    assert "a rank is slow, stopped or dead" in diagnose(CASES["a rank was killed"][1]).advice[0].change
     assert "a rank" not in diagnose(CASES["all-reduce"][1]).advice[0].change
 
 

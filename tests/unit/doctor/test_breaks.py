@@ -288,7 +288,7 @@ def docker_down(host: Host) -> None:
 
 @breaks("engine.docker", "engine-down")
 def docker_hangs(host: Host) -> None:
-    said = "docker did not answer within 3 s"
+    said = "docker did not respond within 3 s"
     host.docker = CommandTimeoutError(said, argv=["docker", "info"], exit_code_of_command=-9, stderr="")
 
 
@@ -555,7 +555,9 @@ def compat_on_geforce(host: Host) -> None:
 def no_way_in(host: Host) -> None:
     from seatrial.errors import GpuContractError
 
-    host.live = GpuContractError("Docker has no way to give the container GPU 0", cause="…", run="ls -l /dev/nvidia*")
+    host.live = GpuContractError(
+        "Docker has no way to pass GPU 0 to the container", cause="…", run="ls -l /dev/nvidia*"
+    )
 
 
 @breaks("container.starts", "subject-does-not-start")

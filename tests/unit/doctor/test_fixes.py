@@ -108,7 +108,7 @@ def test_an_engine_with_running_containers_is_not_restarted(host: Host) -> None:
     host.write("/usr/bin/nvidia-container-runtime")  # the package is there, and was never registered
     host.docker = docker_info(Runtimes={"runc": {"path": "runc"}}, ContainersRunning=3)
     made, text = fix(host, answer="daemon.json")
-    assert made == 1 and "would stop 3 running containers" in text
+    assert made == 1 and "would stop the 3 running containers" in text
     assert not any(words[:2] == ("systemctl", "restart") for words in host.asked)
     [runtimes] = json.loads((host.root / "etc/docker/daemon.json").read_text()).values()
     assert runtimes == {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
@@ -186,7 +186,7 @@ def test_a_file_that_changed_while_we_asked_is_left_alone(tmp_path: Path) -> Non
     path.write_text("{}")
     change = Change(path, "because", "{}", '{"a": 1}')
     path.write_text('{"b": 2}')
-    with pytest.raises(DiskError, match="changed meanwhile"):
+    with pytest.raises(DiskError, match="changed in the meantime"):
         change.make()
     assert path.read_text() == '{"b": 2}'
 

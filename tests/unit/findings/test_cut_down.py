@@ -25,4 +25,4 @@ def test_others_are_refused_by_name(kept: str, capability: str) -> None:
     finding = cut_down(kept, [gpu(kept.split()[0]), gpu(capability)])
     assert finding is not None
     assert finding.id == "image-cut-down"
-    assert finding.message.endswith(f"alone, and NVIDIA Thing is {capability}")
+    assert finding.message.endswith(f"only, and NVIDIA Thing is {capability}")

@@ -32,7 +32,7 @@ def test_a_folder_of_fifty_gigabytes_is_refused_by_its_largest_parts(tmp_path: P
     sparse(tmp_path / "train.py", 10)
     (remark,) = remarks(tmp_path)
     assert (remark.line, remark.severity) == (2, "error")
-    assert remark.message == f"the builder is sent 50.5 GB of {tmp_path}: data 48.0 GB, runs 2.5 GB"
+    assert remark.message == f"the builder would receive 50.5 GB of {tmp_path}: data 48.0 GB, runs 2.5 GB"
     assert remark.fix.startswith("in .dockerignore: data runs")
     assert remarks(tmp_path, ignore="data\nruns\n") == []
 
@@ -69,7 +69,7 @@ def test_a_missing_dockerignore_is_proposed(tmp_path: Path) -> None:
 def test_a_pattern_that_leads_out_is_named_with_its_line(tmp_path: Path) -> None:
     (remark,) = remarks(tmp_path, ignore="data\n../secrets\n#../x\na/../b\n")
     assert (remark.file, remark.line) == (tmp_path / ".dockerignore", 2)
-    assert remark.message == "../secrets leads out of the context: it matches nothing"
+    assert remark.message == "../secrets points outside the context: it matches nothing"
 
 
 def test_links_that_run_in_a_circle(tmp_path: Path) -> None:

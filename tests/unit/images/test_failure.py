@@ -26,8 +26,8 @@ def explained(folder: str, name: str) -> ImageError:
     ("name", "step", "reason", "run"),
     [
         ("missing", "with pip", "the package index has no seatrial-no-such-package-xyz", "pip index versions"),
-        ("base", "failed: ", "base image seatrial-no-such-base:1 is not there", "pull seatrial-no-such-base:1"),
-        ("conflict", "with pip", "The user requested pygments==2.9.0; rich 13.7.0 depends on pygments", "loosen"),
+        ("base", "failed: ", "base image seatrial-no-such-base:1 does not exist", "pull seatrial-no-such-base:1"),
+        ("conflict", "with pip", "The user requested pygments==2.9.0; rich 13.7.0 depends on pygments", "relax"),
         ("nonet", "with pip", "cannot reach the package index", 'build_network = "host"'),
     ],
 )
@@ -57,7 +57,7 @@ def test_docker(name: str, reason: str, run: str) -> None:
 
 
 def test_a_version_that_is_not_there_names_the_newest() -> None:
-    assert explained(DOCKER, "noversion").cause == "the newest there is 2.4.6"
+    assert explained(DOCKER, "noversion").cause == "the newest is 2.4.6"
 
 
 def test_an_unknown_failure_shows_the_tools_last_error() -> None:

@@ -103,7 +103,7 @@ def test_stages_inherit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "hello\n", "RUN true\n"])
 def test_what_is_no_dockerfile(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UsageError, match="no Dockerfile"):
+    with pytest.raises(UsageError, match="not a Dockerfile"):
         checked(tmp_path, text)
     with pytest.raises(UsageError, match="there is no file"):
         check_dockerfile(tmp_path / "gone")

@@ -216,9 +216,9 @@ def test_slimming_reads_the_source_of_every_recipe(project: Path, name: str, mon
     ("options", "message"),
     [
         ({"slim": "arch"}, "needs to know the GPUs"),
-        ({"slim": "unused", "imports": frozenset({"tensorflow"})}, "knows the libraries of torch only"),
-        ({"base": "python:3.12-alpine"}, "has musl as its C library"),
-        ({"built_for": "h1000"}, "no GPU is known as 'h1000'"),
+        ({"slim": "unused", "imports": frozenset({"tensorflow"})}, "supports only torch's libraries"),
+        ({"base": "python:3.12-alpine"}, "uses musl as its C library"),
+        ({"built_for": "h1000"}, "unknown GPU 'h1000'"),
     ],
 )
 def test_what_cannot_be_built_is_named(project: Path, options: dict[str, Any], message: str) -> None:
@@ -290,6 +290,6 @@ def test_bad_options_are_named(project: Path, image: dict[str, Any], message: st
 
 def test_an_unknown_recipe_is_named(project: Path) -> None:
     with pytest.raises(
-        TargetError, match="No recipe is called 'minst'; there are: cifar10, digits, matmul, mnist, mnist-deep, spam"
+        TargetError, match="There is no recipe 'minst'; known recipes: cifar10, digits, matmul, mnist, mnist-deep, spam"
     ):
         planned(project, target=Target(kind="recipe", value="minst"))

@@ -47,7 +47,7 @@ def test_a_pyproject_without_dependencies_falls_back_to_imports(tmp_path: Path) 
     (tmp_path / "pyproject.toml").write_text('[tool.seatrial]\ngpus = "none"\n[project]\nname = "x"\n')
     found = needs_of(tmp_path, "yaml")
     assert found.requirements.lines == ("pyyaml",)
-    assert "taken from the imports" in found.choice.reason
+    assert "using the imports" in found.choice.reason
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_an_image_as_resolved() -> None:
     ("change", "target", "sentence"),
     [
         ({"errors": {"cv2": "ImportError: libGL.so.1"}}, "h100", "`import cv2` fails: ImportError: libGL.so.1"),
-        ({"versions": {"torch": "2.9.0"}}, "h100", "torch is 2.9.0, and 2.13.0 was resolved"),
+        ({"versions": {"torch": "2.9.0"}}, "h100", "torch is 2.9.0, but 2.13.0 was resolved"),
         ({"cuda": None, "versions": {"torch": "2.13.0+cpu"}}, "h100", "torch 2.13.0+cpu is a CPU build"),
         ({"architectures": ["sm_80"]}, "h100", "torch has code for sm_80, and H100 is 9.0"),
         ({"architectures": ["sm_100a"]}, "b300", "torch has code for sm_100a, and B300 is 10.3"),
@@ -61,7 +61,7 @@ def test_kernels_of_every_format_must_run_on_every_gpu() -> None:
 
 def test_a_framework_that_sees_no_gpu_is_no_proof() -> None:
     (wrong,) = judge({**SHOWN, "kernels": {}}, IMAGE, parse_target("h100"), on_gpu=True).wrong
-    assert wrong == "its framework sees no GPU in a container that got them"
+    assert wrong == "its framework sees no GPU in a container that has GPUs"
 
 
 def test_the_proof_runs_a_kernel_for_every_format() -> None:

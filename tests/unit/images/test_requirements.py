@@ -52,7 +52,7 @@ def test_names_an_index(tmp_path: Path, option: str, names_one: bool) -> None:
         ("torch>=two", "is not a requirement"),
         ("-e .", "installs from a folder that is not in the image"),
         ("./wheels/x-1-py3-none-any.whl", "installs from a folder that is not in the image"),
-        ("-r gone.txt", "gone.txt is not there"),
+        ("-r gone.txt", "gone.txt does not exist"),
         ("--find-links ./wheels", "the folder ./wheels is not in the build"),
         ("--frobnicate", "--frobnicate is not an option"),
         ("--index-url https://${TOKEN}@e.org/simple", "${TOKEN} is not set inside the build"),
@@ -76,7 +76,7 @@ def test_a_bad_line_of_an_included_file_is_named_there(tmp_path: Path) -> None:
 def test_one_equals_sign_is_recognised(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         read(tmp_path, "torch=2.13.0\n")
-    assert raised.value.cause == "one = where == is meant"
+    assert raised.value.cause == "use == instead of ="
 
 
 def test_files_that_include_each_other_are_read_once(tmp_path: Path) -> None:

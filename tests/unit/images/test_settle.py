@@ -80,10 +80,10 @@ def test_no_framework_where_nothing_imports_one() -> None:
     ("machine", "own_sources", "options", "index", "build"),
     [
         (None, False, (), CPU_INDEX, f"cpu, from {CPU_INDEX}"),
-        (None, True, (), None, "as your index has it"),
-        (None, False, ("--index-url https://e.org/simple",), None, "as your index has it"),
+        (None, True, (), None, "as your index provides it"),
+        (None, False, ("--index-url https://e.org/simple",), None, "as your index provides it"),
         (ANY, False, (), None, "cu130"),
-        (A4000, True, (), None, "as your index has it"),
+        (A4000, True, (), None, "as your index provides it"),
     ],
 )
 def test_which_build_of_torch(
@@ -120,7 +120,7 @@ def test_conflicts_name_both_sides_and_what_works() -> None:
         settled("torch==2.13.0+cu130", machine=A4000)
     assert "torch 2.13.0+cu126 on Python 3.11 (another build)" in (gpu.value.cause or "")
     assert gpu.value.run == "pip install 'torch==2.13.0+cu126' --index-url https://download.pytorch.org/whl/cu126"
-    with pytest.raises(GpuContractError, match="has no CUDA, but GPUs are asked for"):
+    with pytest.raises(GpuContractError, match="has no CUDA, but GPUs are requested"):
         settled("torch==2.13.0+cpu")
     with pytest.raises(ConfigError, match=r"Python 3.8 to 3.11, but the base image has Python 3.12"):
         settled("torch==2.0.1", python="3.12")

@@ -65,16 +65,16 @@ def test_an_ordinary_project_asks_for_nothing(project: Path) -> None:
 
 
 SAID = {
-    'on = "local"': "runs on this machine without a container, as you",
+    'on = "local"': "runs on this machine without a container, as your user",
     'mounts = ["TMP/beside:/in"]': "mounts TMP/beside read-write at /in",
     'mounts = ["../../beside:/in:ro"]': "mounts TMP/beside read-only at /in",
     'mounts = ["~/.ssh:/keys"]': "mounts TMP/home/.ssh read-write at /keys",
     'mounts = ["~:/h:ro"]': "mounts TMP/home read-only at /h: your home folder",
     'mounts = ["TMP:/h:ro"]': "mounts TMP read-only at /h: your home folder is in it",
-    'mounts = ["/:/host"]': "mounts / read-write at /host: all of this machine",
-    'mounts = ["TMP/docker.sock:/s"]': "mounts TMP/docker.sock read-write at /s: the engine's socket, with which one "
-    "is root on this machine",
-    'mounts = ["TMP/agent:/s"]': "mounts TMP/agent read-write at /s: a socket of a program of this machine",
+    'mounts = ["/:/host"]': "mounts / read-write at /host: this machine's whole file system",
+    'mounts = ["TMP/docker.sock:/s"]': "mounts TMP/docker.sock read-write at /s: the engine's socket, which gives "
+    "root on this machine",
+    'mounts = ["TMP/agent:/s"]': "mounts TMP/agent read-write at /s: a socket of a program on this machine",
     'data = "../../beside"': "mounts TMP/beside read-only at /data",
     'data = "../../beside:rw"': "mounts TMP/beside read-write at /data",
     'models = "TMP/beside"': "mounts TMP/beside read-write at /models",
@@ -82,25 +82,25 @@ SAID = {
     'mounts = ["./linked/x:/in"]': "mounts TMP/beside/x read-write at /in",
     'env_files = ["TMP/beside/x"]': "gives the target the variables in TMP/beside/x",
     'env_files = ["passing.env"]': "gives the target your variable AWS_SECRET_ACCESS_KEY",
-    'env_files = ["pipe"]': "gives the target the variables in TMP/home/project/pipe, which cannot be looked into",
+    'env_files = ["pipe"]': "gives the target the variables in TMP/home/project/pipe, which cannot be read",
     'secrets = ["HF_TOKEN"]': "gives the target your variable HF_TOKEN",
     'devices = ["/dev/sda"]': "gives the target the device /dev/sda",
-    'network = "host"': "uses this machine's network: every port that listens here is in reach",
-    'network = "container:db"': "joins the network container:db, and with it what else is there",
+    'network = "host"': "uses this machine's network: every port listening here is reachable",
+    'network = "container:db"': "joins the network container:db, and can reach everything on it",
     'network = "slirp4netns:allow_host_loopback=true"': "joins the network slirp4netns:allow_host_loopback=true, and "
-    "with it what else is there",
-    '[image]\nbuild_network = "host"': "builds the image on this machine's network: every port that listens here is in "
-    "reach",
+    "can reach everything on it",
+    '[image]\nbuild_network = "host"': "builds the image on this machine's network: every port listening here is "
+    "reachable",
     '[image]\nca_bundle = "TMP/beside/x"': "gives the image's build TMP/beside/x",
     '[image]\nfind_links = "../../beside"': "gives the image's build TMP/beside",
-    '[watch]\ncommand = "mail me"': "runs a command for each finding of the watchdog: mail me",
-    '[watch]\nwebhook = "https://me:pw@chat.example.org:1/T0KEN"': "posts each finding of the watchdog to "
+    '[watch]\ncommand = "mail me"': "runs a command for each watchdog finding: mail me",
+    '[watch]\nwebhook = "https://me:pw@chat.example.org:1/T0KEN"': "posts each watchdog finding to "
     "https://chat.example.org/…",
     '[kubernetes]\ndata = "hostpath:/etc"': "mounts /etc of the cluster's nodes at /data",
     'models = "hostpath:/srv"': "mounts /srv of the cluster's nodes at /models",
     '[kubernetes]\nservice_account = "admin"': "runs with the rights of the cluster's service account admin",
     '[kubernetes]\nimage_pull_secrets = ["pull"]': "uses the cluster's secret pull to pull the image",
-    "with_names = true": "writes your user and host name into receipts",
+    "with_names = true": "writes your user and host names into receipts",
 }
 
 
@@ -164,7 +164,7 @@ def test_a_webhooks_path_counts_and_stands_nowhere(project: Path) -> None:
 
 def test_a_line_cannot_steer_the_terminal_nor_pretend_to_be_two(project: Path) -> None:
     toml = '[watch]\ncommand = "ok\\n\\u001b[2J\\u202egood"'
-    assert asks(project, toml) == [r"runs a command for each finding of the watchdog: ok\n\x1b[2J\u202egood"]
+    assert asks(project, toml) == [r"runs a command for each watchdog finding: ok\n\x1b[2J\u202egood"]
 
 
 def test_only_what_the_build_acts_on_is_marked_so(project: Path) -> None:

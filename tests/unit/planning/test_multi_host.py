@@ -43,8 +43,8 @@ def test_ranks_reach_each_other_from_containers() -> None:
     [
         ({"nodes": 2}, None, "need their names"),
         ({"hosts": ("a", "b"), "nodes": 2}, 2, "there are 2 hosts"),
-        ({"hosts": ("slurm",)}, None, "no Slurm job"),
-        ({"backend": "k8s", "hosts": ("a", "b")}, None, "takes a number on Kubernetes"),
+        ({"hosts": ("slurm",)}, None, "not a Slurm job"),
+        ({"backend": "k8s", "hosts": ("a", "b")}, None, "on Kubernetes --nodes takes a number"),
         ({}, 0, "--rank-of needs"),
     ],
 )

@@ -92,7 +92,7 @@ def test_an_energy_counter_that_began_anew_is_not_believed(scenario, tmp_path):
 def test_the_window_is_from_the_first_step_line_to_the_last(scenario, tmp_path):
     run = scenario("h200-success")
     measured = run.judge(tmp_path).measurements
-    assert measured.window_begins == "the first step line to the last"
+    assert measured.window_begins == "the first to the last step line"
     steps = [event["t"] for event in run.events if event["type"] == "step"]
     assert measured.window_s == pytest.approx(steps[-1] - steps[0])
 
@@ -225,8 +225,8 @@ def test_a_target_that_was_stopped_for_its_torch_is_not_called_never_started(sce
     next(e for e in run.events if e.get("kind") == "torch").update(ok=False, error="no kernel image")
     next(e for e in run.events if e["type"] == "target.exited").update(exit_code=None, cause="gpu-contract")
     receipt = run.judge(tmp_path)
-    assert receipt.exit_code == 3 and "what the target did does not count" in receipt.exit_cause.words
-    assert any(entry.words == "Target ended: the GPU contract was broken" for entry in receipt.timeline)
+    assert receipt.exit_code == 3 and "the target's work does not count" in receipt.exit_cause.words
+    assert any(entry.words == "Target ended: the GPU contract was violated" for entry in receipt.timeline)
 
 
 def test_strict_turns_an_unmet_criterion_into_exit_4(scenario, tmp_path):

@@ -128,7 +128,7 @@ class TestHtml:
         run.events += [at(5, "step", "target", **{f"m{i}": i, "step": s}) for s in range(2) for i in range(10_000)]
         receipt = run.judge(tmp_path)
         assert len(html.render(receipt)) < 2_000_000
-        assert any("metrics are left out" in warning for warning in receipt.warnings)
+        assert any("metrics were skipped" in warning for warning in receipt.warnings)
 
 
 def test_written_and_read_back(scenario, tmp_path):

@@ -38,13 +38,13 @@ def test_the_largest_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "models", "criteria", "verdict", "says"),
     [
-        ([], "pvc:models", {}, "fail", "nothing of the kind was written to pvc:models"),
+        ([], "pvc:models", {}, "fail", "no matching file was written to pvc:models"),
         ([{"path": "a.pt", "bytes": 0}], "pvc:models", {}, "fail", "a.pt was written to pvc:models but is empty"),
         ([], None, {}, "not judged", "names no volume"),
-        (FILES, None, {}, "pass", "gone with it"),
-        (None, "pvc:models", {}, "not judged", "did not live to tell"),
+        (FILES, None, {}, "pass", "deleted with it"),
+        (None, "pvc:models", {}, "not judged", "no agent reported"),
         (FILES, "pvc:models", {"model": ["/models/*.safetensors"]}, "pass", "digits.safetensors"),
-        (FILES, "pvc:models", {"model": ["other.pt"]}, "fail", "nothing of the kind"),
+        (FILES, "pvc:models", {"model": ["other.pt"]}, "fail", "no matching file"),
     ],
 )
 def test_what_is_missing(

@@ -25,7 +25,7 @@ class TestClock:
     def test_a_step_back_counts_as_no_time(self):
         elapsed, jumps = straighten([agent(100.0), agent(101.0), agent(50.0), agent(52.0)])
         assert elapsed == [0, 1, 1, 3]
-        assert jumps == ["The clock jumped back by 51 s during the run; that time is left out"]
+        assert jumps == ["The clock jumped back by 51 s during the run; that time is excluded"]
 
     def test_a_leap_forward_counts_as_no_time(self):
         elapsed, jumps = straighten([agent(0.0), agent(1.0), agent(2.0 + MAX_GAP_S), agent(3.0 + MAX_GAP_S)])

@@ -106,7 +106,7 @@ def test_odd_claims_break_nothing(tmp_path, claims):
     [
         ({"alterable": None}, None),
         ({"alterable": ALTERABLE}, ALTERABLE),
-        ({}, "the agent was of a version that did not shut itself off"),
+        ({}, "the agent's version did not yet isolate itself"),
     ],
 )
 def test_who_could_have_altered_it_is_said_in_one_line(tmp_path, started, said):
@@ -116,8 +116,10 @@ def test_who_could_have_altered_it_is_said_in_one_line(tmp_path, started, said):
     own.update(started)
     receipt = run.judge(tmp_path)
     assert receipt.seal.alterable == said
-    lines = [warning for warning in receipt.warnings if warning.startswith("The evidence could be altered")]
-    assert lines == ([] if said is None else [f"The evidence could be altered by the target: {said}"])
+    lines = [
+        warning for warning in receipt.warnings if warning.startswith("The target could have altered the evidence")
+    ]
+    assert lines == ([] if said is None else [f"The target could have altered the evidence: {said}"])
     assert receipt.exit_code == 0
 
 
@@ -147,7 +149,9 @@ def test_a_broken_chain_breaks_the_contract(tmp_path, monkeypatch):
     receipt = gpu_run().judge(tmp_path)
     assert (receipt.exit_cause.id, receipt.exit_code) == ("evidence-contradicted", 3)
     assert receipt.seal.broken_at == 8 and receipt.seal.digest is None
-    assert "line 8 of events.jsonl is not as it was written" in finding(receipt, "evidence-contradicted").evidence
+    assert (
+        "line 8 of events.jsonl was changed after it was written" in finding(receipt, "evidence-contradicted").evidence
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +171,7 @@ def test_the_engines_exit_code_is_held_against_the_agents(tmp_path, state, contr
     receipt = contained(state).judge(tmp_path)
     if contradicts:
         assert (receipt.exit_cause.id, receipt.exit_code) == ("evidence-contradicted", 3)
-        assert "the agent told exit code 0; docker saw 7" in receipt.exit_cause.words
+        assert "the agent reported exit code 0; docker saw 7" in receipt.exit_cause.words
     else:
         assert (receipt.exit_cause.id, receipt.exit_code) == ("finished", 0)
 
@@ -187,7 +191,7 @@ def witnessed(looks, ours, others):
 
 def test_what_the_host_saw_stands_in_the_seal(tmp_path):
     receipt = witnessed(30, 28, 0).judge(tmp_path)
-    assert receipt.exit_code == 0 and receipt.seal.witnessed.endswith("in 28 of 30 looks")
+    assert receipt.exit_code == 0 and receipt.seal.witnessed.endswith("in 28 of 30 checks")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +214,7 @@ def test_several_who_followed_looked_together(tmp_path):
     run = witnessed(3, 0, 0)
     run.events.append(at(37, "host.witness", "host", gpus={H200.uuid: {"looks": 3, "ours": 1, "others": 0}}))
     receipt = run.judge(tmp_path)
-    assert receipt.exit_code == 0 and receipt.seal.witnessed.endswith("in 1 of 6 looks")
+    assert receipt.exit_code == 0 and receipt.seal.witnessed.endswith("in 1 of 6 checks")
 
 
 @pytest.mark.parametrize("gpus", [None, [], {"GPU-x": 3}, {"GPU-x": {"looks": "many"}}, {3: {}}])

@@ -67,13 +67,13 @@ def test_the_smallest_batch_that_is_fast_enough_is_picked() -> None:
 
 def test_every_way_failing_is_one_sentence(tmp_path: Path) -> None:
     argv = ["train", "mnist", "--compare", "cpu", "--repeats", "1", "--", "--data", str(tmp_path / "no")]
-    with pytest.raises(TrainError, match=r"no way to run mnist worked: the data folder .* is not there"):
+    with pytest.raises(TrainError, match=r"no variant of mnist ran: the data folder .* does not exist"):
         bench.main(argv)
 
 
 def test_data_parallel_on_a_cpu_is_not_measured_under_its_name(tmp_path: Path) -> None:
     argv = ["train", "mnist", "--compare", "dp", "--gpus", "2", "--repeats", "1", "--", "--data", str(tmp_path)]
-    with pytest.raises(TrainError, match="DataParallel drives several GPUs from one process; here are 0"):
+    with pytest.raises(TrainError, match="DataParallel uses several GPUs from one process; this machine has 0"):
         bench.main(argv)
 
 

@@ -36,7 +36,7 @@ def test_resuming_a_run_with_a_checkpoint_says_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("image", [BUILT, READY])
 def test_an_image_cut_down_to_other_gpus_is_refused_by_name(image: ImagePlan) -> None:
-    with pytest.raises(GpuContractError, match=r"code for 9\.0 only, and NVIDIA L40S is 8\.9"):
+    with pytest.raises(GpuContractError, match=r"code for 9\.0 only, but NVIDIA L40S is 8\.9"):
         _refuse_cut_down_image(a_plan(image=image, gpus=(L40S,)))
 
 

@@ -142,7 +142,7 @@ def test_a_lock_that_is_none_is_said_and_nobody_hangs(leases, tmp_path, kind):
         "pipe": lambda: os.mkfifo(lock),
         "folder": lock.mkdir,
     }[kind]()
-    with pytest.raises(UntrustedPathError, match="is not what seatrial makes there"), leases.locked():
+    with pytest.raises(UntrustedPathError, match="was not created by seatrial"), leases.locked():
         pass
     assert not (tmp_path / "planted").exists()
 

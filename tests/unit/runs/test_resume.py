@@ -66,7 +66,7 @@ def test_a_link_at_any_level_is_not_handed_over(run: Run, secrets: Path, level: 
     shutil.rmtree(path)
     path.symlink_to(secrets)
     for what in (checkpoints_of, resume_mount):
-        with pytest.raises(UntrustedPathError, match="is a link"):
+        with pytest.raises(UntrustedPathError, match="is a symlink"):
             what(run)
     assert not has_checkpoint(run)
     assert [file.name for file in secrets.iterdir()] == ["id_rsa"]
@@ -96,12 +96,12 @@ def test_what_is_mounted_cannot_become_a_link_while_its_target_runs(run: Run, se
 
 def test_a_run_of_before_there_were_records_is_gone_on_from(run: Run, secrets: Path) -> None:
     old = Run(run.place, run.place, recorded=False)
-    with pytest.raises(UntrustedPathError, match="no folder of checkpoints"):
+    with pytest.raises(UntrustedPathError, match="no longer has a checkpoint folder"):
         resume_mount(old)
     (run.place / "checkpoints").mkdir()
     mount = resume_mount(old)
     assert (mount.source, mount.target) == (run.place / "checkpoints", "/seatrial/resume/checkpoints")
     (run.place / "checkpoints").rmdir()
     (run.place / "checkpoints").symlink_to(secrets)
-    with pytest.raises(UntrustedPathError, match="is a link"):
+    with pytest.raises(UntrustedPathError, match="is a symlink"):
         resume_mount(old)

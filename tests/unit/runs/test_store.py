@@ -100,7 +100,7 @@ def test_a_link_in_the_project_stops_the_start_and_leads_nowhere(
     place = store.project.joinpath(*parts)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(tmp_path / "home")
-    with pytest.raises(UntrustedPathError, match="is a link"):
+    with pytest.raises(UntrustedPathError, match="is a symlink"):
         store.create(ID, None)
     assert list((tmp_path / "home").iterdir()) == [] and not store.run(ID).folder.exists()
 
@@ -123,7 +123,7 @@ def test_a_link_put_there_later_is_deleted_and_not_followed(
         store.remove(run)
         assert not place.is_symlink() and store.all() == []
     else:
-        with pytest.raises(UntrustedPathError, match="is a link"):
+        with pytest.raises(UntrustedPathError, match="is a symlink"):
             store.remove(run)
     assert (below / "precious").exists()
 
@@ -166,7 +166,7 @@ def test_a_run_without_a_record_is_shown_and_not_acted_on(store: RunStore, envir
     folder = planted(store, handle='{"backend":"docker","id":"db"}', summary='{"target":"x","exit_code":0}')
     [run] = store.all()
     assert not run.recorded and run.plan().run_id and run.handle() is None and run.ended
-    with pytest.raises(UsageError, match="shown, not acted on"):
+    with pytest.raises(UsageError, match="shown but not controlled"):
         run.trusted_plan()
     with pytest.raises(UsageError, match="does not delete"):
         store.remove(run)
@@ -270,7 +270,7 @@ def test_no_word_finds_more_than_a_run(store: RunStore, reference: str) -> None:
 def test_a_part_of_an_id_finds_one_run_or_none(store: RunStore) -> None:
     first, second = store.create(ID, None), store.create("20261120-231502-m4g8", None)
     assert store.find("m4g8") == store.find("20261120-231502") == second and store.find("k3f9") == first
-    with pytest.raises(RunNotFoundError, match="fits 2 runs"):
+    with pytest.raises(RunNotFoundError, match="matches 2 runs"):
         store.find("20261120")
 
 
@@ -296,6 +296,6 @@ def test_a_place_that_is_gone_does_not_keep_the_record(store: RunStore) -> None:
 def test_a_disk_that_takes_nothing_leaves_nothing(store: RunStore) -> None:
     store.root.parent.mkdir(parents=True)
     store.root.touch()
-    with pytest.raises(DiskError, match="Cannot make"):
+    with pytest.raises(DiskError, match="Cannot create"):
         store.create(ID, None)
     assert not store.places.exists()

@@ -99,17 +99,17 @@ def _other_seal(run: Run) -> None:
 
 
 HANDS: dict[str, tuple[Callable[[Run], None], str]] = {
-    "a line is edited": (_edit, "is not as it was written"),
+    "a line is edited": (_edit, "was changed after it was written"),
     "a line is taken out": (_take_out, "line 3 of"),
-    "the end is cut off": (_cut, "the receipt was made on"),
-    "a line is added with its chain": (_add, "the receipt was made on"),
-    "a line is added": (_add_bare, "is not as it was written"),
-    "all is written anew": (_write_anew, "the receipt was made on"),
-    "all is emptied": (_empty, "the receipt was made on"),
-    "the evidence is gone": (lambda run: run.events_path.unlink(), "events.jsonl is gone"),
-    "the receipt is edited": (_receipt, "receipt.json is not as it was written"),
+    "the end is cut off": (_cut, "the receipt covers"),
+    "a line is added with its chain": (_add, "the receipt covers"),
+    "a line is added": (_add_bare, "was changed after it was written"),
+    "all is written anew": (_write_anew, "the receipt covers"),
+    "all is emptied": (_empty, "the receipt covers"),
+    "the evidence is gone": (lambda run: run.events_path.unlink(), "events.jsonl is missing"),
+    "the receipt is edited": (_receipt, "receipt.json was changed after it was written"),
     "the receipt is gone": (lambda run: (run.folder / "receipt.json").unlink(), "receipt.json is gone"),
-    "both are edited": (_other_seal, "receipt.json is not as it was written"),
+    "both are edited": (_other_seal, "receipt.json was changed after it was written"),
 }
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_never_started_has_nothing_to_verify(run: Run) -> None:
 
 
 def test_nobody_vouches_for_a_run_without_a_record(ended: Run) -> None:
-    with pytest.raises(UsageError, match="nothing vouches"):
+    with pytest.raises(UsageError, match="cannot be verified"):
         verify(Run(ended.place, ended.place, recorded=False))
 
 

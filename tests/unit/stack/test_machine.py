@@ -48,11 +48,11 @@ def test_a_described_target(text: str, driver: str | None, capabilities: tuple[s
 @pytest.mark.parametrize(
     ("text", "message", "cause"),
     [
-        ("h1000", "no GPU is known as 'h1000'", "H100"),
-        ("driver=12.4,gpu=A100", "'12.4' is no driver version", "535"),
-        ("driver=535.129", "names no GPU", None),
+        ("h1000", "unknown GPU 'h1000'", "H100"),
+        ("driver=12.4,gpu=A100", "'12.4' is not a valid driver version", "535"),
+        ("driver=535.129", "does not name a GPU", None),
         ("cuda=12", "'cuda=12' is neither driver=VERSION nor gpu=NAME", None),
-        ("", "neither|names no GPU", None),
+        ("", "neither|does not name a GPU", None),
     ],
 )
 def test_a_bad_target_is_named(text: str, message: str, cause: str | None) -> None:

@@ -90,7 +90,7 @@ def test_cuda_compat_is_for_data_centre_gpus() -> None:
     [
         (wanting(specifier="==1.13.1"), "h100", ("has code for sm_37", "H100 is sm_90")),
         (wanting(specifier="==2.0.1", python="3.12"), "a100", ("Python 3.8 to 3.11", "base image has Python 3.12")),
-        (wanting(variant="cpu", said="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are asked for")),
+        (wanting(variant="cpu", said="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are requested")),
         (wanting(specifier="==2.13.0", cudnn="8.9.2.26"), "h100", ("needs cuDNN 9", "pin cuDNN 8.9.2.26")),
         (wanting(specifier="==2.13.0", torchvision=SpecifierSet("==0.20.0")), "h100", ("torchvision 0.28.0", "==0.20")),
         (wanting(None, python_specifier=SpecifierSet("<3")), "h100", ("Python 3.11", "requires Python <3")),
@@ -103,10 +103,10 @@ def test_a_conflict_names_both_sides(wants: Wants, target: str, sides: tuple[str
 
 
 def test_what_is_not_known_is_said() -> None:
-    assert "names no driver" in stack(wanting(), "h100").warnings[0]
+    assert "has no driver version" in stack(wanting(), "h100").warnings[0]
     assert stack(wanting(), "driver=580.65.06,gpu=H100").warnings == ()
     unsure = stack(wanting("tensorflow", "==2.12.0"), "driver=570.124,gpu=V100")
-    assert "are not sure" in unsure.warnings[0]
+    assert "are unknown" in unsure.warnings[0]
 
 
 # The brute force: (build, cpu, forward) → fits, from the raw rows.

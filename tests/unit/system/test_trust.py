@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_read_allows_nothing_and_is_said(
     HOSTILE[name](file)
     store = TrustStore(environ)
     assert not store.allows(tmp_path, LINES)
-    assert store.problem is not None and "it counts as empty" in store.problem
+    assert store.problem is not None and "treated as empty" in store.problem
     if name == "a directory":
         with pytest.raises(DiskError):
             store.allow(tmp_path, LINES)

@@ -66,7 +66,7 @@ def test_a_driver_that_vanishes_is_said_and_found_again(monkeypatch):
     reader = a_reader([gpu])
     reader.read()
     gpu.failing = True
-    assert reader.read()["problems"] == [f"{gpu.uuid} does not answer NVML any more"]
+    assert reader.read()["problems"] == [f"{gpu.uuid} no longer responds to NVML"]
     gpu.failing = False
     monkeypatch.setattr(reading_module, "REOPEN_S", 0.0)
     reader.read()

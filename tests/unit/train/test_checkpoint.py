@@ -35,7 +35,7 @@ def test_a_torn_checkpoint_falls_back_and_says_so(tmp_path: Path) -> None:
     newest.write_bytes(newest.read_bytes()[:1500])
     said: list[str] = []
     assert load_newest(tmp_path, said.append)["model"]["weight"][0] == 1
-    assert "checkpoint-0000000002.pt" in said[0] and "going back" in said[0]
+    assert "checkpoint-0000000002.pt" in said[0] and "falling back" in said[0]
     checkpoints(tmp_path)[1].write_bytes(b"")
     with pytest.raises(CheckpointError, match="no readable checkpoint"):
         load_newest(tmp_path, said.append)

@@ -67,7 +67,7 @@ def test_torn_gzip(tmp_path: Path) -> None:
 
 
 def test_folder_missing_empty_or_of_something_else(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         read_folder(tmp_path / "none")
     with pytest.raises(DataError, match="is empty"):
         read_folder(tmp_path)

@@ -81,7 +81,7 @@ def test_a_checkpoint_of_another_model(make_step: Make, tmp_path: Path) -> None:
 
 def test_a_model_is_no_checkpoint(make_step: Make, tmp_path: Path) -> None:
     torch.save(make_step().model.state_dict(), tmp_path / "mnist.pth")
-    with pytest.raises(CheckpointError, match="is no checkpoint: it holds a model's weights"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint: it contains model weights"):
         train(make_step(), resume=tmp_path / "mnist.pth")
 
 
@@ -94,7 +94,8 @@ def test_a_truncated_checkpoint_gives_way_to_the_one_before_and_is_named(
     train(make_step(), 2, resume=tmp_path)
     said = capsys.readouterr().out
     assert (
-        f"cannot read the checkpoint {newest}: the file is truncated or damaged; going back to the one before" in said
+        f"cannot read the checkpoint {newest}: the file is truncated or damaged; falling back to the previous one"
+        in said
     )
     assert "resumed from" in said and "epoch 2, step 0" in said
 

@@ -37,7 +37,7 @@ def test_a_run_that_saved_no_checkpoint_begins_anew(parse, tmp_path, capsys, the
     if there == "without a checkpoint":
         (folder / ".checkpoint-0000000001.pt.tmp").write_bytes(b"half")
     assert parse("--resume", str(folder), told=folder).resume is None
-    assert "begins anew" in capsys.readouterr().err
+    assert "starts from scratch" in capsys.readouterr().err
 
 
 def test_a_run_with_a_checkpoint_goes_on(parse, tmp_path, capsys):

@@ -78,7 +78,7 @@ def test_out_of_memory_gives_the_curve_of_the_smaller_micro_batch(
     assert recovered.micro_batch.rows == 8
     for name, tensor in small.model.state_dict().items():
         assert torch.equal(tensor, recovered.model.state_dict()[name]), name  # running means were put back as well
-    assert "out of memory with micro-batches of 16 rows: going on with 8" in capsys.readouterr().out
+    assert "out of memory with micro-batches of 16 rows: continuing with 8" in capsys.readouterr().out
 
 
 def test_out_of_memory_with_one_row_is_one_sentence(make_step: Make) -> None:

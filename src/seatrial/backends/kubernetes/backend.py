@@ -50,7 +50,7 @@ class Kubernetes:
             return EngineFacts(
                 self.name,
                 available=False,
-                reason="there is no kubeconfig, and this is no pod",
+                reason="there is no kubeconfig, and this is not a pod",
                 fix="kubectl config get-contexts   # KUBECONFIG names another file",
             )
         return EngineFacts(self.name, available=True, reason=why)
@@ -62,7 +62,7 @@ class Kubernetes:
         return None
 
     def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
-        raise ImageError(f"{reference} is pulled by the cluster's nodes, not from here", run="kubectl get nodes")
+        raise ImageError(f"{reference} is pulled by the cluster's nodes, not by this machine", run="kubectl get nodes")
 
     def find_python(self, reference: str) -> str | None:
         return None
@@ -145,8 +145,8 @@ class Kubernetes:
     def shell(self, plan: Plan, run_dir: Path) -> int:
         """Raises EngineError: a pod is submitted, not held by a terminal."""
         raise EngineError(
-            "A shell is not started on Kubernetes",
-            cause="pods belong to the cluster; a live run can be entered",
+            "shell is not supported on Kubernetes",
+            cause="the cluster manages pods; open a shell in a running run instead",
             run="seatrial runs exec RUN -- bash",
         )
 
@@ -257,7 +257,7 @@ def _read_plan(run_dir: Path) -> Plan:
     except ValidationError as error:
         raise EngineError(
             f"{run_dir / 'plan.json'} cannot be read by this version of seatrial",
-            cause=f"its key {error.errors()[0]['loc']} does not fit",
+            cause=f"its key {error.errors()[0]['loc']} is invalid",
             run=f"kubectl delete job,configmap,service -l {RUN_LABEL}={run_dir.name}",
         ) from error
 

@@ -38,7 +38,9 @@ def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> 
     """
     models = next((mount for mount in plan.mounts if mount.target == CONTAINER_MODELS), None)
     if models is None or not models.volume.lasting:
-        raise UsageError("The run's models lay in its pod and went with it", run="seatrial run … --models pvc:NAME")
+        raise UsageError(
+            "The run's models were in its pod and were deleted with it", run="seatrial run … --models pvc:NAME"
+        )
     pods = f"/api/v1/namespaces/{plan.namespace}/pods"
     name = f"{plan.name}-cp-{int(time.time()) % 100000}"
     cluster.create(pods, _helper(plan, name))
@@ -96,9 +98,7 @@ def _wait(cluster: Cluster, path: str, name: str) -> None:
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while (pod := cluster.get(path)["status"]).get("phase") != "Running":
         if pod.get("phase") == "Failed" or time.monotonic() > deadline_s:
-            raise EngineError(
-                f"The pod that copies does not start: {pod.get('phase')}", run=f"kubectl describe pod {name}"
-            )
+            raise EngineError(f"The copy pod did not start: {pod.get('phase')}", run=f"kubectl describe pod {name}")
         time.sleep(0.3)
 
 
@@ -110,7 +110,7 @@ def _unpack(archive: object, destination: Path) -> list[str]:
         for member in members:
             member.mode &= 0o755  # a pod makes nobody here the owner of a setuid program
             if not (root / member.name).resolve().is_relative_to(root):
-                raise EngineError(f"The archive holds a path outside of it: {member.name}")
+                raise EngineError(f"The archive contains a path outside its root: {member.name}")
         try:
             destination.mkdir(parents=True, exist_ok=True)
             if hasattr(tarfile, "data_filter"):  # 3.12, and later patches of the ones before

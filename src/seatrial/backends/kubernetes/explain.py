@@ -65,7 +65,7 @@ def _gpus(pod: Pod, message: str, around: Surroundings) -> Finding:
     wanted, resource = around.wanted_gpus, around.gpu_resource
     if around.nodes is None:
         return _stuck(
-            "k8s-insufficient-gpus", pod, f"no node has {wanted} free {resource}", "Nodes may not be listed here"
+            "k8s-insufficient-gpus", pod, f"no node has {wanted} free {resource}", "No permission to list nodes"
         )
     with_gpus = [node for node in around.nodes if node.capacity or node.allocatable]
     if not with_gpus:
@@ -80,7 +80,7 @@ def _gpus(pod: Pod, message: str, around: Surroundings) -> Finding:
     unhealthy = sum(max(0, node.capacity - node.allocatable) for node in with_gpus)
     held = sum(count for _, count in around.holders or ())
     best = max(with_gpus, key=lambda node: node.allocatable)
-    facts = f"{wanted} {resource} wanted, {allocatable} allocatable on {len(with_gpus)} node(s)"
+    facts = f"{wanted} {resource} requested, {allocatable} allocatable on {len(with_gpus)} node(s)"
     if unhealthy:
         facts += f", {unhealthy} unhealthy"
     if around.holders:
@@ -91,14 +91,14 @@ def _gpus(pod: Pod, message: str, around: Surroundings) -> Finding:
             "k8s-insufficient-gpus",
             pod,
             facts,
-            f"No node has so many: the best, {best.name}, has {best.allocatable}",
+            f"No node has that many: the largest, {best.name}, has {best.allocatable}",
             f"seatrial run … --gpus {best.allocatable} --nodes {-(-wanted // max(1, best.allocatable))}",
         )
     return _stuck(
         "k8s-insufficient-gpus",
         pod,
         facts,
-        f"{best.name} would fit once they are free",
+        f"{best.name} has the capacity once they are free",
         f"kubectl describe node {best.name} | grep -A8 'Allocated resources'",
     )
 
@@ -109,7 +109,7 @@ def _resources(pod: Pod, message: str, around: Surroundings) -> Finding:
         "k8s-insufficient-resources",
         pod,
         f"no node has enough {what}",
-        "Other pods have it, or the request is larger than any node",
+        "Other pods use it, or the request is larger than any node",
         "kubectl describe nodes | grep -A8 'Allocated resources'   # or a smaller --cpus, --memory",
     )
 
@@ -122,7 +122,7 @@ def _taint(pod: Pod, message: str, around: Surroundings) -> Finding:
         "k8s-taint",
         pod,
         f"nodes have a taint that the pod does not tolerate: {shown}",
-        "The pool is kept for pods that say so",
+        "The node pool is reserved for pods with a matching toleration",
         f'seatrial run … with [kubernetes] tolerations = ["{key}"]',
     )
 
@@ -138,8 +138,8 @@ def _selector(pod: Pod, message: str, around: Surroundings) -> Finding:
     return _stuck(
         "k8s-node-selector",
         pod,
-        f"no node has the labels asked for: {shown or message}{have}",
-        "The selector names a pool or GPU model that is not here now",
+        f"no node has the requested labels: {shown or message}{have}",
+        "The selector names a node pool or GPU model that is not in the cluster now",
         "kubectl get nodes --show-labels",
     )
 
@@ -177,15 +177,18 @@ def _image_pull(pod: Pod, message: str, around: Surroundings) -> Finding:
         cause, fix = "The node's disk is full", "kubectl describe node | grep -A5 DiskPressure   # or a slimmer image"
     elif any(word in low for word in ("unauthorized", "denied", "forbidden", "no basic auth")):
         cause, fix = (
-            "The registry wants a login, or the name is wrong: registries say the same of both",
+            "The registry needs a login, or the name is wrong: registries give the same error for both",
             'kubectl create secret docker-registry NAME …, then [kubernetes] image_pull_secrets = ["NAME"]',
         )
     elif any(word in low for word in ("not found", "manifest unknown", "does not exist")):
-        cause, fix = "There is no such image or tag", f"docker push {image}   # [kubernetes] registry does it by itself"
+        cause, fix = (
+            "There is no such image or tag",
+            f"docker push {image}   # [kubernetes] registry does this automatically",
+        )
     elif any(word in low for word in ("no such host", "timeout", "connection refused", "dial tcp", "network")):
         cause, fix = "The node cannot reach the registry", "kubectl get events --field-selector reason=Failed"
     else:
-        cause, fix = "Wrong name, no access, or a registry out of reach", f"kubectl describe pod {pod.name}"
+        cause, fix = "Wrong name, no access, or an unreachable registry", f"kubectl describe pod {pod.name}"
     return _stuck("k8s-image-pull", pod, f"the node cannot pull {image}", cause, fix)
 
 
@@ -194,7 +197,7 @@ def _image_never(pod: Pod, message: str, around: Surroundings) -> Finding:
     return _stuck(
         "k8s-image-not-there",
         pod,
-        f"{image} is not on the node, which may not pull",
+        f"{image} is not on the node, and the pull policy forbids pulling",
         "It was built here and never reached the node",
         f"kind load docker-image {image}   # or [kubernetes] registry",
     )
@@ -205,7 +208,7 @@ def _runtime_class(pod: Pod, message: str, around: Surroundings) -> Finding:
         "k8s-runtime-class",
         pod,
         "its RuntimeClass cannot be used",
-        "There is none of that name, or the node's containerd has no such runtime",
+        "It does not exist, or the node's containerd has no such runtime",
         "kubectl get runtimeclass",
     )
 
@@ -224,8 +227,8 @@ def _config(pod: Pod, message: str, around: Surroundings) -> Finding:
     return _stuck(
         "k8s-config-missing",
         pod,
-        f"the container cannot be made: {message}",
-        "A ConfigMap or Secret was deleted or edited behind the run",
+        f"the container cannot be created: {message}",
+        "A ConfigMap or Secret was deleted or edited during the run",
         "seatrial runs stop RUN && seatrial run --resume RUN",
     )
 
@@ -244,9 +247,9 @@ def _evicted(pod: Pod, message: str, around: Surroundings) -> Finding:
     return _stuck(
         "k8s-evicted",
         pod,
-        f"the node put it out: {message}",
+        f"the node evicted it: {message}",
         "Preemption by a higher priority, a drain, or a node short of memory or disk",
-        'seatrial run … with [kubernetes] models = "pvc:NAME" goes on from its checkpoints',
+        'seatrial run … with [kubernetes] models = "pvc:NAME" resumes from its checkpoints',
         severity="warning",
     )
 

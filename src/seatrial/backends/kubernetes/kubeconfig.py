@@ -103,7 +103,7 @@ def read_kubeconfig(path: Path) -> dict[str, Any]:
     data = parse_yaml(read_text(path, inside=None, limit_bytes=MAX_BYTES), str(path))
     run = f"kubectl config view --kubeconfig {path}"
     if not isinstance(data, dict) or not data:
-        raise ConfigError(f"{path} is no kubeconfig: expected a table, got {shown(data)}", run=run)
+        raise ConfigError(f"{path} is not a kubeconfig: expected a table, got {shown(data)}", run=run)
     try:
         _File.model_validate(data)
     except ValidationError as error:

@@ -29,7 +29,7 @@ def refused(status: int, reason: str, message: str) -> SeatrialError:
     """
     if status == 401:
         return EngineUnavailableError(
-            "The cluster does not accept these credentials",
+            "The cluster rejected these credentials",
             cause="they have expired, or belong to another cluster",
             run="kubectl config current-context && kubectl version   # then log in again with your provider's tool",
         )
@@ -43,10 +43,13 @@ def refused(status: int, reason: str, message: str) -> SeatrialError:
             run=f"kubectl create namespace {match[1]}",
         )
     if status == 409 and reason == "AlreadyExists":
-        return NameInUseError(f"The cluster has one already: {message}", run="seatrial runs ls; seatrial k8s cleanup")
+        return NameInUseError(f"The resource already exists: {message}", run="seatrial runs ls; seatrial k8s cleanup")
     if status == 422:
         return ApiError(
-            f"The cluster refuses the manifest: {message}", status=status, reason=reason, run="seatrial plan … --on k8s"
+            f"The cluster rejected the manifest: {message}",
+            status=status,
+            reason=reason,
+            run="seatrial plan … --on k8s",
         )
     if status == 403 and "exceeded quota" in message:
         return ApiError(
@@ -55,7 +58,7 @@ def refused(status: int, reason: str, message: str) -> SeatrialError:
             reason=reason,
             run="kubectl describe resourcequota",
         )
-    return ApiError(f"The cluster says {status}: {message}", status=status, reason=reason)
+    return ApiError(f"The cluster returned {status}: {message}", status=status, reason=reason)
 
 
 def _forbidden(match: re.Match[str]) -> ApiError:
@@ -66,7 +69,7 @@ def _forbidden(match: re.Match[str]) -> ApiError:
         f"Permission is missing: {match['verb']} {match['resource']}{group}{where}",
         status=403,
         reason="Forbidden",
-        cause=f"{match['user'] or 'this account'} has no Role that allows it; docs/kubernetes.md has the smallest one",
+        cause=f"{match['user'] or 'this account'} has no Role that allows it; docs/kubernetes.md has a minimal one",
         run=f"kubectl auth can-i {match['verb']} {match['resource']}{group}{scope}",
     )
 
@@ -74,7 +77,7 @@ def _forbidden(match: re.Match[str]) -> ApiError:
 def unreachable(server: str, error: str) -> EngineUnavailableError:
     """Nobody answers at the cluster's address."""
     return EngineUnavailableError(
-        f"The cluster at {server} does not answer",
+        f"The cluster at {server} does not respond",
         cause=error or "it is down, or this machine cannot reach it",
         run="kubectl cluster-info",
     )
@@ -84,6 +87,6 @@ def no_cluster(why: str) -> EngineUnavailableError:
     """There is nothing to talk to."""
     return EngineUnavailableError(
         f"There is no cluster to run on: {why}",
-        cause="neither a kubeconfig nor a pod's service account gives one",
+        cause="there is no kubeconfig and no pod service account",
         run="kubectl config get-contexts   # KUBECONFIG names another file",
     )

@@ -13,9 +13,9 @@ from seatrial.errors import SeatrialError
 
 #: Events that tell how far a pod is. Source: kubernetes pkg/kubelet/events/event.go.
 _STEPS = {
-    "Scheduled": "has a node",
-    "Pulling": "pulls its image",
-    "Pulled": "has its image",
+    "Scheduled": "is scheduled",
+    "Pulling": "is pulling its image",
+    "Pulled": "pulled its image",
     "Preempted": "was preempted",
 }
 
@@ -47,7 +47,7 @@ class Progress:
         if pod.waiting and pod.waiting[0] not in ("ContainerCreating", "PodInitializing"):
             await self._trouble(pod, *pod.waiting)
         if pod.started and not pod.ended:
-            self._once(f"{pod.name} runs" + (f" on {pod.host}" if pod.host else ""))
+            self._once(f"{pod.name} is running" + (f" on {pod.host}" if pod.host else ""))
         if pod.started and pod.image_id:
             self._record("host.pod", name=pod.name, node=pod.node, host=pod.host, image=image_digest(pod.image_id))
         if pod.reason in ("OOMKilled", "Evicted", "Preempting"):

@@ -108,7 +108,7 @@ async def _nodes(cluster: Cluster, gpu_resource: str) -> tuple[tuple[Node, ...] 
     try:
         listing = await cluster.request("GET", "/api/v1/nodes")
     except ApiError as error:
-        return None, (f"nodes may not be listed here, so nothing is said about free GPUs ({error.message})",)
+        return None, (f"no permission to list nodes, so free GPUs are unknown ({error.message})",)
     return tuple(read_node(item, gpu_resource) for item in listing["items"]), ()
 
 

@@ -279,7 +279,7 @@ function compareView(a, b) {
   main.replaceChildren(make("h1", {}, "Two runs side by side"), make("section", {}, holder), make("section", {}, make("h2", {}, "Curves"), plots));
   ask(`api/compare?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}`).then((found) => {
     const head = (side, run) => make("a", { href: `#/runs/${run.id}` }, `${side}: ${run.name || run.id}`);
-    const columns = [{ name: "", class: "label" }, { name: head("A", found.a) }, { name: head("B", found.b) }, { name: "B against A" }];
+    const columns = [{ name: "", class: "label" }, { name: head("A", found.a) }, { name: head("B", found.b) }, { name: "B vs. A" }];
     holder.replaceChildren(table(columns, found.rows.map((r) => [r.label, r.a ?? missing, r.b ?? missing, r.change ?? ""]), "Comparison"));
     shown = found.plots;
     drawPlots(plots, shown);

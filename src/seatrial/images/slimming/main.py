@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--level", choices=LEVELS)
     parser.add_argument("--measure", action="store_true", help="change nothing; print sizes as JSON")
     parser.add_argument("--keep-headers", action="store_true", help="the job compiles at run time")
-    parser.add_argument("--unused", default="", help="features that the job does not use, with commas")
+    parser.add_argument("--unused", default="", help="features that the job does not use, comma-separated")
     parser.add_argument("--arch", default="", help="architectures to keep, e.g. 80,90")
     parser.add_argument("--zero", action="store_true", help="zero device code in place, do not rewrite the files")
     given = parser.parse_args()

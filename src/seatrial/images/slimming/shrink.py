@@ -25,7 +25,7 @@ def shrink_libraries(site: Path, targets: set[int], report: Report, *, rewrite: 
         rewrite: cut device code out of the files; else it is zeroed in place, and vanishes in compressed layers only.
     """
     shown = ", ".join(f"sm_{target}" for target in sorted(targets))
-    gone = f"device code for other GPUs than {shown}" + ("" if rewrite else ", zeroed in place")
+    gone = f"device code for GPUs other than {shown}" + ("" if rewrite else ", zeroed in place")
     paths = sorted(libraries(site), key=lambda path: -path.stat().st_size)
     with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
         for symbols, code in threads.map(partial(_shrink, targets=targets, rewrite=rewrite), paths):

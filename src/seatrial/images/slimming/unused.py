@@ -73,7 +73,7 @@ def _replace(path: Path, feature: str, users: dict[str, set[str]], report: Repor
     if elf.machine != X86_64:
         report.kept[path.name] = "stubs are written for x86-64 only"
         return
-    why = f"{path.name} was left out of this image (image.slim): the project showed no use of {feature}"
+    why = f"{path.name} was removed from this image (image.slim): the project does not seem to use {feature}"
     stub = stub_library(sonames[0], elf.symbols(), why)
     size = path.stat().st_size
     beside = path.with_name(path.name + ".stub")

@@ -30,17 +30,17 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
     if request.kind == "auto":
         if any(node.allocatable for node in facts.nodes or ()):
             return PodGpus(_required(1), Choice(what="gpus", value=f"1 {resource}", reason="a node has some"))
-        reason = f"no node has {resource}" if facts.nodes is not None else "nodes may not be listed"
+        reason = f"no node has {resource}" if facts.nodes is not None else "no permission to list nodes"
         return PodGpus(GpuPlan("auto-cpu", 0, "none"), Choice(what="gpus", value="none", reason=reason))
     if request.kind != "count" or request.count is None:
         raise GpuRequestError(
-            f"--gpus {job.gpus}: on Kubernetes the scheduler picks the GPUs, so only a count can be asked for",
-            run="seatrial run … --gpus 1   # of each pod; --nodes N for several pods",
+            f"--gpus {job.gpus}: on Kubernetes the scheduler picks the GPUs, so only a count can be requested",
+            run="seatrial run … --gpus 1   # per pod; --nodes N for several pods",
         )
     warning = _capacity_problem(request.count, job, facts)
     if warning is not None and job.kubernetes.require_capacity:
         raise CapacityError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")
-    choice = Choice(what="gpus", value=f"{request.count} {resource} a pod", reason=f"--gpus {job.gpus}")
+    choice = Choice(what="gpus", value=f"{request.count} {resource} per pod", reason=f"--gpus {job.gpus}")
     return PodGpus(_required(request.count), choice, (warning,) if warning else ())
 
 
@@ -55,7 +55,7 @@ def _capacity_problem(count: int, job: Job, facts: ClusterFacts) -> str | None:
         return None
     best = max(facts.nodes, key=lambda node: node.capacity, default=None)
     if best is None or best.capacity == 0:
-        return f"No node of this cluster has {resource} now: pods wait until one comes"
+        return f"No node of this cluster has {resource} now: pods wait until one is added"
     if best.capacity < count:
-        return f"No node has {count} {resource}: the best, {best.name}, has {best.capacity}"
+        return f"No node has {count} {resource}: the largest, {best.name}, has {best.capacity}"
     return None

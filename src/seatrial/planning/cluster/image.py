@@ -44,8 +44,8 @@ def _ready(job: Job, image: ImagePlan, environ: Mapping[str, str]) -> ImagePlan:
     facts = _facts_here(image.tag, environ)
     if facts is None and job.target.kind == "image" and not job.target.args:
         raise ImageError(
-            f"What {image.tag} runs is not known here: no engine of this machine has it",
-            cause="the agent starts the image's command, so it must be told",
+            f"The command of {image.tag} is unknown: no engine on this machine has it",
+            cause="the agent starts the image's command, so it needs to know it",
             run=f"seatrial run --image {image.tag} … -- COMMAND   # or: docker pull {image.tag}",
         )
     known = {"entrypoint": facts.entrypoint, "cmd": facts.cmd, "env": facts.env} if facts else {}

@@ -194,8 +194,8 @@ def _refuse_folders(job: Job) -> None:
         if folder is not None:
             raise UsageError(
                 f"{flag} {folder.source} is a folder of this machine, which pods cannot mount",
-                cause="a volume of the cluster holds data and models: a claim, or a folder of the node",
-                run=f"seatrial run … {flag} pvc:NAME   # or hostpath:/FOLDER on a cluster of one machine",
+                cause="data and models need a cluster volume: a claim, or a folder on the node",
+                run=f"seatrial run … {flag} pvc:NAME   # or hostpath:/FOLDER on a single-machine cluster",
             )
     if job.kubernetes.min_nodes is not None and job.kubernetes.min_nodes > job.nodes:
         raise UsageError(
@@ -209,8 +209,8 @@ def _kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
     if asked == "auto":
         acting = [kind for kind in facts.operators if kind not in facts.idle]
         kind: Kind = acting[0] if acting else "job"
-        without = f"the CRD of {facts.idle[0]} is there, its controller is not" if facts.idle else ""
-        reason = f"the cluster has the CRD of {kind}" if acting else without or "no Kubeflow operator is there"
+        without = f"the CRD of {facts.idle[0]} is installed, but its controller is not" if facts.idle else ""
+        reason = f"the cluster has the CRD of {kind}" if acting else without or "no Kubeflow operator is installed"
     else:
         kind, reason = asked, f"--kind {asked}"
         if kind in OPERATORS and facts.git_version != "unknown" and kind not in facts.operators:
@@ -222,7 +222,9 @@ def _kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
             )
     if kind == "job":
         reason += (
-            "; an Indexed Job" if facts.indexed else f"; one Job a node, since {facts.git_version} has no Indexed Jobs"
+            "; an Indexed Job"
+            if facts.indexed
+            else f"; one Job per node, since {facts.git_version} has no Indexed Jobs"
         )
     return kind, Choice(what="kind", value=kind, reason=reason)
 
@@ -230,7 +232,7 @@ def _kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
 def _kind_warnings(kind: Kind, facts: ClusterFacts) -> tuple[str, ...]:
     if kind not in facts.idle:
         return ()
-    nobody = f"No Deployment {CONTROLLERS[kind]} is there, so nothing may act on a {kind}"
+    nobody = f"There is no Deployment {CONTROLLERS[kind]}, so a {kind} may never be processed"
     return (f"{nobody}; --kind job needs none",)
 
 
@@ -262,7 +264,7 @@ def _code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, _
     name = job.target.value if not job.target.value.startswith("/") else Path(job.target.value).name
     if len(text.encode()) >= MAX_CONFIG_MAP_BYTES:
         raise UsageError(
-            f"{name} has {format_bytes(len(text.encode()))}, and a ConfigMap takes less than 1 MiB",
+            f"{name} has {format_bytes(len(text.encode()))}, but a ConfigMap must be under 1 MiB",
             cause="[kubernetes] code = 'configmap'",
             run='seatrial run … with [kubernetes] code = "image" and registry = "ghcr.io/me"',
         )
@@ -311,23 +313,21 @@ def _resume_mount(job: Job, models: Volume) -> PodMount:
 
 def _restart_choice(restarts: int, models: Volume) -> Choice:
     if restarts:
-        return Choice(what="restarts", value=str(restarts), reason=f"checkpoints outlive a pod on {models}")
+        return Choice(what="restarts", value=str(restarts), reason=f"checkpoints survive a pod on {models}")
     return Choice(
-        what="restarts", value="none", reason="a pod that comes back would begin anew: no volume keeps checkpoints"
+        what="restarts", value="none", reason="a restarted pod would start from scratch: no volume keeps checkpoints"
     )
 
 
 def _image_warnings(job: Job, image: ImagePlan) -> tuple[str, ...]:
     if not image.build or job.kubernetes.registry:
         return ()
-    return (f"{image.tag} is pushed nowhere: the nodes must have this engine's images, or set [kubernetes] registry",)
+    return (f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry",)
 
 
 def _volume_warnings(models: Volume, data: Volume | None) -> tuple[str, ...]:
     hostpaths = [str(volume) for volume in (models, data) if volume is not None and volume.kind == "hostpath"]
-    warnings = [
-        f"{path}: a folder of whichever node the pod lands on, and the cluster may forbid it" for path in hostpaths
-    ]
+    warnings = [f"{path}: a folder on whichever node runs the pod; the cluster may forbid it" for path in hostpaths]
     if not models.lasting:
-        warnings.append("Models lie in the pod and go with it: --models pvc:NAME keeps them")
+        warnings.append("Models are stored in the pod and deleted with it: --models pvc:NAME keeps them")
     return tuple(warnings)

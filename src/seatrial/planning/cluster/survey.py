@@ -24,7 +24,7 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
     options = job.kubernetes
     if offline and (kept := memory.recall(options, host.environ, host.cache_folder)) is not None:
         facts, age_s = kept
-        return ClusterSite(facts, _seen(facts, f"as it was {age_s:.0f} s ago; run asks anew"))
+        return ClusterSite(facts, _seen(facts, f"as of {age_s:.0f} s ago; run queries it again"))
     try:
         facts = survey(Cluster(host.environ, options.context, options.namespace), options.gpu_resource)
     except EngineUnavailableError as error:
@@ -32,9 +32,9 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
             raise
         unread = f"No cluster answers ({error.message}): rendered for Kubernetes 1.26 and later"
         facts = ClusterFacts(namespace=options.namespace or "default", context=options.context, unread=(unread,))
-        return ClusterSite(facts, _seen(facts, "none answers"))
+        return ClusterSite(facts, _seen(facts, "none responds"))
     memory.remember(facts, options, host.environ, host.cache_folder)
-    return ClusterSite(facts, _seen(facts, "asked just now"))
+    return ClusterSite(facts, _seen(facts, "queried just now"))
 
 
 def _seen(facts: ClusterFacts, reason: str) -> Choice:

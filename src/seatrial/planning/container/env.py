@@ -86,7 +86,7 @@ def _wished(
     warnings = tuple(f"{name} is a secret: its value from --env is not used" for name in secret)
     hijacked = sorted(from_user.keys() & injection.env.keys())
     if hijacked:
-        warnings += (f"{', '.join(hijacked)}: set by you, so the GPUs that CUDA shows may not be those of the plan",)
+        warnings += (f"{', '.join(hijacked)}: set by you, so the GPUs that CUDA sees may differ from the plan",)
     return env, warnings
 
 

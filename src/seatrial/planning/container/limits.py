@@ -40,7 +40,7 @@ def shm_limit(job: Job, gpu_count: int) -> tuple[int, Choice]:
         # /dev/shm counts as memory. At half the limit, as the kernel sizes a tmpfs of its own, a script that fills
         # it meets "no space", which names the cause, and not the OOM killer, which does not.
         if job.memory_bytes is not None and size > job.memory_bytes // 2:
-            size, reason = job.memory_bytes // 2, "half of --memory, which it counts towards"
+            size, reason = job.memory_bytes // 2, "half of --memory, as it counts towards that limit"
     return size, Choice(what="/dev/shm", value=format_bytes(size), reason=reason)
 
 
@@ -50,7 +50,7 @@ def memory_limit(job: Job, engine: EngineFacts, host_memory_bytes: int | None) -
     size = host_memory_bytes - max(HOST_MEMORY_LEAST_BYTES, host_memory_bytes // HOST_MEMORY_SHARE)
     if size < HOST_MEMORY_LEAST_BYTES:
         return None, ()
-    reason = f"of this host's {format_bytes(host_memory_bytes)}; the rest keeps the host alive; --memory sets another"
+    reason = f"of this host's {format_bytes(host_memory_bytes)}; the rest is left for the host; change it with --memory"
     return size, (Choice(what="memory", value=format_bytes(size), reason=reason),)
 
 

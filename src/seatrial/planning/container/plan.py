@@ -182,9 +182,13 @@ def _user(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Cho
     if engine.rootless and engine.name == "podman":
         user, userns, reason = f"{uid}:{gid}", "keep-id", "rootless Podman maps the caller to itself (keep-id)"
     elif engine.rootless:
-        user, userns, reason = "0:0", None, "rootless Docker maps the caller to root inside: outputs are the caller's"
+        user, userns, reason = (
+            "0:0",
+            None,
+            "rootless Docker maps the caller to root inside: the caller owns the outputs",
+        )
     else:
-        user, userns, reason = f"{uid}:{gid}", None, "the caller's own uid and gid: outputs are the caller's"
+        user, userns, reason = f"{uid}:{gid}", None, "the caller's own uid and gid: the caller owns the outputs"
     return user, userns, Choice(what="user", value=f"{user} {userns or ''}".rstrip(), reason=reason)
 
 
@@ -215,10 +219,10 @@ def _refuse_planted_python(python: str, mounts: Sequence[Mount]) -> None:
     planted = [mount.target for mount in mounts if changeable(mount, mounts)]
     if any(inside(python, folder) for folder in (*planted, TMP.target)):
         raise UsageError(
-            f"The agent's Python {python} would come from a mount, where the target can write its own",
-            cause="The agent's word is the evidence of the run; its interpreter has to be part of the image, or on a "
-            "read-only mount from outside of the project",
-            run="seatrial run … without [image] python, or with one that the image holds",
+            f"The agent's Python {python} would come from a mount that the target can write to",
+            cause="The agent records the run's evidence; its interpreter must be in the image, or on a "
+            "read-only mount from outside the project",
+            run="seatrial run … without [image] python, or with one that is in the image",
         )
 
 
@@ -258,18 +262,18 @@ def _workdir(job: Job) -> str:
 
 def _root_choice(job: Job) -> Choice:
     if job.writable:
-        return Choice(what="root file system", value="writable", reason="--writable; what is written there is lost")
+        return Choice(what="root file system", value="writable", reason="--writable; files written there are lost")
     return Choice(
         what="root file system",
         value="read-only",
-        reason="what a script writes lands in the project, HOME, /models or /tmp, or fails; --writable opens it",
+        reason="a script can write only to the project, HOME, /models and /tmp; --writable allows more",
     )
 
 
 def _selinux_choice(engine: EngineFacts) -> tuple[Choice, ...]:
     if not engine.selinux:
         return ()
-    reason = "SELinux is on: mounts would have to be relabelled, which changes the user's own folders for good"
+    reason = "SELinux is on: mounts would have to be relabelled, which permanently changes the user's own folders"
     return (Choice(what="SELinux label", value="disabled for this container", reason=reason),)
 
 
@@ -280,12 +284,12 @@ def _warnings(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
     if job.shm_bytes and job.memory_bytes and job.shm_bytes > job.memory_bytes:
         warnings.append(
             f"--shm-size {format_bytes(job.shm_bytes)} is more than --memory {format_bytes(job.memory_bytes)}: "
-            "a script that fills it is killed"
+            "a script that fills it will be killed"
         )
     local = [name for name, url in proxy_env(environ).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
     if local and job.network != "host":
         warnings.append(
-            f"{', '.join(local)}: a proxy on this host's loopback is out of the container's reach; --network host"
+            f"{', '.join(local)}: a proxy on this host's loopback is unreachable from the container; use --network host"
         )
     return tuple(warnings)
 
@@ -294,6 +298,6 @@ def _refuse_gpu_devices(job: Job) -> None:
     for device in job.devices:
         if GPU_DEVICE.match(device):
             raise UsageError(
-                f"--device {device} is a GPU: it would come in past the request that the run is checked against",
+                f"--device {device} is a GPU: it would bypass the --gpus check",
                 run="seatrial run … --gpus device=0",
             )

@@ -172,7 +172,7 @@ def test_the_levels_on_a_site_packages(tmp_path: Path, library: Path) -> None:
     ]
     report = json.loads((tmp_path / "env" / "slim.json").read_text())
     assert report["stubs"] == ["libcufft.so.12"]
-    assert report["saved_bytes"]["device code for other GPUs than sm_90"] > 8 * PAGE
+    assert report["saved_bytes"]["device code for GPUs other than sm_90"] > 8 * PAGE
     assert "MB in all" in ended.stdout
     stub = (site / "nvidia/cu13/lib/libcufft.so.12").read_bytes()
     again = [*argv[:4], "--level", "unused", "--unused", "fft"]

@@ -53,7 +53,7 @@ def render(plan: Plan, binaries: Mapping[str, bytes]) -> list[Manifest]:
         )
         if size >= MAX_CONFIG_MAP_BYTES:
             raise UsageError(
-                f"{config_map['metadata']['name']} would hold {size:,} bytes, and a ConfigMap takes less than 1 MiB",
+                f"{config_map['metadata']['name']} would hold {size:,} bytes, but a ConfigMap must be under 1 MiB",
                 cause="the script is too large to be handed over as a ConfigMap",
                 run='seatrial run … with [kubernetes] code = "image" and registry = "ghcr.io/me"',
             )
