@@ -57,7 +57,7 @@ def test_a_planted_run_is_a_line_and_nothing_else(local_project: Project, name: 
     for verb in ("stop", "exec"):
         local_project.cli("runs", verb, RUN, *(["--", "true"] if verb == "exec" else []), exit_code=2)
     assert "has no record" in local_project.cli("runs", "rm", RUN, exit_code=2).stderr and folder.exists()
-    assert "made before" in local_project.cli("run", "--resume", RUN, exit_code=2).stderr
+    assert "predates" in local_project.cli("run", "--resume", RUN, exit_code=2).stderr
     assert own in local_project.cli("runs", "verify", "last").stdout
     assert own in local_project.cli("runs", "verify", "mine").stdout
     local_project.cli("prune", "--keep", "0")

@@ -107,9 +107,9 @@ HANDS: dict[str, tuple[Callable[[Run], None], str]] = {
     "all is written anew": (_write_anew, "the receipt covers"),
     "all is emptied": (_empty, "the receipt covers"),
     "the evidence is gone": (lambda run: run.events_path.unlink(), "events.jsonl is missing"),
-    "the receipt is edited": (_receipt, "receipt.json was changed after it was written"),
+    "the receipt is edited": (_receipt, "receipt.json"),
     "the receipt is gone": (lambda run: (run.folder / "receipt.json").unlink(), "receipt.json is gone"),
-    "both are edited": (_other_seal, "receipt.json was changed after it was written"),
+    "both are edited": (_other_seal, "receipt.json"),
 }
 
 
