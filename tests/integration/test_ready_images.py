@@ -63,7 +63,7 @@ def test_an_image_without_python(container_project: Project, build: Callable[[st
 
     container_project.write("train.py", "")
     refused = container_project.run("train.py", "--image", image, exit_code=2)
-    assert f"{image} has no Python >= 3.8 to run train.py with" in refused.stderr
+    assert f"{image} has no Python >= 3.8 to run train.py" in refused.stderr
     refused = container_project.run("--image", image, "--timeout", "1s", exit_code=2)
     assert "--timeout needs the agent" in refused.stderr
     assert len(container_project.runs) == 1

@@ -98,7 +98,7 @@ def test_a_dead_rank_is_restarted_from_the_last_checkpoint(alone: dict[str, Any]
     (tmp_path / "elsewhere" / "checkpoint-0000000015.pt").unlink()
     apart = launch("apart", tmp_path)
     assert apart.returncode != 0
-    assert "would go on from different places (epoch 3, step 0, epoch 4, step 0)" in apart.stderr
+    assert "would resume from different checkpoints (epoch 3, step 0, epoch 4, step 0)" in apart.stderr
 
 
 @pytest.mark.slow
