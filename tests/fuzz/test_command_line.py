@@ -103,4 +103,4 @@ def test_check_with_a_bad_dockerignore(project: Path) -> None:
     (project / ".dockerignore").write_text("a\n[z-a]\n")
     ended = seatrial(project, "build", "--check", "Dockerfile")
     assert ended.returncode == EXIT_TARGET_FAILED
-    assert "[z-a] is no pattern" in ended.stdout + ended.stderr
+    assert "[z-a] is not a valid pattern" in ended.stdout + ended.stderr

@@ -204,7 +204,7 @@ def test_what_is_right_is_read(project: Path) -> None:
         (project / name).unlink()
     (project / "pyproject.toml").write_text(PYPROJECT)
     (project / "uv.lock").write_text(UV_LOCK)
-    assert "uv.lock fixes 2 versions" in str(planned(project))
+    assert "uv.lock pins 2 versions" in str(planned(project))
     (project / "pyproject.toml").unlink()
     (project / "setup.py").write_text(SETUP)
     assert "install_requires" in str(planned(project))

@@ -231,7 +231,7 @@ def test_a_stop_during_the_checks_ends_before_the_target(tmp_path, driver):
 
 def test_an_image_cut_down_to_other_gpus_is_refused_by_name(tmp_path, driver):
     done = run(required(tmp_path, HERE), driver, FAKE_CUDA_GPUS=HERE, SEATRIAL_ARCHITECTURES="8.0")
-    assert done.returncode == 3 and done.stdout == b"" and b"compute capability 8.0 alone" in done.stderr
+    assert done.returncode == 3 and done.stdout == b"" and b"compute capability 8.0 only" in done.stderr
 
 
 def test_an_image_cut_down_to_this_gpu_runs(tmp_path, driver):

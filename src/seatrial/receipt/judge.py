@@ -162,7 +162,7 @@ def _warnings(case: Case) -> tuple[str, ...]:
             f"{count(missing, 'line')} of the agent's evidence never arrived: what they would prove is unproven"
         )
     if why := alterable(case):
-        warnings.append(f"The target could have altered the evidence: {why}")
+        warnings.append(f"Evidence could be altered by the target: {why}")
     if unreadable := len(evidence.all("report.unreadable")):
         lines = count(unreadable, "line")
         warnings.append(
