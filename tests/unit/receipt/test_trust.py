@@ -116,9 +116,7 @@ def test_who_could_have_altered_it_is_said_in_one_line(tmp_path, started, said):
     own.update(started)
     receipt = run.judge(tmp_path)
     assert receipt.seal.alterable == said
-    lines = [
-        warning for warning in receipt.warnings if warning.startswith("Evidence could be altered by the target")
-    ]
+    lines = [warning for warning in receipt.warnings if warning.startswith("Evidence could be altered by the target")]
     assert lines == ([] if said is None else [f"Evidence could be altered by the target: {said}"])
     assert receipt.exit_code == 0
 
