@@ -147,9 +147,9 @@ def from_seeds(data, seeds, batch, rate, epochs):
     import torch
 
     from seatrial.recipes.mnist import network
+    from seatrial.train.data.images import TestImages
     from seatrial.train.evaluate import evaluate
-    from seatrial.train.images import TestImages
-    from seatrial.train.rng import seed_all
+    from seatrial.train.saving.rng import seed_all
 
     step, engine, _ = mnist_step(data, "graph", "bf16", batch=batch, rate=rate, epochs=epochs, schedule=True)
     tests = TestImages(step.test_set, step.normalise, step.ranks, 2500, channels_last=True)
@@ -344,17 +344,17 @@ def mnist_step(
     import torch
 
     from seatrial.recipes.mnist import image_sets, network
+    from seatrial.train.data.idx import read_folder
+    from seatrial.train.data.images import Normalisation, ResidentImages
+    from seatrial.train.data.streaming import StreamedImages
     from seatrial.train.distributed import Ranks
     from seatrial.train.engine import choose_engine
     from seatrial.train.fused import cross_entropy
-    from seatrial.train.idx import read_folder
-    from seatrial.train.images import Normalisation, ResidentImages
-    from seatrial.train.optimizers import adam
+    from seatrial.train.optim.capturable import adam
+    from seatrial.train.optim.schedules import triangle
     from seatrial.train.precision import choose_precision
-    from seatrial.train.rng import seed_all
-    from seatrial.train.schedules import triangle
+    from seatrial.train.saving.rng import seed_all
     from seatrial.train.step import Step
-    from seatrial.train.streaming import StreamedImages
 
     ranks = Ranks(0, 1, torch.device("cuda", 0))
     chosen = choose_precision(precision, ranks.device)
@@ -390,8 +390,8 @@ def mnist_outcome(data, engine, precision, *, epochs=1, steps=None, **options):
     """Train mnist in this process; ``steps`` cuts the training set to so many batches."""
     import torch
 
+    from seatrial.train.data.images import TestImages
     from seatrial.train.evaluate import evaluate
-    from seatrial.train.images import TestImages
     from seatrial.train.loop import Settings, fit
     from seatrial.train.trackers import Trackers
 

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from seatrial.images.prove import prove
+from seatrial.images.building.verify_image import prove
 from seatrial.job.plan import Plan
 
 

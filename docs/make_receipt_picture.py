@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from seatrial.receipt import terminal
+from seatrial.receipt.rendering import terminal
 from seatrial.receipt.write import load
 
 

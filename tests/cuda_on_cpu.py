@@ -146,9 +146,11 @@ def kernels_on_cpu(monkeypatch):
     """Every launch of the library's kernels goes to the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
-    from seatrial.train import adam_kernel, augment, filters, fused, grey, head, images, normpool, pool, sums
+    from seatrial.train import fused
+    from seatrial.train.data import augment, images
+    from seatrial.train.kernels import adam, classifier_head, filters, normpool, pool, single_channel_conv, sums
 
-    for module in (adam_kernel, augment, filters, fused, grey, head, images, normpool, pool, sums):
+    for module in (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)

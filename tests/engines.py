@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cli_project import Project, environment
-from seatrial.backends.docker import Docker
+from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.podman import Podman
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.backends.podman import Podman
 
 IMAGE = "python:3.11-slim-bookworm"
 

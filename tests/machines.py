@@ -16,9 +16,9 @@ from typing import Any
 
 from fakes import FakeGpu, FakeNvml, FakeNvmlError
 from seatrial.backends.base import ImageFacts
-from seatrial.backends.injection import InjectionPlan
-from seatrial.doctor.machine import Machine
-from seatrial.doctor.subject import Wanted
+from seatrial.backends.containers.injection import InjectionPlan
+from seatrial.doctor.facts.inspection import Wanted
+from seatrial.doctor.facts.machine import Machine
 from seatrial.errors import EngineUnavailableError
 from seatrial.system.command import Completed
 from unit.probe import driver_trees as trees
@@ -85,7 +85,7 @@ class Host:
     Attributes:
         answers: beginning of a command → what it prints; a command that is not there is not installed.
         docker, podman: their ``info``; None when not installed, an exception when they do not answer.
-        live, still, types, collective: what was seen inside the container; see doctor/subject.py.
+        live, still, types, collective: what was seen inside the container; see doctor/facts/inspection.py.
     """
 
     root: Path

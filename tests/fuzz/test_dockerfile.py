@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fuzz.attack import attack, one_case
 from fuzz.hostile import nearly
-from seatrial.images.lint import check_dockerfile
+from seatrial.images.dockerfiles.lint import check_dockerfile
 
 DOCKERFILE = """\
 # syntax=docker/dockerfile:1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fuzz.attack import attack, one_case
 from fuzz.hostile import ODD_TEXTS, ODD_VALUES, as_toml, changed_values, nearly
-from seatrial.backends.env_file import read_env_file
+from seatrial.backends.containers.env_file import read_env_file
 from seatrial.images.plan import plan_image
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job

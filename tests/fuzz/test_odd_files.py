@@ -10,8 +10,8 @@ import pytest
 
 from fuzz.attack import one_case
 from seatrial.errors import ConfigError, TargetError
-from seatrial.images.code_layer import with_code
-from seatrial.images.lint import check_dockerfile
+from seatrial.images.building.code_layer import with_code
+from seatrial.images.dockerfiles.lint import check_dockerfile
 from seatrial.images.plan import plan_image
 from seatrial.job.loading import load_job
 from seatrial.job.plan import ImagePlan

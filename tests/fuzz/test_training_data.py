@@ -22,12 +22,12 @@ from fuzz.hostile import nearly
 torch = pytest.importorskip("torch")
 
 from seatrial.recipes.spam import read_messages  # noqa: E402  after the look whether torch is there
-from seatrial.train import cifar10  # noqa: E402
-from seatrial.train.checkpoint import load, load_newest  # noqa: E402
+from seatrial.train.data import cifar10  # noqa: E402
+from seatrial.train.data.idx import read_idx  # noqa: E402
+from seatrial.train.data.images import ImageSet  # noqa: E402
+from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.errors import TrainError  # noqa: E402
-from seatrial.train.idx import read_idx  # noqa: E402
-from seatrial.train.images import ImageSet  # noqa: E402
-from seatrial.train.texts import TextSet  # noqa: E402
+from seatrial.train.saving.checkpoint import load, load_newest  # noqa: E402
 
 IDX = struct.pack(">IIII", 0x803, 2, 3, 3) + bytes(18)
 MESSAGES = "".join(f"ham\tHello, are you there {n}?\nspam\tWINNER {n}!! Call now\n" for n in range(12))

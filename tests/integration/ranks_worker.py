@@ -17,14 +17,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from seatrial.train import script
+from seatrial.train.data.images import ImageSet, Normalisation, ResidentImages, TestImages
 from seatrial.train.distributed import ranks
 from seatrial.train.errors import EXIT_TERMINATED
 from seatrial.train.evaluate import evaluate
-from seatrial.train.images import ImageSet, Normalisation, ResidentImages, TestImages
 from seatrial.train.loop import Settings, fit
-from seatrial.train.optimizers import adam
+from seatrial.train.optim.capturable import adam
 from seatrial.train.precision import Precision
-from seatrial.train.rng import seed_all
+from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import Trackers
 

@@ -11,7 +11,7 @@ import pytest
 
 from agent_process import FLOOR, Agent
 from seatrial import events, frames
-from seatrial.agent import guard
+from seatrial.agent.process import guard
 from seatrial.backends.collected import Sink
 from seatrial.probe import proc
 

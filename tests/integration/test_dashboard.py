@@ -17,8 +17,8 @@ import pytest
 
 from fakes import FakeGpu, FakeNvml, a_plan
 from seatrial.receipt.write import write_receipt
+from seatrial.reports.view import provisional
 from seatrial.runs.store import Run, RunStore
-from seatrial.runs.view import provisional
 from seatrial.system import names
 from seatrial.telemetry.engines import Names
 from seatrial.telemetry.reading import Reader

@@ -24,14 +24,14 @@ import pytest
 
 from cdi_specs import written_spec
 from machines import UUID, Host, healthy
-from seatrial.backends.docker import Docker
-from seatrial.backends.podman import Podman
+from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.podman import Podman
 from seatrial.doctor import report
-from seatrial.doctor import subject as subject_module
 from seatrial.doctor.examine import Result, examine
 from seatrial.doctor.explain import explain_text
-from seatrial.doctor.machine import Machine
-from seatrial.doctor.subject import Wanted
+from seatrial.doctor.facts import inspection as subject_module
+from seatrial.doctor.facts.inspection import Wanted
+from seatrial.doctor.facts.machine import Machine
 from seatrial.probe import nvml
 from seatrial.system import command
 
@@ -198,7 +198,7 @@ def test_podman_resolves_the_spec_that_we_write(podman_backend: Podman, host: Ho
     """A real container gets the devices and the libraries of a generated spec, through Podman's own CDI."""
     if os.getuid() != 0:
         pytest.skip("only root makes device nodes and writes /etc/cdi")
-    from seatrial.doctor import cdi_spec, fixes
+    from seatrial.doctor.fixing import cdi_spec, fixes
 
     spec = fixes.spec_of(host.machine())
     text = cdi_spec.to_yaml(spec).replace("nvidia.com/gpu", "seatrial.test/gpu")

@@ -14,7 +14,7 @@ from machines import healthy
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.doctor.chain import CHAIN
 from seatrial.doctor.examine import Result, examine
-from seatrial.doctor.machine import Machine
+from seatrial.doctor.facts.machine import Machine
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
 

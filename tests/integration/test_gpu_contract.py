@@ -11,8 +11,9 @@ import pytest
 
 from agent_process import FLOOR, Agent
 from seatrial import events
-from seatrial.agent import contract, guard
+from seatrial.agent.contract import check as contract
 from seatrial.agent.plan import Gpu, Plan
+from seatrial.agent.process import guard
 from seatrial.probe import nvml
 
 SOURCE = Path(__file__).parents[1] / "fake_libcuda.c"

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 import seatrial
-from seatrial.backends.docker import Docker
-from seatrial.backends.podman import Podman
+from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.podman import Podman
 from seatrial.errors import EngineUnavailableError, ImageError
-from seatrial.images.build import BuildResult, build, image_size
+from seatrial.images.building.build import BuildResult, build, image_size
+from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
 from seatrial.images.plan import pip_conf, plan_image
-from seatrial.images.wheel import WHEEL_NAME, wheel_bytes
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
 

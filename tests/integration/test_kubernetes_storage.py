@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli_project import CONFIG, Project
-from seatrial.backends.docker import Docker
+from seatrial.backends.containers.docker import Docker
 from seatrial.backends.kubernetes.client import Cluster
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]

@@ -10,7 +10,10 @@ import seatrial
 
 pytest.importorskip("vermin")
 PACKAGE = Path(seatrial.__file__).parent
-CARRIED = [PACKAGE / name for name in ("__init__.py", "events.py", "agent", "probe", "findings")]
+CARRIED = [
+    PACKAGE / name
+    for name in ("__init__.py", "events.py", "frames.py", "agent", "probe", "findings", "images/slimming")
+]
 
 
 def test_vermin_finds_nothing_newer_than_3_8():

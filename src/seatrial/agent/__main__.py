@@ -2,9 +2,11 @@
 
 import sys
 
-from seatrial.agent import plan, redaction, shield
-from seatrial.agent.journal import Journal, say
-from seatrial.agent.pass_through import STALL_S
+from seatrial.agent import plan
+from seatrial.agent.process import shield
+from seatrial.agent.streams import redaction
+from seatrial.agent.streams.journal import Journal, say
+from seatrial.agent.streams.pass_through import STALL_S
 from seatrial.agent.supervisor import supervise
 
 EXIT_USAGE = 2

@@ -9,9 +9,9 @@ from typing import Dict, List, Optional
 
 from seatrial.agent.activity import Activity
 from seatrial.agent.alert import Alerts
-from seatrial.agent.journal import Journal
 from seatrial.agent.plan import Gpu, Plan
-from seatrial.agent.reports import Reports
+from seatrial.agent.streams.journal import Journal
+from seatrial.agent.streams.reports import Reports
 from seatrial.agent.watchdog import Watchdog
 from seatrial.findings.finding import Finding
 from seatrial.probe import proc

@@ -6,15 +6,18 @@ import signal
 import time
 from typing import Dict, List, Optional, Set
 
-from seatrial.agent import contract, guard, launcher, output, redaction, saved, shared_memory, signals
+from seatrial.agent import saved, shared_memory
 from seatrial.agent.activity import Activity
-from seatrial.agent.journal import Journal, say
+from seatrial.agent.contract import check
+from seatrial.agent.contract.trial import Trial
 from seatrial.agent.observer import Observer
 from seatrial.agent.plan import Plan, events_file
-from seatrial.agent.redaction import Redactor
-from seatrial.agent.reports import Reports
-from seatrial.agent.target import Target, become_subreaper
-from seatrial.agent.trial import Trial
+from seatrial.agent.process import command_line, guard, signals
+from seatrial.agent.process.target import Target, become_subreaper
+from seatrial.agent.streams import output, redaction
+from seatrial.agent.streams.journal import Journal, say
+from seatrial.agent.streams.redaction import Redactor
+from seatrial.agent.streams.reports import Reports
 from seatrial.findings.finding import Finding
 from seatrial.probe import proc
 from seatrial.probe.cgroup import Cgroup
@@ -89,7 +92,7 @@ class Run:
         wakeup = signals.collect()
         self._selector.register(wakeup, selectors.EVENT_READ)
         started_s = time.monotonic()
-        argv = launcher.command(self._plan)
+        argv = command_line.command(self._plan)
         if self._trial is not None:
             self._trial.start()
         try:
@@ -183,7 +186,7 @@ class Run:
         if trial.running:
             return
         self._trial = None
-        self._contract_broken = not contract.passed(trial, self._journal)
+        self._contract_broken = not check.passed(trial, self._journal)
         if self._contract_broken and self._status is None:
             self._forward(signal.SIGTERM, "agent")
             grace_end_s = time.monotonic() + min(LEFTOVER_GRACE_S, self._plan.grace_s)

@@ -6,11 +6,14 @@ import socket
 from typing import Dict, Optional, Tuple
 
 import seatrial
-from seatrial.agent import attempts, contract, gpu_memory, light_import, redaction, signals
-from seatrial.agent.environment import target_environment
-from seatrial.agent.journal import Journal, say
+from seatrial.agent import attempts
+from seatrial.agent.contract import check
 from seatrial.agent.plan import Plan
+from seatrial.agent.process import gpu_memory, light_import, signals
+from seatrial.agent.process.environment import target_environment
 from seatrial.agent.run import EXIT_GPU_CONTRACT, Run
+from seatrial.agent.streams import redaction
+from seatrial.agent.streams.journal import Journal, say
 from seatrial.probe import nvml
 from seatrial.probe.cgroup import Cgroup
 
@@ -72,15 +75,15 @@ def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str]) -
     )
 
 
-def _check(plan: Plan, env: Dict[str, str], journal: Journal) -> Optional[contract.Outcome]:
+def _check(plan: Plan, env: Dict[str, str], journal: Journal) -> Optional[check.Outcome]:
     """The contract's outcome, or None when it is broken: then all is written down and nothing may start."""
     if plan.gpu_mode != "required":
-        return contract.Outcome(None, [])
+        return check.Outcome(None, [])
     if nvml.present():
         light_import.import_compiled_by_child("pynvml")
-    outcome = contract.check(plan, env, journal)
+    outcome = check.check(plan, env, journal)
     if outcome.finding is not None:
-        contract.tell(outcome.finding, journal)
+        check.tell(outcome.finding, journal)
         journal.write(
             "target.exited",
             exit_code=None,

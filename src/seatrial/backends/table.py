@@ -6,9 +6,9 @@ import platform
 from collections.abc import Callable, Mapping
 
 from seatrial.backends.base import Backend, EngineFacts, PlaceKind
-from seatrial.backends.docker import Docker
-from seatrial.backends.local import Local
-from seatrial.backends.podman import Podman
+from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.podman import Podman
+from seatrial.backends.local.backend import Local
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.plan import Choice
 from seatrial.system.client_call import client_call as client_call  # part of this table for its callers

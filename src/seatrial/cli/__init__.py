@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 
-from seatrial.cli import streams
+from seatrial.cli.screens import streams
 from seatrial.errors import EXIT_INTERRUPTED, SeatrialError
 
 #: Verb → (its module, its line in the help). ``--help`` prints this table without importing anything else.
@@ -124,7 +124,7 @@ def _reader_has_gone(ending: BaseException) -> bool:
 
 def _report(error: Exception, argv: list[str]) -> int:
     """Print it and give its exit code, also where the sentence itself cannot be printed."""
-    from seatrial.cli import problems
+    from seatrial.cli.screens import problems
 
     if isinstance(error, OSError) and error.filename is None and not streams.are_writable():
         error = streams.cannot_write(error)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from seatrial.cli.job_flags import read_allowed_job, takes_job
-from seatrial.cli.screen import Screen
+from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
 from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from seatrial.cli.build_screen import print_built, print_findings
 from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
-from seatrial.cli.screen import Screen
+from seatrial.cli.screens.build import print_built, print_findings
+from seatrial.cli.screens.run import Screen
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED
-from seatrial.images.lint import check_dockerfile
-from seatrial.images.treemap import treemap
-from seatrial.runs.image_job import build_image
+from seatrial.images.building.treemap import treemap
+from seatrial.images.dockerfiles.lint import check_dockerfile
+from seatrial.runs.build_command import build_image
 from seatrial.system.files import write_atomically
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

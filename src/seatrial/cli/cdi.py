@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from seatrial.doctor import cdi_spec, fixes, report, terminal
+from seatrial.doctor import report, terminal
 from seatrial.doctor.chain import CHAIN
 from seatrial.doctor.examine import examine
-from seatrial.doctor.machine import Machine
+from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.fixing import cdi_spec, fixes
 from seatrial.system.files import make_folder, write_atomically
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

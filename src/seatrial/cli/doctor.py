@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from seatrial.backends.user_mounts import parse_mount
+from seatrial.backends.containers.user_mounts import parse_mount
 from seatrial.doctor import report, terminal
 from seatrial.doctor.chain import CHAIN, HOST, with_third_party
 from seatrial.doctor.examine import examine
-from seatrial.doctor.machine import Machine
-from seatrial.doctor.mend import mend, undo
-from seatrial.doctor.subject import ENGINES, Wanted
+from seatrial.doctor.facts.inspection import ENGINES, Wanted
+from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.fixing.apply_fixes import mend, undo
 from seatrial.errors import UsageError
 from seatrial.job.units import parse_bytes
 from seatrial.system.files import write_atomically

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from seatrial.errors import EXIT_DONE, UsageError
-from seatrial.runs.live import live_runs
+from seatrial.runs.following.live import live_runs
 from seatrial.runs.store import RunStore
 from seatrial.system.address import parse_address, url
 from seatrial.telemetry.engines import Names

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from seatrial.cli.screen import Screen
+from seatrial.cli.screens.run import Screen
 from seatrial.errors import EXIT_DONE
 from seatrial.planning.project_file import FILE, project_file, write_project_file
 

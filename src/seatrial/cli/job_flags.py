@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from seatrial.cli.consent import require_consent
-from seatrial.cli.screen import Screen
+from seatrial.cli.screens.consent import require_consent
+from seatrial.cli.screens.run import Screen
 from seatrial.cli.typed import check_folder
 from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES

@@ -9,9 +9,9 @@ import typer
 
 from seatrial.backends import table
 from seatrial.cli.job_flags import Words, read_job, takes_job
-from seatrial.cli.screen import Screen
+from seatrial.cli.screens.run import Screen
 from seatrial.errors import EXIT_DONE, UsageError
-from seatrial.planning import multi_host, run_secrets
+from seatrial.planning import multi_host, secrets
 from seatrial.planning.equivalent import as_compose, as_docker
 from seatrial.runs import launch
 
@@ -37,7 +37,7 @@ def plan(
     """Show what run would do and why; changes nothing."""
     environ = dict(os.environ)
     job = multi_host.join(read_job(words or [], context.obj, flags), None, environ)
-    run_secrets.check_secrets(job, environ)
+    secrets.check_secrets(job, environ)
     made = launch.plan_only(job, environ)
     if form is not None:
         print({"docker": as_docker, "compose": as_compose}[form](made), end="")

@@ -12,7 +12,7 @@ import typer
 
 from seatrial.errors import EXIT_DONE
 from seatrial.job.units import format_bytes
-from seatrial.runs import control
+from seatrial.runs import run_actions
 from seatrial.runs.store import RunStore
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -26,7 +26,7 @@ def prune(
     project: Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="The project folder.")] = Path(),
 ) -> int:
     """Delete ended runs of this project: logs, evidence, receipts and checkpoints. Saved models stay."""
-    pruned = control.prune(RunStore(project.absolute()), os.environ, keep=keep, dry_run=dry_run)
+    pruned = run_actions.prune(RunStore(project.absolute()), os.environ, keep=keep, dry_run=dry_run)
     if as_json:
         print(json.dumps({**dataclasses.asdict(pruned), "dry_run": dry_run}))
         return EXIT_DONE

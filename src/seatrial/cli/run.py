@@ -10,7 +10,7 @@ import typer
 
 from seatrial.cli import typed
 from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
-from seatrial.cli.screen import Screen
+from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
 from seatrial.errors import EXIT_DONE
 from seatrial.planning import multi_host

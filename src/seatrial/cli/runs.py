@@ -69,7 +69,7 @@ def list_(
 @app.command()
 def show(reference: Reference = "last", as_json: AsJson = False, project: Project = _HERE) -> int:
     """Show a run's receipt, or its progress. Exits with the run's own exit code."""
-    from seatrial.cli.screen import Screen
+    from seatrial.cli.screens.run import Screen
     from seatrial.runs.finalise import finalise
 
     run = _store(project).find(reference)
@@ -96,8 +96,8 @@ def logs(
     project: Project = _HERE,
 ) -> int:
     """Print what the target printed, both streams in order."""
-    from seatrial.cli.screen import Screen
-    from seatrial.runs.watch import follow, of_rank
+    from seatrial.cli.screens.run import Screen
+    from seatrial.runs.following.watch import follow, of_rank
 
     run = _store(project).find(reference)
     screen = Screen()
@@ -109,10 +109,10 @@ def logs(
 @app.command()
 def attach(reference: Reference = "last", as_json: AsJson = False, project: Project = _HERE) -> int:
     """Follow a run to its end and print its receipt. Ctrl-C detaches; the run continues."""
-    from seatrial.cli.screen import Screen
-    from seatrial.runs import recorder
+    from seatrial.cli.screens.run import Screen
     from seatrial.runs.finalise import finalise
-    from seatrial.runs.watch import follow
+    from seatrial.runs.following import recorder
+    from seatrial.runs.following.watch import follow
 
     run = _store(project).find(reference)
     screen = Screen(json=as_json)
@@ -153,10 +153,10 @@ def compare(
     """Two runs side by side: what differs, what was measured, and their curves."""
     from rich.console import Console
 
-    from seatrial.runs import compare as comparison
-    from seatrial.runs import compare_terminal
+    from seatrial.reports import compare as comparison
+    from seatrial.reports import compare_terminal
+    from seatrial.reports.view import Receipts
     from seatrial.runs.finalise import finalise
-    from seatrial.runs.view import Receipts
 
     store, receipts = _store(project), Receipts()
     pair = [store.find(reference) for reference in (first, second)]
@@ -175,13 +175,13 @@ def compare(
 @app.command("exec")
 def execute(context: typer.Context, reference: Reference = "last", project: Project = _HERE) -> int:
     """Run a command inside a live run: seatrial runs exec RUN -- nvidia-smi"""
-    from seatrial.runs import control
+    from seatrial.runs import run_actions
 
     argv: list[str] = context.obj
     if not argv:
         raise UsageError("No command to run: put it after --", run=f"seatrial runs exec {reference} -- nvidia-smi")
     run = _store(project).find(reference)
-    return control.execute(run, argv, os.environ, interactive=sys.stdin.isatty() and sys.stdout.isatty())
+    return run_actions.execute(run, argv, os.environ, interactive=sys.stdin.isatty() and sys.stdout.isatty())
 
 
 @app.command()
@@ -192,11 +192,11 @@ def stop(
     project: Project = _HERE,
 ) -> int:
     """End a run: SIGTERM, its grace period, SIGKILL. Prints its receipt."""
-    from seatrial.cli.screen import Screen
-    from seatrial.runs import control
+    from seatrial.cli.screens.run import Screen
+    from seatrial.runs import run_actions
 
     run = _store(project).find(reference)
-    Screen(json=as_json).receipt(control.stop(run, os.environ, kill=kill), run)
+    Screen(json=as_json).receipt(run_actions.stop(run, os.environ, kill=kill), run)
     return EXIT_DONE
 
 
@@ -212,10 +212,10 @@ def copy(
     project: Project = _HERE,
 ) -> int:
     """Fetch what a run on a cluster saved: seatrial runs cp RUN:digits.pth ./models"""
-    from seatrial.runs import control
+    from seatrial.runs import run_actions
 
     name, _, path = reference.partition(":")
-    for file in control.copy_models(_store(project).find(name), path, destination, os.environ):
+    for file in run_actions.copy_models(_store(project).find(name), path, destination, os.environ):
         print(destination / file)
     return EXIT_DONE
 
@@ -223,7 +223,7 @@ def copy(
 @app.command(hidden=True)
 def record(reference: Reference, project: Project = _HERE) -> int:
     """Follow a run in the background and make its receipt; started by run --detach."""
-    from seatrial.runs.recorder import record as follow_to_the_end
+    from seatrial.runs.following.recorder import record as follow_to_the_end
 
     follow_to_the_end(_store(project).find(reference), os.environ)
     return EXIT_DONE
@@ -236,10 +236,10 @@ def remove(
     project: Project = _HERE,
 ) -> int:
     """Delete ended runs: logs, evidence, receipt and checkpoints. Saved models stay."""
-    from seatrial.runs import control
+    from seatrial.runs import run_actions
 
     store = _store(project)
     for run in [store.find(reference) for reference in references]:
-        control.remove(store, run, os.environ, force=force)
+        run_actions.remove(store, run, os.environ, force=force)
         print(run.id)
     return EXIT_DONE

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from seatrial.cli.screen import Screen
+from seatrial.cli.screens.run import Screen
 from seatrial.doctor.examine import second_opinion
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
 from seatrial.job.model import Job
-from seatrial.runs import launch, recorder
+from seatrial.runs import launch
 from seatrial.runs.finalise import finalise
+from seatrial.runs.following import recorder
+from seatrial.runs.following.watch import follow, interrupt_stops, terminate_interrupts
 from seatrial.runs.launch import Prepared
-from seatrial.runs.watch import follow, interrupt_stops, terminate_interrupts
 
 
 def carry_out(

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
-from seatrial.cli.screen import Screen
+from seatrial.cli.screens.run import Screen
 from seatrial.runs import launch
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
-from seatrial.cli.screen import Screen
+from seatrial.cli.screens.run import Screen
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
+from seatrial.reports import sweep_page
 from seatrial.runs import sweep as sweeps
-from seatrial.runs import sweep_page
 from seatrial.system.names import Names, names_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

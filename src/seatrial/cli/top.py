@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from seatrial.errors import EXIT_DONE, UsageError
-from seatrial.runs.live import live_runs
+from seatrial.runs.following.live import live_runs
 from seatrial.runs.store import RunStore
 from seatrial.telemetry import top as view
 from seatrial.telemetry.engines import Names

@@ -13,13 +13,13 @@ from starlette.routing import Route
 
 from seatrial.dashboard.feed import Feed
 from seatrial.errors import RunNotFoundError, SeatrialError
-from seatrial.receipt import html
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.nameless import FIXED, scrubbed
-from seatrial.runs.compare import compare, to_json
-from seatrial.runs.live import look
+from seatrial.receipt.rendering import html
+from seatrial.reports.compare import compare, to_json
+from seatrial.reports.view import Receipts, read_log
+from seatrial.runs.following.live import look
 from seatrial.runs.store import Run, RunStore, run_name
-from seatrial.runs.view import Receipts, read_log
 from seatrial.system.names import Names
 
 #: Runs on one page of the list.

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
-from seatrial.doctor.cdi import CDI
 from seatrial.doctor.check import Check, Verdict, found
-from seatrial.doctor.container import CONTAINER
-from seatrial.doctor.driver import DRIVER
-from seatrial.doctor.engine import ENGINE
-from seatrial.doctor.framework import FRAMEWORK
-from seatrial.doctor.hardware import HARDWARE
-from seatrial.doctor.image import IMAGE
-from seatrial.doctor.kubernetes import KUBERNETES
-from seatrial.doctor.machine import Machine
-from seatrial.doctor.toolkit import TOOLKIT
-from seatrial.doctor.userspace import USERSPACE
+from seatrial.doctor.checks.cdi import CDI
+from seatrial.doctor.checks.container import CONTAINER
+from seatrial.doctor.checks.driver import DRIVER
+from seatrial.doctor.checks.engine import ENGINE
+from seatrial.doctor.checks.framework import FRAMEWORK
+from seatrial.doctor.checks.hardware import HARDWARE
+from seatrial.doctor.checks.image import IMAGE
+from seatrial.doctor.checks.kubernetes import KUBERNETES
+from seatrial.doctor.checks.toolkit import TOOLKIT
+from seatrial.doctor.checks.userspace import USERSPACE
+from seatrial.doctor.facts.machine import Machine
 
 ENTRY_POINTS = "seatrial.checks"
 

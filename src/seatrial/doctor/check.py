@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from seatrial.doctor.machine import Machine
+from seatrial.doctor.facts.machine import Machine
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 

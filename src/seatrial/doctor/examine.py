@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from seatrial.doctor.chain import CHAIN, HOST, Layer
 from seatrial.doctor.check import Check, Verdict, found, unknown
-from seatrial.doctor.machine import Machine
+from seatrial.doctor.facts.machine import Machine
 from seatrial.findings.finding import Finding
 
 

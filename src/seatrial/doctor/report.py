@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from seatrial import __version__
 from seatrial.doctor.examine import Result
-from seatrial.doctor.machine import Machine
+from seatrial.doctor.facts.machine import Machine
 from seatrial.errors import EngineUnavailableError
 from seatrial.system.names import Names, names_of
 

@@ -21,7 +21,8 @@ from seatrial.images.base import (
     slim_base,
     ubuntu_pythons,
 )
-from seatrial.images.dockerfile import (
+from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
+from seatrial.images.dockerfiles.write import (
     CA_SECRET,
     CONSTRAINTS,
     REQUIREMENTS,
@@ -32,10 +33,9 @@ from seatrial.images.dockerfile import (
 )
 from seatrial.images.project import Needs, project_needs
 from seatrial.images.recipes import recipe_requirements
-from seatrial.images.requirements import Requirements, canonical_name, checked_requirement
-from seatrial.images.settle import Settled, settle
+from seatrial.images.requirements.requirements_files import Requirements, canonical_name, checked_requirement
+from seatrial.images.requirements.resolve_frameworks import Settled, settle
 from seatrial.images.slim import Slimming, slimmer_bytes, slimming_for
-from seatrial.images.wheel import WHEEL_NAME, wheel_bytes
 from seatrial.job.model import Flavour, ImageOptions, Job
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.stack.machine import Machine, parse_target

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from seatrial.images.environment import read_environment
-from seatrial.images.packages import packages_of_imports
-from seatrial.images.pyproject import locked_versions, pyproject_requirements, requires_python
-from seatrial.images.requirements import Requirements, canonical_name, read_requirements
-from seatrial.images.setup_py import read_setup
+from seatrial.images.requirements.conda_environment import read_environment
+from seatrial.images.requirements.packages import packages_of_imports
+from seatrial.images.requirements.pyproject import locked_versions, pyproject_requirements, requires_python
+from seatrial.images.requirements.requirements_files import Requirements, canonical_name, read_requirements
+from seatrial.images.requirements.setup_py import read_setup
 from seatrial.job.plan import Choice
 from seatrial.system.project_files import is_there, read_sources
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import re
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +16,10 @@ from seatrial.recipe_names import source_of
 from seatrial.stack.machine import Machine
 from seatrial.stack.resolve import Stack
 from seatrial.system.project_files import read_sources
+from seatrial.system.zip_bytes import zip_bytes
 
 _PACKAGE = Path(seatrial.__file__).parent
 _ROOM = Path("images") / "slimming"
-_DATE = (1980, 1, 1, 0, 0, 0)
 
 #: Feature → what in a project's source shows its use. Generous: a false hit costs megabytes, a miss stops a run.
 _SIGNS: dict[str, re.Pattern[str]] = {
@@ -120,8 +118,4 @@ def slimmer_bytes() -> bytes:
     names += [str(_ROOM / path.name) for path in sorted((_PACKAGE / _ROOM).glob("*.py"))]
     contents = {f"seatrial/{name}": (_PACKAGE / name).read_bytes() for name in names}
     contents["__main__.py"] = b"from seatrial.images.slimming.main import main\n\nmain()\n"
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in sorted(contents.items()):
-            archive.writestr(zipfile.ZipInfo(name, _DATE), data, compress_type=zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
+    return zip_bytes(dict(sorted(contents.items())))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
-from seatrial.planning.run_secrets import targets_secrets
+from seatrial.planning.secrets import targets_secrets
 
 WARNING = (
     "The image has no Python >= 3.8, so no agent runs next to the target: a companion container checks the GPUs, and"

@@ -13,7 +13,7 @@ import yaml
 
 from seatrial.errors import UsageError
 from seatrial.job.plan import CONTAINER_HOME, ContainerPlan, ImagePlan, Mount, Plan
-from seatrial.planning.run_secrets import targets_secrets
+from seatrial.planning.secrets import targets_secrets
 
 #: Mounts and variables of ours; without the agent nothing reads them.
 _OURS = "/seatrial/"

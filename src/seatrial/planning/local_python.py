@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seatrial.backends.venv import venv_interpreter
+from seatrial.backends.local.venv import venv_interpreter
 from seatrial.errors import CommandError
+from seatrial.images.building.wheel import write_wheel
 from seatrial.images.plan import pip_conf, plan_packages
 from seatrial.images.recipes import recipe_requirements
-from seatrial.images.wheel import write_wheel
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, VenvPlan
 from seatrial.job.script import ScriptFacts

@@ -21,7 +21,7 @@ from seatrial.planning.launcher import Launcher, choose_launcher, restarts
 from seatrial.planning.options import gpu_memory_limit, refuse_options
 from seatrial.planning.process_parts import process_parts
 from seatrial.planning.recipe_env import with_env_flags
-from seatrial.planning.run_secrets import targets_secrets, without_secrets
+from seatrial.planning.secrets import targets_secrets, without_secrets
 from seatrial.planning.site import Parts, Site
 
 #: What each kind of place has to be planned.

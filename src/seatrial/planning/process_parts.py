@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from seatrial.backends.env_file import read_env_file
+from seatrial.backends.containers.env_file import read_env_file
 from seatrial.images.recipes import recipe
 from seatrial.job.model import Job
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.local_gpus import gpu_plan, selected
 from seatrial.planning.local_python import choose_python
 from seatrial.planning.multi_host import meeting
-from seatrial.planning.run_secrets import without_secrets
+from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.target_command import local_places, target_argv
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from seatrial.errors import DiskError, RunNotFoundError
-from seatrial.receipt import html, markdown
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.rendering import html, markdown
 from seatrial.system.nofollow import read_regular
 
 #: Largest receipt that is read back; one of eight GPUs and a week has 2 MB.

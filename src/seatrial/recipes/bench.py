@@ -24,8 +24,8 @@ from pathlib import Path
 from seatrial import events
 from seatrial.recipe_names import module_of
 from seatrial.train import script
-from seatrial.train.atomic import write_text
 from seatrial.train.errors import InputError, TrainError
+from seatrial.train.saving.atomic import write_text
 
 RECIPES = ("mnist", "digits", "mnist-deep", "cifar10", "spam")
 #: Name in --compare → the recipe's options and the environment of that way.

@@ -29,20 +29,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train import script
-from seatrial.train.augment import crop
-from seatrial.train.cifar10 import read_cifar10
+from seatrial.train.data.augment import crop
+from seatrial.train.data.cifar10 import read_cifar10
+from seatrial.train.data.images import ImageSet, Normalisation, TestImages, places, shuffled
+from seatrial.train.data.shards import Shape, deal
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluate import evaluate
-from seatrial.train.images import ImageSet, Normalisation, TestImages, places, shuffled
+from seatrial.train.kernels.pool import max_pool
 from seatrial.train.loop import Outcome, fit
-from seatrial.train.muon import MuonSgd
-from seatrial.train.pool import max_pool
+from seatrial.train.optim.muon import MuonSgd
+from seatrial.train.optim.schedules import Schedule
 from seatrial.train.precision import choose_precision
-from seatrial.train.rng import seed_all
-from seatrial.train.save import save_model
-from seatrial.train.schedules import Schedule
-from seatrial.train.shards import Shape, deal
+from seatrial.train.saving.model_files import save_model
+from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import Trackers, open_trackers
 

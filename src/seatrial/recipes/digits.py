@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from seatrial.recipes.mnist import parse, train
 from seatrial.train import script
+from seatrial.train.data.idx import IdxFolder
 from seatrial.train.errors import InputError
-from seatrial.train.idx import IdxFolder
 
 #: Every sixth example is for the test, so that both parts have every writer (UCI's order is by writer).
 TEST_EVERY = 6

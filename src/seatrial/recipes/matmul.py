@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 
 from seatrial.train import script
-from seatrial.train.atomic import write_text
 from seatrial.train.errors import InputError
 from seatrial.train.peaks import peak_tflops
+from seatrial.train.saving.atomic import write_text
 from seatrial.train.trackers import open_trackers
 
 KINDS = ("cpu-fp32", "fp32", "tf32", "bf16", "fp16", "fp8")

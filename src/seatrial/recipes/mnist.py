@@ -15,23 +15,23 @@ import torch
 from torch import nn
 
 from seatrial.train import script
+from seatrial.train.data.download import RemoteFile, fetch
+from seatrial.train.data.idx import Bytes, IdxFolder, read_folder
+from seatrial.train.data.images import ImageSet, Normalisation, TestImages
+from seatrial.train.data.streaming import training_images
 from seatrial.train.distributed import ranks
-from seatrial.train.download import RemoteFile, fetch
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluate import evaluate
 from seatrial.train.fused import cross_entropy, prepare
-from seatrial.train.idx import Bytes, IdxFolder, read_folder
-from seatrial.train.images import ImageSet, Normalisation, TestImages
+from seatrial.train.kernels.pool import MaxPool2x2
 from seatrial.train.loop import fit
 from seatrial.train.memory import cap
-from seatrial.train.optimizers import adam
-from seatrial.train.pool import MaxPool2x2
+from seatrial.train.optim.capturable import adam
+from seatrial.train.optim.schedules import Schedule, cosine, triangle
 from seatrial.train.precision import choose_precision
-from seatrial.train.rng import seed_all
-from seatrial.train.save import save_model
-from seatrial.train.schedules import Schedule, cosine, triangle
+from seatrial.train.saving.model_files import save_model
+from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
-from seatrial.train.streaming import training_images
 from seatrial.train.trackers import open_trackers
 
 #: Public mirrors of the original files, as torchvision 0.27 (datasets/mnist.py) and TensorFlow Datasets name them.

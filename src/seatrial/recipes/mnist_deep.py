@@ -21,25 +21,25 @@ from torch import Tensor, nn
 
 from seatrial.recipes.mnist import FILES, MIRRORS, image_sets
 from seatrial.train import script
-from seatrial.train.atomic import write_file, write_text
-from seatrial.train.augment import affine
-from seatrial.train.cifar10 import read_cifar10
+from seatrial.train.data.augment import affine
+from seatrial.train.data.cifar10 import read_cifar10
+from seatrial.train.data.download import fetch
+from seatrial.train.data.idx import read_folder
+from seatrial.train.data.images import Normalisation, TestImages
+from seatrial.train.data.streaming import training_images
 from seatrial.train.distributed import Ranks, ranks
-from seatrial.train.download import fetch
 from seatrial.train.errors import EXIT_TERMINATED
 from seatrial.train.evaluate import evaluate
 from seatrial.train.fused import cross_entropy, prepare
-from seatrial.train.idx import read_folder
-from seatrial.train.images import Normalisation, TestImages
+from seatrial.train.kernels.pool import MaxPool2x2
 from seatrial.train.loop import Outcome, fit
 from seatrial.train.memory import cap, summary
-from seatrial.train.optimizers import adamw
-from seatrial.train.pool import MaxPool2x2
+from seatrial.train.optim.capturable import adamw
+from seatrial.train.optim.schedules import cosine
 from seatrial.train.precision import Precision, choose_precision
-from seatrial.train.rng import seed_all
-from seatrial.train.schedules import cosine
+from seatrial.train.saving.atomic import write_file, write_text
+from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
-from seatrial.train.streaming import training_images
 from seatrial.train.trackers import open_trackers
 
 WIDTHS_AND_KERNELS = ((32, 5), (64, 5), (128, 3), (256, 3))

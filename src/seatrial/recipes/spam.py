@@ -21,18 +21,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train import script
+from seatrial.train.data.texts import TestTexts, Texts, TextSet
 from seatrial.train.distributed import ranks
 from seatrial.train.errors import EXIT_TERMINATED, DataError, InputError
 from seatrial.train.evaluate import evaluate
 from seatrial.train.loop import fit
 from seatrial.train.memory import cap, summary
-from seatrial.train.optimizers import adamw
+from seatrial.train.optim.capturable import adamw
+from seatrial.train.optim.schedules import triangle
 from seatrial.train.precision import choose_precision
 from seatrial.train.recompute import recomputed
-from seatrial.train.rng import seed_all
-from seatrial.train.schedules import triangle
+from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
-from seatrial.train.texts import TestTexts, Texts, TextSet
 from seatrial.train.trackers import open_trackers
 
 LABELS = ("ham", "spam")

@@ -8,14 +8,14 @@ from pathlib import Path
 from seatrial.backends import table
 from seatrial.backends.kubernetes.backend import RECIPES
 from seatrial.errors import EngineUnavailableError
+from seatrial.images.building.wheel import wheel_bytes
 from seatrial.images.plan import pip_conf
-from seatrial.images.wheel import wheel_bytes
 from seatrial.job.plan import Plan
 
 
 def make_image_ready(plan: Plan, run_folder: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Build what is not there, push it where a registry is named, and lay the recipes' wheel beside the plan."""
-    from seatrial.images.build import build, push  # much to import, which a plan needs nothing of
+    from seatrial.images.building.build import build, push  # much to import, which a plan needs nothing of
 
     assert plan.image is not None and plan.cluster is not None, "a plan for k8s has both"
     if plan.cluster.recipes:

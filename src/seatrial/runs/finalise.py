@@ -16,13 +16,13 @@ from seatrial.backends import table
 from seatrial.backends.base import Handle, State
 from seatrial.errors import DiskError
 from seatrial.events import EvidenceLog, follow_chain
-from seatrial.planning import run_secrets
-from seatrial.receipt.judge import judge
+from seatrial.planning import secrets
+from seatrial.receipt.judging.judge import judge
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.write import JSON_NAME, load, write_receipt
 from seatrial.runs import without_agent
 from seatrial.runs.adopt import handle_of
-from seatrial.runs.found_gpus import with_found_gpus
+from seatrial.runs.discovered_gpus import with_found_gpus
 from seatrial.runs.liveness import leases, state_of
 from seatrial.runs.store import Run, run_name
 from seatrial.system.files import write_atomically
@@ -92,7 +92,7 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
 
 def _give_back(run: Run, handle: Handle | None, environ: Mapping[str, str]) -> None:
     leases(environ).release(run.id)
-    run_secrets.remove_secrets(run.id, environ)
+    secrets.remove_secrets(run.id, environ)
     if handle is not None:
         table.backend(handle.backend, environ).remove(handle)
 

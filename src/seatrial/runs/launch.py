@@ -9,12 +9,12 @@ from pathlib import Path
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
-from seatrial.backends.env_file import proxies_with_login
-from seatrial.backends.home import host_files
+from seatrial.backends.containers.env_file import proxies_with_login
+from seatrial.backends.containers.home import host_files
+from seatrial.backends.containers.mount_sources import check_sources
 from seatrial.backends.kubernetes.backend import cluster_manifests
 from seatrial.backends.kubernetes.manifests.render import as_yaml
-from seatrial.backends.mount_sources import check_sources
-from seatrial.backends.venv import ensure_venv
+from seatrial.backends.local.venv import ensure_venv
 from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.events import EvidenceLog
 from seatrial.findings.cut_down import ARCHITECTURES, covers
@@ -25,7 +25,7 @@ from seatrial.job.gpus import GpuRequest, Selection
 from seatrial.job.model import Job
 from seatrial.job.plan import COMPANION_FOLDER, Choice, Plan
 from seatrial.job.script import ScriptFacts, script_facts
-from seatrial.planning import run_secrets
+from seatrial.planning import secrets
 from seatrial.planning.cluster.survey import survey_cluster
 from seatrial.planning.host import HostFacts, read_host
 from seatrial.planning.plan import make_plan, select_gpus, with_defaults
@@ -95,7 +95,7 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
     Raises:
         SeatrialError: nothing is left behind then.
     """
-    run_secrets.check_secrets(job, environ)
+    secrets.check_secrets(job, environ)
     ground = _survey(job, environ)
     store = RunStore(job.project, environ)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
@@ -148,7 +148,7 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
         if handle is not None:  # nobody could find it again, or its user has just said that it shall not run
             backend.stop(handle, 0)
         leases(environ).release(run.id)
-        run_secrets.remove_secrets(run.id, environ)
+        secrets.remove_secrets(run.id, environ)
         run.give_up()
         if isinstance(error, (SeatrialError, KeyboardInterrupt)):
             log.write("finding", **_as_finding(error).to_dict())
@@ -166,7 +166,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         make_image_ready(plan, prepared.run.folder, environ, say)
         return
     if plan.image is not None and plan.image.build:
-        from seatrial.images.build import build  # much to import, which a plan needs nothing of
+        from seatrial.images.building.build import build  # much to import, which a plan needs nothing of
 
         build(
             plan.image,
@@ -187,7 +187,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         check_sources(plan.container.mounts, plan.job.project)
     elif plan.job.models is not None:
         make_folder(plan.job.models.source)
-    run_secrets.write_secrets(plan.job, plan.run_id, prepared.environ)
+    secrets.write_secrets(plan.job, plan.run_id, prepared.environ)
 
 
 def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> Selection | None:
@@ -203,7 +203,7 @@ def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> 
 
 
 def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
-    job, environ = run_secrets.hide_webhook(job, environ)
+    job, environ = secrets.hide_webhook(job, environ)
     hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
     job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
     script = script_facts(job.target, job.project)  # first: a script that does not parse needs no engine
@@ -236,7 +236,7 @@ def _plan(
         engine=ground.engine,
         host=ground.host,
         agent_archive=agent_archive.build(ground.host.state_folder / "agent"),
-        secrets_folder=run_secrets.secrets_folder(run.id, environ) if job.secrets else None,
+        secrets_folder=secrets.secrets_folder(run.id, environ) if job.secrets else None,
         resumed=resumed(earlier, on_a_volume=on_a_cluster) if earlier else None,
         may_pull=may_pull,
         selection=selection,
@@ -270,5 +270,5 @@ def shell(prepared: Prepared, environ: Mapping[str, str], say: Say) -> int:
         return prepared.backend.shell(prepared.plan, prepared.run.folder)
     finally:
         leases(environ).release(prepared.run.id)
-        run_secrets.remove_secrets(prepared.run.id, environ)
+        secrets.remove_secrets(prepared.run.id, environ)
         RunStore(prepared.plan.job.project, environ).remove(prepared.run)

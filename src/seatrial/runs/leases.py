@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seatrial.backends.base import Handle
 from seatrial.errors import UntrustedPathError
-from seatrial.runs.launcher import Launcher
+from seatrial.runs.launching_process import Launcher
 from seatrial.system.files import write_atomically
 from seatrial.system.nofollow import open_regular, read_regular
 

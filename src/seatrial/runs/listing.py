@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from seatrial.errors import EngineUnavailableError, SeatrialError
-from seatrial.receipt.fields import number, text, whole
+from seatrial.receipt.evidence.fields import number, text, whole
 from seatrial.runs.store import Run, RunStore, run_name
 
 Status = Literal["starting", "running", "done", "stopped", "failed", "unknown"]

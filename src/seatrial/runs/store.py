@@ -144,7 +144,7 @@ class Run:
         """It has not started, and the process that should start it lives."""
         from pydantic import ValidationError
 
-        from seatrial.runs.launcher import Launcher
+        from seatrial.runs.launching_process import Launcher
 
         if not self.recorded or self.handle() is not None:
             return False
@@ -250,7 +250,7 @@ class RunStore:
                 f'The name "{name}" belongs to run {other.id}, which has not ended',
                 run=f"seatrial runs stop {name}   # or choose another --name",
             )
-        from seatrial.runs.launcher import Launcher
+        from seatrial.runs.launching_process import Launcher
 
         run = self.run(run_id)
         try:

@@ -18,7 +18,7 @@ from seatrial.planning.recipe_env import FLAGS, PRECISIONS
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
 from seatrial.runs.finalise import finalise
-from seatrial.runs.watch import follow
+from seatrial.runs.following.watch import follow
 
 Say = Callable[[str], None]
 

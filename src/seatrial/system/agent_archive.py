@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import io
 import os
 import tempfile
-import zipfile
 from pathlib import Path
 
 import seatrial
+from seatrial.system.zip_bytes import zip_bytes
 
 #: What goes in, relative to the package. What is not listed is not there: the agent imports nothing else of ours.
 _ROOMS = ("agent", "probe", "findings")
 _FILES = ("__init__.py", "events.py", "frames.py")
 
 _MAIN = "import sys\nfrom seatrial.agent.__main__ import main\nsys.exit(main())\n"
-
-#: Zip stores no earlier date. The same content then gives the same bytes.
-_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def build(directory: Path) -> Path:
@@ -39,7 +35,7 @@ def build(directory: Path) -> Path:
     descriptor, aside = tempfile.mkstemp(dir=directory, prefix=".agent-")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_zip(contents))
+            file.write(zip_bytes(contents))
         Path(aside).chmod(0o644)  # mkstemp's 0600 would lock out a container that runs as another user
         Path(aside).rename(path)
     except BaseException:
@@ -66,11 +62,3 @@ def _pynvml() -> bytes:
     if spec is None or spec.origin is None:
         raise FileNotFoundError("nvidia-ml-py is not installed: python -m pip install nvidia-ml-py")
     return Path(spec.origin).read_bytes()
-
-
-def _zip(contents: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in contents.items():
-            archive.writestr(zipfile.ZipInfo(name, _DATE), data, compress_type=zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()

@@ -21,7 +21,7 @@ _SELDOM = ("energy_j", "ecc_corrected", "ecc_uncorrected")
 #: A view that is looked at wants GPM values as often as people look.
 GPM_INTERVAL_S = 1.0
 
-#: Marks the processes of a run on the local backend (agent/environment.py).
+#: Marks the processes of a run on the local backend (agent/process/environment.py).
 _RUN_VARIABLE = b"SEATRIAL_RUN_ID="
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from seatrial.train.checkpoint import snapshot
+from seatrial.train.data.shards import Shape, Span
 from seatrial.train.errors import InputError
-from seatrial.train.rng import rng_state, set_rng_state
-from seatrial.train.shards import Shape, Span
+from seatrial.train.saving.checkpoint import snapshot
+from seatrial.train.saving.rng import rng_state, set_rng_state
 from seatrial.train.step import Step
 
 NAMES = ("auto", "eager", "compile", "graph", "compile+graph")

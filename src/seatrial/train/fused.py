@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seatrial.train import filters, grey, head, images, normpool, sums
-from seatrial.train.kernels import REALS, build, unavailable, usable
+from seatrial.train.data import images
+from seatrial.train.kernels import classifier_head, filters, normpool, single_channel_conv, sums
+from seatrial.train.kernels.nvrtc import REALS, build, unavailable, usable
 from seatrial.train.precision import Precision
 
 
@@ -44,7 +45,7 @@ def prepare(model: nn.Sequential, precision: Precision) -> str:
 
 def sources(model: nn.Sequential, dtype: torch.dtype) -> list[str]:
     """The texts that a network of such layers needs."""
-    texts = [sums.SOURCE, images.SOURCE, head.relu_source(dtype)]
+    texts = [sums.SOURCE, images.SOURCE, classifier_head.relu_source(dtype)]
     channels = 0
     for layer, following in pairwise([*model, None]):
         if isinstance(layer, nn.Conv2d):
@@ -53,14 +54,16 @@ def sources(model: nn.Sequential, dtype: torch.dtype) -> list[str]:
             planes = isinstance(following, nn.Flatten)
             texts.append(normpool.source(normpool.POOL, dtype, channels, planes=planes))
         if isinstance(layer, nn.Conv2d) and layer.in_channels == 1:
-            texts.append(grey.source(dtype, layer.out_channels, layer.kernel_size[0], int(layer.padding[0])))
+            texts.append(
+                single_channel_conv.source(dtype, layer.out_channels, layer.kernel_size[0], int(layer.padding[0]))
+            )
         elif isinstance(layer, nn.Conv2d) and filters.takes(layer, dtype):
             numbers = (layer.in_channels, layer.out_channels, layer.kernel_size[0], int(layer.padding[0]))
             texts.append(filters.source(*numbers))
         elif isinstance(layer, nn.BatchNorm2d) and normpool.fits(layer.num_features):
             texts.append(normpool.source(normpool.NORM, dtype, layer.num_features))
     if isinstance(last := model[-1], nn.Linear):
-        texts.append(head.source(dtype, last.in_features, last.out_features))
+        texts.append(classifier_head.source(dtype, last.in_features, last.out_features))
     return texts
 
 
@@ -82,10 +85,10 @@ def run(layers: list[nn.Module], x: Tensor, labels_B: Tensor, dtype: torch.dtype
             else:
                 x = normpool.BiasReluPool.apply(x, layer.bias, planes)  # type: ignore[no-untyped-call]
         elif isinstance(layer, nn.Linear) and layers and isinstance(layers[0], nn.ReLU) and layer.bias is not None:
-            x = head.LinearRelu.apply(x.to(dtype), layer.weight, layer.bias)  # type: ignore[no-untyped-call]
+            x = classifier_head.LinearRelu.apply(x.to(dtype), layer.weight, layer.bias)  # type: ignore[no-untyped-call]
             del layers[:1]
-        elif isinstance(layer, nn.Linear) and not layers and head.takes(layer):
-            return cast(Tensor, head.CrossEntropy.apply(x.contiguous(), layer.weight, layer.bias, labels_B))  # type: ignore[no-untyped-call]
+        elif isinstance(layer, nn.Linear) and not layers and classifier_head.takes(layer):
+            return cast(Tensor, classifier_head.CrossEntropy.apply(x.contiguous(), layer.weight, layer.bias, labels_B))  # type: ignore[no-untyped-call]
         elif isinstance(layer, nn.AdaptiveAvgPool2d) and x.shape[2:] == (1, 1) and layer.output_size == 1:
             continue  # one pixel is its own mean
         else:
@@ -95,8 +98,8 @@ def run(layers: list[nn.Module], x: Tensor, labels_B: Tensor, dtype: torch.dtype
 
 def convolve(layer: nn.Conv2d, x: Tensor, dtype: torch.dtype) -> Tensor:
     """The convolution alone, without its bias, channels last."""
-    if grey.fits(layer, x):
-        return cast(Tensor, grey.GreyConvolution.apply(x, layer.weight, int(layer.padding[0]), dtype))  # type: ignore[no-untyped-call]
+    if single_channel_conv.fits(layer, x):
+        return cast(Tensor, single_channel_conv.GreyConvolution.apply(x, layer.weight, int(layer.padding[0]), dtype))  # type: ignore[no-untyped-call]
     if filters.fits(layer, x):
         return cast(Tensor, filters.Convolution.apply(x, layer.weight, int(layer.padding[0])))  # type: ignore[no-untyped-call]
     x = layer._conv_forward(x, layer.weight, None)

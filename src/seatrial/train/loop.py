@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.train import rng
-from seatrial.train.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest
 from seatrial.train.distributed import Ranks
 from seatrial.train.engine import Engine, choose_engine
 from seatrial.train.errors import CheckpointError, DivergedError
 from seatrial.train.memory import peak
+from seatrial.train.saving import rng
+from seatrial.train.saving.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest
 from seatrial.train.step import Step
 from seatrial.train.stopping import EarlyStopping, StopRequest
 from seatrial.train.trackers import Trackers

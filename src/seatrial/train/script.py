@@ -12,9 +12,9 @@ from typing import NoReturn
 import torch
 
 from seatrial.train import engine, precision
-from seatrial.train.checkpoint import checkpoints
 from seatrial.train.errors import InputError, TrainError
 from seatrial.train.loop import Settings
+from seatrial.train.saving.checkpoint import checkpoints
 from seatrial.train.trackers import TRACKERS
 
 RUN_DIR_VARIABLE = "SEATRIAL_RUN_DIR"

@@ -11,14 +11,14 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from seatrial.train.data.shards import Shape, Span
 from seatrial.train.distributed import GradientReducer, Ranks
 from seatrial.train.errors import InputError
 from seatrial.train.oom import MicroBatch
-from seatrial.train.optimizer import Optimizer
+from seatrial.train.optim.optimizer import Optimizer
+from seatrial.train.optim.schedules import Schedule, table
 from seatrial.train.precision import Precision
-from seatrial.train.rng import rng_state, set_rng_state
-from seatrial.train.schedules import Schedule, table
-from seatrial.train.shards import Shape, Span
+from seatrial.train.saving.rng import rng_state, set_rng_state
 
 #: (model, inputs, targets) → mean loss over the rows.
 Loss = Callable[[nn.Module, Any, Tensor], Tensor]
@@ -81,7 +81,7 @@ class Step:
         self._rates = [group["lr"] for group in optimizer.param_groups]
         if schedule is not None and not all(isinstance(rate, Tensor) for rate in self._rates):
             raise InputError(
-                "a schedule needs learning rates that are tensors, as seatrial.train.optimizers creates them"
+                "a schedule needs learning rates that are tensors, as seatrial.train.optim.capturable creates them"
             )
         self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
         self._scheduled: list[tuple[Tensor, Tensor]] = []

@@ -11,10 +11,10 @@ from fakes import FakeGpu, FakeNvml
 from seatrial import events
 from seatrial.agent import observer
 from seatrial.agent.activity import Activity
-from seatrial.agent.journal import Journal
 from seatrial.agent.observer import Observer
 from seatrial.agent.plan import Gpu, Plan
-from seatrial.agent.reports import Reports
+from seatrial.agent.streams.journal import Journal
+from seatrial.agent.streams.reports import Reports
 from seatrial.probe import proc
 from seatrial.probe.sampler import Sampler
 

@@ -13,7 +13,7 @@ from fakes import FakeGpu, FakeNvml
 from seatrial import events
 from seatrial.agent.activity import Activity
 from seatrial.agent.alert import Alerts
-from seatrial.agent.journal import Journal
+from seatrial.agent.streams.journal import Journal
 from seatrial.agent.watchdog import CAPPED_S, SLOWED_S, Watchdog
 from seatrial.findings.finding import Finding
 from seatrial.probe import proc

@@ -6,7 +6,7 @@ from typing import Any
 from fakes import FakeBackend
 from planning_sites import a_host
 from seatrial.backends.base import EngineFacts
-from seatrial.backends.injection import choose
+from seatrial.backends.containers.injection import choose
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Gpu, ImagePlan, Mount

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from seatrial.backends.base import Handle
-from seatrial.backends.docker import Docker
+from seatrial.backends.containers.docker import Docker
 from seatrial.errors import EngineError, EngineUnavailableError
 
 RUN = "20261120-231501-k3f9"

@@ -17,9 +17,9 @@ import yaml
 from fakes import FakeGpu
 from machines import KERNEL, SPEC, UUID, VERSION, HealthGpu, Host, docker_info, healthy, podman_info
 from seatrial.doctor.chain import CHAIN
-from seatrial.doctor.cluster import Cluster
 from seatrial.doctor.examine import Result, examine
-from seatrial.doctor.subject import LookError, Wanted
+from seatrial.doctor.facts.cluster import Cluster
+from seatrial.doctor.facts.inspection import LookError, Wanted
 from seatrial.errors import CommandTimeoutError
 from seatrial.system.command import Completed
 from unit.probe import driver_trees as trees

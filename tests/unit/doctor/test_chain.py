@@ -13,7 +13,7 @@ from seatrial.doctor import chain, examine, report
 from seatrial.doctor.chain import CHAIN, Layer
 from seatrial.doctor.check import Check, Verdict, ok
 from seatrial.doctor.examine import Result
-from seatrial.doctor.machine import Machine
+from seatrial.doctor.facts.machine import Machine
 from seatrial.findings.catalogue import by_id
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from machines import docker_info, healthy, podman_info
-from seatrial.doctor import install, report
+from seatrial.doctor import report
+from seatrial.doctor.checks.image import meets
 from seatrial.doctor.examine import examine
-from seatrial.doctor.image import meets
+from seatrial.doctor.facts import install
 from seatrial.findings.device_code import covers
 
 H200, RTX = ["NVIDIA H200"], ["NVIDIA GeForce RTX 5090"]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError
-from seatrial.images.packages import packages_of_imports
 from seatrial.images.project import LOCK, Needs, project_needs
+from seatrial.images.requirements.packages import packages_of_imports
 
 
 def needs_of(project: Path, *imports: str) -> Needs:

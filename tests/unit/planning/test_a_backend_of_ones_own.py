@@ -19,9 +19,9 @@ from seatrial.errors import ImageError
 from seatrial.job.loading import load_job
 from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
 from seatrial.runs.finalise import finalise
+from seatrial.runs.following.output import Stream
+from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start
-from seatrial.runs.output import Stream
-from seatrial.runs.watch import follow
 from seatrial.system import agent_archive
 
 

@@ -14,7 +14,7 @@ from seatrial.backends.base import ImageFacts, State
 from seatrial.events import EvidenceLog, follow_chain
 from seatrial.job.model import Criteria, DataMount, Job, Target
 from seatrial.job.plan import AgentPlan, Gpu, ImagePlan, Plan
-from seatrial.receipt.judge import judge
+from seatrial.receipt.judging.judge import judge
 from seatrial.receipt.model import Receipt
 
 #: 2026-11-20 12:00:00 UTC, when every run here starts.

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seatrial.backends.base import State
-from seatrial.receipt import html, markdown
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.rows import header_rows, measured_rows
+from seatrial.receipt.rendering import html, markdown
+from seatrial.receipt.rendering.rows import header_rows, measured_rows
 
 from .conftest import H200, OTHER, SCENARIOS, START, Scenario, at, ending, prologue, running
 

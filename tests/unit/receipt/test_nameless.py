@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from seatrial.receipt import html, markdown, terminal
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.rendering import html, markdown, terminal
 from seatrial.receipt.write import load, write_receipt
 
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from seatrial.errors import DiskError, RunNotFoundError
-from seatrial.receipt import html, markdown, terminal
+from seatrial.receipt.rendering import html, markdown, terminal
 from seatrial.receipt.write import load, write_receipt
 
 from .conftest import START, at

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from cluster_plans import a_cluster_plan
-from seatrial.receipt.case import Case
-from seatrial.receipt.evidence import gather
-from seatrial.receipt.saved_model import judge_saved_model
+from seatrial.receipt.evidence.facts import gather
+from seatrial.receipt.judging.judging_input import Case
+from seatrial.receipt.judging.saved_model import judge_saved_model
 
 STARTED = [
     {"t": 1.0, "type": "agent.started", "source": "agent"},

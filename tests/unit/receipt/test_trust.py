@@ -5,9 +5,9 @@ import pytest
 from fakes import a_container
 from seatrial.backends.base import State
 from seatrial.events import Chain
-from seatrial.receipt.clock import in_order
-from seatrial.receipt.evidence import gather
-from seatrial.receipt.trust import MIN_LOOKS, missing_lines, refused
+from seatrial.receipt.evidence.clock import in_order
+from seatrial.receipt.evidence.facts import gather
+from seatrial.receipt.judging.trust import MIN_LOOKS, missing_lines, refused
 
 from . import conftest
 from .conftest import ALTERABLE, EXITED, H200, Scenario, at, ending, prologue, running

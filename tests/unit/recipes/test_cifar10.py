@@ -8,10 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from seatrial.recipes import cifar10  # noqa: E402
-from seatrial.train.cifar10 import MD5, read_cifar10  # noqa: E402
+from seatrial.train.data.cifar10 import MD5, read_cifar10  # noqa: E402
+from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.errors import DataError  # noqa: E402
-from seatrial.train.images import ImageSet, Normalisation  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

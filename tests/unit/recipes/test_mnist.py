@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 
 from seatrial import events  # noqa: E402
 from seatrial.recipes import mnist  # noqa: E402
-from seatrial.train.checkpoint import load_newest  # noqa: E402
 from seatrial.train.errors import InputError  # noqa: E402
+from seatrial.train.saving.checkpoint import load_newest  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

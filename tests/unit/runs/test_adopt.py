@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from seatrial import events
-from seatrial.backends.local import Local
+from seatrial.backends.local.backend import Local
 from seatrial.job.model import Job, Target
-from seatrial.runs import adopt, control, leases
+from seatrial.runs import adopt, leases, run_actions
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.finalise import finalise
 from seatrial.runs.launch import make_ready, prepare
-from seatrial.runs.launcher import Launcher
+from seatrial.runs.launching_process import Launcher
 from seatrial.runs.listing import list_runs
 from seatrial.runs.store import Run, RunStore
 from seatrial.system.files import write_atomically
@@ -92,10 +92,10 @@ def test_it_is_found_and_lives_on(killed: Killed) -> None:
     assert run.handle() is None
     [line] = list_runs(killed.store, killed.environ)
     assert (line.id, line.status) == (run.id, "running")
-    assert run.handle() is not None and control.is_live(run, killed.environ)
+    assert run.handle() is not None and run_actions.is_live(run, killed.environ)
     launched = list(events.of_type(events.read(str(run.events_path))[0], "host.launched"))
     assert len(launched) == 1
-    receipt = control.stop(run, killed.environ)
+    receipt = run_actions.stop(run, killed.environ)
     assert (receipt.exit_cause.id, receipt.exit_code) == ("stopped", 0)
     assert events.follow_chain(str(run.events_path)).broken_at is None
 
@@ -123,8 +123,8 @@ def test_one_that_never_started_is_told_so(killed: Killed) -> None:
 def test_one_that_came_no_further_than_its_folder(killed: Killed) -> None:
     run = killed.store.create("20261120-231501-k3f9", None)
     killed.launcher_dies(run)
-    assert handle_of(run, killed.environ) is None and not control.is_live(run, killed.environ)
-    control.remove(killed.store, run, killed.environ)
+    assert handle_of(run, killed.environ) is None and not run_actions.is_live(run, killed.environ)
+    run_actions.remove(killed.store, run, killed.environ)
     assert killed.store.all() == []
 
 
@@ -165,5 +165,5 @@ def test_its_gpu_is_not_given_away_meanwhile(killed: Killed) -> None:
     assert held.current() == {}  # nothing of it runs
     killed.start(run)
     assert held.current() == {"GPU-0": run.id}
-    control.remove(killed.store, run, killed.environ, force=True)
+    run_actions.remove(killed.store, run, killed.environ, force=True)
     assert held.current() == {} and not list(held.folder.glob("*.json"))

@@ -8,7 +8,7 @@ import pytest
 
 from seatrial.backends.base import Handle
 from seatrial.errors import UntrustedPathError
-from seatrial.runs.launcher import Launcher
+from seatrial.runs.launching_process import Launcher
 from seatrial.runs.leases import Lease, Leases, default_folder
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from fakes import a_plan
-from seatrial.runs import live
-from seatrial.runs.live import live_runs, look, tail
+from seatrial.runs.following import live
+from seatrial.runs.following.live import live_runs, look, tail
 from seatrial.runs.store import RunStore
 
 NOW = time.time()

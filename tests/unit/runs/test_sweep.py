@@ -8,7 +8,7 @@ import pytest
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
-from seatrial.runs import sweep_page
+from seatrial.reports import sweep_page
 from seatrial.runs.sweep import Result, parse_setting, variants
 from seatrial.system.names import Names
 

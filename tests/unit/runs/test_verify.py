@@ -14,10 +14,10 @@ from seatrial.errors import UsageError
 from seatrial.events import EvidenceLog
 from seatrial.job.model import Job, Target
 from seatrial.runs.finalise import finalise
+from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start
 from seatrial.runs.store import Run, RunStore
 from seatrial.runs.verify import verify
-from seatrial.runs.watch import follow
 
 SCRIPT = 'import json, os\nprint(json.dumps({"loss": 0.5}), file=open(os.environ["SEATRIAL_EVENTS"], "a"))\n'
 

@@ -12,11 +12,11 @@ def make_step() -> Callable[..., Any]:
     from torch import nn
     from torch.nn import functional as F
 
+    from seatrial.train.data.images import ImageSet, Normalisation, ResidentImages
     from seatrial.train.distributed import Ranks
-    from seatrial.train.images import ImageSet, Normalisation, ResidentImages
-    from seatrial.train.optimizers import adam
+    from seatrial.train.optim.capturable import adam
     from seatrial.train.precision import Precision
-    from seatrial.train.rng import seed_all
+    from seatrial.train.saving.rng import seed_all
     from seatrial.train.step import Step
 
     cpu = torch.device("cpu")

@@ -11,10 +11,12 @@ from torch.nn import functional as F  # noqa: E402
 
 import cuda_on_cpu  # noqa: E402
 from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
-from seatrial.train import augment, filters, fused, grey, head, images, kernels, normpool, sums  # noqa: E402
+from seatrial.train import fused  # noqa: E402
+from seatrial.train.data import augment, images  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
-from seatrial.train.optimizer import Adam  # noqa: E402
-from seatrial.train.optimizers import decay_groups  # noqa: E402
+from seatrial.train.kernels import classifier_head, filters, normpool, nvrtc, single_channel_conv, sums  # noqa: E402
+from seatrial.train.optim.capturable import decay_groups  # noqa: E402
+from seatrial.train.optim.optimizer import Adam  # noqa: E402
 from seatrial.train.precision import Precision  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -126,7 +128,7 @@ def test_everything_that_runs_was_prepared(kernels_on_cpu, monkeypatch, network,
         used.add(source)
         cuda_on_cpu.launch(source, name, *arguments, **options)
 
-    for module in (filters, grey, head, normpool, sums):
+    for module in (filters, single_channel_conv, classifier_head, normpool, sums):
         monkeypatch.setattr(module, "launch", recorded)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         loss = fused.run(list(model), torch.randn(2, 1, 12, 13), torch.tensor([1, 2]), dtype)
@@ -152,11 +154,11 @@ def test_a_cpu_runs_torchs_layers():
 
 def test_never_inside_of_torch_compile(monkeypatch):
     """torch 2.11 traces autograd functions that return ``y.contiguous()`` into steps that leave layers untrained."""
-    monkeypatch.setattr(kernels, "unavailable", lambda: None)
+    monkeypatch.setattr(nvrtc, "unavailable", lambda: None)
     gpu = torch.device("cuda")
 
     def asked(x):
-        return x + 1 if kernels.usable(gpu) else x
+        return x + 1 if nvrtc.usable(gpu) else x
 
     assert asked(torch.zeros(1)).item() == 1
     assert torch.compile(asked, backend="eager")(torch.zeros(1)).item() == 0

@@ -15,14 +15,15 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from seatrial.recipes import mnist, mnist_deep  # noqa: E402
-from seatrial.train import fused, kernels  # noqa: E402
-from seatrial.train.augment import affine  # noqa: E402
+from seatrial.train import fused  # noqa: E402
+from seatrial.train.data.augment import affine  # noqa: E402
+from seatrial.train.data.images import ImageSet, Normalisation, ResidentImages  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.engine import choose_engine  # noqa: E402
-from seatrial.train.images import ImageSet, Normalisation, ResidentImages  # noqa: E402
-from seatrial.train.optimizers import adamw  # noqa: E402
+from seatrial.train.kernels import nvrtc  # noqa: E402
+from seatrial.train.optim.capturable import adamw  # noqa: E402
 from seatrial.train.precision import Precision  # noqa: E402
-from seatrial.train.rng import seed_all  # noqa: E402
+from seatrial.train.saving.rng import seed_all  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
 
 pytestmark = [
@@ -88,7 +89,7 @@ def reference():
     def of(name):
         if name not in kept:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(kernels, "unavailable", lambda: "switched off")
+                patch.setattr(nvrtc, "unavailable", lambda: "switched off")
                 kept[name] = trained(name, "eager", plain)
         return kept[name]
 
@@ -101,9 +102,9 @@ def reference():
 def test_parameters_take_the_same_way(reference, monkeypatch, name, engine, ours):
     torch._dynamo.reset()
     if not ours:
-        monkeypatch.setattr(kernels, "unavailable", lambda: "switched off")
+        monkeypatch.setattr(nvrtc, "unavailable", lambda: "switched off")
     before, model, losses = trained(name, engine, fused.cross_entropy)
-    assert (kernels.unavailable() is None) is ours
+    assert (nvrtc.unavailable() is None) is ours
     _, expected, curve = reference(name)
     assert losses[:10] == pytest.approx(curve[:10], rel=2e-3)
     largest, shares = distance(model, expected, before)
@@ -120,7 +121,7 @@ def test_graph_and_eager_are_equal_to_the_bit(name):
 
 def test_a_source_that_does_not_compile_says_why():
     with pytest.raises(RuntimeError, match='identifier "nope" is undefined'):
-        kernels.machine_code('extern "C" __global__ void f() { nope; }', "sm_90")
+        nvrtc.machine_code('extern "C" __global__ void f() { nope; }', "sm_90")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

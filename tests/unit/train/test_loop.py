@@ -10,12 +10,12 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.checkpoint import checkpoints, load  # noqa: E402
+from seatrial.train.data.streaming import StreamedImages  # noqa: E402
 from seatrial.train.errors import CheckpointError, DivergedError, InputError  # noqa: E402
 from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
-from seatrial.train.schedules import cosine  # noqa: E402
+from seatrial.train.optim.schedules import cosine  # noqa: E402
+from seatrial.train.saving.checkpoint import checkpoints, load  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
-from seatrial.train.streaming import StreamedImages  # noqa: E402
 from seatrial.train.trackers import Trackers  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -10,17 +10,17 @@ torch = pytest.importorskip("torch")
 
 from seatrial.images.recipes import TRACKER_REQUIREMENTS, recipe_requirements  # noqa: E402
 from seatrial.job.model import Target  # noqa: E402
-from seatrial.train import augment  # noqa: E402
+from seatrial.train.data import augment  # noqa: E402
+from seatrial.train.data.images import ImageSet, Normalisation, TestImages  # noqa: E402
+from seatrial.train.data.texts import Texts, TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.errors import DataError, InputError  # noqa: E402
-from seatrial.train.images import ImageSet, Normalisation, TestImages  # noqa: E402
 from seatrial.train.memory import cap  # noqa: E402
-from seatrial.train.muon import orthogonalised  # noqa: E402
+from seatrial.train.optim.muon import orthogonalised  # noqa: E402
+from seatrial.train.optim.schedules import cosine, staircase, triangle  # noqa: E402
 from seatrial.train.peaks import peak_tflops  # noqa: E402
 from seatrial.train.plot import bar_chart, line_chart  # noqa: E402
 from seatrial.train.precision import choose_precision  # noqa: E402
-from seatrial.train.schedules import cosine, staircase, triangle  # noqa: E402
-from seatrial.train.texts import Texts, TextSet  # noqa: E402
 from seatrial.train.trackers import TRACKERS, open_trackers  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -9,11 +9,11 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from seatrial.train.data.streaming import StreamedImages  # noqa: E402
 from seatrial.train.errors import InputError, TrainError  # noqa: E402
 from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
-from seatrial.train.schedules import cosine  # noqa: E402
+from seatrial.train.optim.schedules import cosine  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
-from seatrial.train.streaming import StreamedImages  # noqa: E402
 from seatrial.train.trackers import Trackers  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -114,7 +114,7 @@ def test_clipping_bounds_the_update(make_step: Make) -> None:
 
 
 def test_restore_undoes_steps_in_place(make_step: Make) -> None:
-    from seatrial.train.checkpoint import snapshot
+    from seatrial.train.saving.checkpoint import snapshot
 
     step = make_step()
     step.source.start(1, 0)

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial.backends.env_file import read_env_file
+from seatrial.backends.containers.env_file import read_env_file
 from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, node_variable, rendezvous
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES
 from seatrial.backends.kubernetes.survey import CONTROLLERS, OPERATORS, ClusterFacts
 from seatrial.errors import UsageError
-from seatrial.images.code_layer import with_code
+from seatrial.images.building.code_layer import with_code
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, CodeWay, Kind, PodMount, Volume
 from seatrial.job.model import Job
 from seatrial.job.plan import (
@@ -35,7 +35,7 @@ from seatrial.planning.cluster.image import cluster_image
 from seatrial.planning.container.env import without_steering
 from seatrial.planning.container.limits import SHM_BYTES_PER_GPU
 from seatrial.planning.launcher import restarts
-from seatrial.planning.run_secrets import without_secrets
+from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import Meeting, Parts, Site
 from seatrial.planning.target_command import Places, target_argv
 

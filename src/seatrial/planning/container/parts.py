@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from seatrial.backends import injection
+from seatrial.backends.containers import injection
+from seatrial.images.building.wheel import write_wheel
 from seatrial.images.plan import plan_image
 from seatrial.images.recipes import recipe
-from seatrial.images.wheel import write_wheel
 from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import Job
 from seatrial.job.plan import (

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
-from seatrial.backends.env_file import proxy_env
-from seatrial.backends.home import home_mounts
-from seatrial.backends.injection import InjectionPlan
-from seatrial.backends.mount_sources import real_source
-from seatrial.backends.user_mounts import inside, parse_mount, place_mounts
+from seatrial.backends.containers.env_file import proxy_env
+from seatrial.backends.containers.home import home_mounts
+from seatrial.backends.containers.injection import InjectionPlan
+from seatrial.backends.containers.mount_sources import real_source
+from seatrial.backends.containers.user_mounts import inside, parse_mount, place_mounts
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
 from seatrial.job.plan import (

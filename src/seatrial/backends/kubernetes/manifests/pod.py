@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from seatrial.backends.home import home_env
+from seatrial.backends.containers.home import home_env
 from seatrial.backends.kubernetes.manifests.names import Manifest, code_name, config_name, secret_name
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
 from seatrial.job.plan import CONTAINER_HOME, CONTAINER_RUN, CONTAINER_SECRETS

@@ -1,0 +1,62 @@
+"""The one log stream of a container: evidence, reports and both outputs as lines of seatrial.frames, through stdout."""
+
+import threading
+from typing import Dict
+
+from seatrial import frames
+from seatrial.agent.streams.pass_through import PassThrough
+
+_KINDS: Dict[int, bytes] = {1: frames.STDOUT, 2: frames.STDERR}
+
+
+class LogStream:
+    """Frames to stdout, whole ones only. Safe for two threads."""
+
+    def __init__(self) -> None:
+        self._out = PassThrough(1)
+        self._lock = threading.Lock()
+
+    def send(self, framed: bytes, *, keep: bool = False) -> None:
+        """Send whole frames. ``keep``: evidence, which waits for a reader that stalls where output is let go."""
+        with self._lock:
+            self._out.write(framed, keep=keep)
+
+    def flush(self, wait_s: float) -> None:
+        with self._lock:
+            self._out.flush(wait_s)
+
+    @property
+    def waiting(self) -> bool:
+        return self._out.waiting
+
+    @property
+    def dropped_bytes(self) -> int:
+        return self._out.dropped_bytes
+
+
+class FramedOutput:
+    """One output stream's way into the log stream; where a plain PassThrough would be without one."""
+
+    def __init__(self, number: int, log: LogStream) -> None:
+        self._splitter = frames.LineSplitter(_KINDS[number])
+        self._log = log
+
+    @property
+    def waiting(self) -> bool:
+        return self._log.waiting
+
+    @property
+    def dropped_bytes(self) -> int:
+        return self._log.dropped_bytes
+
+    def write(self, data: bytes) -> None:
+        """Send the lines that are complete."""
+        framed = self._splitter.feed(data)
+        if framed:
+            self._log.send(framed)
+
+    def flush(self, wait_s: float) -> None:
+        """As PassThrough.flush; with time to wait it is the end, and an unfinished line goes out, too."""
+        if wait_s > 0:
+            self._log.send(self._splitter.flush())
+        self._log.flush(wait_s)

@@ -1,0 +1,109 @@
+"""The target's stdout and stderr: passed on to the engine and, without one, kept apart and complete in log files.
+
+``output.idx`` has one line ``<unix time> <1|2> <byte count>`` for each chunk, so that readers can put both streams
+together again exactly as they came. In a container the host writes these files from the engine's log.
+"""
+
+import os
+import time
+from typing import Optional
+
+from seatrial.agent.activity import Activity
+from seatrial.agent.streams.journal import Journal
+from seatrial.agent.streams.pass_through import STALL_S
+from seatrial.agent.streams.redaction import Redactor
+
+CHUNK_BYTES = 64 * 1024
+
+_NAMES = {1: "stdout.log", 2: "stderr.log"}
+
+
+class Stream:
+    """One of the target's streams.
+
+    Args:
+        number: 1 or 2, as in output.idx.
+        source: descriptor to read from.
+        folder: gets the log file and output.idx, or None.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        source: int,
+        folder: Optional[str],
+        redactor: Redactor,
+        journal: Journal,
+        activity: Activity,
+    ) -> None:
+        self.source = source
+        self.open = True
+        self.engine = journal.way_out(number)
+        self._number = number
+        self._log = None if folder is None else _open_log(folder, _NAMES[number])
+        self._index = None if folder is None else _open_log(folder, "output.idx")
+        self._redactor = redactor
+        self._journal = journal
+        self._activity = activity
+        self._lost_bytes = 0
+
+    def pump(self) -> bool:
+        """Move one chunk; False when nothing is there now, or the stream has ended."""
+        try:
+            data = os.read(self.source, CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if data:
+            self._activity.happened()
+            self._keep(self._redactor.feed(data))
+            return True
+        self.close()
+        return False
+
+    def close(self) -> None:
+        """Write out what was held back, and close. Closing twice is fine."""
+        if not self.open:
+            return
+        self.open = False
+        self._keep(self._redactor.flush())
+        self.engine.flush(STALL_S)
+        for descriptor in (self.source, self._log, self._index):
+            if descriptor is not None:
+                os.close(descriptor)
+        if self._lost_bytes:
+            self._journal.note("%d bytes of output are in no log file: the disk was full" % self._lost_bytes)
+        if self.engine.dropped_bytes and (self._log is not None or self._number == 1):  # framed, both share one way
+            kept = "; the log files are complete" if self._log is not None else ": output is missing from the logs"
+            self._journal.note("the engine's log reader stalled" + kept)
+
+    def _keep(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._log is not None and self._index is not None:
+            written = self._append(self._log, data)
+            if written:
+                self._note_index(self._index, written)
+        self.engine.write(data)
+
+    def _append(self, log: int, data: bytes) -> int:
+        """Bytes that reached the log file; on a full disk, what went in before."""
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(log, data[written:])
+        except OSError as error:
+            if not self._lost_bytes:
+                self._journal.note("output is being lost: %s" % error.strerror)
+            self._lost_bytes += len(data) - written
+        return written
+
+    def _note_index(self, index: int, count: int) -> None:
+        try:
+            os.write(index, b"%.6f %d %d\n" % (time.time(), self._number, count))
+        except OSError:  # full disk: said already, by the log or by the journal
+            pass
+
+
+def _open_log(folder: str, name: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(os.path.join(folder, name), flags, 0o600)

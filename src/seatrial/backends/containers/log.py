@@ -1,0 +1,172 @@
+"""The log of a container whose PID 1 is the agent, collected into the run's record as it grows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from seatrial import frames
+from seatrial.backends.collected import Sink, Turn
+from seatrial.backends.containers.k8s_file import K8sFile
+from seatrial.errors import DiskError
+from seatrial.system import command
+
+Say = Callable[[str], None]
+OpenLog = Callable[[bool], "command.Piped | K8sFile"]  # of whether to follow it
+
+#: A log goes on for a moment after its container is told to have ended.
+DRAIN_S = 10.0
+
+#: How often a process that is not the collector asks whether it may be; and at the end, when it must.
+_TURN_S = 1.0
+_LAST_TURN_S = 0.05
+
+_CHUNK_BYTES = 256 * 1024
+_WIDTH = 96
+
+
+@contextmanager
+def collecting(
+    logs: Sequence[str], folder: Path, is_over: Callable[[], bool], say: Say, *, open_log: OpenLog | None = None
+) -> Iterator[None]:
+    """While open, the log is collected, by this process or another; at the end all that is there has come.
+
+    Args:
+        logs: argv that prints the container's log from its beginning and ends; with ``--follow`` behind its first
+            words it goes on until the container ends.
+        is_over: whether the container has ended, so that its log ends by itself.
+        say: gets a sentence when the disk is full.
+        open_log: another way to the log than ``logs``.
+
+    Raises DiskError: at the end, what is left could not be written.
+    """
+    collector = _Collector(logs, folder, say, open_log)
+    thread = threading.Thread(target=collector.follow, name="collector", daemon=True)
+    thread.start()
+    try:
+        yield
+        over = is_over()
+        if over:
+            collector.wait(DRAIN_S)
+        collector.stop()
+        thread.join()
+        collector.drain(2 * DRAIN_S if over else 0.0)  # of a run that goes on, whoever collects reads the rest
+    finally:
+        collector.stop()
+        thread.join()
+        collector.close()
+
+
+class _Collector:
+    def __init__(self, logs: Sequence[str], folder: Path, say: Say, open_log: OpenLog | None) -> None:
+        self._logs, self._folder, self._say, self._open_log = list(logs), folder, say, open_log
+        self._turn = Turn(folder)
+        self._stopping, self._whole = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._follower: command.Piped | K8sFile | None = None
+
+    def _open(self, *, follow: bool) -> command.Piped | K8sFile:
+        if self._open_log is not None:
+            return self._open_log(follow)
+        return command.piped([*self._logs[:-1], *(["--follow"] if follow else []), self._logs[-1]])
+
+    def follow(self) -> None:
+        """Wait for the turn, then collect until the log ends or ``stop``."""
+        while not self._turn.take():
+            if self._stopping.wait(_TURN_S):
+                return
+        while not self._stopping.is_set():
+            with self._lock:
+                if self._stopping.is_set():
+                    return
+                try:
+                    self._follower = self._open(follow=True)
+                except OSError:  # the file has gone: so has its container
+                    return
+            try:
+                self._read(self._follower)
+            except OSError as error:
+                self._say(f"The output is not being recorded: {error.strerror}. The engine keeps it for now")
+                return
+            finally:
+                exit_code = self._follower.end()
+                self._follower.close()
+            if exit_code == 0 and not self._stopping.is_set():
+                self._whole.set()
+                return
+            self._stopping.wait(_TURN_S)  # the engine broke off, e.g. because it was started anew
+
+    def wait(self, seconds: float) -> None:
+        """For the end of the log; another process's work is waited for in ``drain``."""
+        deadline_s = time.monotonic() + seconds
+        while self._turn.mine and not self._whole.wait(_LAST_TURN_S) and time.monotonic() < deadline_s:
+            if self._follower is not None and self._follower.ended:
+                return
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopping.set()
+            if self._follower is not None and not self._whole.is_set():
+                self._follower.end()
+
+    def drain(self, wait_s: float) -> None:
+        """Read what is left. Whoever collects has ``wait_s`` to finish first. Raises DiskError."""
+        try:
+            deadline_s = time.monotonic() + wait_s
+            while not self._turn.take() and time.monotonic() < deadline_s:
+                time.sleep(_LAST_TURN_S)
+            if self._turn.mine and not self._whole.is_set():
+                with contextlib.suppress(FileNotFoundError), contextlib.closing(self._open(follow=False)) as log:
+                    self._read(log)
+        except OSError as error:
+            raise DiskError(
+                f"Cannot write the run's record {self._folder}: {error.strerror}", run=f"df -h {self._folder}"
+            ) from error
+
+    def close(self) -> None:
+        self._turn.give_back()
+
+    def _read(self, log: command.Piped | K8sFile) -> None:
+        """From where the last reader stopped to the end of the log. Raises OSError when the disk is full."""
+        cursor = _Cursor(self._folder / "log.cursor")
+        sink = Sink(self._folder, again=True)
+        try:
+            sink.cut(cursor.sizes)
+            decoder, skip, done, held = frames.Decoder(), cursor.bytes, cursor.bytes, b""
+            while data := os.read(log.stdout, _CHUNK_BYTES):
+                if skip:
+                    data, skip = data[skip:], max(0, skip - len(data))
+                *lines, held = (held + data).split(b"\n")
+                done += sum(map(len, lines)) + len(lines)
+                for line in lines:
+                    sink.take(decoder, line)
+                if lines:
+                    sink.flush()
+                if lines and not decoder.waiting:
+                    cursor.save(done, sink.sizes())
+        finally:
+            cursor.close()
+            with contextlib.suppress(OSError):  # what could not be written comes again
+                sink.close()
+
+
+class _Cursor:
+    """How far a log has been read, in bytes, and how large the run's logs were then: one record, one write."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fields = [int(field) for field in os.pread(self._descriptor, _WIDTH, 0).split() if field.isdigit()]
+        self.bytes, self.sizes = (fields[0], fields[1:]) if len(fields) == 4 else (0, [0, 0, 0])
+
+    def save(self, count: int, sizes: list[int]) -> None:
+        record = b" ".join(b"%d" % number for number in (count, *sizes))
+        os.pwrite(self._descriptor, record.ljust(_WIDTH), 0)
+        self.bytes, self.sizes = count, sizes
+
+    def close(self) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,120 @@
+"""Podman: rootful and rootless. It has no daemon: every command is the engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+from seatrial.backends.base import EngineFacts, Handle
+from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
+from seatrial.backends.containers.engine import INFO_TIMEOUT_S, ContainerEngine
+from seatrial.backends.containers.engine_errors import ADD_SUBIDS, unavailable_error
+from seatrial.backends.containers.k8s_file import K8sFile
+from seatrial.backends.containers.log import OpenLog
+from seatrial.backends.containers.run_options import RunOptions
+from seatrial.errors import EngineUnavailableError, GpuContractError, SeatrialError
+from seatrial.findings.commands import GENERATE_CDI
+from seatrial.job.plan import ContainerPlan
+from seatrial.probe import proc
+from seatrial.system import command
+
+
+class Podman(ContainerEngine):
+    """The Podman of the calling user."""
+
+    name = "podman"
+    #: - k8s-file: read back on every machine; the default, journald, is not, where there is no journal. Its log is the
+    #:   only copy of the evidence until the host has collected it, so it is not cut; it goes with the container.
+    own_options: ClassVar = {
+        "log_driver": "k8s-file",
+        "log_options": ["max-size=1tb"],
+    }
+    restart_command: ClassVar = "podman system migrate"
+
+    def facts(self) -> EngineFacts:
+        if shutil.which(self.call[0]) is None:
+            return EngineFacts(
+                self.name,
+                available=False,
+                reason=f"{self.call[0]} is not installed",
+                fix="sudo apt-get install -y podman",
+            )
+        try:
+            ended = self._ask("info", "--format", "json", timeout_s=INFO_TIMEOUT_S)
+            if ended.exit_code != 0:
+                raise unavailable_error(self.name, ended.stderr)
+        except EngineUnavailableError as error:
+            reason = f"{error.message}: {error.cause}" if error.cause else error.message
+            return EngineFacts(self.name, available=False, reason=reason, fix=error.run)
+        return podman_facts(json.loads(ended.stdout), DEFAULT_SPEC_DIRS)
+
+    def options(self, container: ContainerPlan, image: str) -> RunOptions:
+        """As for Docker. Raises GpuContractError for a plan with ``--gpus``, which Podman accepts and ignores.
+
+        Source: podman-run(1), "--gpus: provided for compatibility"; with 4.3.1 ``podman run --gpus all`` on a machine
+        without a GPU ends with exit code 0.
+        """
+        if container.gpus_flag is not None:
+            raise GpuContractError(
+                "This plan asks Podman for GPUs with --gpus",
+                cause="Podman silently ignores that flag; GPUs are passed by CDI name or as device nodes",
+                run=GENERATE_CDI,
+            )
+        # Podman copies what lies under a tmpfs into it unless told not to; a mask would show what it hides.
+        bare = [tmpfs.model_copy(update={"options": f"{tmpfs.options},notmpcopyup"}) for tmpfs in container.tmpfs]
+        return super().options(container.model_copy(update={"tmpfs": tuple(bare)}), image)
+
+    def open_log(self, handle: Handle) -> OpenLog | None:
+        """The file that conmon writes; where it cannot be read (``sudo podman``) what is printed once all has ended."""
+        try:
+            about = self._inspect(handle.id)
+        except SeatrialError:  # it is gone
+            return None
+        logs = [*self.call, "container", "logs", handle.id]
+        wait = shlex.join([*self.call, "container", "wait", handle.id])
+        in_the_end = ["sh", "-c", f"{wait} >/dev/null && exec {shlex.join(logs)}"]
+        path, writer = Path(about["HostConfig"]["LogConfig"].get("Path") or "/"), about["State"].get("ConmonPid")
+        if not path.is_file() or not os.access(path, os.R_OK):
+            return lambda follow: command.piped(in_the_end if follow else logs)
+
+        def goes_on() -> bool:
+            return bool(writer) and proc.read(int(writer)) is not None
+
+        return lambda follow: K8sFile(path, goes_on if follow else None)
+
+
+def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFacts:
+    """``podman info`` → facts; it does not tell where CDI specifications are.
+
+    Source of the keys: podman libpod/define/info.go.
+    """
+    host = info["host"]
+    version = str(info["version"]["Version"])
+    security = host.get("security") or {}
+    rootless = bool(security.get("rootless"))
+    controllers = host.get("cgroupControllers") or []
+    # Outputs belong to the caller through ``--userns keep-id``, which needs more IDs than the caller's own.
+    mapped = sum(ids["size"] for ids in (host.get("idMappings") or {}).get("uidmap") or [])
+    usable = not rootless or mapped > 1
+    name = f"Podman {version}{' (rootless)' if rootless else ''}"
+    return EngineFacts(
+        "podman",
+        available=usable,
+        reason=f"{name} responds"
+        if usable
+        else f"{name} has no subordinate user IDs: /etc/subuid has no entry for this user",
+        fix=None if usable else ADD_SUBIDS,
+        version=version,
+        rootless=rootless,
+        runtimes=(host["ociRuntime"]["name"],),
+        cdi_spec_dirs=tuple(str(folder) for folder in spec_dirs),
+        cdi_devices=read_specs(spec_dirs).names,
+        selinux=bool(security.get("selinuxEnabled")),
+        cpu_limits="cpu" in controllers,
+        memory_limits="memory" in controllers,
+        cgroup_driver=host.get("cgroupManager"),
+    )

@@ -1,0 +1,1 @@
+"""A process of this machine, without a container."""

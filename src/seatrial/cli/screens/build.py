@@ -1,0 +1,127 @@
+"""What ``seatrial build`` shows: the image and its proof, its contents, and what is wrong with a Dockerfile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from seatrial.images.dockerfiles.parts import Remark
+from seatrial.runs.build_command import Built
+
+_ROWS = 14
+
+
+def print_built(built: Built, *, as_json: bool) -> None:
+    """The result."""
+    image = built.plan.image
+    assert image is not None
+    if as_json:
+        print(json.dumps(_as_data(built), indent=1))
+        return
+    out = Console(highlight=False)
+    above = f", {_size(built.result.size_bytes - built.base_bytes)} above its base" if built.base_bytes else ""
+    how = "already existed" if built.result.cached else f"built in {built.result.seconds:.0f} s"
+    out.print(f"[bold]{image.tag}[/] {how}: {_size(built.result.size_bytes)}{above}")
+    proof = built.proof
+    versions = ", ".join(f"{name} {version}" for name, version in proof.versions.items())
+    imports = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in proof.import_s.items())
+    out.print(f"  Python {proof.python}" + (f", {versions}" if versions else ""), style="dim")
+    if imports:
+        out.print(f"  imports {imports}", style="dim")
+    if proof.architectures:
+        out.print(f"  code for {' '.join(proof.architectures)}", style="dim")
+    for device, formats in proof.kernels.items():
+        out.print(f"  {device} ran kernels in {', '.join(formats)}", style="dim")
+    if not proof.on_gpu and image.stack.get("build", "cpu") != "cpu":
+        out.print("  no kernel was tested on a GPU: no target GPU is present", style="dim")
+    if built.compressed_bytes is not None:
+        out.print(f"  {_size(built.compressed_bytes)} in compressed layers, base included", style="dim")
+    if built.contents:
+        _print_contents(built, out)
+
+
+def _print_contents(built: Built, out: Console) -> None:
+    contents = built.contents
+    for title, key in (("Packages", "packages"), ("Kinds of files", "kinds"), ("Device code", "device_code")):
+        rows = sorted(contents[key].items(), key=lambda row: -row[1])
+        if not rows:
+            continue
+        largest = rows[0][1]
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(no_wrap=True)
+        for name, size in rows[:_ROWS]:
+            table.add_row(name, _size(size), Text("━" * max(1, round(30 * size / max(1, largest))), style="cyan"))
+        if rest := sum(size for _, size in rows[_ROWS:]):
+            table.add_row(f"{len(rows) - _ROWS} more", _size(rest), "")
+        out.print(f"\n[bold]{title}[/]")
+        out.print(table)
+    _print_copies(contents["twice"], out)
+    saved = contents["saved"]
+    out.print("\n[bold]Slimming would save[/]")
+    total = 0
+    for level in ("files", "unused", "arch"):
+        total += saved[level]
+        if saved[level]:
+            out.print(f"  --slim {level:<7} {_size(total):>9}" + ("  at most" if level != "files" else ""))
+
+
+def _print_copies(twice: dict[str, dict[str, int]], out: Console) -> None:
+    """Each library that is there more than once, with where it lies; the largest copy is the one that counts."""
+    if not twice:
+        return
+    spare = sum(sum(copies.values()) - max(copies.values()) for copies in twice.values())
+    out.print(f"\n[bold]CUDA is installed twice[/]: {_size(spare)} wasted")
+    for name, copies in sorted(twice.items(), key=lambda row: -sum(row[1].values()))[:_ROWS]:
+        out.print(f"  lib{name}", *(f"    {_size(size):>7}  {path}" for path, size in copies.items()), sep="\n")
+
+
+def print_findings(path: Path, findings: Sequence[Remark], *, as_json: bool) -> None:
+    """Each with its line and its fix."""
+    if as_json:
+        print(json.dumps([each.to_dict() for each in findings], indent=1))
+        return
+    out = Console(highlight=False, soft_wrap=True)
+    for each in findings:
+        colour = {"error": "red", "warning": "yellow"}.get(each.severity, "cyan")
+        place = Text(f"{each.file or path}:{each.line}: ")
+        out.print(place.append(each.severity, style=f"bold {colour}").append(f" {each.message}"))
+        out.print(Text(f"    {each.fix}", style="dim"))
+    out.print(f"{path}: {len(findings) or 'no'} remark{'s' * (len(findings) != 1)}")
+
+
+def _as_data(built: Built) -> dict[str, object]:
+    image, proof = built.plan.image, built.proof
+    assert image is not None
+    return {
+        "tag": image.tag,
+        "image_id": built.result.image_id,
+        "size_bytes": built.result.size_bytes,
+        "base_bytes": built.base_bytes,
+        "compressed_bytes": built.compressed_bytes,
+        "seconds": round(built.result.seconds, 1),
+        "cached": built.result.cached,
+        "stack": image.stack,
+        "architectures": list(image.architectures),
+        "proof": {
+            "python": proof.python,
+            "versions": proof.versions,
+            "import_s": proof.import_s,
+            "architectures": list(proof.architectures),
+            "on_gpu": proof.on_gpu,
+            "kernels": {device: list(formats) for device, formats in proof.kernels.items()},
+            "training": proof.training,
+            "training_gpu": proof.training_gpu,
+        },
+        **({"contents": built.contents} if built.contents else {}),
+    }
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

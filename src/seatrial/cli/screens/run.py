@@ -1,0 +1,133 @@
+"""What a person sees of a run: our own words on stderr, the target's output where it would have gone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from seatrial.job.plan import Plan
+from seatrial.receipt.judging.judging_input import target_line
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.rendering import terminal
+from seatrial.runs.following.output import Stream
+from seatrial.runs.store import Run
+
+
+class Screen:
+    """Prints for one command.
+
+    Args:
+        json: the answer on stdout is JSON, so the target's stdout goes to stderr too.
+        answer_only: the target's output is the answer; a receipt is shown only of a run that failed.
+    """
+
+    def __init__(self, *, json: bool = False, answer_only: bool = False) -> None:
+        self._json = json
+        self._answer_only = answer_only
+        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._out = Console(highlight=False)
+
+    def say(self, line: str) -> None:
+        """A line of ours."""
+        self._err.print(Text("seatrial ", style="bold cyan").append(line, style="not bold default"))
+
+    def progress(self, line: str) -> None:
+        """A line of a build or download."""
+        self._err.print(Text(f"  {line}", style="dim"))
+
+    def announce(self, plan: Plan) -> None:
+        """What is about to run, where, on which GPUs. A CPU run that might have been meant for a GPU says so first."""
+        if plan.agent.gpu_mode == "auto-cpu":
+            why = next((choice.reason for choice in plan.choices if choice.what == "gpus"), "")
+            self.say(f"NO GPU: this run is on the CPU ({why}).")
+        gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "CPU"
+        if plan.cluster is not None and plan.cluster.gpus:
+            gpus = f"{plan.cluster.gpus} {plan.cluster.gpu_resource}"
+        if plan.cluster is not None and plan.cluster.nodes > 1:
+            gpus = f"{plan.cluster.nodes} pods with {gpus}"
+        where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend
+        self.say(f"{plan.run_id}: {target_line(plan)} on {gpus} ({where})")
+        for warning in plan.warnings:
+            self.say(f"warning: {warning}")
+
+    def write(self, stream: Stream, data: bytes) -> None:
+        """The target's output, byte for byte."""
+        out = sys.stderr if stream == "stderr" or self._json else sys.stdout
+        out.flush()
+        out.buffer.write(data)
+        out.buffer.flush()
+
+    def detached(self, plan: Plan) -> None:
+        """How to get back to a run that goes on alone."""
+        print(json.dumps({"id": plan.run_id, "name": plan.job.name}) if self._json else plan.run_id)
+        self.say(f"is running in the background; follow it with seatrial runs logs -f {plan.run_id}")
+
+    def receipt(self, receipt: Receipt, run: Run) -> None:
+        """The receipt, and where its files are."""
+        if self._json:
+            print(receipt.model_dump_json(indent=1))
+            return
+        if self._answer_only and receipt.exit_code == 0:
+            return
+        terminal.render(receipt, self._err if self._answer_only else self._out)
+        self.say(f"receipt: {_shown((run.place if run.recorded else run.folder) / 'receipt.html')}")
+
+    def plan(self, plan: Plan, request: list[str]) -> None:
+        """Every choice with its reason, then what the engine will be asked."""
+        if self._json:
+            print(plan.model_dump_json(indent=1))
+            return
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for choice in plan.choices:
+            table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
+        self._out.print(f"[bold]{target_line(plan)}[/] on [bold]{plan.backend}[/]\n")
+        self._out.print(table)
+        for warning in plan.warnings:
+            self._out.print(Text("! ", style="bold yellow").append(warning))
+        if plan.job.asks:
+            self._out.print(Text("\n").append(_wishes([ask.words for ask in plan.job.asks])), end="", soft_wrap=True)
+        if request:
+            self._out.print(Text("\n" + _wrapped(request), style="dim"), soft_wrap=True)
+
+    def asks(self, wishes: Sequence[str]) -> None:
+        """What the project's file wants beyond its folder and a container, before a question."""
+        self._err.print(_wishes(wishes), end="")
+
+    def manifests(self, text: str) -> None:
+        """What a cluster will be given, to read; binary data left out."""
+        if not self._json:
+            self._out.print(Text(f"\n{text}", style="dim"), soft_wrap=True)
+            self._out.print("complete: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
+
+
+def _wishes(wishes: Sequence[str]) -> Text:
+    lines = Text("This project asks for\n", style="bold")
+    for wish in wishes:
+        lines.append(f"  {wish}\n", style="not bold")
+    return lines
+
+
+def _wrapped(argv: list[str]) -> str:
+    """An argv as one shell command, an option a line."""
+    import shlex
+
+    lines: list[str] = []
+    for word in argv:
+        quoted = shlex.quote(word)
+        if lines and not word.startswith("-"):
+            lines[-1] += f" {quoted}"
+        else:
+            lines.append(quoted)
+    return " \\\n  ".join(lines)
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

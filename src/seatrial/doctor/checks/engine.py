@@ -1,0 +1,143 @@
+"""Layer 4, the engine: Docker or Podman answers, and is one that can reach the host's GPU."""
+
+from __future__ import annotations
+
+from seatrial.backends.base import EngineFacts
+from seatrial.doctor.check import Check, Verdict, found, ok, skipped
+from seatrial.doctor.facts.machine import Machine
+from seatrial.errors import EngineUnavailableError
+
+#: Program → its key in ``docker info``. Source: docs.docker.com/reference/api/engine, SystemInfo.
+PARTS = {"containerd": "ContainerdCommit", "runc": "RuncCommit"}
+
+
+def _docker(machine: Machine) -> Verdict:
+    if machine.wanted not in ("auto", "docker"):
+        return skipped(f"{machine.wanted} was asked for")
+    info = machine.docker_info
+    if info is None:
+        if machine.wanted == "docker":
+            return found("engine-missing", ["docker: not on PATH"], message="Docker is not installed")
+        return skipped("Docker is not installed")
+    if isinstance(info, EngineUnavailableError):
+        return _silent(info, other_works=machine.wanted == "auto" and _works(machine.podman))
+    assert machine.docker is not None
+    return ok(machine.docker.reason)
+
+
+def _parts(machine: Machine) -> Verdict:
+    """Docker starts containers through containerd and runc; it answers without them, and says so here alone."""
+    info = machine.docker_info
+    if not isinstance(info, dict) or machine.wanted not in ("auto", "docker"):
+        return skipped("Docker does not respond")
+    parts = {name: str((info.get(key) or {}).get("ID") or "") for name, key in PARTS.items()}
+    absent = [name for name, version in parts.items() if version in ("", "N/A")]
+    if absent:
+        return found("engine-part-missing", [f"docker info: no version of {name}" for name in absent])
+    return ok(", ".join(f"{name} {version[:20]}" for name, version in parts.items()))
+
+
+def _podman(machine: Machine) -> Verdict:
+    if machine.wanted not in ("auto", "podman"):
+        return skipped(f"{machine.wanted} was asked for")
+    info = machine.podman_info
+    if info is None:
+        if machine.wanted == "podman":
+            fix = "sudo apt install podman   # or dnf, zypper"
+            return found("engine-missing", ["podman: not on PATH"], message="Podman is not installed", fix=fix)
+        return skipped("Podman is not installed")
+    other_works = machine.wanted == "auto" and _works(machine.docker)
+    if isinstance(info, EngineUnavailableError):
+        return _silent(info, other_works=other_works)
+    assert machine.podman is not None
+    if not machine.podman.available:
+        severity = "warning" if other_works else "error"
+        return found("rootless-no-subids", [machine.podman.reason], severity=severity, fix=machine.podman.fix)
+    return ok(machine.podman.reason)
+
+
+def _works(facts: EngineFacts | None) -> bool:
+    return facts is not None and facts.available
+
+
+def _silent(error: EngineUnavailableError, *, other_works: bool) -> Verdict:
+    """An engine that is installed and gives no answer; no more than a warning where the other one works."""
+    id = "engine-permission" if "no access to" in error.message else "engine-down"
+    return found(
+        id,
+        [error.message],
+        message=error.message,
+        cause=error.cause,
+        fix=error.run,
+        severity="warning" if other_works else "error",
+    )
+
+
+def _any(machine: Machine) -> Verdict:
+    if machine.wanted == "local":
+        return skipped("running without an engine was requested")
+    if machine.engine is not None:
+        return ok(f"containers run with {machine.engine.reason.removesuffix(' responds')}")
+    for info in (machine.docker_info, machine.podman_info):
+        if isinstance(info, EngineUnavailableError):  # installed: its own line above says what is wrong with it
+            return found("engine-missing", [info.message], cause=info.cause, fix=info.run)
+    return found("engine-missing", ["neither docker nor podman is on PATH and usable by this user"])
+
+
+def _desktop(machine: Machine) -> Verdict:
+    docker = machine.docker
+    if docker is None or not docker.desktop:
+        return skipped("not Docker Desktop")
+    if machine.wsl:
+        return ok("Docker Desktop on Windows, which has the GPU through WSL 2")
+    return found("docker-desktop-context", ["docker info: OperatingSystem is Docker Desktop"])
+
+
+def _snap(machine: Machine) -> Verdict:
+    docker = machine.docker
+    if docker is None or not docker.snap:
+        return skipped("Docker is not from a snap")
+    evidence = [f"docker is {machine.docker_client}"]
+    if "nvidia" in docker.runtimes:
+        return ok("Docker is from a snap and has the nvidia runtime")
+    return found("docker-snap", evidence)
+
+
+def _runtime_programs(machine: Machine) -> Verdict:
+    """A runtime whose program is gone fails at the start of a container, with an error about a file."""
+    info = machine.docker_info
+    if not isinstance(info, dict):
+        return skipped("Docker does not respond")
+    folders = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+    missing = []
+    for name, runtime in sorted((info.get("Runtimes") or {}).items()):
+        path = str((runtime or {}).get("path") or "")
+        if name != "nvidia" or not path:
+            continue
+        if not any(machine.exists(path if path.startswith("/") else f"{folder}/{path}") for folder in folders):
+            missing.append(f"runtime {name}: {path} does not exist")
+    if missing:
+        return found("runtime-unknown", missing, message="The nvidia runtime is registered, but its program is missing")
+    return ok("the programs of its runtimes exist")
+
+
+ENGINE = (
+    Check("engine.docker", "Docker responds", ("engine-down", "engine-permission", "engine-missing"), _docker),
+    Check(
+        "engine.parts",
+        "containerd and runc are installed",
+        ("engine-part-missing",),
+        _parts,
+        needs=("engine.docker",),
+    ),
+    Check(
+        "engine.podman",
+        "Podman responds",
+        ("engine-down", "engine-missing", "rootless-no-subids"),
+        _podman,
+    ),
+    Check("engine.any", "A container engine works", ("engine-missing",), _any),
+    Check("engine.desktop", "Docker runs on the host, not in a virtual machine", ("docker-desktop-context",), _desktop),
+    Check("engine.snap", "A snap's Docker reads its configuration", ("docker-snap",), _snap),
+    Check("engine.runtimes", "Registered runtimes exist", ("runtime-unknown",), _runtime_programs),
+)

@@ -1,0 +1,216 @@
+"""Layer 7, the image: what it asks of the driver, and what it carries that gets in the driver's way."""
+
+from __future__ import annotations
+
+import re
+
+from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown, worst
+from seatrial.doctor.facts.inspection import LookError
+from seatrial.doctor.facts.machine import Machine
+from seatrial.errors import SeatrialError
+
+#: Names of GPUs of data centres and workstations, where a newer CUDA's compatibility libraries work.
+#: Source: https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
+FORWARD_COMPATIBLE = re.compile(
+    r"\b(H\d{2,3}|B\d{2,3}|GB\d+|GH\d+|A\d{1,3}|L\d{1,2}S?|T4|V100|P\d{1,3}|Tesla|RTX (A|PRO)\w*)\b"
+)
+
+
+def _present(machine: Machine) -> Verdict:
+    subject = machine.subject
+    if subject.is_process:
+        return skipped("a plain process has no image")
+    wanted = subject.wanted
+    if wanted.container is not None and subject.inspected is None:
+        return found(
+            "subject-missing",
+            [f"{machine.engine.name if machine.engine else 'no engine'}: no running container {wanted.container}"],
+            message=f"There is no running container {wanted.container}",
+            fix=f"{machine.engine.name if machine.engine else 'docker'} ps",
+        )
+    try:
+        image = subject.image
+    except SeatrialError as error:
+        return unknown(f"the image cannot be read: {error.message}")
+    if subject.reference is None:
+        return skipped("no image to inspect; name one: seatrial doctor --image IMAGE")
+    if image is None:
+        assert machine.engine is not None
+        return found(
+            "subject-missing",
+            [f"{machine.engine.name}: no image {subject.reference}"],
+            message=f"Image {subject.reference} is not in {machine.engine.name.capitalize()}'s store",
+            fix=f"{machine.engine.name} pull {subject.reference}",
+        )
+    name = wanted.container or subject.reference
+    return ok(f"{name}, {image.size_bytes / 1e9:.2f} GB")
+
+
+def _nothing(machine: Machine) -> Verdict | None:
+    """Why there is nothing to look into, or None."""
+    if machine.subject.is_process:
+        return skipped("a plain process has no image")
+    if machine.subject.reference is None:
+        return skipped("no image to inspect")
+    return None
+
+
+def _requires(machine: Machine) -> Verdict:
+    """NVIDIA_REQUIRE_CUDA, which only the toolkit's legacy hook looks at; CDI and device nodes do not."""
+    if nothing := _nothing(machine):
+        return nothing
+    assert machine.subject.image is not None
+    env = machine.subject.image.env
+    text = env.get("NVIDIA_REQUIRE_CUDA", "")
+    offered = machine.inventory.cuda_driver_version
+    if not text and "CUDA_VERSION" in env:  # minor versions are compatible: the major one is what is asked for
+        text = f"cuda>={env['CUDA_VERSION'].split('.')[0]}.0"
+    if not text:
+        return ok("it requires no CUDA version from the driver")
+    if offered is None:
+        return unknown(f"the image requires {text[:60]}, but the driver's CUDA version is unknown")
+    if env.get("NVIDIA_DISABLE_REQUIRE") in ("1", "true"):
+        return ok("it disables its requirement (NVIDIA_DISABLE_REQUIRE)")
+    if meets(text, offered, machine.inventory.driver_version or "", [gpu.name for gpu in machine.inventory.gpus]):
+        return ok(f"it requires {text.split()[0]}; the driver supports CUDA {offered}")
+    fix = "upgrade the driver, or use an image with a lower CUDA; to try anyway: --env NVIDIA_DISABLE_REQUIRE=1"
+    return found("image-requires-newer-driver", [f"image: {text[:200]}", f"driver: CUDA up to {offered}"], fix=fix)
+
+
+def meets(requirement: str, cuda: str, driver: str, names: list[str]) -> bool:
+    """Whether one of the alternatives holds: spaces stand for or, commas for and.
+
+    Source: NVIDIA Container Toolkit documentation, "Constraints": cuda>=12.4 brand=tesla,driver>=470,driver<471 …
+    """
+    brand = "tesla" if any(FORWARD_COMPATIBLE.search(name) for name in names) else "geforce"
+    values = {"cuda": cuda, "driver": driver, "brand": brand}
+    return any(all(_holds(term, values) for term in terms.split(",")) for terms in requirement.split())
+
+
+def _holds(term: str, values: dict[str, str]) -> bool:
+    match = re.fullmatch(r"(\w+)(>=|<=|!=|=|<|>)(.+)", term)
+    if match is None or match.group(1) not in values:  # e.g. arch, which is not a question of the driver
+        return True
+    name, sign, wanted = match.groups()
+    if name == "brand":
+        return (values[name] == wanted) == (sign == "=")
+    have, want = _numbers(values[name]), _numbers(wanted)
+    length = min(len(have), len(want)) or 1
+    have, want = have[:length], want[:length]
+    return {
+        ">=": have >= want,
+        "<=": have <= want,
+        ">": have > want,
+        "<": have < want,
+        "=": have == want,
+        "!=": have != want,
+    }[sign]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", text)]
+
+
+def _variables(machine: Machine) -> Verdict:
+    if nothing := _nothing(machine):
+        return nothing
+    assert machine.subject.image is not None
+    env = machine.subject.image.env
+    told = []
+    hidden = env.get("NVIDIA_VISIBLE_DEVICES")
+    if hidden is not None and hidden.strip().lower() in ("void", "none", ""):
+        told.append(found("nvidia-visible-devices", [f"image: NVIDIA_VISIBLE_DEVICES={hidden!r}"], severity="warning"))
+    capabilities = env.get("NVIDIA_DRIVER_CAPABILITIES")
+    if capabilities and not {"compute", "all"} & {word.strip() for word in capabilities.split(",")}:
+        told.append(
+            found(
+                "capabilities-lack-compute", [f"image: NVIDIA_DRIVER_CAPABILITIES={capabilities}"], severity="warning"
+            )
+        )
+    devices = env.get("CUDA_VISIBLE_DEVICES")
+    if devices is not None and not re.fullmatch(r"\d+(,\d+)*", devices):
+        told.append(found("cuda-visible-devices", [f"image: CUDA_VISIBLE_DEVICES={devices!r}"]))
+    return worst(told, "its variables hide no GPU")
+
+
+def _carries_driver(machine: Machine) -> Verdict:
+    """Looked for in the image started without GPUs: with them, the host's own libraries are there, too."""
+    if nothing := _nothing(machine):
+        return nothing
+    if machine.subject.inspected is not None:
+        return skipped("in a running container the host's libraries look like its own; check with --image")
+    if machine.subject.python is None:
+        return unknown("there is no Python 3.8 or later inside: cannot tell whether it contains driver libraries")
+    mounted = {mount.target for mount in machine.subject.wanted.mounts}
+    try:
+        paths = machine.subject.still["libraries"]["driver"]
+    except LookError as error:
+        return unknown(f"the image cannot be inspected: {error}")
+    inside = [
+        path for path in paths if not any(path.startswith(f"{target}/") for target in mounted) and "stubs" not in path
+    ]
+    if inside:
+        return found(
+            "driver-libraries-in-image", inside[:5], fix=f"RUN rm -f {' '.join(inside[:5])}   # in the Dockerfile"
+        )
+    return ok("it contains no driver library")
+
+
+def _compat(machine: Machine) -> Verdict:
+    if nothing := _nothing(machine):
+        return nothing
+    try:
+        paths = machine.subject.still["libraries"]["compat"] if machine.subject.python else []
+    except LookError as error:
+        return unknown(f"the image cannot be inspected: {error}")
+    if not paths:
+        return ok("it contains no CUDA compatibility libraries")
+    versions = [match.group(1) for path in paths if (match := re.search(r"\.so\.(\d{3,}\.\d+(\.\d+)?)$", path))]
+    driver = machine.inventory.driver_version or machine.driver.version or ""
+    newer = [version for version in versions if _numbers(version) > _numbers(driver)]
+    names = [gpu.name for gpu in machine.inventory.gpus]
+    if newer and driver and names and not all(FORWARD_COMPATIBLE.search(name) for name in names):
+        return found("forward-compatibility", [f"image: {', '.join(paths[:3])}", f"host: driver {driver}", *names])
+    return ok("its CUDA compatibility libraries fit this GPU, or are older than the driver")
+
+
+IMAGE = (
+    Check(
+        "image.present",
+        "The image or container exists",
+        ("subject-missing",),
+        _present,
+        needs=("engine.any",),
+        timeout_s=10,
+    ),
+    Check(
+        "image.requires",
+        "The driver supports the CUDA version it requires",
+        ("image-requires-newer-driver",),
+        _requires,
+        needs=("image.present",),
+    ),
+    Check(
+        "image.variables",
+        "Its variables hide no GPU",
+        ("nvidia-visible-devices", "capabilities-lack-compute", "cuda-visible-devices"),
+        _variables,
+        needs=("image.present",),
+    ),
+    Check(
+        "image.driver-libraries",
+        "It contains no driver of its own",
+        ("driver-libraries-in-image",),
+        _carries_driver,
+        needs=("image.present",),
+        timeout_s=60,
+    ),
+    Check(
+        "image.compat",
+        "Its compatibility libraries fit the GPU",
+        ("forward-compatibility",),
+        _compat,
+        needs=("image.present",),
+        timeout_s=60,
+    ),
+)

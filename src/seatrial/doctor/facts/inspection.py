@@ -1,0 +1,290 @@
+"""Subject: the container that doctor looks into: a running one, or one of an image, started with the GPUs for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from seatrial.backends.base import ImageFacts
+from seatrial.backends.containers import injection
+from seatrial.backends.containers.engine_errors import start_error
+from seatrial.backends.containers.injection import InjectionPlan
+from seatrial.doctor.facts.loader import LOADER, modules
+from seatrial.errors import CommandTimeoutError, EngineError, SeatrialError
+from seatrial.job.plan import ContainerPlan, Gpu, Mount
+from seatrial.probe.programs import read_program
+from seatrial.system.command import Completed
+
+if TYPE_CHECKING:
+    from seatrial.doctor.facts.machine import Machine
+
+#: Looked into when no image is named, and it is in the engine's store: the base of built images.
+DEFAULT_IMAGE = "python:3.11-slim-bookworm"
+
+#: Where to look: an engine, or a plain process of this host.
+ENGINES = ("auto", "docker", "podman", "local")
+
+#: Engines start a container in 0.3 to 1 s; CUDA starts in it in 0.3 s a GPU. First imports of torch take longer.
+LOOK_S = 20.0
+TORCH_S = 60.0
+COLLECTIVE_S = 20.0
+
+#: For one process a GPU, as `seatrial run` gives it (backends/container.py).
+SHM_BYTES_PER_GPU = 2 * 2**30
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user wants looked into.
+
+    Attributes:
+        image: in the engine's store. container: a running one's name or ID; the image is then its own.
+        python: interpreter inside, where it is in an unusual place.
+        network: nothing that is looked at needs one; ``host`` for machines that cannot make network namespaces.
+    """
+
+    image: str | None = None
+    container: str | None = None
+    python: str | None = None
+    mounts: tuple[Mount, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    shm_bytes: int | None = None
+    network: str = "none"
+
+
+class LookError(Exception):
+    """The container could not be looked into.
+
+    Attributes:
+        stderr: what the engine said. error: ours for it, when it has one.
+    """
+
+    def __init__(self, message: str, stderr: str = "", error: SeatrialError | None = None) -> None:
+        super().__init__(message)
+        self.stderr = stderr
+        self.error = error
+
+
+class Subject:
+    """Looked into lazily, each way once."""
+
+    def __init__(self, machine: Machine, wanted: Wanted) -> None:
+        self._machine = machine
+        self.wanted = wanted
+
+    # ------------------------------------------------------------------ what
+
+    @cached_property
+    def is_process(self) -> bool:
+        """No container at all: a plain process of this host."""
+        return self._machine.wanted == "local"
+
+    @cached_property
+    def inspected(self) -> dict[str, Any] | None:
+        """``container inspect`` of the running container asked for, None when it is not there or not running."""
+        if self.wanted.container is None or self._machine.engine is None:
+            return None
+        call = self._call()
+        ended = self._machine.ask(*call, "container", "inspect", self.wanted.container)
+        if ended is None or ended.exit_code != 0:
+            return None
+        found: dict[str, Any] = json.loads(ended.stdout)[0]
+        return found if (found.get("State") or {}).get("Running") else None
+
+    @cached_property
+    def reference(self) -> str | None:
+        """The image's name; None when none was named and the usual base is not in the store."""
+        if self.inspected is not None:
+            return str(self.inspected["Image"])
+        if self.wanted.image is not None:
+            return self.wanted.image
+        return DEFAULT_IMAGE if self._image(DEFAULT_IMAGE) is not None else None
+
+    @cached_property
+    def image(self) -> ImageFacts | None:
+        return self._image(self.reference) if self.reference is not None else None
+
+    def _image(self, reference: str) -> ImageFacts | None:
+        engine = self._machine.engine
+        return self._machine.backend(engine.name).image(reference) if engine is not None else None
+
+    @cached_property
+    def python(self) -> str | None:
+        """An interpreter >= 3.8 inside, None when there is none."""
+        if self.wanted.python is not None:
+            return self.wanted.python
+        if self.is_process:
+            return self._machine.python
+        if self.inspected is not None:
+            return self._python_of_container()
+        engine = self._machine.engine
+        if engine is None or self.reference is None:
+            return None
+        return self._machine.backend(engine.name).find_python(self.reference)
+
+    def _python_of_container(self) -> str | None:
+        for name in ("python3", "python", "/opt/venv/bin/python", "/opt/conda/bin/python"):
+            ended = self._exec([name, "-c", "import sys; sys.exit(sys.version_info < (3, 8))"], None, 10.0)
+            if ended.exit_code == 0:
+                return name
+        return None
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """GPUs that it should see: all of the machine, or those that the running container was given."""
+        every = tuple(
+            Gpu(
+                index=gpu.index,
+                uuid=gpu.uuid,
+                name=gpu.name,
+                memory_bytes=gpu.memory_bytes,
+                compute_capability=gpu.compute_capability,
+                minor=gpu.minor,
+                mig=gpu.mig,
+            )
+            for gpu in self._machine.inventory.gpus
+            if not gpu.mig_enabled
+        )
+        if self.inspected is None:
+            return every
+        return _given(self.inspected, every)
+
+    @cached_property
+    def injection(self) -> InjectionPlan:
+        """How the GPUs get in. Raises GpuContractError when there is no way."""
+        assert self._machine.engine is not None
+        return injection.choose(self._machine.engine, self.gpus, self._machine.driver)
+
+    # ------------------------------------------------------------------ looks
+
+    @cached_property
+    def still(self) -> dict[str, Any]:
+        """probe.inside's facts without GPUs: the image alone. Raises LookError."""
+        return self._look(gpus=False)
+
+    @cached_property
+    def live(self) -> dict[str, Any]:
+        """probe.inside's facts with the GPUs. Raises LookError."""
+        return self._look(gpus=True)
+
+    @cached_property
+    def types(self) -> dict[str, Any]:
+        """probe/programs/torch_types.py's result. Raises LookError."""
+        return self._program("torch_types.py", [], TORCH_S)
+
+    @cached_property
+    def collective(self) -> dict[str, Any]:
+        """probe/programs/collective_check.py's result. Raises LookError."""
+        return self._program("collective_check.py", [str(COLLECTIVE_S)], 2 * COLLECTIVE_S + TORCH_S)
+
+    def _look(self, *, gpus: bool) -> dict[str, Any]:
+        order = json.dumps({"modules": modules(), "gpus": gpus})
+        with_gpus = gpus or self.inspected is not None
+        return self._json(self._inside(["-c", LOADER], order, LOOK_S, gpus=with_gpus), "the inspection")
+
+    def _program(self, name: str, arguments: Sequence[str], timeout_s: float) -> dict[str, Any]:
+        source = read_program(name)
+        # `python -c` puts the working directory on the path, where a json.py may lie.
+        start = "import sys; sys.path[:] = [f for f in sys.path if f]; import os; os.environ['SEATRIAL_SOURCE'] = s = "
+        text = f"{start}{source!r}\nexec(compile(s, {name!r}, 'exec'), {{'__name__': '__main__'}})"
+        return self._json(self._inside(["-c", text, *arguments], None, timeout_s, gpus=True), name)
+
+    def _json(self, ended: Completed, what: str) -> dict[str, Any]:
+        try:
+            answer = json.loads(ended.stdout.splitlines()[-1])
+        except (IndexError, ValueError):
+            answer = None
+        if isinstance(answer, dict):
+            return answer
+        if ended.exit_code < 0 or ended.exit_code in (132, 134, 135, 136, 139):
+            raise LookError(f"{what} failed with exit code {ended.exit_code}: {ended.last_line()}", ended.stderr)
+        error = start_error(self._engine_name(), ended.argv, ended.exit_code, ended.stderr)
+        raise LookError(error.message, ended.stderr, error)
+
+    def _inside(self, words: Sequence[str], input: str | None, timeout_s: float, *, gpus: bool) -> Completed:
+        """Run Python inside. Raises LookError."""
+        if self.python is None:
+            raise LookError("there is no Python 3.8 or later inside")
+        argv = [self.python, *words]
+        try:
+            if self.is_process:
+                return self._machine.command(argv, timeout_s=timeout_s, input=input or "")
+            if self.inspected is not None:
+                return self._exec(argv, input, timeout_s)
+            return self._start(argv, input, timeout_s, gpus=gpus)
+        except CommandTimeoutError as error:
+            raise LookError(f"it did not respond within {timeout_s:g} s", error.stderr) from error
+        except EngineError as error:
+            raise LookError(error.message, error=error) from error
+
+    def _exec(self, argv: Sequence[str], input: str | None, timeout_s: float) -> Completed:
+        assert self.wanted.container is not None
+        env = [word for name, value in self.wanted.env.items() for word in ("--env", f"{name}={value}")]
+        command = [*self._call(), "exec", "-i", *env, self.wanted.container, *argv]
+        return self._machine.command(command, timeout_s=timeout_s, input=input or "")
+
+    def _start(self, argv: Sequence[str], input: str | None, timeout_s: float, *, gpus: bool) -> Completed:
+        engine = self._machine.engine
+        assert engine is not None and self.reference is not None
+        backend = self._machine.backend(engine.name)
+        name = f"seatrial-doctor-{os.getpid()}-{os.urandom(3).hex()}"
+        plan = self._container(name, argv, gpus=gpus)
+        options = backend.options(plan, self.reference).plus(remove=True, interactive=True)
+        try:
+            return self._machine.command(options.argv(backend.call), timeout_s=timeout_s, input=input or "")
+        except CommandTimeoutError:
+            self._machine.command([*backend.call, "kill", name], timeout_s=10)
+            raise
+
+    def _container(self, name: str, argv: Sequence[str], *, gpus: bool) -> ContainerPlan:
+        engine = self._machine.engine
+        assert engine is not None
+        inject = (
+            self.injection if gpus and self.gpus else InjectionPlan("none", "", env={"NVIDIA_VISIBLE_DEVICES": "void"})
+        )
+        env = {**inject.env, **self.wanted.env}
+        if inject.driver_library_folders:
+            before = self.wanted.env.get("LD_LIBRARY_PATH") or (self.image.env if self.image else {}).get(
+                "LD_LIBRARY_PATH", ""
+            )
+            env["LD_LIBRARY_PATH"] = ":".join(filter(None, [before, *inject.driver_library_folders]))
+        return ContainerPlan(
+            name=name,
+            hostname=None,
+            command=tuple(argv),
+            user=None,
+            security_opts=("label=disable",) if engine.selinux else (),
+            groups=inject.groups,
+            workdir="/",
+            env=env,
+            mounts=(*self.wanted.mounts, *inject.mounts),
+            devices=inject.devices,
+            gpus_flag=inject.gpus_flag,
+            runtime=inject.runtime,
+            network=self.wanted.network,
+            shm_bytes=self.wanted.shm_bytes or SHM_BYTES_PER_GPU * max(1, len(self.gpus)),
+            read_only_root=False,
+            labels={"seatrial.doctor": name},
+        )
+
+    def _engine_name(self) -> str:
+        return self._machine.engine.name if self._machine.engine is not None else "local"
+
+    def _call(self) -> list[str]:
+        assert self._machine.engine is not None
+        return self._machine.backend(self._machine.engine.name).call
+
+
+def _given(inspected: Mapping[str, Any], every: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """GPUs that a running container was asked to have; all of them when it does not say."""
+    host = inspected.get("HostConfig") or {}
+    ids = [id for request in host.get("DeviceRequests") or [] for id in request.get("DeviceIDs") or []]
+    ids += [device.get("PathOnHost", "") for device in host.get("Devices") or []]
+    ids = [re.sub(r"^/dev/nvidia(\d+)$|^nvidia\.com/gpu=", r"\1", str(id)) for id in ids]
+    named = tuple(gpu for gpu in every if {gpu.uuid, str(gpu.minor if gpu.minor is not None else gpu.index)} & set(ids))
+    return named or tuple(every)

@@ -1,0 +1,98 @@
+"""How the NVIDIA Container Toolkit is installed on this distribution, and how one gets off what came before it.
+
+Source: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html, read in November
+2026: one repository for every distribution of a package format, its key in a keyring of its own.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from seatrial.doctor.facts.machine import Machine
+from seatrial.findings.commands import GENERATE_CDI
+
+REPOSITORY = "https://nvidia.github.io/libnvidia-container"
+KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
+LIST = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Commands in order, each as typed; ``why`` is what chose them."""
+
+    why: str
+    commands: tuple[str, ...]
+
+    @property
+    def one_line(self) -> str:
+        return " && ".join(self.commands)
+
+
+def toolkit_steps(machine: Machine) -> Steps:
+    """The commands for this distribution. They need root and the network; doctor prints and never runs them."""
+    release = machine.os_release
+    family = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
+    name = release.get("PRETTY_NAME") or release.get("ID") or "this system"
+    restart = (
+        "sudo snap restart docker"
+        if machine.docker is not None and machine.docker.snap
+        else "sudo systemctl restart docker"
+    )
+    config = " --config=/var/snap/docker/current/config/daemon.json" if "snap" in restart else ""
+    configure: tuple[str, ...] = (f"sudo nvidia-ctk runtime configure --runtime=docker{config}", restart)
+    if machine.docker is None:  # Podman takes CDI names
+        configure = (GENERATE_CDI,)
+    if family & {"debian", "ubuntu"}:
+        return Steps(f"{name} has apt", (*_leave_old(machine), *_apt(), *configure))
+    if family & {"fedora", "rhel", "centos", "amzn", "rocky", "almalinux"}:
+        return Steps(f"{name} has dnf", (*_dnf(), *configure))
+    if any("suse" in word for word in family):
+        return Steps(f"{name} has zypper", (*_zypper(), *configure))
+    if "arch" in family:
+        return Steps(f"{name} has pacman", ("sudo pacman -S --needed nvidia-container-toolkit", *configure))
+    return Steps(f"no NVIDIA package for {name}", ("sudo seatrial cdi generate",))
+
+
+def _apt() -> tuple[str, ...]:
+    edit = f"s#deb https://#deb [signed-by={KEYRING}] https://#g"
+    return (
+        f"curl -fsSL {REPOSITORY}/gpgkey | sudo gpg --dearmor --yes -o {KEYRING}",
+        f"curl -fsSL {REPOSITORY}/stable/deb/nvidia-container-toolkit.list | sed {shlex.quote(edit)} | sudo tee {LIST}",
+        "sudo apt-get update",
+        "sudo apt-get install -y nvidia-container-toolkit",
+    )
+
+
+def _dnf() -> tuple[str, ...]:
+    repo = f"{REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo"
+    return (
+        f"curl -fsSL {repo} | sudo tee /etc/yum.repos.d/nvidia-container-toolkit.repo",
+        "sudo dnf install -y nvidia-container-toolkit",
+    )
+
+
+def _zypper() -> tuple[str, ...]:
+    return (
+        f"sudo zypper ar {REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo",
+        "sudo zypper --gpg-auto-import-keys install -y nvidia-container-toolkit",
+    )
+
+
+def _leave_old(machine: Machine) -> tuple[str, ...]:
+    """Off nvidia-docker2 and apt-key: its list files conflict with the new one, its key is no longer read."""
+    folder = "/etc/apt/sources.list.d"
+    old = [
+        name
+        for name in machine.names(folder)
+        if name.startswith(("nvidia-docker", "libnvidia-container", "nvidia-container-runtime"))
+    ]
+    commands: list[str] = []
+    status = machine.read("/var/lib/dpkg/status") or ""
+    if "\nPackage: nvidia-docker2\n" in f"\n{status}":
+        commands.append("sudo apt-get purge -y nvidia-docker2")
+    if old:
+        commands.append("sudo rm -f " + " ".join(f"{folder}/{name}" for name in old))
+    if any("nvidia" in name for name in machine.names("/etc/apt/trusted.gpg.d")):
+        commands.append("sudo rm -f /etc/apt/trusted.gpg.d/*nvidia*")
+    return tuple(commands)

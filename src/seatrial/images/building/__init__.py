@@ -1,0 +1,1 @@
+"""Building an image, checking that its framework and the script work, and measuring its contents."""

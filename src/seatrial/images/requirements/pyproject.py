@@ -1,0 +1,134 @@
+"""pyproject.toml and uv.lock: what a project depends on, and the versions that its lock file fixes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.requirements_files import MOST_LINES, canonical_name, checked_requirement
+from seatrial.system import toml_file
+from seatrial.system.project_files import is_there, read_text
+from seatrial.system.shown import shown
+
+#: uv.lock of a project with hundreds of packages has two million bytes, most of them URLs and hashes.
+_MAX_LOCK_BYTES = 16_000_000
+
+#: Of a specifier; versions of thousands of digits are read only when they are compared.
+_MOST_CHARACTERS = 500
+
+#: An entry of an array in uv.lock: a wheel, a dependency. Nothing in them is read here.
+_ARRAY_ENTRY = re.compile(r"^    \{.*\n", re.MULTILINE)
+
+#: Packages whose versions belong to one build of torch, which may not be the build that was locked.
+_OF_A_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
+
+
+def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ...] | None:
+    """``[project] dependencies``, and of its extras what is imported; None when it declares no dependencies.
+
+    Raises ConfigError naming ``file:line``.
+    """
+    text, table = _project_table(file)
+    if "dependencies" not in table:
+        return None
+    required = _checked_list(table["dependencies"], "project.dependencies", file, text)
+    have = {canonical_name(line) for line in required}
+    wanted = {canonical_name(package) for package in imported} - have
+    extras = table.get("optional-dependencies", {})
+    if not isinstance(extras, dict):
+        raise _wrong("project.optional-dependencies", "a table", extras, file)
+    optional = [
+        line
+        for extra in sorted(extras)
+        for line in _checked_list(extras[extra], f"project.optional-dependencies.{extra}", file, text)
+    ]
+    for line in optional:
+        if (name := canonical_name(line)) in wanted:
+            required.append(line)
+            wanted.remove(name)
+    return tuple(required)
+
+
+def requires_python(file: Path) -> SpecifierSet:
+    """``[project] requires-python``; empty where the file or the key is not there."""
+    if not is_there(file):
+        return SpecifierSet()
+    value = _project_table(file)[1].get("requires-python", "")
+    return python_specifier(value, "pyproject.toml: project.requires-python")
+
+
+def python_specifier(value: Any, place: str) -> SpecifierSet:
+    """A requires-python as a specifier. Raises ConfigError that begins with ``place``."""
+    try:
+        if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:  # a list it takes, too, and reads it later
+            raise ValueError
+        return SpecifierSet(value)
+    except ValueError:  # InvalidSpecifier is one
+        raise ConfigError(
+            f"{place}: {shown(value)} is not a valid version specifier", run='write it like ">=3.10"'
+        ) from None
+
+
+def locked_versions(file: Path) -> tuple[str, ...]:
+    """``name==version`` of the packages in uv.lock that come from an index and have one version; () without a file.
+
+    Format: https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile
+    """
+    if not is_there(file):
+        return ()
+    text = _ARRAY_ENTRY.sub("", read_text(file, inside=file.parent, limit_bytes=_MAX_LOCK_BYTES))
+    if len(text) > toml_file.MAX_BYTES:
+        raise ConfigError(f"{file.name}: more packages than any image could contain", run=f"ls -l {file}")
+    packages = toml_file.parse_toml(text, file).get("package", [])
+    if not isinstance(packages, list) or not all(isinstance(package, dict) for package in packages):
+        raise ConfigError(f"{file.name}: package must be a list of tables", run="uv lock")
+    versions = Counter(str(package.get("name")) for package in packages)
+    return tuple(
+        sorted(
+            checked_requirement(f"{package['name']}=={package['version']}", file.name)
+            for package in packages
+            if "registry" in _table_of(package, "source")
+            and {"name", "version"} <= package.keys()
+            and versions[str(package["name"])] == 1
+            and not str(package["name"]).startswith(_OF_A_BUILD)
+        )
+    )
+
+
+def _table_of(table: dict[str, Any], key: str) -> dict[str, Any]:
+    value = table.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _project_table(file: Path) -> tuple[str, dict[str, Any]]:
+    """The file's text, and its ``[project]``."""
+    text = read_text(file, inside=file.parent, limit_bytes=toml_file.MAX_BYTES)
+    table = toml_file.parse_toml(text, file).get("project", {})
+    if not isinstance(table, dict):
+        raise _wrong("project", "a table", table, file)
+    return text, table
+
+
+def _wrong(key: str, expected: str, value: Any, file: Path) -> ConfigError:
+    return ConfigError(f"{file.name}: {key} must be {expected}, not {shown(value)}", run=f"${{EDITOR:-vi}} {file}")
+
+
+def _checked_list(value: Any, key: str, file: Path, text: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _wrong(key, "a list of strings", value, file)
+    if len(value) > MOST_LINES:
+        raise ConfigError(
+            f"{file.name}: {key} has {len(value)} entries, more than any image could contain", run=f"wc -l {file}"
+        )
+    return [checked_requirement(item, f"{file.name}:{_line_of(item, text)}") for item in value]
+
+
+def _line_of(item: str, text: str) -> int:
+    """Line of the first mention; TOML parsers keep none."""
+    return text[: max(text.find(item), 0)].count("\n") + 1

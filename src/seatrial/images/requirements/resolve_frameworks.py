@@ -1,0 +1,271 @@
+"""Frameworks settled: which release and build of torch, TensorFlow or JAX goes into the requirements, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from seatrial.errors import ConfigError, GpuContractError
+from seatrial.images.project import Needs
+from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed
+from seatrial.job.plan import Choice
+from seatrial.job.script import BUILT_ON
+from seatrial.stack.facts import Framework, wheels
+from seatrial.stack.machine import Machine
+from seatrial.stack.resolve import Conflict, Stack, resolve
+from seatrial.stack.wants import Wants
+
+#: The torch that this version of seatrial is developed and tested with (constraints.txt of the repository;
+#: https://pypi.org/project/torch/2.13.0/).
+TORCH_VERSION = "2.13.0"
+
+FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
+
+#: Package → the framework it is a build of.
+_PACKAGES: dict[str, Framework] = {
+    "tensorflow-cpu": "tensorflow",
+    "tensorflow": "tensorflow",
+    "torch": "torch",
+    "jax": "jax",
+}
+
+#: Rules that the machine's GPUs break, not the project's files.
+_GPU_RULES = {"architecture", "driver", "forward-compat", "cpu-build"}
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Requirements with every framework at one release and build.
+
+    Attributes:
+        index: package index to look at as well, or None. needed: the requirements name a build that only it has;
+            otherwise it is left out where the base image's pip names its own sources.
+        stack: of the first framework; without one, just a Python.
+    """
+
+    requirements: Requirements
+    stack: Stack
+    index: str | None = None
+    index_needed: bool = False
+    choices: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def settle(
+    needs: Needs,
+    imports: frozenset[str],
+    *,
+    machine: Machine | None,
+    own_sources: bool,
+    python: str | None = None,
+    mirror: str | None = None,
+) -> Settled:
+    """Add what is imported and not required, fix what is left open, choose the build for the machine.
+
+    Args:
+        machine: None: the run has no GPU, so a CUDA build's gigabytes are of no use.
+        own_sources: the user names an index or find-links.
+        python: the base image's, where the user chose that.
+        mirror: stands in for https://download.pytorch.org/whl.
+
+    Raises:
+        GpuContractError: no build does on these GPUs or this driver.
+        ConfigError: the project's own requirements exclude each other.
+    """
+    found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
+    settled = Settled(found, Stack(python=python or ""))
+    for framework in FRAMEWORKS:
+        place = _place(settled.requirements, framework)
+        if place is None and not _imported(framework, imports):
+            continue
+        fixed = python or settled.stack.python or None
+        settled = _settle_one(settled, needs, framework, place, machine, own_sources, fixed)
+    if settled.stack.wheel is None and not settled.stack.python:
+        wants = Wants(None, python=python, python_specifier=needs.python, said=needs.source)
+        stack = _or_raise(resolve(wants, machine or Machine()), wants)
+        settled = replace(settled, stack=stack)
+    if mirror and settled.index:
+        build = settled.index.rpartition("/")[2]
+        settled = replace(settled, index=f"{mirror.rstrip('/')}/{build}")
+    return settled
+
+
+def _settle_one(
+    settled: Settled,
+    needs: Needs,
+    framework: Framework,
+    place: int | None,
+    machine: Machine | None,
+    own_sources: bool,
+    python: str | None,
+) -> Settled:
+    found = settled.requirements
+    if place is None:
+        line, reason = _name_alone(framework, machine), "imported"
+        found, place = found + Requirements(lines=(line,)), len(found.lines)
+    else:
+        line, reason = found.lines[place], "imported" if needs.source == "the imports" else f"in {needs.source}"
+    wants = _wants(framework, line, found, needs, machine, python)
+    requirement = parsed(line)
+    if requirement is None or requirement.url or not _known(wants):
+        return _left_to_pip(settled, found, line, framework)
+    stack = _or_raise(resolve(wants, machine or Machine()), wants)
+    assert stack.requirement is not None
+    assert stack.wheel is not None
+    index = stack.index if not own_sources else None
+    if not _rewritable(line, requirement):
+        chosen = line
+    elif own_sources or framework != "torch":
+        chosen = _keeping_name(stack.requirement.partition("+")[0], requirement)
+    else:
+        chosen = stack.requirement
+    found = found.replaced(place, chosen)
+    if "numpy" not in map(canonical_name, found.lines) and _needs_numpy(stack):
+        # Without it `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu).
+        found += Requirements(lines=("numpy",))
+    choices = [each for each in stack.choices if each.what != "python" or settled.stack.wheel is None]
+    choices[0] = choices[0].model_copy(update={"value": chosen, "reason": f"{reason}; {choices[0].reason}"})
+    if own_sources and stack.index:
+        choices[1] = Choice(what=choices[1].what, value="as your index provides it", reason="you set the package index")
+    elif index:
+        choices[1] = choices[1].model_copy(update={"value": f"{choices[1].value}, from {index}"})
+    return Settled(
+        found,
+        settled.stack if settled.stack.wheel is not None else stack,
+        settled.index or index,
+        settled.index_needed or (index is not None and "+" in chosen),
+        (*settled.choices, *choices),
+        (*settled.warnings, *stack.warnings),
+    )
+
+
+def _left_to_pip(settled: Settled, found: Requirements, line: str, framework: Framework) -> Settled:
+    """A URL, or a release that the tables do not know: nothing is checked, and that is said."""
+    choice = Choice(what=framework, value=line, reason="not in seatrial's tables: pip decides; not checked")
+    warning = f"{line} is not in seatrial's tables: whether it supports the GPU and driver is checked after the build"
+    return replace(
+        settled, requirements=found, choices=(*settled.choices, choice), warnings=(*settled.warnings, warning)
+    )
+
+
+def _wants(
+    framework: Framework,
+    line: str,
+    found: Requirements,
+    needs: Needs,
+    machine: Machine | None,
+    python: str | None,
+) -> Wants:
+    requirement = parsed(line)
+    specifier, variant = _public(requirement)
+    for constraint in found.constraints:
+        if _PACKAGES.get(canonical_name(constraint) or "") == framework:
+            more, build = _public(parsed(constraint))
+            specifier, variant = specifier & more, variant or build
+    tied = [parsed(each) for each in found.lines + found.constraints if canonical_name(each) == "torchvision"]
+    torchvision = SpecifierSet(",".join(str(_public(each)[0]) for each in tied if each is not None))
+    if requirement is not None and framework == "jax" and requirement.extras:
+        variant = next((extra for extra in sorted(requirement.extras) if extra.startswith("cuda")), variant)
+    return Wants(
+        framework,
+        specifier,
+        variant=variant,
+        gpu=machine is not None,
+        python=python,
+        python_specifier=needs.python,
+        cudnn=_pinned_cudnn(found.lines + found.constraints) if framework == "torch" else None,
+        torchvision=torchvision if framework == "torch" and len(torchvision) else None,
+        prefer=TORCH_VERSION if framework == "torch" else None,
+        said=f"{line} ({needs.source})",
+    )
+
+
+def _public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:
+    """``==2.13.0+cu126`` → (``==2.13.0``, ``cu126``): the tables hold releases, the local version is the build."""
+    if requirement is None:
+        return SpecifierSet(), None
+    build, parts = None, []
+    for each in requirement.specifier:
+        public, _, local = each.version.partition("+")
+        build = local or build
+        parts.append(f"{each.operator}{public}")
+    return SpecifierSet(",".join(parts)), build
+
+
+def _pinned_cudnn(lines: Iterable[str]) -> str | None:
+    for line in lines:
+        if (canonical_name(line) or "").startswith("nvidia-cudnn-cu") and (requirement := parsed(line)) is not None:
+            for each in requirement.specifier:
+                if each.operator == "==":
+                    return each.version
+    return None
+
+
+def _known(wants: Wants) -> bool:
+    """The tables have some release that the specifier admits."""
+    assert wants.framework is not None
+    return any(wants.specifier.contains(wheel.version) for wheel in wheels(wants.framework))
+
+
+def _or_raise(found: Stack | Conflict, wants: Wants) -> Stack:
+    if isinstance(found, Stack):
+        return found
+    works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
+    kind = GpuContractError if found.broken[0].rule in _GPU_RULES else ConfigError
+    raise kind(
+        found.sentence,
+        cause=f"what works: {works}" if works else None,
+        run=_command(found, wants),
+    )
+
+
+def _command(found: Conflict, wants: Wants) -> str:
+    """The nearest way out as something to type."""
+    for way, stack in found.nearest:
+        if way.startswith("another") and stack.requirement and "Python" not in way:
+            return f"pip install '{stack.requirement}'" + (f" --index-url {stack.index}" if stack.index else "")
+        if way == "another Python":
+            return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
+    return "seatrial plan … --gpus none"
+
+
+def _place(found: Requirements, framework: Framework) -> int | None:
+    names = [_PACKAGES.get(canonical_name(line) or "") for line in found.lines]
+    return names.index(framework) if framework in names else None
+
+
+def _imported(framework: Framework, imports: frozenset[str]) -> bool:
+    """By name, or by a package that is of no use without it; transformers and keras run on others as well."""
+    if framework in imports:
+        return True
+    if imports & set(FRAMEWORKS):
+        return False
+    return any(BUILT_ON.get(name) == framework for name in imports)
+
+
+def _name_alone(framework: Framework, machine: Machine | None) -> str:
+    """TensorFlow's CPU build is a package of its own, a third of the size."""
+    return "tensorflow-cpu" if framework == "tensorflow" and machine is None else framework
+
+
+def _rewritable(line: str, requirement: Requirement) -> bool:
+    """No marker, hash or option hangs on it that another version would break."""
+    return not requirement.marker and " --" not in line and " -" not in line
+
+
+def _keeping_name(chosen: str, asked: Requirement) -> str:
+    """The resolved release under the package's own name and with its own extras."""
+    resolved = Requirement(chosen)
+    extras = sorted(asked.extras | resolved.extras)
+    name = asked.name if asked.name in _PACKAGES else resolved.name
+    if name == "tensorflow-cpu":
+        extras = []
+    return name + (f"[{','.join(extras)}]" if extras else "") + str(resolved.specifier)
+
+
+def _needs_numpy(stack: Stack) -> bool:
+    return stack.wheel is not None and stack.wheel.framework == "torch" and Version(stack.wheel.version) >= Version("2")

@@ -1,0 +1,106 @@
+"""Steps: the numbers that the target reported itself, one series a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from statistics import median
+from typing import Any
+
+from seatrial.receipt.evidence.fields import clean, number, text
+from seatrial.receipt.evidence.series import Point
+
+#: Not plotted: they say where a line belongs (the x axis), or are counts that throughput is made of.
+POSITION_KEYS = frozenset({"t", "step", "epoch", "images", "rank", "node", "_seq"})
+
+#: Series kept; a script that makes up names for ever must not make the receipt grow for ever.
+MAX_SERIES = 32
+
+#: Where a metric's plain name is looked for: measured on data that was not trained on comes first.
+PHASES = ("", "test_", "val_", "valid_", "validation_", "eval_", "train_")
+
+
+@dataclass
+class Steps:
+    """What the target's step lines say.
+
+    Attributes:
+        series: name → [(x, y)]. A line with ``"phase": "test"`` reports ``accuracy`` as ``test_accuracy``.
+        axis: what x counts: ``step``, ``epoch``, or ``line`` when the script tells neither.
+        lines: step lines read. dropped: names left out because there were more than MAX_SERIES.
+        counted: (seconds since the first event, images) of training lines that count images.
+    """
+
+    series: dict[str, list[Point]] = field(default_factory=dict)
+    axis: str = "line"
+    lines: int = 0
+    dropped: set[str] = field(default_factory=set)
+    counted: list[Point] = field(default_factory=list)
+
+    def find(self, name: str) -> tuple[str, list[Point]] | None:
+        """The series a metric's name means, by PHASES, or None when the target never reported it."""
+        for phase in PHASES:
+            if phase + name in self.series:
+                return phase + name, self.series[phase + name]
+        return None
+
+    @property
+    def images(self) -> int | None:
+        """Images trained on, or None when the target does not count them."""
+        return int(sum(count for _, count in self.counted)) if self.counted else None
+
+    @property
+    def images_per_s(self) -> float | None:
+        """Training throughput.
+
+        Images over the time between the first and the last line that count them (the first line's own images
+        came before that time and are left out); with one line only, the median of what the script reports.
+        """
+        if len(self.counted) > 1:
+            seconds = self.counted[-1][0] - self.counted[0][0]
+            if seconds > 0:
+                return sum(count for _, count in self.counted[1:]) / seconds
+        reported = self.series.get("train_images_per_s") or self.series.get("images_per_s")
+        return median(y for _, y in reported) if reported else None
+
+
+def read_steps(lines: Iterable[tuple[float, Mapping[str, Any]]]) -> Steps:
+    """Steps of (seconds since the first event, step event) pairs.
+
+    Ranks other than 0 add their images but no points: all ranks report the same curve.
+    """
+    lines = list(lines)
+    axis = next((key for key in ("step", "epoch") if any(number(e.get(key)) is not None for _, e in lines)), "line")
+    steps = Steps(axis=axis, lines=len(lines))
+    x = previous = offset = 0.0
+    for at_s, event in lines:
+        own = number(event.get(axis)) if axis != "line" else previous + 1
+        if own is not None:
+            if own < previous / 2:  # counted anew each epoch; a little less is only a late line
+                offset += previous
+            previous, x = own, own + offset
+        phase = text(event.get("phase")) or ""
+        images = number(event.get("images"))
+        if images is not None and images >= 0 and phase in ("", "train"):
+            steps.counted.append((at_s, images))
+        if not number(event.get("rank")):
+            _add_points(steps, event, phase, x)
+    return steps
+
+
+def _add_points(steps: Steps, event: Mapping[str, Any], phase: str, x: float) -> None:
+    for key, value in event.items():
+        y = number(value)
+        if y is None or key in POSITION_KEYS:
+            continue
+        name = _name(key, phase)
+        if name not in steps.series and len(steps.series) >= MAX_SERIES:
+            steps.dropped.add(name)
+        else:
+            steps.series.setdefault(name, []).append((x, y))
+
+
+@lru_cache(maxsize=1024)  # the same few names on every line
+def _name(key: str, phase: str) -> str:
+    return clean(key if not phase or key.startswith(phase + "_") else f"{phase}_{key}")[:80]

@@ -1,0 +1,222 @@
+"""The built-in criteria: one function each, in the table at the end. Each says pass, fail or not judged, and why.
+
+"Not judged" means that there is nothing to judge by, or that the question was not asked. It never means "probably".
+A criterion that was asked for explicitly and has no evidence fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from seatrial.job.condition import holds
+from seatrial.job.plan import Gpu
+from seatrial.job.units import format_bytes, format_seconds
+from seatrial.receipt.evidence.fields import clean, text
+from seatrial.receipt.formatting import count, figure, gpu_names, percent, quote, short_uuid
+from seatrial.receipt.judging.gpu_contract import computed_nothing, unused_gpus
+from seatrial.receipt.judging.judgement import Judgement
+from seatrial.receipt.judging.judging_input import Case
+from seatrial.receipt.judging.saved_model import judge_saved_model
+from seatrial.receipt.model import Criterion, ExitCause, Verdict
+
+#: Fewer samples than this in the training window say nothing of a mean.
+MIN_SAMPLES = 3
+
+#: Known failures that have nothing to do with the GPU: shown as findings, not held against the CUDA criterion.
+NOT_OF_CUDA = {
+    "address-in-use",
+    "disk-full",
+    "gated-download",
+    "host-out-of-memory",
+    "loss-not-finite",
+    "no-c-compiler",
+    "no-network",
+    "python-module-missing",
+    "read-only-root",
+    "shared-memory-too-small",
+    "too-many-open-files",
+    "user-unknown",
+}
+
+
+def judge_criteria(case: Case, cause: ExitCause) -> tuple[Criterion, ...]:
+    """Every built-in criterion in the order of CRITERIA, then the user's metrics."""
+    judged = [_criterion(id, title, judge(case, cause)) for id, title, judge in CRITERIA]
+    for name, condition in case.plan.job.criteria.metrics.items():
+        judged.append(_criterion(f"metric-{name}", f"Metric {name}", _metric(case, name, condition)))
+    return tuple(judged)
+
+
+def _criterion(id: str, title: str, judgement: Judgement) -> Criterion:
+    return Criterion(id=id, title=title, **judgement._asdict())
+
+
+def _no_gpu(case: Case) -> Judgement | None:
+    """The judgement of every GPU criterion on a run without one."""
+    if case.gpus_required:
+        return None
+    if case.plan.agent.gpu_mode == "auto-cpu":
+        return Judgement("not judged", "no GPU was found, so --gpus auto ran on the CPU")
+    return Judgement("not judged", "no GPU was requested")
+
+
+def _gpus_visible(case: Case, cause: ExitCause) -> Judgement:
+    if no_gpu := _no_gpu(case):
+        return no_gpu
+    check, asked = case.evidence.last("gpu.check"), count(len(case.expected), "GPU")
+    if check is None:
+        return Judgement("fail", "the check in the container never reported", asked)
+    visible = {text(entry["uuid"]) for entry in case.evidence.visible}
+    missing = [gpu for gpu in case.expected if gpu.uuid not in visible]
+    measured = f"{len(case.expected) - len(missing)} of {len(case.expected)} visible"
+    if missing:
+        names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in missing)
+        error = check.text("error")
+        return Judgement("fail", f"CUDA does not see {names}" + (f": {error}" if error else ""), asked, measured)
+    if check.keys.get("ok") is not True:
+        return Judgement("fail", check.text("error") or "the check in the container failed", asked, measured)
+    names = ", ".join(f"{gpu.name} {short_uuid(gpu.uuid)}" for gpu in case.expected)
+    return Judgement("pass", f"CUDA sees {names}", asked, measured)
+
+
+def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
+    """Proofs for each GPU: the driver's kernel ran on it before the start, torch's (where the target uses torch) at its
+    beginning, and the target had a CUDA context on it."""
+    if no_gpu := _no_gpu(case):
+        return no_gpu
+    if case.evidence.target_started is None:
+        return Judgement("fail", "the target was not started")
+    broken = [
+        f"kernel failed on GPU {gpu.index} {short_uuid(gpu.uuid)}: {kernel.text('error') or 'no reason given'}"
+        for gpu in case.expected
+        for kernel in case.evidence.kernels.get(gpu.uuid, [])
+        if kernel.keys.get("ok") is not True
+    ]
+    if broken:
+        return Judgement("fail", "; ".join(broken))
+    without = [gpu for gpu in case.expected if gpu.uuid not in case.evidence.contexts]
+    if idle := [gpu for gpu in case.expected if computed_nothing(case, gpu)]:
+        names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in idle)
+        return Judgement("fail", f"the target opened a CUDA context on {names} and did no work there")
+    if without:
+        names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in without)
+        if not unused_gpus(case) and not any(
+            gpu.uuid in sample.gpus for gpu in without for sample in case.evidence.samples
+        ):
+            return Judgement("not judged", f"{names} could not be observed while the target ran")
+        return Judgement("fail", f"no CUDA context of the target was seen on {names}")
+    if untried := [gpu for gpu in case.expected if not _tried(case, gpu)]:
+        names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in untried)
+        return Judgement("not judged", f"torch's own kernel was not tested on {names}")
+    seen = min(case.evidence.contexts[gpu.uuid].at_s for gpu in case.expected)
+    after = format_seconds(max(0.0, seen - case.evidence.target_started.at_s))
+    kinds = {k.text("kind") or "driver" for gpu in case.expected for k in case.evidence.kernels.get(gpu.uuid, [])}
+    kernel = f"a {' and a '.join(sorted(kinds))} kernel ran on each GPU" if kinds else "no kernel was tested"
+    return Judgement("pass", f"CUDA context of the target {after} after its start; {kernel}")
+
+
+def _tried(case: Case, gpu: Gpu) -> bool:
+    """Whether the kernel that the plan asks for was run on it; how it went, the caller knows."""
+    if case.plan.agent.check != "torch":
+        return True
+    return any(kernel.text("kind") == "torch" for kernel in case.evidence.kernels.get(gpu.uuid, []))
+
+
+def _kept_busy(case: Case, cause: ExitCause) -> Judgement:
+    """Every GPU asked for must reach the threshold: a mean over GPUs would hide the one that idles."""
+    if no_gpu := _no_gpu(case):
+        return no_gpu
+    threshold = case.plan.job.criteria.mean_utilization_pct
+    if threshold is None:
+        return Judgement("not judged", "disabled in [criteria]")
+    if case.evidence.target_started is None:
+        return Judgement("not judged", "the target was not started")
+    uses = case.measurements.gpus
+    fewest = min((use.samples for use in uses), default=0)
+    if fewest < MIN_SAMPLES:
+        return Judgement(
+            "not judged", f"the training window was too short: {count(fewest, 'sample')}, {MIN_SAMPLES} needed"
+        )
+    known = {use.uuid: mean for use in uses if (mean := use.utilization_mean_pct) is not None}
+    if len(known) < len(uses):
+        return Judgement("not judged", "the driver reports no utilisation for this GPU (MIG slices have none)")
+    names = gpu_names(case.expected)
+    each = ", ".join(f"{names[uuid]} {percent(mean)}" for uuid, mean in known.items())
+    sm = [use.sm_activity_mean_pct for use in uses if use.sm_activity_mean_pct is not None]
+    worked = f"; SM activity {percent(sum(sm) / len(sm))}" if sm else ""
+    verdict: Verdict = "pass" if min(known.values()) >= threshold else "fail"
+    return Judgement(
+        verdict, f"mean utilisation {each} over {fewest} samples{worked}", f"at least {percent(threshold)}", each
+    )
+
+
+def _in_time(case: Case, cause: ExitCause) -> Judgement:
+    limit = case.plan.job.criteria.finished_within_s or case.plan.job.timeout_s
+    wall_s = case.measurements.wall_s
+    if limit is None:
+        return Judgement("not judged", "no time limit was set")
+    expected = f"within {format_seconds(limit)}"
+    if wall_s is None:
+        return Judgement("fail", "the target never ran", expected, None)
+    measured = format_seconds(wall_s)
+    if cause.id not in ("finished", "gpu-not-used"):
+        return Judgement("fail", f"it did not finish: it ended after {measured}", expected, measured)
+    return Judgement(("pass" if wall_s <= limit else "fail"), f"finished in {measured}", expected, measured)
+
+
+def _model_saved(case: Case, cause: ExitCause) -> Judgement:
+    return judge_saved_model(case)
+
+
+def _clean_output(case: Case, cause: ExitCause) -> Judgement:
+    if no_gpu := _no_gpu(case):
+        return no_gpu
+    if case.evidence.target_started is None:
+        return Judgement("not judged", "the target was not started")
+    trouble = [f for f in case.output.findings if f.severity != "info" and f.id not in NOT_OF_CUDA]
+    if trouble:
+        shown = f" ({quote(trouble[0].evidence[0])})" if trouble[0].evidence else ""
+        return Judgement("fail", f"{', '.join(f.id for f in trouble)}{shown}")
+    return Judgement("pass", "no known CUDA failure in stdout or stderr")
+
+
+def _image_size(case: Case, cause: ExitCause) -> Judgement:
+    limit, size = case.plan.job.criteria.max_image_bytes, case.image_bytes
+    if case.plan.on_the_host:
+        return Judgement("not judged", "a local run has no image")
+    if limit is None:
+        return Judgement("not judged", "disabled in [criteria]")
+    if size is None:
+        return Judgement("not judged", "the engine did not report the image's size")
+    verdict: Verdict = "pass" if size <= limit else "fail"
+    return Judgement(
+        verdict, f"the image is {format_bytes(size)}", f"at most {format_bytes(limit)}", format_bytes(size)
+    )
+
+
+def _metric(case: Case, name: str, condition: str) -> Judgement:
+    """A condition on the last value reported under a name; asked for and never reported is a failure."""
+    if holds(condition, 0.0) is None:
+        return Judgement("fail", f"the condition {clean(condition)!r} is invalid; write, for example, '>= 0.985'")
+    found = case.evidence.steps.find(name)
+    if found is None:
+        told = ", ".join(list(case.evidence.steps.series)[:8]) or "no number at all"
+        return Judgement(
+            "fail", f"the target never reported {name} to $SEATRIAL_EVENTS; it reported {told}", condition, None
+        )
+    reported_as, points = found
+    last = points[-1][1]
+    verdict: Verdict = "pass" if holds(condition, last) else "fail"
+    return Judgement(verdict, f"last {reported_as}: {figure(last)}", condition, figure(last))
+
+
+#: ID, title and judge of each built-in criterion, in the order receipts show them.
+CRITERIA: tuple[tuple[str, str, Callable[[Case, ExitCause], Judgement]], ...] = (
+    ("gpus-visible", "GPUs visible where the target ran", _gpus_visible),
+    ("ran-on-gpu", "Training ran on the GPU", _ran_on_gpu),
+    ("gpu-busy", "GPU kept busy", _kept_busy),
+    ("in-time", "Finished within the time limit", _in_time),
+    ("model-saved", "Model saved", _model_saved),
+    ("clean-output", "No CUDA error or warning in the output", _clean_output),
+    ("image-size", "Image small enough", _image_size),
+)

@@ -1,0 +1,232 @@
+"""Why a run ended, in words. CAUSES is read from the top; the first that holds is the cause.
+
+The order says which of several true statements explains the others: a container that the kernel's OOM killer took
+down also died of a signal, and a script that ran out of CUDA memory also exited with an exception.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from seatrial.findings.finding import Finding
+from seatrial.job.units import format_bytes, format_seconds
+from seatrial.receipt.evidence.facts import Moment
+from seatrial.receipt.evidence.fields import clean
+from seatrial.receipt.formatting import count, quote, signal_name
+from seatrial.receipt.judging.gpu_contract import unused_gpus
+from seatrial.receipt.judging.judging_input import Case
+from seatrial.receipt.model import ExitCause
+
+#: What an engine can say that is no failure to hand over a GPU.
+NOT_OF_GPU = {"disk-full", "engine-down", "engine-permission", "no-network", "too-many-open-files", "user-unknown"}
+
+
+def exit_cause(case: Case) -> ExitCause:
+    """The cause and one sentence; ``unknown`` when no evidence explains the end."""
+    exited = case.evidence.exited
+    code = exited.number("exit_code") if exited else None
+    number = exited.number("signal") if exited else None
+    explained = ((id, words) for id, explain in CAUSES if (words := explain(case)))
+    id, words = next(explained, ("unknown", "The run ended for an unrecorded reason"))
+    return ExitCause(
+        id=id,
+        words=words,
+        target_exit_code=None if code is None else int(code),
+        target_signal=None if number is None else int(number),
+    )
+
+
+def _contradicted(case: Case) -> str | None:
+    if not case.contradictions:
+        return None
+    return f"The evidence is inconsistent, so it proves nothing: {case.contradictions[0]}"
+
+
+def _gpu_contract(case: Case) -> str | None:
+    exited, finished = case.evidence.exited, case.evidence.last("agent.finished")
+    never_started = case.evidence.target_started is None
+    by_agent = exited is not None and exited.keys.get("cause") == "gpu-contract"
+    refused = never_started and finished is not None and finished.number("exit_code") == 3
+    by_engine = case.gpus_required and never_started and any(f.id not in NOT_OF_GPU for f in case.engine_findings)
+    by_host = never_started and any(f.id == "gpu-contract" for f in case.evidence.findings)
+    if not (by_agent or refused or by_engine or by_host):
+        return None
+    found = [f.message for f in (*case.evidence.findings, *case.engine_findings) if f.severity == "error"]
+    reason = found[0] if found else "a GPU check failed"
+    so = "the target was not started" if never_started else "the target's work does not count"
+    return f"The GPU contract was violated, so {so}: {reason}"
+
+
+def _running(case: Case) -> str | None:
+    live = case.state is not None and case.state.status in ("created", "running")
+    return "Still running: this receipt is provisional" if live and case.evidence.exited is None else None
+
+
+def _stopped_before_start(case: Case) -> str | None:
+    told = not _has_begun(case) and any(finding.id == "stopped" for finding in case.evidence.findings)
+    return "Stopped by the user before it started" if told else None
+
+
+def _has_begun(case: Case) -> bool:
+    return bool(case.evidence.first("agent.started") or case.evidence.target_started or case.evidence.exited)
+
+
+def _engine(case: Case) -> str | None:
+    if _has_begun(case):
+        return None
+    refusal = next((f.message for f in case.evidence.findings if f.severity == "error"), None)
+    if refusal:
+        return f"The run could not be started: {refusal}"
+    if case.state is None and case.evidence.first("host.launched") is None:
+        doing = "its image was built" if case.plan.image and case.plan.image.build else "it was prepared"
+        return f"The run never started: seatrial was interrupted while {doing}"
+    if case.state is None or case.state.status == "gone":
+        return f"The run never started, and {case.plan.backend} no longer knows it"
+    told = f": {clean(case.state.error)}" if case.state.error else ""
+    code = "" if case.state.exit_code is None else f" (exit code {case.state.exit_code})"
+    return f"{case.plan.backend} could not start the run{code}{told}"
+
+
+def _host_oom(case: Case) -> str | None:
+    kills = (case.evidence.exited.number("oom_kills") or 0) if case.evidence.exited else 0
+    killed = case.state is not None and case.state.oom_killed
+    if _exit_code(case) == 0 or not (kills or killed):
+        return None
+    peak, limit = case.measurements.memory_peak_bytes, case.measurements.memory_limit_bytes
+    used = f" at {format_bytes(peak)}" if peak else ""
+    of = f" of {format_bytes(limit)} allowed" if limit else ""
+    return f"Out of host memory: the kernel's OOM killer ended the target{used}{of}"
+
+
+def _timeout(case: Case) -> str | None:
+    if case.evidence.exited is None or case.evidence.exited.keys.get("cause") != "timeout":
+        return None
+    limit = case.plan.agent.timeout_s
+    return f"Stopped at the time limit of {format_seconds(limit)}" if limit else "Stopped at the time limit"
+
+
+def _gpu_lost(case: Case) -> str | None:
+    return _told_by(case, ("gpu-lost", "device-access-lost"), "A GPU was lost during the run")
+
+
+def _cuda_oom(case: Case) -> str | None:
+    return _told_by(case, ("cuda-out-of-memory",), "Out of GPU memory")
+
+
+def _shared_memory(case: Case) -> str | None:
+    return _told_by(case, ("shared-memory-too-small", "nccl-shared-memory"), "Shared memory (/dev/shm) was exhausted")
+
+
+def _stopped(case: Case) -> str | None:
+    signals = [moment for moment in case.evidence.all("signal") if _asks_to_stop(moment)]
+    stops = [moment for moment in signals if moment.number("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    if not stops or case.evidence.exited is None:
+        return None
+    by_user = any(moment.keys.get("origin") == "user" for moment in signals)
+    if not by_user and unused_gpus(case):  # a target can send a signal to its own PID 1
+        return None
+    name = signal_name(stops[0].number("signal") or 0)
+    clean_end = "; the target ended cleanly" if _exit_code(case) == 0 else ""
+    after = format_seconds(_run_s(case, stops[0]))
+    if by_user:
+        return f"Stopped by the user after {after}{clean_end}"
+    return f"Stopped by {name}, sent to the agent by the engine or the run itself, after {after}{clean_end}"
+
+
+def _asks_to_stop(moment: Moment) -> bool:
+    """The user's own request is in the host's words alone."""
+    source, origin = moment.keys.get("source"), moment.keys.get("origin")
+    return origin == "engine" or (origin == "user" and source == "host")
+
+
+def _signal(case: Case) -> str | None:
+    number = case.evidence.exited.number("signal") if case.evidence.exited else None
+    if not number:
+        return None
+    name = signal_name(number)
+    hints = {
+        "SIGKILL": "killed from outside: kill -9, or the host's OOM killer",
+        "SIGSEGV": "a crash in native code: an extension or library, not Python itself",
+        "SIGBUS": "often a full /dev/shm, or a memory-mapped file that could not grow",
+        "SIGABRT": "a library aborted; its last message is on stderr",
+    }
+    return f"The target was killed by {name}" + (f" ({hints[name]})" if name in hints else "")
+
+
+def _script_error(case: Case) -> str | None:
+    code = _exit_code(case)
+    if not code:
+        return None
+    if case.evidence.target_started is None:  # the agent notes why it could not run it
+        note = case.evidence.last("note")
+        return f"The target could not be run: {(note and note.text('message')) or f'exit code {code}'}"
+    said = case.output.exception or case.output.last_line
+    return f"The target exited with {code}" + (f": {said}" if said else " and printed no reason")
+
+
+def _gpu_not_used(case: Case) -> str | None:
+    unused = unused_gpus(case)
+    if not unused:
+        return None
+    which = "the GPU" if len(case.expected) == 1 else f"{len(unused)} of {len(case.expected)} GPUs"
+    return f"The target finished, but never used {which} assigned to it"
+
+
+def _finished(case: Case) -> str | None:
+    if _exit_code(case) != 0:
+        return None
+    wall_s = case.measurements.wall_s
+    return "Finished" if wall_s is None else f"Finished in {format_seconds(wall_s)}"
+
+
+def _agent_lost(case: Case) -> str | None:
+    if case.evidence.exited is not None:
+        return None
+    code = case.state.exit_code if case.state else None
+    told = f" ({case.plan.backend} reports exit code {code})" if code is not None else ""
+    after = f" after {count(len(case.evidence.samples), 'sample')}" if case.evidence.target_started else ""
+    return f"The agent was lost{after}{told}: it was killed or the machine went down, so the target's exit is unknown"
+
+
+#: ID → does it hold, and in which words. New causes go where their evidence outranks what is below.
+CAUSES: tuple[tuple[str, Callable[[Case], str | None]], ...] = (
+    ("evidence-contradicted", _contradicted),
+    ("gpu-contract", _gpu_contract),
+    ("running", _running),
+    ("stopped", _stopped_before_start),
+    ("engine-error", _engine),
+    ("host-oom", _host_oom),
+    ("timeout", _timeout),
+    ("stopped", _stopped),
+    ("gpu-not-used", _gpu_not_used),
+    ("finished", _finished),
+    ("gpu-lost", _gpu_lost),
+    ("cuda-oom", _cuda_oom),
+    ("shared-memory", _shared_memory),
+    ("signal", _signal),
+    ("script-error", _script_error),
+    ("agent-lost", _agent_lost),
+)
+
+
+def _told_by(case: Case, ids: tuple[str, ...], words: str) -> str | None:
+    """``words`` and the line that shows it, when a target that ended badly printed, or the agent found, that."""
+    if case.evidence.exited is None:
+        return None
+    found = next((f for f in (*case.evidence.findings, *case.output.findings) if f.id in ids), None)
+    return None if found is None else f"{words}: {quote(_line(found))}"
+
+
+def _line(finding: Finding) -> str:
+    return finding.evidence[0] if finding.evidence else finding.message
+
+
+def _exit_code(case: Case) -> int | None:
+    code = case.evidence.exited.number("exit_code") if case.evidence.exited else None
+    return None if code is None else int(code)
+
+
+def _run_s(case: Case, moment: Moment) -> float:
+    started = case.evidence.target_started
+    return max(0.0, moment.at_s - started.at_s) if started else moment.at_s

@@ -1,0 +1,102 @@
+"""Header: what ran, on what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from seatrial.receipt.evidence.facts import Moment
+from seatrial.receipt.evidence.fields import mapping, number, text
+from seatrial.receipt.judging.judging_input import Case, target_line
+from seatrial.receipt.model import Header, Image, ReceiptGpu
+
+
+def make_header(case: Case, now: float) -> Header:
+    """The header; what nobody recorded is None."""
+    plan, evidence = case.plan, case.evidence
+    check, agent = evidence.last("gpu.check"), evidence.first("agent.started")
+    launched = evidence.first("host.launched")
+    framework, framework_cuda = _framework(case)
+    return Header(
+        run_id=plan.run_id,
+        name=plan.job.name,
+        target=target_line(plan),
+        git_commit=plan.git_commit,
+        backend=plan.backend,
+        host=_text(launched, "host") or (_text(agent, "hostname") if plan.on_the_host else None),
+        part=_part(case),
+        device=_device(case),
+        gpus=tuple(
+            ReceiptGpu(
+                index=gpu.index,
+                uuid=gpu.uuid,
+                name=gpu.name,
+                memory_bytes=gpu.memory_bytes,
+                compute_capability=gpu.compute_capability,
+            )
+            for gpu in case.expected
+        ),
+        injection=plan.injection,
+        image=_image(case, launched),
+        driver=_text(check, "driver") or plan.driver_version,
+        cuda=_cuda_version(check),
+        framework=framework,
+        framework_cuda=framework_cuda,
+        python=_text(agent, "python"),
+        agent=_text(agent, "agent_version"),
+        started_at=next((t for m in evidence.moments if (t := number(m.keys.get("t"))) is not None), None),
+        judged_at=now,
+    )
+
+
+def _part(case: Case) -> str | None:
+    """Each of several hosts writes a receipt of its own; on a cluster there is one for all."""
+    agent = case.plan.agent
+    if agent.node_rank is None:
+        return None
+    hosts = case.plan.job.hosts
+    named = ", ".join(hosts) if case.plan.job.with_names else str(len(hosts))
+    return f"node {agent.node_rank} of {named}; together: {agent.rendezvous_id}"
+
+
+def _device(case: Case) -> Literal["gpu", "cpu", "cpu-fallback"]:
+    if case.gpus_required:
+        return "gpu"
+    return "cpu-fallback" if case.plan.agent.gpu_mode == "auto-cpu" else "cpu"
+
+
+def _image(case: Case, launched: Moment | None) -> Image | None:
+    if case.plan.image is None:
+        return None
+    digest = _text(launched, "image_digest")
+    if digest is None and case.image is not None:
+        digest = case.image.digest or case.image.id
+    if digest is None and (pod := case.evidence.last("host.pod")) is not None:
+        digest = _text(pod, "image")
+    return Image(tag=case.plan.image.tag, digest=digest, size_bytes=case.image_bytes)
+
+
+def _framework(case: Case) -> tuple[str | None, str | None]:
+    """``("torch 2.13.0", "13.0")`` from the torch kernel, else from what the agent found at the target's start."""
+    kernels = (mapping(k.keys.get("torch")) for ks in case.evidence.kernels.values() for k in ks)
+    torch: Mapping[str, Any] = next((found for found in kernels if found), {})
+    if version := text(torch.get("version")):
+        return f"torch {version}", text(torch.get("cuda"))
+    started = case.evidence.target_started
+    found = mapping(started.keys.get("framework")) if started else {}
+    words = [word for key in ("name", "version") if (word := text(found.get(key)))]
+    return " ".join(words) or None, None
+
+
+def _cuda_version(check: Moment | None) -> str | None:
+    """cuDriverGetVersion's 13000 as ``13.0``; text as it is."""
+    if check is None:
+        return None
+    value = check.number("cuda_driver")
+    if value is None or value < 1000:
+        return check.text("cuda_driver") or (None if value is None else f"{value:g}")
+    return f"{int(value) // 1000}.{int(value) % 1000 // 10}"
+
+
+def _text(moment: Moment | None, key: str) -> str | None:
+    return moment.text(key) if moment else None

@@ -1,0 +1,70 @@
+"""Case: everything a receipt is judged on, read once and passed around."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.backends.base import ImageFacts, State
+from seatrial.findings.finding import Finding
+from seatrial.job.plan import CONTAINER_MODELS, Gpu, Plan
+from seatrial.receipt.evidence.facts import Evidence
+from seatrial.receipt.evidence.output import Output
+from seatrial.receipt.model import Measurements
+
+
+@dataclass(frozen=True)
+class Case:
+    """Attributes:
+
+    state: what the engine says of the run, None when it was not asked or does not answer.
+    engine_findings: known failures in the engine's error.
+    image: what the engine says of the image, None when it was not asked, or on the local backend.
+    contradictions: sentences that say where the evidence cannot be what happened.
+    """
+
+    plan: Plan
+    evidence: Evidence
+    output: Output
+    measurements: Measurements
+    state: State | None
+    engine_findings: tuple[Finding, ...]
+    run_dir: Path
+    image: ImageFacts | None
+    contradictions: tuple[str, ...] = ()
+
+    @property
+    def gpus_required(self) -> bool:
+        return self.plan.agent.gpu_mode == "required"
+
+    @property
+    def expected(self) -> tuple[Gpu, ...]:
+        """The GPUs that were asked for, in CUDA order; () on a CPU run."""
+        return self.plan.agent.gpus if self.gpus_required else ()
+
+    @property
+    def models_folder(self) -> Path | None:
+        """The host's folder behind /models, or None."""
+        if self.plan.job.models is not None:
+            return self.plan.job.models.source
+        mounts = self.plan.container.mounts if self.plan.container else ()
+        return next((mount.source for mount in mounts if mount.target == CONTAINER_MODELS), None)
+
+    @property
+    def image_bytes(self) -> int | None:
+        launched = self.evidence.first("host.launched")
+        told = launched.number("image_bytes") if launched else None
+        return self.image.size_bytes if self.image else int(told) if told else None
+
+
+def target_line(plan: Plan) -> str:
+    """The target as one would type it behind ``seatrial run``: ``train.py -- --epochs 5``."""
+    target = plan.job.target
+    words = {
+        "script": [target.value],
+        "module": ["-m", target.value],
+        "recipe": [target.value],
+        "image": ["--image", plan.job.image.ready or ""],
+    }[target.kind]
+    return shlex.join([*words, *(["--", *target.args] if target.args else [])])

@@ -1,0 +1,1 @@
+"""A receipt as text: terminal, Markdown and HTML."""

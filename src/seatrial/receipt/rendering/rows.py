@@ -1,0 +1,189 @@
+"""The receipt's facts as labelled lines: the same words in the terminal, in Markdown and in HTML."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from seatrial.job.units import format_bytes, format_seconds
+from seatrial.receipt.formatting import count, energy, figure, gpu_names, metric_figure, percent
+from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal
+
+_INJECTION = {
+    "none": "none",
+    "nvidia-runtime": "--gpus (NVIDIA container runtime)",
+    "cdi": "CDI",
+    "device-nodes": "device nodes and the driver's libraries",
+    "host": "a process on the host",
+}
+
+_DEVICE = {"cpu": "the CPU, as requested", "cpu-fallback": "the CPU: no GPU was found"}
+
+
+class Row(NamedTuple):
+    label: str
+    value: str
+
+
+def headline(receipt: Receipt) -> str:
+    """``mnist · docker · 1 × NVIDIA H200``."""
+    header = receipt.header
+    return f"{header.target} · {header.backend} · {device(receipt)}"
+
+
+def device(receipt: Receipt) -> str:
+    gpus = receipt.header.gpus
+    if receipt.header.device != "gpu" or not gpus:
+        return "CPU (no GPU found)" if receipt.header.device == "cpu-fallback" else "CPU"
+    names = dict.fromkeys(gpu.name for gpu in gpus)
+    return ", ".join(f"{sum(gpu.name == name for gpu in gpus)} × {name}" for name in names)
+
+
+def header_rows(receipt: Receipt) -> list[Row]:
+    """What ran, on what; rows with nothing known are left out."""
+    header, names = receipt.header, gpu_names(receipt.header.gpus)
+    rows = [
+        ("target", header.target),
+        ("run", header.run_id + (f" ({header.name})" if header.name else "")),
+        ("commit", header.git_commit),
+        ("where", header.backend + (f" on {header.host}" if header.host else "")),
+        ("node", header.part),
+        ("device", _DEVICE.get(header.device)),
+        *[(names[gpu.uuid], _gpu(gpu)) for gpu in header.gpus],
+        ("GPU access", _INJECTION.get(header.injection, header.injection) if header.gpus else None),
+        ("driver", _join(header.driver, header.cuda and f"CUDA up to {header.cuda}")),
+        ("framework", _join(header.framework, header.framework_cuda and f"built for CUDA {header.framework_cuda}")),
+        ("Python", header.python),
+        ("evidence", _evidence(receipt.seal) if receipt.seal else None),
+    ]
+    if image := header.image:
+        rows.append(("image", _join(image.tag, format_bytes(image.size_bytes) if image.size_bytes else None)))
+        rows.append(("digest", image.digest))
+    return [Row(label, value) for label, value in rows if value]
+
+
+def _evidence(seal: Seal) -> str:
+    """How much there is and what it is worth."""
+    chained = f"chained, digest {seal.digest[:16]}" if seal.digest else "still open"
+    told = [count(seal.lines, "line"), f"broken at line {seal.broken_at}" if seal.broken_at else chained]
+    told += [f"{seal.missing} missing"] if seal.missing else []
+    told += ["could be altered by the target"] if seal.alterable else ["not accessible to the target"]
+    told += [f"the host observed the run on {seal.witnessed}"] if seal.witnessed else []
+    return "; ".join(told)
+
+
+def measured_rows(receipt: Receipt) -> list[Row]:
+    """What was measured; rows with nothing measured are left out."""
+    measured, names = receipt.measurements, gpu_names(receipt.header.gpus)
+    rows = [
+        ("wall time", _wall(measured)),
+        ("window", _window(measured)),
+        *[row for use in measured.gpus for row in _gpu_rows(names.get(use.uuid, use.uuid), use)],
+        ("energy", _energy(measured)),
+        ("CPU", _cpu(measured)),
+        ("memory", _of("peak of the whole run", measured.memory_peak_bytes, measured.memory_limit_bytes)),
+        ("/dev/shm", _of("peak of the run's samples", measured.shm_peak_bytes, measured.shm_total_bytes)),
+        ("throughput", _throughput(measured)),
+    ]
+    return [Row(label, value) for label, value in rows if value]
+
+
+def diagnosis_rows(receipt: Receipt) -> list[Row]:
+    """What bounded the run, what that rests on and what would help; [] where nothing could be told."""
+    diagnosis = receipt.diagnosis
+    if diagnosis is None:
+        return []
+    rows = [Row("bound by", diagnosis.words + (f" ({', '.join(diagnosis.tags)})" if diagnosis.tags else ""))]
+    rows += [Row("seen", line) for line in diagnosis.evidence]
+    if diagnosis.mfu is not None:
+        rows.append(Row("MFU", f"{percent(100 * diagnosis.mfu)} of the GPUs' peak in bf16"))
+    return rows + [Row("try", f"{advice.change} ({advice.gain})") for advice in diagnosis.advice]
+
+
+def metric_rows(receipt: Receipt) -> list[Row]:
+    """Last, best and first value of each number the target reported."""
+    return [Row(metric.name, _metric(metric)) for metric in receipt.measurements.metrics]
+
+
+def _gpu(gpu: ReceiptGpu) -> str:
+    return ", ".join([gpu.name, format_bytes(gpu.memory_bytes), gpu.uuid])
+
+
+def _gpu_rows(name: str, use: GpuUse) -> list[tuple[str, str | None]]:
+    busy = [
+        f"{label} {percent(value)}"
+        for label, value in (
+            ("utilisation mean", use.utilization_mean_pct),
+            ("max", use.utilization_max_pct),
+            ("SM activity", use.sm_activity_mean_pct),
+            ("tensor", use.tensor_activity_mean_pct),
+            ("DRAM", use.dram_activity_mean_pct),
+        )
+        if value is not None
+    ]
+    power = [
+        words
+        for words in (
+            use.power_mean_w is not None and f"mean {use.power_mean_w:.0f} W",
+            use.power_max_w is not None and f"max {use.power_max_w:.0f} W",
+            use.temperature_max_c is not None and f"{use.temperature_max_c:.0f} °C max",
+            use.throttled and f"throttled: {', '.join(use.throttled)}",
+        )
+        if words
+    ]
+    return [
+        (f"{name} busy", ", ".join(busy)),
+        (f"{name} memory", _of("peak of the window's samples", use.memory_peak_bytes, use.memory_total_bytes)),
+        (f"{name} power", ", ".join(power)),
+    ]
+
+
+def _wall(measured: Measurements) -> str | None:
+    if measured.wall_s is None:
+        return None
+    startup = f", after {format_seconds(measured.startup_s)} of start-up" if measured.startup_s is not None else ""
+    return format_seconds(measured.wall_s) + startup
+
+
+def _window(measured: Measurements) -> str | None:
+    if measured.window_s is None:
+        return None
+    return f"{format_seconds(measured.window_s)} from {measured.window_begins}, {count(measured.samples, 'sample')}"
+
+
+def _energy(measured: Measurements) -> str | None:
+    if measured.energy_j is None:
+        return None
+    return energy(measured.energy_j) + (", integrated from power samples" if measured.energy_from == "power" else "")
+
+
+def _cpu(measured: Measurements) -> str | None:
+    if measured.cpu_cores_mean is None or measured.cpu_cores_max is None:
+        return None
+    return f"mean {measured.cpu_cores_mean:.2f} cores, max {measured.cpu_cores_max:.2f}"
+
+
+def _throughput(measured: Measurements) -> str | None:
+    if measured.images_per_s is None:
+        return None
+    total = f", {figure(measured.images)} images in all" if measured.images else ""
+    return f"{figure(round(measured.images_per_s, 1))} images/s{total}"
+
+
+def _metric(metric: Metric) -> str:
+    if metric.reports == 1:
+        return metric_figure(metric.name, metric.last)
+    best = f"best {metric_figure(metric.name, metric.best)}, " if metric.best is not None else ""
+    last, first = metric_figure(metric.name, metric.last), metric_figure(metric.name, metric.first)
+    return f"{last} ({best}first {first}, {metric.reports} reports)"
+
+
+def _of(words: str, part: int | None, whole: int | None) -> str | None:
+    if part is None:
+        return None
+    return f"{words} {format_bytes(part)}" + (
+        f", {percent(100 * part / whole)} of {format_bytes(whole)}" if whole else ""
+    )
+
+
+def _join(*parts: str | None) -> str | None:
+    return ", ".join(part for part in parts if part) or None

@@ -1,0 +1,108 @@
+"""The receipt in a terminal: marks and words first, colour only on top, so that it reads the same without."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from seatrial.receipt.model import Criterion, FindingRecord, Receipt
+from seatrial.receipt.rendering.rows import Row, diagnosis_rows, header_rows, headline, measured_rows, metric_rows
+
+#: Widest a receipt is drawn: what fits a plain terminal, a code review and an issue.
+WIDTH = 80
+
+#: Metrics shown; the others are in the Markdown and HTML.
+MAX_METRICS = 8
+
+_MARKS = {"pass": ("[✓]", "green"), "fail": ("[✗]", "bold red"), "not judged": ("[-]", "dim")}
+_SEVERITIES = {"error": ("[✗]", "bold red"), "warning": ("[!]", "yellow"), "info": ("[i]", "cyan")}
+
+#: For terminals that print nothing but ASCII.
+_ASCII = str.maketrans({"✓": "v", "✗": "x", "·": "-", "×": "x", "…": "...", "°": ""})
+
+
+def render(receipt: Receipt, console: Console) -> None:
+    """Print the receipt. What a run printed is text here, never markup."""
+    unicode = console.encoding.lower().startswith("utf")
+    for line in _lines(receipt, min(WIDTH, console.width)):
+        if not unicode:
+            plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
+            line = Text(plain, style=line.style)
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
+    mark, style = _MARKS["pass" if receipt.passed else "fail"]
+    yield Text(f"{mark} {headline(receipt)}", style=style)
+    yield from _wrapped(f"{receipt.exit_cause.words} (seatrial exits with {receipt.exit_code})", "    ", width)
+    for warning in receipt.warnings:
+        yield from _wrapped(warning, "[!] ", width, "yellow")
+    yield from _section("What ran", _table(_shortened(header_rows(receipt)), width))
+    yield from _section("Criteria", list(_criteria(receipt.criteria, width)))
+    yield from _section("Findings", [line for f in receipt.findings for line in _finding(f, width)])
+    yield from _section("Diagnosis", _table(diagnosis_rows(receipt), width))
+    metrics = metric_rows(receipt)
+    yield from _section("Measured", _table([*measured_rows(receipt), *metrics[:MAX_METRICS]], width))
+    if len(metrics) > MAX_METRICS:
+        yield Text(f"    … and {len(metrics) - MAX_METRICS} more metrics are in receipt.md")
+    yield from _section("Timeline", _table([Row(f"{e.at_s:8.2f} s", e.words) for e in receipt.timeline], width))
+
+
+def _shortened(rows: Sequence[Row]) -> list[Row]:
+    """A digest's first twelve digits, as the engines list it; the whole of it is in the other renderings."""
+    return [Row(row.label, row.value[:19] if row.value.startswith("sha256:") else row.value) for row in rows]
+
+
+def _section(title: str, lines: Sequence[Text]) -> Iterator[Text]:
+    if lines:
+        yield Text()
+        yield Text(title, style="bold")
+        yield from lines
+
+
+def _table(rows: Sequence[Row], width: int) -> list[Text]:
+    column = min(18, max((len(row.label) for row in rows), default=0))
+    return [line for row in rows for line in _wrapped(row.value, f"    {row.label:<{column}}  ", width, dim=4 + column)]
+
+
+def _criteria(criteria: Sequence[Criterion], width: int) -> Iterator[Text]:
+    """What was judged, one by one; then what was not, those of one reason together: there is nothing to look at."""
+    for criterion in criteria:
+        if criterion.verdict != "not judged":
+            yield from _criterion(criterion, width)
+    reasons: dict[str, list[str]] = {}
+    for criterion in criteria:
+        if criterion.verdict == "not judged":
+            reasons.setdefault(criterion.evidence, []).append(criterion.title)
+    mark, style = _MARKS["not judged"]
+    for reason, titles in reasons.items():
+        yield from _wrapped(f"{'; '.join(titles)}: not judged, {reason}", f"{mark} ", width, style)
+
+
+def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:
+    mark, style = _MARKS[criterion.verdict]
+    yield Text(f"{mark} {criterion.title}", style=style)
+    asked = f"; required: {criterion.expected}" if criterion.verdict == "fail" and criterion.expected else ""
+    yield from _wrapped(criterion.evidence + asked, "    ", width)
+
+
+def _finding(finding: FindingRecord, width: int) -> Iterator[Text]:
+    mark, style = _SEVERITIES[finding.severity]
+    yield from _wrapped(finding.message, f"{mark} ", width, style)
+    for label, words in (("why", finding.cause), ("fix", finding.fix), ("seen", "; ".join(finding.evidence[:3]))):
+        if words:
+            yield from _wrapped(words, f"    {label:<4}  ", width, dim=8)
+
+
+def _wrapped(words: str, first: str, width: int, style: str = "", dim: int = 0) -> Iterator[Text]:
+    """``words`` with a hanging indent below ``first``, whose first ``dim`` characters are dimmed."""
+    hanging = " " * len(first)
+    lines = textwrap.wrap(words, width, initial_indent=first, subsequent_indent=hanging, break_on_hyphens=False)
+    for number, line in enumerate(lines or [first]):
+        text = Text(line, style=style)
+        if number == 0 and dim:
+            text.stylize("dim", 0, dim)
+        yield text

@@ -1,0 +1,102 @@
+"""A run as a page shows it: its receipt, or what the receipt would be if the run ended now; and pieces of its logs."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial import events
+from seatrial.backends.base import State
+from seatrial.receipt.evidence.output import Output
+from seatrial.receipt.judging.judge import judge
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.write import load
+from seatrial.runs.following.output import Stream
+from seatrial.runs.store import Run
+from seatrial.system.nofollow import open_regular
+
+#: A provisional receipt is good for this long: judging reads all evidence.
+PROVISIONAL_S = 5.0
+
+#: Most that is read of a log at once.
+MAX_PIECE_BYTES = 256 * 1024
+
+#: Escape sequences, then control characters other than line end and tab. A carriage return begins a line anew.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes ``start`` to ``end`` of a log of ``size`` bytes, as text without control characters."""
+
+    text: str
+    start: int
+    end: int
+    size: int
+
+
+class Receipts:
+    """Receipts of runs, provisional ones kept for a few seconds. Safe to ask from several threads."""
+
+    def __init__(self) -> None:
+        self._made: dict[Path, tuple[float, Receipt]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, run: Run) -> Receipt:
+        """Final when the run has ended and was finalised. Raises SeatrialError when its plan cannot be read."""
+        if run.ended:
+            self._made.pop(run.folder, None)
+            return load(run.folder)
+        with self._lock:
+            kept = self._made.get(run.folder)
+            if kept is not None and time.monotonic() - kept[0] < PROVISIONAL_S:
+                return kept[1]
+            receipt = provisional(run)
+            self._made[run.folder] = (time.monotonic(), receipt)
+            return receipt
+
+
+def provisional(run: Run) -> Receipt:
+    """The receipt as of now; changes nothing. Raises SeatrialError when the plan cannot be read.
+
+    The logs are not read, which can take a minute: what they hold is judged once, at the end.
+    """
+    plan = run.plan()
+    evidence, _, skipped = events.read(str(run.events_path))
+    receipt = judge(
+        plan,
+        evidence,
+        skipped_lines=skipped,
+        state=State("running"),
+        run_dir=run.folder,
+        now=time.time(),
+        image=None,
+        output=Output(),
+    )
+    judged = tuple(criterion for criterion in receipt.criteria if criterion.id != "clean-output")
+    return receipt.model_copy(update={"criteria": judged})
+
+
+def read_log(run: Run, stream: Stream, start: int | None, end: int | None) -> Piece:
+    """A piece of a log: from ``start`` on, or up to ``end``, or its end; at most MAX_PIECE_BYTES."""
+    path = run.folder / f"{stream}.log"
+    try:
+        with open_regular(path) as file:
+            size = file.seek(0, 2)
+            if start is None:
+                stop = size if end is None else min(end, size)
+                start = max(0, stop - MAX_PIECE_BYTES)
+            else:
+                start = min(max(0, start), size)
+                stop = min(size, start + MAX_PIECE_BYTES)
+            file.seek(start)
+            data = file.read(stop - start)
+    except FileNotFoundError:
+        return Piece("", 0, 0, 0)
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return Piece(_ESCAPES.sub("", text), start, start + len(data), size)

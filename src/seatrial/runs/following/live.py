@@ -1,0 +1,138 @@
+"""What a run does right now, from the end of its events.jsonl: last numbers, last sample, and what bounds it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seatrial import events
+from seatrial.diagnosis.diagnosis import Diagnosis
+from seatrial.diagnosis.rules import diagnose
+from seatrial.errors import SeatrialError, UntrustedPathError
+from seatrial.runs.following import recorder
+from seatrial.runs.store import Run, RunStore, run_name
+from seatrial.system import nofollow
+
+#: The end of events.jsonl that is read: a minute of samples of 8 GPUs and a step line each 50 ms is below this.
+TAIL_BYTES = 512 * 1024
+
+#: Seconds that the live diagnosis looks back.
+LOOK_BACK_S = 60.0
+
+_NOT_NUMBERS = frozenset({"t", "step", "epoch", "rank", "images", "flops", "data_s", "communication_s"})
+#: Numbers shown of the last step line.
+_MAX_NUMBERS = 3
+_MAX_NAME = 100
+
+#: The year 2286: a time beyond it is none.
+_LATEST_S = 1e10
+
+
+@dataclass(frozen=True)
+class Live:
+    """The last minute of a run. ``numbers`` are of the last step line, ``step`` and ``epoch`` first."""
+
+    numbers: Mapping[str, float]
+    sample: Mapping[str, Any] | None
+    diagnosis: Diagnosis | None
+    last_finding: str | None
+    skipped_lines: int
+
+
+def look(run: Run, gpu_name: str = "") -> Live:
+    """Read the tail of its events; a run that has written none yet has nothing to show."""
+    read, skipped = tail(run.events_path)
+    samples, steps = list(events.of_type(read, "sample")), list(events.of_type(read, "step"))
+    timed = [[event for event in kind if _has_time(event)] for kind in (samples, steps)]
+    times = [event["t"] for event in timed[0] or timed[1]]
+    # By the last line and not by the latest time: a clock that was set back would hide all that comes after.
+    recent = [[event for event in kind if abs(event["t"] - times[-1]) <= LOOK_BACK_S] for kind in timed]
+    findings = list(events.of_type(read, "finding"))
+    return Live(
+        numbers=_numbers(steps[-1]) if steps else {},
+        sample=samples[-1] if samples else None,
+        diagnosis=diagnose(recent[0], recent[1], gpu_name),
+        last_finding=str(findings[-1].get("message")) if findings else None,
+        skipped_lines=skipped,
+    )
+
+
+def _has_time(event: Mapping[str, Any]) -> bool:
+    return event["t"] is not None and 0 <= event["t"] < _LATEST_S
+
+
+def tail(path: Path, size: int = TAIL_BYTES) -> tuple[list[dict[str, Any]], int]:
+    """(events of the file's last bytes, lines that were none). The line cut in two at the beginning is no loss.
+
+    What is no regular file has no events: where agent and target are the same user, a script can put a pipe there.
+    """
+    try:
+        with nofollow.open_regular(path) as file:
+            begin = max(0, os.fstat(file.fileno()).st_size - size)
+            file.seek(begin)
+            data = file.read(2 * size)  # what is appended meanwhile included, within reason
+    except (OSError, UntrustedPathError):
+        return [], 0
+    first = data.find(b"\n") + 1 if begin else 0
+    lines = [line for line in data[first : data.rfind(b"\n") + 1].split(b"\n") if line.strip()]
+    read = [event for event in map(events.parse, lines) if event is not None]
+    return read, len(lines) - len(read)
+
+
+def live_runs(store: RunStore) -> list[dict[str, Any]]:
+    """Runs of the store that have not ended, newest first, as telemetry's screen shows them.
+
+    Engines are not asked: a run counts as live until somebody has finalised it. One whose evidence has not grown for
+    LOOK_BACK_S has no numbers: its agent writes samples all the time, so what it said last is not what is now. A run
+    that cannot be read has none either, and takes nothing from the others.
+    """
+    rows = []
+    for run in reversed(store.all()):
+        if run.ended:
+            continue
+        recorder.ensure(run)
+        try:
+            plan = run.plan()
+            now = look(run, plan.gpus[0].name if plan.gpus else "") if _is_fresh(run) else None
+        except (SeatrialError, OSError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError):
+            continue
+        diagnosis = now.diagnosis if now else None
+        rows.append(
+            {
+                "id": run.id,
+                "name": run_name(run),
+                "target": plan.job.target.value or plan.job.image.ready or "",
+                "numbers": dict(now.numbers) if now else {},
+                "bound_by": diagnosis.cause if diagnosis else None,
+                "mfu": diagnosis.mfu if diagnosis else None,
+            }
+        )
+    return rows
+
+
+def _is_fresh(run: Run) -> bool:
+    """By the host's own clock, which is the one that wrote the file."""
+    try:
+        return time.time() - run.events_path.lstat().st_mtime <= LOOK_BACK_S
+    except OSError:
+        return False
+
+
+def _numbers(step: Mapping[str, Any]) -> dict[str, float]:
+    numbers = {
+        key: float(value)
+        for key, value in step.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30 and _is_a_name(key)
+    }
+    position: dict[str, float] = {key: numbers[key] for key in ("epoch", "step") if key in numbers}
+    others = [key for key in numbers if key not in _NOT_NUMBERS][:_MAX_NUMBERS]
+    return {**position, **{key: numbers[key] for key in others}}
+
+
+def _is_a_name(key: str) -> bool:
+    """What a terminal, a page and Prometheus can show. Names that begin with an underscore are ours."""
+    return key.isprintable() and key.strip() != "" and len(key) <= _MAX_NAME and key[0] != "_"

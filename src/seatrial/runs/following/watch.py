@@ -1,0 +1,160 @@
+"""Following a run: its output as it comes, until it ends. Losing the watcher loses nothing of the run."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from seatrial.backends import table
+from seatrial.backends.base import Backend, Handle, State
+from seatrial.errors import UsageError
+from seatrial.events import EvidenceLog
+from seatrial.job.plan import AGENT_GRACE_S
+from seatrial.runs import without_agent
+from seatrial.runs.adopt import handle_of
+from seatrial.runs.following.alerts import Alerts
+from seatrial.runs.following.output import OfRank, OutputReader, Stream
+from seatrial.runs.following.witness import witnessing
+from seatrial.runs.store import Run
+
+Write = Callable[[Stream, bytes], None]
+Say = Callable[[str], None]
+
+#: How often the logs are looked at, and how often the engine is asked: a look costs two stat calls, asking
+#: Docker costs a process (about 20 ms of CPU).
+LOG_INTERVAL_S = 0.1
+STATE_INTERVAL_S = 1.0
+
+
+def follow(
+    run: Run,
+    write: Write,
+    environ: Mapping[str, str],
+    *,
+    tail: int | None = None,
+    until_end: bool = True,
+    say: Say = lambda line: None,
+    log_interval_s: float = LOG_INTERVAL_S,
+    state_interval_s: float = STATE_INTERVAL_S,
+) -> State | None:
+    """Pass the run's output on, by default until it has ended; its last state, None if it was never started.
+
+    Args:
+        tail: begin with the last so many chunks of output; None: from the beginning.
+        say: what a cluster does before the run has any output, and what the watchdog finds, in words.
+    """
+    while until_end and run.is_starting():  # its image may still be building
+        time.sleep(LOG_INTERVAL_S)
+    handle = handle_of(run, environ)
+    reader = OutputReader(run.folder)
+    if tail is not None:
+        reader.skip_to_last(tail)
+    if handle is None:
+        return None
+    if run.summary() is not None:  # all there is of it is its folder; the engine, or the cluster, may be long gone
+        for stream, data in (*reader.new(), *reader.rest()):
+            write(stream, data)
+        return State("gone")
+    backend = table.backend(handle.backend, environ)
+    state = backend.state(handle)
+    asked = time.monotonic()
+    alerts = Alerts(run, from_now=tail is not None)
+    with witnessing(run, run.plan(), handle), backend.collect(handle, run.folder, say):
+        while until_end and state.status in ("created", "running"):
+            for stream, data in reader.new():
+                write(stream, data)
+            time.sleep(log_interval_s)
+            if time.monotonic() - asked >= state_interval_s or _has_finished(run):
+                state = backend.state(handle)
+                asked = time.monotonic()
+                for line in alerts.new():
+                    say(line)
+    for stream, data in reader.new():
+        write(stream, data)
+    if state.status not in ("created", "running"):
+        if run.plan().companion is not None:
+            without_agent.record_end(run, backend, handle, state)
+        for stream, data in reader.rest():
+            write(stream, data)
+    return state
+
+
+def of_rank(run: Run, rank: int, write: Write) -> Write:
+    """``write`` for the lines of one rank alone.
+
+    Raises UsageError: the run has no such rank, or its lines do not tell theirs.
+    """
+    nodes = run.plan().agent.nodes
+    if nodes == 1:
+        raise UsageError(f"{run.id} ran on one node: its lines have no rank", run=f"seatrial runs logs {run.id}")
+    if not 0 <= rank < nodes:
+        raise UsageError(f"{run.id} has no rank {rank}: 0 to {nodes - 1}", run=f"seatrial runs logs {run.id} --rank 0")
+    return OfRank(rank, write)
+
+
+def _has_finished(run: Run) -> bool:
+    """The agent's last line is there: ask the engine now instead of at the next interval."""
+    try:
+        with run.events_path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 4096))
+            return b'"type":"agent.finished"' in file.read()
+    except FileNotFoundError:
+        return False
+
+
+def request_stop(run: Run, backend: Backend, handle: Handle, grace_s: float) -> None:
+    """SIGTERM now; after ``grace_s`` the agent kills what is left, and has time to say so before the engine does.
+
+    Recorded, so that the receipt says who ended the run.
+    """
+    log = EvidenceLog(str(run.events_path), "host")
+    log.write("signal", signal=int(signal.SIGTERM), name="SIGTERM", origin="user", forwarded_to=[])
+    log.close()
+    backend.stop(handle, grace_s + AGENT_GRACE_S)
+
+
+@contextmanager
+def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[None]:
+    """While this holds, Ctrl-C or SIGTERM once stops the run cleanly, and twice kills it."""
+    handle = run.handle()
+    if handle is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    backend = table.backend(handle.backend, environ)
+    presses = 0
+
+    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal presses
+        presses += 1
+        if presses == 1:
+            grace_s = run.plan().job.grace_s
+            say(f"Stopping: the target got SIGTERM and has {grace_s:g} s to save. Press Ctrl-C again to kill it.")
+            threading.Thread(target=request_stop, args=(run, backend, handle, grace_s), daemon=True).start()
+        elif presses == 2:
+            say("Killing it.")
+            threading.Thread(target=backend.kill, args=(handle,), daemon=True).start()
+
+    with _handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
+        yield
+
+
+@contextmanager
+def terminate_interrupts() -> Iterator[None]:
+    """While this holds, SIGTERM is what Ctrl-C is: a KeyboardInterrupt, which ends what has been begun."""
+    with _handled((signal.SIGTERM,), signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _handled(signals: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    previous = [(number, signal.signal(number, handler)) for number in signals]
+    try:
+        yield
+    finally:
+        for number, earlier in previous:
+            signal.signal(number, earlier)

@@ -1,0 +1,196 @@
+"""Image sets on the device: whole as bytes, each batch gathered, converted and augmented there.
+
+Shapes: N examples of the set, B rows of a batch, C channels, H and W pixels, S steps of an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seatrial.train.data.shards import Shape, Span, deal
+from seatrial.train.distributed import Ranks
+from seatrial.train.errors import DataError
+from seatrial.train.kernels.nvrtc import THREADS, channels_last, launch, usable
+
+#: Changes images_BCHW of numbers 0 … 255, before they are normalised: what moves in from outside is black.
+Augment = Callable[[Tensor], Tensor]
+#: Rows ``first`` and on of a step's batch: images as numbers times scale plus shift, channels last, and their labels.
+SOURCE = """
+extern "C" __global__ void gather(
+    const unsigned char* images, const long long* labels, const long long* rows, const long long* position,
+    const float* scale, const float* shift, float* out, long long* picked, int total, int first, int batch, int C,
+    int pixels) {
+  int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  if (thread >= total) return;
+  int c = thread % C, pixel = thread / C % pixels, row = thread / C / pixels;
+  long long from = rows[position[0] * batch + first + row];
+  out[thread] = images[(from * C + c) * pixels + pixel] * scale[c] + shift[c];
+  if (c == 0 && pixel == 0) picked[row] = labels[from];
+}
+"""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images and labels, anywhere.
+
+    Attributes:
+        images_NCHW: uint8.
+        labels_N: int64, 0 … classes - 1.
+    """
+
+    images_NCHW: Tensor
+    labels_N: Tensor
+    classes: int
+
+    def __post_init__(self) -> None:
+        if len(self.images_NCHW) != len(self.labels_N):
+            raise DataError(f"{len(self.images_NCHW)} images but {len(self.labels_N)} labels")
+        if not len(self.labels_N):
+            raise DataError("there are no images")
+        low, high = int(self.labels_N.min()), int(self.labels_N.max())
+        if low < 0 or high >= self.classes:
+            raise DataError(f"labels run from {low} to {high}, but the model has classes 0 to {self.classes - 1}")
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory the set takes on a device."""
+        return self.images_NCHW.nbytes + self.labels_N.nbytes
+
+    def to(self, device: torch.device) -> ImageSet:
+        """The same set on another device."""
+        return ImageSet(self.images_NCHW.to(device), self.labels_N.to(device), self.classes)
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Bytes to numbers of mean 0 and deviation 1: ``image * scale + shift``, [C, 1, 1] each."""
+
+    scale: Tensor
+    shift: Tensor
+
+    @classmethod
+    def of(cls, images_NCHW: Tensor) -> Normalisation:
+        """Read from the data, one mean and deviation a channel; exact, through a histogram of the bytes."""
+        planes = images_NCHW.unbind(1)
+        counts = torch.stack([torch.bincount(plane.flatten(), minlength=256) for plane in planes]).cpu().double()
+        values = torch.arange(256, dtype=torch.double)
+        mean = (counts * values).sum(1) / counts.sum(1)
+        variance = (counts * values.square()).sum(1) / counts.sum(1) - mean.square()
+        deviation = variance.clamp(min=1e-12).sqrt()
+        return cls((1 / deviation).float()[:, None, None], (-mean / deviation).float()[:, None, None])
+
+    def to(self, device: torch.device) -> Normalisation:
+        """The same on another device."""
+        return Normalisation(self.scale.to(device), self.shift.to(device))
+
+    def __call__(self, images_BCHW: Tensor) -> Tensor:
+        return torch.addcmul(self.shift, images_BCHW, self.scale)
+
+
+class ResidentImages:
+    """Training batches from a set that lies on the device.
+
+    ``load`` is made of device operations only and steered by a tensor, so that a CUDA graph can capture it.
+    """
+
+    resident = True
+
+    def __init__(
+        self,
+        data: ImageSet,
+        normalise: Normalisation,
+        batch: int,
+        ranks: Ranks,
+        seed: int,
+        augment: Augment | None = None,
+        *,
+        drop_last: bool = False,
+        channels_last: bool = False,
+    ) -> None:
+        self.spans = deal(len(data), batch, ranks.rank, ranks.world, drop_last=drop_last)
+        self._data, self._normalise = data.to(ranks.device), normalise.to(ranks.device)
+        self._as_they_are = Normalisation(
+            torch.ones_like(self._normalise.scale), torch.zeros_like(self._normalise.shift)
+        )
+        self._seed, self._augment = seed, augment
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
+        self._places_SB = places(self.spans, batch).to(ranks.device)
+        self._rows_SB = torch.zeros_like(self._places_SB)
+
+    def start(self, epoch: int, first_step: int) -> None:
+        """Shuffle for an epoch: a function of seed and epoch alone, the same on every rank."""
+        order_N = shuffled(len(self._data), self._seed, epoch, self._rows_SB.device)
+        self._rows_SB.copy_(order_N[self._places_SB])
+
+    def before_step(self) -> None:
+        """Nothing to do on the host."""
+
+    def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Rows ``first`` to ``first + count`` of step ``position`` ([1] on the device): images_BCHW, labels_B."""
+        if self._layout == torch.channels_last and usable(position.device):
+            images_BCHW, labels_B = self._gather(position, first, count)
+            if self._augment is None:
+                return images_BCHW, labels_B
+            images_BCHW = self._normalise(self._augment(images_BCHW))
+            return images_BCHW.contiguous(memory_format=self._layout), labels_B
+        rows_B = self._rows_SB.index_select(0, position).view(-1)[first : first + count]
+        images_BCHW = self._data.images_NCHW.index_select(0, rows_B).float()
+        if self._augment is not None:
+            images_BCHW = self._augment(images_BCHW)
+        images_BCHW = self._normalise(images_BCHW)
+        return images_BCHW.contiguous(memory_format=self._layout), self._data.labels_N.index_select(0, rows_B)
+
+    def _gather(self, position: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """The rows and their labels in one kernel instead of seven; normalised where nothing augments them before."""
+        table = self._normalise if self._augment is None else self._as_they_are
+        channels, height, width = self._data.images_NCHW.shape[1:]
+        images_BCHW = channels_last((count, channels, height, width), self._normalise.scale, torch.float32)
+        labels_B = torch.empty(count, dtype=torch.long, device=position.device)
+        tensors = (self._data.images_NCHW, self._data.labels_N, self._rows_SB, position)
+        sizes = (images_BCHW.numel(), first, self._rows_SB.shape[1], channels, height * width)
+        numbers = (table.scale, table.shift, images_BCHW, labels_B, *sizes)
+        launch(SOURCE, "gather", -(-images_BCHW.numel() // THREADS), (*tensors, *numbers))
+        return images_BCHW, labels_B
+
+
+class TestImages:
+    """The batches of a test set, this rank's share; together the ranks see every example once."""
+
+    __test__ = False  # not a test case, whatever pytest thinks of the name
+
+    def __init__(
+        self, data: ImageSet, normalise: Normalisation, ranks: Ranks, batch: int = 1000, *, channels_last: bool = False
+    ) -> None:
+        share = slice(ranks.rank, None, ranks.world)
+        self._images_NCHW = data.images_NCHW[share].to(ranks.device)
+        self._labels_N = data.labels_N[share].to(ranks.device)
+        self._normalise, self._batch = normalise.to(ranks.device), batch
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for first in range(0, len(self._labels_N), self._batch):
+            rows = slice(first, first + self._batch)
+            images_BCHW = self._normalise(self._images_NCHW[rows].float())
+            yield images_BCHW.contiguous(memory_format=self._layout), self._labels_N[rows]
+
+
+def shuffled(examples: int, seed: int, epoch: int, device: torch.device) -> Tensor:
+    """A permutation of the examples, drawn on the device; touches no global generator."""
+    generator = torch.Generator(device).manual_seed((seed * 1_000_003 + epoch) % 2**63)
+    return torch.randperm(examples, generator=generator, device=device)
+
+
+def places(spans: list[Span], batch: int) -> Tensor:
+    """[S, B] positions in an epoch's order that each step reads; a short batch is filled up with place 0, unread."""
+    table_SB = torch.zeros(len(spans), batch, dtype=torch.long)
+    for step, (first, shape) in enumerate(spans):
+        table_SB[step, : shape.rows] = torch.arange(first, first + shape.rows)
+    return table_SB

@@ -1,0 +1,158 @@
+"""An optimizer as the loop uses it: parameter groups, state, steps that a CUDA graph can capture.
+
+``torch.optim.Optimizer`` would do, but the first one a process makes imports ``torch.compile``'s machinery (torch 2.11
+to 2.13: 800 modules, 2 to 5 s), of which a training that does not compile needs nothing. ``state_dict`` looks the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from seatrial.train.kernels import adam
+
+#: Elements of one thread block's share of an update, as torch has it: 225,000 parameters then keep 4 of 132
+#: multiprocessors busy, for 46 µs on an H200.
+CHUNK = 65_536
+#: Blocks wanted in one launch. 36 tensors, with gradient and two moments, fit in its arguments (torch 2.11,
+#: aten/src/ATen/native/cuda/MultiTensorApply.cuh), so one launch serves them all.
+CHUNKS_PER_LAUNCH = 36
+#: A block's threads read four elements each at a time (same file: 512 threads).
+SMALLEST_CHUNK = 2048
+
+
+class Optimizer:
+    """Base of this library's optimizers.
+
+    Args:
+        groups: dictionaries with ``params`` and options, or parameters.
+        defaults: options of the groups that do not name their own.
+    """
+
+    #: Tells torch's GradScaler to hand over scale and overflow as tensors instead of waiting for them.
+    _step_supports_amp_scaling = True
+
+    def __init__(self, groups: Iterable[Any], defaults: Mapping[str, Any]) -> None:
+        listed = list(groups)
+        if listed and isinstance(listed[0], Tensor):
+            listed = [{"params": listed}]
+        self.param_groups: list[dict[str, Any]] = [{**defaults, **group} for group in listed]
+        self.state: dict[Tensor, dict[str, Any]] = {}
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """State and groups with parameters as numbers, as torch's optimizers have it. Tensors are the live ones."""
+        numbers = {parameter: number for number, parameter in enumerate(self._parameters())}
+        groups = [
+            {**group, "params": [numbers[parameter] for parameter in group["params"]]} for group in self.param_groups
+        ]
+        return {"state": {numbers[parameter]: slots for parameter, slots in self.state.items()}, "param_groups": groups}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Put saved state in place, on each parameter's device; options of the groups come with it."""
+        parameters = self._parameters()
+        for group, options in zip(self.param_groups, saved["param_groups"], strict=True):
+            group.update({name: value for name, value in options.items() if name != "params"})
+        for number, slots in saved["state"].items():
+            own = self._slots(parameters[number])
+            for name, value in slots.items():
+                own[name].copy_(value)
+
+    def _slots(self, parameter: Tensor) -> dict[str, Any]:
+        """The state of a parameter, made when it has none."""
+        if parameter not in self.state:
+            self.state[parameter] = self._fresh(parameter)
+        return self.state[parameter]
+
+    def _fresh(self, parameter: Tensor) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba 2015), or AdamW with ``decoupled``: in one launch for a small model on a GPU.
+
+    Otherwise in torch's fused kernel, cut so that it fills the GPU.
+
+    There each element is updated as torch does it: the numbers are the same. In one launch they are within rounding.
+    """
+
+    def __init__(
+        self, groups: Iterable[Any], learning_rate: Tensor, weight_decay: float = 0.0, *, decoupled: bool = False
+    ) -> None:
+        defaults = {"lr": learning_rate, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": weight_decay}
+        super().__init__(groups, defaults)
+        self._update: Callable[..., None] = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        self._done = torch.zeros((), device=learning_rate.device)
+        self._decoupled = decoupled
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update every parameter that has a gradient."""
+        scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        self._done.add_(1 if overflow is None else 1 - overflow.view(()))
+        groups = [(group, kinds) for group in self.param_groups if (kinds := self._tensors(group))[0]]
+        if scale is None and overflow is None and adam.takes(groups, self._done.device):
+            adam.update(groups, self._done, decoupled=self._decoupled)
+            return
+        for group, kinds in groups:
+            size = chunk_size(tuple(map(Tensor.numel, kinds[0]))) if self._done.is_cuda else CHUNK
+            cut = [[piece for tensor in tensors for piece in pieces(tensor, size)] for tensors in kinds]
+            self._update(
+                *cut,
+                [],
+                [self._done] * len(cut[0]),
+                lr=group["lr"],
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=False,
+                grad_scale=scale,
+                found_inf=overflow,
+            )
+
+    def _tensors(self, group: dict[str, Any]) -> tuple[list[Tensor], ...]:
+        """A group's parameters that have gradients, these, and both moments."""
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        slots = [self._slots(parameter) for parameter in parameters]
+        gradients = [_like(parameter, cast(Tensor, parameter.grad)) for parameter in parameters]
+        return parameters, gradients, [slot["exp_avg"] for slot in slots], [slot["exp_avg_sq"] for slot in slots]
+
+    def _fresh(self, parameter: Tensor) -> dict[str, Any]:
+        return {"step": self._done, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+
+
+@lru_cache
+def chunk_size(sizes: tuple[int, ...]) -> int:
+    """Elements a piece of tensors of these sizes may have, so that as few launches as whole tensors need take all."""
+    room = CHUNKS_PER_LAUNCH * -(-len(sizes) // CHUNKS_PER_LAUNCH)
+    chunks = range(SMALLEST_CHUNK, CHUNK, SMALLEST_CHUNK)
+    return next((chunk for chunk in chunks if sum(-(-size // chunk) for size in sizes) <= room), CHUNK)
+
+
+def pieces(tensor: Tensor, size: int) -> list[Tensor]:
+    """The tensor's memory in pieces of at most ``size`` elements; itself when torch would cut it like that.
+
+    A dense tensor only: its elements lie side by side, in whatever order.
+    """
+    if size == CHUNK or tensor.numel() <= size:
+        return [tensor]
+    return list(torch.split(tensor.as_strided((tensor.numel(),), (1,)), size))
+
+
+def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient with its elements in the order of the parameter's."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)

@@ -1,0 +1,1 @@
+"""Checkpoints, finished models, and writing files whole or not at all."""

@@ -1,0 +1,180 @@
+"""Checkpoints: written whole, in the background, read back exactly.
+
+A checkpoint is one file, ``checkpoint-<global step>.pt``, of a plain dictionary of tensors, numbers and strings: it is
+loaded with ``weights_only=True``, so a checkpoint from a stranger runs no code. ``best.pt`` is a copy of the best one.
+Usable alone: ``writer.save(step, {"model": model.state_dict(), …})`` and ``load_newest(folder)``.
+"""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import threading
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seatrial.train.errors import CheckpointError
+from seatrial.train.saving.atomic import write_file
+
+BEST = "best.pt"
+
+
+class CheckpointWriter:
+    """Saves checkpoints into one folder, the last ``keep`` of them and the best.
+
+    ``save`` copies the tensors where they are (on the GPU: a device-side copy, milliseconds) and returns; a thread
+    brings them to the host and writes. At most one waits: a slow disk delays training rather than filling the memory.
+    """
+
+    def __init__(self, folder: Path, keep: int = 3) -> None:
+        self.folder = folder
+        self.keep = keep
+        self._failure: BaseException | None = None
+        self._queue: queue.Queue[tuple[int, dict[str, Any], bool, torch.cuda.Event | None] | None] = queue.Queue(1)
+        self._thread = threading.Thread(target=self._write_all, name="checkpoint-writer", daemon=True)
+        self._thread.start()
+
+    def save(self, global_step: int, state: Mapping[str, Any], *, best: bool = False) -> None:
+        """Snapshot ``state`` now, write it soon. Raises what an earlier write raised (DiskFullError)."""
+        self._raise_failure()
+        copied = snapshot(state)
+        ready = None
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready.record()
+        self._queue.put((global_step, copied, best, ready))
+
+    def close(self) -> None:
+        """Wait until everything is on the disk. Raises what the last write raised."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+        self._raise_failure()
+
+    def _write_all(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if self._failure is not None:
+                continue  # drain, so that save() never blocks on a dead disk
+            global_step, state, best, ready = item
+            try:
+                if ready is not None:
+                    ready.synchronize()
+                self._write(global_step, to_host(state), best)
+            except Exception as error:  # noqa: BLE001  raised again by save() or close(), on the caller's thread
+                self._failure = error
+
+    def _write(self, global_step: int, state: dict[str, Any], best: bool) -> None:
+        write_file(self.folder / f"checkpoint-{global_step:010d}.pt", lambda file: torch.save(state, file))
+        if best:
+            write_file(self.folder / BEST, lambda file: torch.save(state, file))
+        for old in checkpoints(self.folder)[self.keep :]:
+            old.unlink(missing_ok=True)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The numbered checkpoints of a folder, newest first."""
+    return sorted(folder.glob("checkpoint-*.pt"), reverse=True)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read one checkpoint onto the CPU. Raises CheckpointError when it is truncated or no checkpoint."""
+    try:
+        if not _plain_archive(path):
+            raise pickle.UnpicklingError
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch's reader raises what its bytes lead it to: IndexError, struct.error
+        raise CheckpointError(f"cannot read the checkpoint {path}: {_reason(error)}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} is not a seatrial checkpoint: it contains a {type(state).__name__}")
+    return state
+
+
+def _plain_archive(path: Path) -> bool:
+    """As torch.save writes it: a zip file of entries that are not packed, so that none is larger than the file."""
+    with path.open("rb") as file:
+        if file.read(4) != b"PK\3\4":
+            return False
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+    return stored and sum(entry.file_size for entry in entries) <= size
+
+
+def _reason(error: Exception) -> str:
+    """In place of torch's advice, which is for other cases."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, pickle.UnpicklingError):
+        return "it is not a seatrial checkpoint"
+    return "the file is truncated or damaged"
+
+
+def load_newest(place: Path, note: Callable[[str], object]) -> dict[str, Any]:
+    """The newest readable checkpoint of a folder (or the one file named); tells ``note`` what it had to skip.
+
+    Raises:
+        CheckpointError: there is none, or none can be read.
+    """
+    if place.is_file():
+        return load(place)
+    candidates = checkpoints(place)
+    for path in candidates:
+        try:
+            return load(path)
+        except CheckpointError as error:
+            note(f"{error.message}; falling back to the previous one")
+    raise CheckpointError(
+        f"no {'readable ' if candidates else ''}checkpoint in {place}", fix="omit --resume to start from scratch"
+    )
+
+
+def load_model(model: torch.nn.Module, saved: Mapping[str, torch.Tensor], origin: str) -> None:
+    """``model.load_state_dict`` that names every tensor that does not fit.
+
+    Raises:
+        CheckpointError: missing, unknown or differently shaped tensors; the model is unchanged.
+    """
+    own = model.state_dict()
+    problems = [f"{name} is missing" for name in own if name not in saved]
+    problems += [f"{name} is unknown" for name in saved if name not in own]
+    problems += [
+        f"{name} is {tuple(saved[name].shape)} there, {tuple(tensor.shape)} here"
+        for name, tensor in own.items()
+        if name in saved and saved[name].shape != tensor.shape
+    ]
+    if problems:
+        shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
+        raise CheckpointError(
+            f"{origin} belongs to another model: {shown}", fix="the recipe and options that saved it, or omit --resume"
+        )
+    model.load_state_dict(dict(saved))
+
+
+def snapshot(value: Any) -> Any:
+    """A deep copy of nested dictionaries, lists and tuples whose tensors are cloned where they are."""
+    return _map_tensors(value, lambda tensor: tensor.detach().clone())
+
+
+def to_host(value: Any) -> Any:
+    """The same with every tensor on the CPU."""
+    return _map_tensors(value, lambda tensor: tensor.cpu())
+
+
+def _map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _map_tensors(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map_tensors(item, change) for item in value)
+    return value

@@ -1,0 +1,22 @@
+"""The target's variables."""
+
+from seatrial.agent.plan import Plan
+from seatrial.agent.process.environment import target_environment
+
+
+def plan(**keys):
+    return Plan(run_id="r1", argv=["true"], workdir="/", run_dir="/seatrial/run", **keys)
+
+
+def test_cpu_runs_see_no_gpu_and_gpu_runs_keep_the_images_own():
+    base = {"CUDA_VISIBLE_DEVICES": "all", "PATH": "/bin"}
+    assert target_environment(plan(), base, {})["CUDA_VISIBLE_DEVICES"] == ""
+    assert target_environment(plan(gpu_mode="auto-cpu"), base, {})["CUDA_VISIBLE_DEVICES"] == ""
+    assert target_environment(plan(gpu_mode="required"), base, {})["CUDA_VISIBLE_DEVICES"] == "all"
+
+
+def test_order_of_precedence_and_what_is_always_there():
+    env = target_environment(plan(env={"A": "plan", "B": "plan"}), {"A": "image", "C": "image"}, {"B": "secret"})
+    assert (env["A"], env["B"], env["C"]) == ("plan", "secret", "image")
+    assert env["SEATRIAL_EVENTS"] == "/seatrial/run/events.jsonl" and env["SEATRIAL_RUN_ID"] == "r1"
+    assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID" and env["PYTHONUNBUFFERED"] == "1"

@@ -1,0 +1,180 @@
+"""Engine messages → our errors. Messages of Docker 20.10.24 and Podman 4.3.1 are recordings (a resolver's address
+is replaced); those of later versions are from the bug reports named in engine_errors.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seatrial.backends.containers.engine_errors import (
+    START_SYMPTOMS,
+    last_line,
+    pull_error,
+    start_error,
+    unavailable_error,
+)
+from seatrial.errors import (
+    CommandError,
+    DiskError,
+    EngineError,
+    EngineUnavailableError,
+    GpuContractError,
+    ImageError,
+    NameInUseError,
+    UsageError,
+)
+from seatrial.findings.catalogue import by_id
+from seatrial.findings.match import match_text
+
+RECORDED = json.loads((Path(__file__).parents[3] / "recorded" / "engine-errors.json").read_text())
+
+START = {
+    "docker-gpus": (GpuContractError, "Docker cannot pass GPUs", "nvidia-ctk runtime configure"),
+    "docker-runtime": (GpuContractError, "no runtime named nvidia", "nvidia-ctk runtime configure"),
+    "docker-cdi": (GpuContractError, "by CDI name", "--cdi.enabled"),
+    "docker-device": (GpuContractError, "/dev/nvidia0 does not exist", "nvidia-modprobe"),
+    "docker-image": (ImageError, "nosuch/image:1 is not in Docker's store", "docker pull nosuch/image:1"),
+    "docker-name": (NameInUseError, "A container named er2", "docker ps --all --filter name=er2"),
+    "docker-mount": (UsageError, "does not exist: /nonexistent", "ls -ld /nonexistent"),
+    "docker-program": (ImageError, "cannot run nosuch", None),
+    "docker-network": (UsageError, "no network named nosuchnet", "docker network ls"),
+    "docker-port": (EngineError, "Port 8123", "ss -ltnp 'sport = :8123'"),
+    "docker-workdir": (CommandError, "Cannot mkdir: /etc/passwd is not a directory", "run --help"),
+    "docker-no-daemon": (EngineUnavailableError, "does not respond", "sudo systemctl start docker"),
+    "docker-permission": (EngineUnavailableError, "no access to", "usermod -aG docker"),
+    "podman-runtime": (GpuContractError, "no runtime named nvidia", "nvidia-ctk"),
+    "podman-cdi": (GpuContractError, "no CDI device nvidia.com/gpu=0", "nvidia-ctk cdi generate"),
+    "podman-device": (GpuContractError, "/dev/nvidia0 does not exist", "nvidia-modprobe"),
+    "podman-image": (ImageError, "nosuch/image:1 is not in Podman's store", "podman pull nosuch/image:1"),
+    "podman-name": (NameInUseError, "A container named er2", "podman ps"),
+    "podman-mount": (UsageError, "does not exist: /nonexistent", "ls -ld"),
+    "podman-program": (ImageError, "cannot run nosuch", None),
+    "podman-network": (UsageError, "no network named nosuchnet", "podman network ls"),
+    "podman-keep-id": (EngineUnavailableError, "no subordinate user IDs to map", "usermod --add-subuids"),
+    "podman-workdir": (CommandError, 'workdir "/workspace" does not exist', "run --help"),
+}
+
+
+@pytest.mark.parametrize("key", START)
+def test_recorded_start_errors(key):
+    kind, message, fix = START[key]
+    recorded = RECORDED[key]
+    error = start_error(key.split("-")[0], ["x"], recorded["exit_code"], recorded["stderr"])
+    assert type(error) is kind
+    assert message in error.message
+    assert (fix is None) == (error.run is None)
+    assert fix is None or fix in error.run
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("docker-pull", "the registry cannot be reached"),
+        ("podman-pull", "the registry cannot be reached"),
+        ("podman-pull-short-name", "does not know which registry"),
+    ],
+)
+def test_recorded_pull_errors(key, message):
+    error = pull_error(key.split("-")[0], "nosuch/image:1", RECORDED[key]["stderr"])
+    assert type(error) is ImageError
+    assert "nosuch/image:1" in error.message
+    assert message in error.message
+    assert error.run
+
+
+REPORTED = {
+    "failed to discover GPU vendor from CDI: no known GPU vendor found": (GpuContractError, "no CDI spec"),
+    "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all": (
+        GpuContractError,
+        "no CDI device nvidia.com/gpu=all",
+    ),
+    'failed to inject devices: failed to stat CDI host device "/dev/dri/renderD129": no such file or directory': (
+        GpuContractError,
+        "names /dev/dri/renderD129",
+    ),
+    "unknown or invalid runtime name: nvidia": (GpuContractError, "no runtime named nvidia"),
+    "unknown or invalid runtime name: kata": (EngineError, "no runtime named kata"),
+    "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer"
+    " version, or use an earlier cuda container: unknown": (GpuContractError, "requires cuda>=12.8"),
+    "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object"
+    " file: no such file or directory: unknown": (GpuContractError, "load library failed"),
+    "write /var/lib/docker/tmp/x: no space left on device": (DiskError, "disk of Docker is full"),
+    "failed to bind host port for 0.0.0.0:8123: listen tcp4 0.0.0.0:8123: bind: address already in use": (
+        EngineError,
+        "Port 8123",
+    ),
+}
+
+
+@pytest.mark.parametrize("said", REPORTED)
+def test_messages_of_other_versions(said):
+    kind, message = REPORTED[said]
+    error = start_error("docker", ["x"], 125, f"docker: Error response from daemon: {said}\n")
+    assert type(error) is kind
+    assert message in error.message
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("pull access denied for x, repository does not exist or may require 'docker login'", "needs a login"),
+        ("manifest for x:1 not found: manifest unknown: manifest unknown", "no such name or tag"),
+        ("toomanyrequests: You have reached your unauthenticated pull rate limit.", "limit for anonymous pulls"),
+        ("tls: failed to verify certificate: x509: certificate signed by unknown authority", "does not trust"),
+    ],
+)
+def test_reasons_why_a_pull_fails(said, message):
+    error = pull_error("docker", "x:1", f"Error response from daemon: {said}")
+    assert type(error) is ImageError
+    assert message in (error.cause or "")
+
+
+def test_what_nobody_knows_keeps_the_engines_own_words():
+    error = start_error("docker", ["docker", "run"], 125, "docker: Error response from daemon: the moon is full\n\n")
+    assert type(error) is CommandError
+    assert error.message == "Docker could not start the container: the moon is full"
+    assert error.exit_code_of_command == 125
+    assert type(unavailable_error("podman", "Error: strange")) is EngineUnavailableError
+
+
+def test_last_line_skips_the_pointer_to_help():
+    assert last_line(
+        "docker: Error response from daemon: reason\n\nRun 'docker run --help' for more information\n"
+    ) == ("reason")
+    assert last_line("") == ""
+
+
+def test_a_refused_option_is_quoted_and_has_a_next_command():
+    said = """invalid argument "nofoo" for "--ulimit" flag: invalid ulimit argument: nofoo
+
+Usage:  docker container run [OPTIONS] IMAGE [COMMAND] [ARG...]
+
+Run 'docker container run --help' for more information"""
+    error = start_error("docker", ["docker"], 125, said)
+    assert error.message.endswith('invalid argument "nofoo" for "--ulimit" flag: invalid ulimit argument: nofoo')
+    assert error.run == "docker container run --help"
+
+
+@pytest.mark.parametrize("symptom", [one for one in START_SYMPTOMS if one.known], ids=lambda one: one.known)
+def test_a_cause_has_one_remedy_which_is_the_catalogues(symptom):
+    assert by_id(symptom.known).fix and symptom.cause is None and symptom.run is None
+
+
+@pytest.mark.parametrize("key", RECORDED)
+def test_what_the_catalogue_knows_is_answered_with_its_command(key):
+    """What an engine refuses at the start, and what doctor and explain make of the same text."""
+    recorded = RECORDED[key]
+    told = start_error(key.split("-")[0], ["x"], recorded["exit_code"], recorded["stderr"])
+    found = match_text(recorded["stderr"])
+    assert not found or told.run == found[0].fix
+
+
+@pytest.mark.parametrize(("engine", "variable"), [("docker", "DOCKER_HOST"), ("podman", "CONTAINER_HOST")])
+@pytest.mark.parametrize(
+    "stderr", [RECORDED["docker-no-daemon"]["stderr"], "Get tcp://me:pa55word@box:1/info: EOF", ""]
+)
+def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
+    error = unavailable_error(engine, stderr, {variable: "tcp://me:pa55word@box:1"})
+    assert error.message == f"{engine.capitalize()} does not respond at {variable}=tcp://box:1"
+    assert error.run.startswith(f"unset {variable} ") and "pa55word" not in f"{error.cause}"
+    assert variable not in unavailable_error(engine, stderr, {}).message

@@ -1,0 +1,71 @@
+"""Podman's log file, read while it grows: whole lines alone, of stdout alone, to its end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from seatrial.backends.containers.k8s_file import K8sFile, text_of
+
+STAMP = b"2026-11-21T22:51:00.268770506+00:00"
+
+
+def line(text: bytes, stream: bytes = b"stdout", tag: bytes = b"F") -> bytes:
+    return b" ".join([STAMP, stream, tag, text]) + b"\n"
+
+
+def read(log: K8sFile) -> bytes:
+    parts = []
+    while data := os.read(log.stdout, 65536):
+        parts.append(data)
+    log.close()
+    return b"".join(parts)
+
+
+def test_parts_are_joined_and_other_streams_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "ctr.log"
+    path.write_bytes(line(b"one") + line(b"tw", tag=b"P") + line(b"agent's own", b"stderr") + line(b"o") + line(b""))
+    assert read(K8sFile(path, None)) == b"one\ntwo\n\n"
+
+
+@pytest.mark.parametrize("text", [b"", b"x", STAMP, STAMP + b" stdout", STAMP + b" stdout X text", b"a b c d e"])
+def test_a_line_that_conmon_does_not_write_says_nothing(text: bytes) -> None:
+    assert text_of(text) == b""
+
+
+def test_a_line_that_is_half_written_is_waited_for(tmp_path: Path) -> None:
+    """What would begin in its middle is made to look like a line of the log; it is none."""
+    path, life = tmp_path / "ctr.log", threading.Event()
+    whole = line(b"x" * 5000 + line(b"\x1eforged").rstrip())
+    written = b""
+    with path.open("wb", buffering=0) as file:
+        log = K8sFile(path, lambda: not life.is_set())
+        for at in range(0, len(whole), 700):
+            file.write(whole[at : at + 700])
+            time.sleep(0.01)
+        deadline_s = time.monotonic() + 20
+        while len(written) < 5000 and time.monotonic() < deadline_s:
+            written += os.read(log.stdout, 65536)
+        file.write(line(b"last"))
+    life.set()
+    assert written + read(log) == b"x" * 5000 + line(b"\x1eforged").rstrip() + b"\nlast\n"
+
+
+def test_it_can_be_ended_while_nobody_reads_and_while_it_waits(tmp_path: Path) -> None:
+    path = tmp_path / "ctr.log"
+    path.write_bytes(line(b"y" * 8000) * 100)
+    unread, waiting = K8sFile(path, lambda: True), K8sFile(path, lambda: True)
+    assert unread.end() == -1
+    os.read(waiting.stdout, 1 << 20)
+    assert waiting.end() == -1
+    unread.close()
+    waiting.close()
+
+
+def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        K8sFile(tmp_path / "ctr.log", None)

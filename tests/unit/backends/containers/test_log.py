@@ -1,0 +1,275 @@
+"""A container's log into the record: followed, taken up where it was left, killed at any moment, on a full disk.
+
+A shell script stands in for ``docker logs``: it prints a file, and with ``--follow`` goes on until a mark is there.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from seatrial import events, frames
+from seatrial.backends.containers import log
+from seatrial.backends.containers.log import collecting
+from seatrial.errors import DiskError
+
+LOGS = """#!/bin/sh
+# logs --follow ID | logs ID
+echo "$*" >> {folder}/calls
+if [ "$1" = --follow ]; then
+    if [ -e {folder}/broken ]; then rm {folder}/broken; head -c 100 {folder}/log; exit 1; fi
+    exec tail -n +1 -f {folder}/log --pid $(cat {folder}/pid) -s 0.05
+fi
+cat {folder}/log
+"""
+
+
+class Container:
+    """A log that grows, and a container that ends when ``end`` is called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "engine"
+        self.record = folder / "record"
+        self.folder.mkdir()
+        self.record.mkdir()
+        program = self.folder / "logs"
+        program.write_text(LOGS.format(folder=self.folder))
+        program.chmod(0o755)
+        self.argv = [str(program), "ID"]
+        self.log = self.folder / "log"
+        self.log.touch()
+        self._life = multiprocessing.get_context("fork").Process(target=time.sleep, args=(120,))
+        self._life.start()
+        (self.folder / "pid").write_text(str(self._life.pid))
+        self.over = False
+
+    def prints(self, data: bytes) -> None:
+        with self.log.open("ab") as file:
+            file.write(data)
+
+    def end(self) -> None:
+        self.over = True
+        self._life.kill()
+        self._life.join()
+
+    def collect(self, say: Callable[[str], None] = lambda line: None) -> object:
+        return collecting(self.argv, self.record, lambda: self.over, say)
+
+    def collect_now(self) -> None:
+        with self.collect():
+            pass
+
+    def out(self) -> bytes:
+        path = self.record / "stdout.log"
+        return path.read_bytes() if path.exists() else b""
+
+    def numbers(self) -> list[int]:
+        path = str(self.record / "events.jsonl")
+        read, _, skipped = events.read(path)
+        assert skipped == 0 and events.follow_chain(path).broken_at is None
+        return [event["_seq"] for event in read]
+
+    def index_holds(self) -> bool:
+        lines = [line.split() for line in (self.record / "output.idx").read_text().splitlines()]
+        return sum(int(size) for _, number, size in lines if number == "1") == len(self.out())
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> object:
+    made = Container(tmp_path)
+    yield made
+    made.end()
+
+
+def step(seq: int) -> bytes:
+    return frames.encode(frames.REPORT, b'%d 1.0 {"step": %d}' % (seq, seq))
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 20) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.02)
+
+
+def test_it_comes_as_it_grows_and_whole_at_the_end(container: Container) -> None:
+    container.prints(b"before\n" + step(1))
+    with container.collect():
+        wait_for(lambda: container.out() == b"before\n")
+        container.prints(b"during\n" + step(2))
+        wait_for(lambda: container.out() == b"before\nduring\n")
+        container.prints(b"last\n" + step(3))
+        container.end()
+    assert container.out() == b"before\nduring\nlast\n"
+    assert container.numbers() == [1, 2, 3] and container.index_holds()
+
+
+def test_who_looks_in_later_takes_up_where_the_last_one_was(container: Container) -> None:
+    container.prints(b"one\n" + step(1))
+    container.collect_now()
+    container.prints(b"two\n" + step(2))
+    container.collect_now()
+    container.collect_now()
+    container.end()
+    container.collect_now()
+    assert container.out() == b"one\ntwo\n"
+    assert container.numbers() == [1, 2] and container.index_holds()
+
+
+def test_a_line_that_has_come_in_part_is_not_lost(container: Container) -> None:
+    long = frames.encode(frames.EVIDENCE, b'{"t":1,"type":"note","_seq":1,"message":"' + b"x" * 20_000 + b'"}')
+    container.prints(b"one\n" + long[:9000])
+    container.collect_now()
+    assert container.numbers() == []
+    container.prints(long[9000:] + b"unfini")
+    container.collect_now()
+    assert container.numbers() == [1]
+    container.prints(b"shed\n")
+    container.end()
+    container.collect_now()
+    assert container.out() == b"one\nunfinished\n" and container.index_holds()
+
+
+def test_two_who_follow_write_it_once(container: Container) -> None:
+    def follow() -> None:
+        with container.collect():
+            wait_for(lambda: container.over)
+
+    threads = [threading.Thread(target=follow) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 40):
+        container.prints(b"line %d\n" % number + step(number))
+        time.sleep(0.01)
+    container.end()
+    began_s = time.monotonic()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - began_s < 5
+    assert container.out() == b"".join(b"line %d\n" % number for number in range(1, 40))
+    assert container.numbers() == list(range(1, 40)) and container.index_holds()
+
+
+def test_who_looks_in_while_another_follows_does_not_wait_for_it(container: Container) -> None:
+    container.prints(b"one\n")
+    with container.collect():
+        wait_for(lambda: container.out() == b"one\n")
+        began_s = time.monotonic()
+        container.collect_now()
+        assert time.monotonic() - began_s < 2
+        container.end()
+
+
+def test_who_is_interrupted_leaves_the_turn_to_the_next(container: Container) -> None:
+    """Ctrl-C ends the following, and the same process makes the receipt."""
+    container.prints(b"one\n" + step(1))
+    try:
+        with container.collect():
+            wait_for(lambda: container.out() == b"one\n")
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:  # held here, with all that its frames hold
+        container.prints(b"two\n" + step(2))
+        container.end()
+        container.collect_now()
+    assert container.out() == b"one\ntwo\n" and container.numbers() == [1, 2]
+
+
+def test_one_who_waits_takes_over(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "_TURN_S", 0.05)
+    first, second = container.collect(), container.collect()
+    with second:
+        with first:
+            container.prints(b"one\n")
+            wait_for(lambda: container.out() == b"one\n")
+        container.prints(b"two\n")
+        wait_for(lambda: container.out() == b"one\ntwo\n")
+        container.end()
+
+
+def test_an_engine_that_breaks_off_is_asked_again(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker's daemon was restarted under ``logs --follow``."""
+    monkeypatch.setattr(log, "_TURN_S", 0.05)
+    container.prints(b"".join(b"line %d\n" % number + step(number) for number in range(1, 20)))
+    (container.folder / "broken").touch()
+    with container.collect():
+        wait_for(lambda: container.out().endswith(b"line 19\n"))
+        container.end()
+    assert container.out() == b"".join(b"line %d\n" % number for number in range(1, 20))
+    assert container.numbers() == list(range(1, 20)) and container.index_holds()
+
+
+def _collect_for_ever(container_argv: list[str], record: str) -> None:
+    with collecting(container_argv, Path(record), lambda: False, lambda line: None):
+        time.sleep(60)
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_a_collector_that_is_killed_loses_nothing_and_writes_nothing_twice(container: Container, moment: int) -> None:
+    """At eight moments while a long log pours in: output exact to the byte, each line of evidence once."""
+    whole = b"".join(b"line %d %s\n" % (number, b"x" * (number % 300)) + step(number) for number in range(1, 6001))
+    container.prints(whole[: len(whole) // 2])
+    process = multiprocessing.get_context("fork").Process(
+        target=_collect_for_ever, args=(container.argv, str(container.record))
+    )
+    process.start()
+    wait_for(lambda: container.out())
+    time.sleep(0.004 * moment)
+    container.prints(whole[len(whole) // 2 :])
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    container.end()
+    container.collect_now()
+    assert container.out() == b"".join(b"line %d %s\n" % (n, b"x" * (n % 300)) for n in range(1, 6001))
+    assert container.numbers() == list(range(1, 6001)) and container.index_holds()
+
+
+def test_a_full_disk_is_said_and_the_engine_keeps_the_rest(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, real = threading.Event(), os.write
+
+    def write(descriptor: int, data: bytes) -> int:
+        if full.is_set() and Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(container.record):
+            raise OSError(28, "No space left on device")
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    said: list[str] = []
+    with pytest.raises(DiskError, match="No space left"), container.collect(said.append):
+        container.prints(b"one\n" + step(1))
+        wait_for(lambda: container.out() == b"one\n")
+        full.set()
+        container.prints(b"two, longer\n" + step(2))
+        wait_for(lambda: said)
+        container.end()
+    assert "No space left" in said[0]
+    full.clear()
+    container.collect_now()
+    assert container.out() == b"one\ntwo, longer\n"
+    assert container.numbers() == [1, 2] and container.index_holds()
+
+
+def test_an_engine_that_has_forgotten_the_container_is_no_trouble(container: Container) -> None:
+    container.collect_now()
+    (container.folder / "logs").write_text("#!/bin/sh\necho 'No such container' >&2; exit 1\n")
+    container.end()
+    began_s = time.monotonic()
+    container.collect_now()
+    assert time.monotonic() - began_s < 5
+
+
+@pytest.mark.parametrize("text", [b"", b"x", b"-5 -5 -5 -5", b"1 2 3", b"99999999999999999999 0 0 0", b"\xff" * 200])
+def test_a_cursor_that_is_none_costs_a_second_reading(container: Container, text: bytes) -> None:
+    container.prints(b"one\n" + step(1))
+    (container.record / "log.cursor").write_bytes(text)
+    container.end()
+    container.collect_now()
+    assert container.numbers() == ([1] if not text.startswith(b"999") else [])

@@ -1,0 +1,141 @@
+"""ContainerPlan → run options: what python-on-whales really calls is what we print, and traps of both engines."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from fakes import a_container, a_plan
+from seatrial.backends import table
+from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.podman import Podman
+from seatrial.backends.containers.run_options import mount_fields, run_options
+from seatrial.errors import GpuContractError
+from seatrial.job.plan import Mount, Tmpfs
+
+#: A stand-in for an engine's program: writes down how it was called and answers like an engine that succeeds.
+RECORDER = """#!/bin/sh
+printf '%s\\0' "$@" >> '{calls}'
+printf '\\n\\0' >> '{calls}'
+case " $* " in
+*" container run "*) echo cafe ;;
+*" inspect "*) cat <<'END'
+[{{"Id": "cafe", "Image": "sha256:1", "State": {{"StartedAt": "2026-11-20T00:00:00.5Z"}}, "Config": {{"Cmd": ["-c"]}}}}]
+END
+;;
+esac
+"""
+
+FULL = {
+    "hostname": "trial",
+    "command": ("/usr/bin/python3", "/seatrial/agent.pyz", "/seatrial/plan.json"),
+    "user": "1000:1000",
+    "groups": ("44", "keep-groups"),
+    "capabilities": ("DAC_OVERRIDE",),
+    "security_opts": ("label=disable",),
+    "workdir": "/workspace",
+    "env": {"A": "1", "B": "two words", "C": "x=y,z", "EMPTY": ""},
+    "mounts": (
+        Mount(source=Path("/home/u/my, project"), target="/workspace"),
+        Mount(source=Path("/data"), target="/data", read_only=True),
+    ),
+    "tmpfs": (Tmpfs(target="/tmp", options="exec,mode=1777"),),
+    "devices": ("/dev/nvidiactl", "nvidia.com/gpu=0"),
+    "runtime": "nvidia",
+    "network": "host",
+    "publish": ("127.0.0.1:8080:80", "6006:6006/tcp"),
+    "ulimits": ("memlock=-1:-1", "nofile=1024:2048"),
+    "cpus": 1.5,
+    "memory_bytes": 4 * 2**30,
+    "shm_bytes": 2**30,
+    "labels": {"seatrial.run": "20261120-000000-test"},
+    "stop_timeout_s": 0,
+}
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    """(path of the stand-in, function that gives the calls made to it)."""
+    program, calls = tmp_path / "engine", tmp_path / "calls"
+    program.write_text(RECORDER.format(calls=calls))
+    program.chmod(0o755)
+
+    def read():
+        return [call.split("\0")[:-1] for call in calls.read_text().split("\n\0")[:-1]]
+
+    return str(program), read
+
+
+@pytest.mark.parametrize(
+    ("engine", "container"),
+    [
+        (Docker, a_container()),
+        (Docker, a_container(**FULL, gpus_flag='"device=0,2"')),
+        (Docker, a_container(**FULL, gpus_flag="all", read_only_root=False)),
+        (Podman, a_container()),
+        (Podman, a_container(**FULL, userns="keep-id")),
+    ],
+)
+def test_what_is_printed_is_what_is_run(recorder, tmp_path, engine, container):
+    program, calls = recorder
+    backend = engine([program, "--global", "option"])
+    plan = a_plan(container=container)
+    handle = backend.start(plan, tmp_path)
+    ran = calls()[0]
+    id_file = ran.index("--cidfile")
+    assert [program, *ran[:id_file], *ran[id_file + 2 :]] == backend.compile(plan)
+    assert (handle.id, handle.started, handle.framed) == ("cafe", "2026-11-20T00:00:00.5Z", False)
+    assert (handle.run_id, handle.run_dir) == (plan.run_id, str(tmp_path))
+
+
+def test_gpus_keep_their_inner_quotes():
+    """Without them Docker reads ``device=0,2`` as two fields and refuses it."""
+    argv = Docker().compile(a_plan(container=a_container(gpus_flag='"device=0,2"')))
+    assert argv[argv.index("--gpus") + 1] == '"device=0,2"'
+
+
+def test_podman_refuses_a_plan_with_gpus_flag(tmp_path):
+    plan = a_plan(backend="podman", container=a_container(gpus_flag="all"))
+    with pytest.raises(GpuContractError, match="--gpus") as caught:
+        Podman().compile(plan)
+    assert "ignores" in (caught.value.cause or "")
+    with pytest.raises(GpuContractError):
+        Podman(["false"]).start(plan, tmp_path)
+
+
+def test_safe_by_default():
+    argv = Docker().compile(a_plan())
+    for flag, value in [("--cap-drop", "ALL"), ("--security-opt", "no-new-privileges"), ("--pull", "never")]:
+        assert argv[argv.index(flag) + 1] == value
+    assert "--read-only" in argv
+    assert "--privileged" not in argv
+    assert "--volume" not in argv
+
+
+def test_swap_does_not_add_to_the_memory_limit():
+    options = run_options(a_container(memory_bytes=2**30), "image").options
+    assert options["memory"] == options["memory_swap"] == 2**30
+
+
+def test_a_limit_of_zero_is_a_limit():
+    argv = Docker().compile(a_plan(container=a_container(stop_timeout_s=0)))
+    assert argv[argv.index("--stop-timeout") + 1] == "0"
+
+
+def test_the_plans_command_replaces_entrypoint_and_cmd():
+    options = run_options(a_container(command=("python3", "a.pyz", "p.json")), "image")
+    assert options.options["entrypoint"] == "python3"
+    assert options.command == ("a.pyz", "p.json")
+
+
+@pytest.mark.parametrize("name", ["plain", "with, comma", 'with "quotes"', "with : colon", "mit ümlaut"])
+def test_mounts_survive_any_folder_name(name):
+    line = ",".join(mount_fields(Mount(source=Path("/a") / name, target=f"/b/{name}", read_only=True)))
+    assert next(csv.reader([line])) == ["type=bind", f"source=/a/{name}", f"target=/b/{name}", "readonly"]
+
+
+def test_the_environment_names_the_program():
+    environ = {"SEATRIAL_PODMAN": "podman --runtime runc --cgroup-manager 'cgroupfs'"}
+    argv = table.backend("podman", environ).compile(a_plan(backend="podman"))
+    assert argv[:7] == ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs", "container", "run"]
+    assert table.client_call("docker", {"SEATRIAL_DOCKER": ""}) == ["docker"]

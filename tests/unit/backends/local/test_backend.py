@@ -1,0 +1,227 @@
+"""The local backend, with real processes: a small agent of the test's own stands in for seatrial's."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fakes import a_plan
+from seatrial.backends.local.backend import Local
+from seatrial.errors import EngineError, ImageError
+from seatrial.probe import proc
+from seatrial.system import agent_archive
+
+HEAD = """
+import json, os, signal, subprocess, sys, time
+run_dir = os.path.dirname(sys.argv[1])
+def finish(code):
+    with open(run_dir + "/events.jsonl", "a") as file:
+        file.write(json.dumps({"t": 1.0, "type": "agent.finished", "source": "agent", "exit_code": code}) + "\\n")
+    sys.exit(code)
+def ready():
+    open(run_dir + "/ready", "w").close()
+"""
+WAIT = "ready()\nwhile True: time.sleep(0.1)\n"
+OBEDIENT = "signal.signal(signal.SIGTERM, lambda *_: finish(143))\n" + WAIT
+STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT
+#: A child that has left the agent's session and ignores SIGTERM, with a grandchild.
+FAMILY = """
+child = "import signal, subprocess, time; signal.signal(15, signal.SIG_IGN); subprocess.run(['sleep', '300'])"
+subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
+children = "/proc/%d/task/%d/children"
+while True:
+    child = open(children % (os.getpid(), os.getpid())).read().split()
+    if child and open(children % (int(child[0]), int(child[0]))).read().split(): break
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def launch(tmp_path, monkeypatch):
+    """Starts a run whose agent is the given program, waits until it is ready, and cleans up after the test."""
+    started = []
+
+    def start(program, **agent):
+        def build(directory):
+            path = directory / "agent-test.pyz"
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("__main__.py", HEAD + program)
+            return path
+
+        monkeypatch.setattr(agent_archive, "build", build)
+        plan = a_plan(backend="local", image=None, container=None)
+        plan = plan.model_copy(
+            update={
+                "agent": plan.agent.model_copy(
+                    update={
+                        "run_dir": str(tmp_path / "outputs"),
+                        "evidence_dir": str(tmp_path),
+                        "workdir": str(tmp_path),
+                        **agent,
+                    }
+                )
+            }
+        )
+        (tmp_path / "agent.json").write_text(plan.model_dump_json(include={"agent", "injection"}))
+        handle = Local().start(plan, tmp_path)
+        started.append(handle)
+        if "ready()" in program:
+            wait_until((tmp_path / "ready").exists)
+        return handle
+
+    yield start
+    for handle in started:
+        Local().kill(handle)
+
+
+def wait_until(condition, timeout_s=20):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_a_run_ends_with_the_agents_exit_code(launch):
+    handle = launch("print('hello'); print('why', file=sys.stderr); finish(3)")
+    wait_until(lambda: Local().state(handle).status != "running")
+    state = Local().state(handle)
+    assert (state.status, state.exit_code) == ("exited", 3)
+    assert sorted(Local().logs_tail(handle, 5).split()) == ["hello", "why"]
+    assert Local().logs_tail(handle, 1).count("\n") == 1
+
+
+def test_a_live_run_is_running_in_a_session_of_its_own(launch):
+    handle = launch(OBEDIENT)
+    assert Local().state(handle).status == "running"
+    assert proc.read(int(handle.id)).session == int(handle.id)
+
+
+def test_an_agent_that_was_killed_is_gone(launch):
+    handle = launch(OBEDIENT)
+    os.kill(int(handle.id), signal.SIGKILL)
+    wait_until(lambda: Local().state(handle).status == "gone")
+
+
+def test_stop_lets_the_agent_end(launch):
+    handle = launch(OBEDIENT)
+    Local().stop(handle, grace_s=20)
+    assert Local().state(handle).exit_code == 143
+
+
+def test_stop_kills_after_the_grace(launch):
+    handle = launch(STUBBORN)
+    began = time.monotonic()
+    Local().stop(handle, grace_s=0.5)
+    assert 0.4 < time.monotonic() - began < 10
+    assert Local().state(handle).status == "gone"
+    Local().stop(handle, grace_s=0.5)  # one that has ended: nothing to do
+
+
+def test_kill_reaches_what_left_the_session(launch):
+    handle = launch(FAMILY + STUBBORN)
+    family = {process.pid for process in proc.descendants(int(handle.id))}
+    assert len(family) == 2
+    Local().kill(handle)
+    assert [p for p in map(proc.read, family) if p and p.state != "Z"] == []
+
+
+def test_a_reused_process_id_is_not_mistaken(launch):
+    handle = launch(OBEDIENT)
+    other = handle.model_copy(update={"started": "1"})
+    assert Local().state(other).status == "gone"
+    Local().kill(other)
+    Local().stop(other, grace_s=0)
+    assert Local().state(handle).status == "running"
+
+
+def test_exec_has_the_plans_environment_and_folder(launch, tmp_path, capfd):
+    handle = launch(OBEDIENT, env={"MARK": "here"})
+    program = "import os; print(os.environ['MARK'], os.getcwd()); raise SystemExit(7)"
+    assert Local().exec(handle, [sys.executable, "-c", program], interactive=False) == 7
+    assert capfd.readouterr().out == f"here {tmp_path}\n"
+
+
+def test_exec_in_an_ended_run_is_refused(launch):
+    handle = launch("finish(0)")
+    wait_until(lambda: Local().state(handle).status == "exited")
+    with pytest.raises(EngineError, match="has ended"):
+        Local().exec(handle, ["true"], interactive=False)
+
+
+def test_the_projects_modules_do_not_shadow_the_agents(launch, tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    handle = launch("finish(0)")
+    wait_until(lambda: Local().state(handle).status != "running")
+    assert Local().state(handle).exit_code == 0
+
+
+def test_a_run_outlives_its_launcher(launch, tmp_path):
+    """The launcher is killed, as a closed terminal or kill -9 of the CLI would."""
+    launch("finish(0)")  # leaves agent.pyz and agent.json
+    (tmp_path / "events.jsonl").unlink(missing_ok=True)
+    with zipfile.ZipFile(tmp_path / "agent.pyz", "w") as archive:
+        archive.writestr("__main__.py", HEAD + OBEDIENT)
+    launcher = f"""
+import os, pathlib, sys
+from seatrial.system import command
+pid = command.spawn_detached([sys.executable, "-I", "{tmp_path}/agent.pyz", "{tmp_path}/agent.json"],
+                             output=pathlib.Path("{tmp_path}/agent.out"))
+print(pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    launched = subprocess.run([sys.executable, "-c", launcher], capture_output=True, text=True)
+    assert launched.returncode == -9
+    pid = int(launched.stdout)
+    try:
+        wait_until((tmp_path / "ready").exists)
+        assert proc.read(pid).state != "Z"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_no_image_runs_here(tmp_path):
+    assert Local().image("python") is None
+    assert Local().find_python("python") is None
+    with pytest.raises(ImageError, match="local backend"):
+        Local().pull("python")
+
+
+def test_facts_promise_no_limits():
+    facts = Local().facts()
+    assert facts.available
+    assert not facts.cpu_limits
+    assert not facts.memory_limits
+    assert sys.executable in facts.reason
+
+
+def test_compile_is_what_runs(launch):
+    handle = launch(OBEDIENT)
+    argv = proc.command_line(int(handle.id)).decode().split("\0")[:-1]
+    plan = json.loads(Path(argv[-1]).read_text())
+    assert argv == [sys.executable, "-I", "-S", f"{handle.run_dir}/agent.pyz", f"{handle.run_dir}/agent.json"]
+    assert plan["agent"]["evidence_dir"] == handle.run_dir
+
+
+def test_a_run_whose_handle_was_never_written_is_found(launch, tmp_path):
+    handle = launch(OBEDIENT)
+    assert Local().find(handle.run_id, tmp_path) == handle
+    assert Local().find(handle.run_id, tmp_path / "another") is None
+    Local().kill(handle)
+    assert Local().find(handle.run_id, tmp_path) is None
+
+
+def test_a_process_that_only_speaks_of_a_run_is_not_it(tmp_path):
+    """An editor, say."""
+    other = subprocess.Popen(["sh", "-c", "sleep 60", f"{tmp_path}/agent.json"])
+    try:
+        assert Local().find("20261120-000000-test", tmp_path) is None
+    finally:
+        other.kill()
+        other.wait()

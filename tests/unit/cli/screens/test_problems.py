@@ -1,0 +1,109 @@
+"""Errors in the words typed: one sentence, the next command, the right exit code, no traceback."""
+
+import shlex
+
+import pytest
+
+from seatrial import cli
+from seatrial.cli.screens import problems
+
+
+@pytest.fixture
+def seatrial(capsys, tmp_path, monkeypatch):
+    """Runs a command line in an empty project; gives (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["seatrial"])
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = cli._main(list(arguments))
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return code, captured.out, captured.err
+
+    return run
+
+
+CASES = {
+    "an argument of a verb of a verb": (["runs", "compare", "a"], "Missing argument", "seatrial runs compare --help"),
+    "an unknown command": (["rnu"], "There is no command", "seatrial run --help"),
+    "a script as a command": (["train.py"], "There is no command", "seatrial run train.py"),
+    "a script that is not there": (["run", "train.py"], "There is no script train.py", "ls"),
+    "nothing to run": (["run"], "Nothing to run", "seatrial run"),
+    "a zero": (["run", "digits", "--gpus", "0"], "a GPU count must be at least 1", ""),
+    "an unknown backend": (["run", "digits", "--on", "dcker"], "--on", ""),
+    "a target's option without --": (
+        ["run", "digits", "--epochs", "5"],
+        "No such option",
+        "seatrial run digits -- --epochs",
+    ),
+    "a stray word": (["run", "digits", "5"], "unexpected argument", "seatrial run digits -- 5"),
+    "a data folder that is missing": (["run", "digits", "--data", "nowhere"], "does not exist", "ls"),
+    "a run that is not there": (["runs", "show", "nothing"], 'No run "nothing"', "seatrial runs ls"),
+    "an empty store": (["runs", "show"], 'No run "last"', "seatrial runs ls"),
+    "exec of nothing": (["runs", "exec", "x"], "No command to run", "nvidia-smi"),
+    "a backend that is none": (
+        ["run", "digits", "--on", "doker-box"],
+        "There is no backend 'doker-box': choose from auto, docker, podman, local, k8s",
+        "--on auto",
+    ),
+    "an image on the local backend": (
+        ["run", "--image", "x", "--on", "local"],
+        "--image needs a container",
+        "docker",
+    ),
+    "a limit without a container": (
+        ["run", "digits", "--on", "local", "--memory", "1GB"],
+        "needs a container",
+        "docker",
+    ),
+    "several nodes without a cluster": (["plan", "digits", "--on", "local", "--nodes", "2"], "need their names", "k8s"),
+    "a secret that is not set": (
+        ["run", "digits", "--secret", "NOT_SET_ANYWHERE"],
+        "is not set",
+        "export NOT_SET_ANYWHERE",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_usage(seatrial, name, tmp_path):
+    arguments, sentence, next_command = CASES[name]
+    code, out, err = seatrial(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert sentence in err
+    assert next_command in err
+    assert not (tmp_path / ".seatrial" / "runs").exists() or not list((tmp_path / ".seatrial" / "runs").iterdir())
+
+
+def test_a_defect_of_ours_keeps_its_traceback_for_the_report(seatrial, monkeypatch):
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("unheard of")
+
+    monkeypatch.setattr("seatrial.cli.prune.run_actions.prune", broken)
+    code, _, err = seatrial("prune")
+    assert code == 5
+    assert "Internal error: RuntimeError: unheard of" in err
+    assert ".traceback" in err
+
+
+def test_an_unknown_key_names_file_key_and_the_nearest(seatrial, tmp_path):
+    (tmp_path / "seatrial.toml").write_text("gpu = 1\n")
+    code, _, err = seatrial("run", "digits")
+    assert code == 2
+    assert "seatrial.toml: gpu: unknown key; did you mean gpus?" in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "run"),
+    [
+        ("run train.py --gpus 2 --on docker", "seatrial run train.py --on docker --gpus none"),
+        ("plan --gpus=all mnist -- --gpus 3 'a b'", "seatrial plan mnist --gpus none -- --gpus 3 'a b'"),
+        ("bench train mnist", "seatrial bench train mnist --gpus none"),
+    ],
+)
+def test_without_gpus_is_the_users_own_command(typed, run):
+    advice = "nvidia-smi -L    # or, to run on the CPU: seatrial run --gpus none …"
+    assert problems.as_typed(advice, shlex.split(typed)) == f"nvidia-smi -L    # or, to run on the CPU: {run}"
+    assert problems.as_typed("ls", ["run"]) == "ls" and problems.as_typed(None, ["run"]) is None

@@ -1,0 +1,82 @@
+"""Recorded failures of real builds, and the one sentence each becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import ImageError
+from seatrial.images.building.build_failure import explain, readable
+from seatrial.job.plan import ImagePlan
+
+RECORDED = Path(__file__).parents[3] / "recorded" / "images"
+DOCKER = "docker-20.10.24-buildx-0.13.1-pip-23.0.1"
+PODMAN = "podman-4.3.1-pip-23.0.1"
+IMAGE = ImagePlan(tag="seatrial/demo:0123456789ab", build=True, base="seatrial-no-such-base:1")
+
+
+def explained(folder: str, name: str) -> ImageError:
+    lines = (RECORDED / folder / f"{name}.txt").read_text().splitlines()
+    return explain([text for line in lines if (text := readable(line))], image=IMAGE, engine=folder.partition("-")[0])
+
+
+@pytest.mark.parametrize("folder", [DOCKER, PODMAN])
+@pytest.mark.parametrize(
+    ("name", "step", "reason", "run"),
+    [
+        ("missing", "with pip", "the package index has no seatrial-no-such-package-xyz", "pip index versions"),
+        ("base", "failed: ", "base image seatrial-no-such-base:1 does not exist", "pull seatrial-no-such-base:1"),
+        ("conflict", "with pip", "The user requested pygments==2.9.0; rich 13.7.0 depends on pygments", "relax"),
+        ("nonet", "with pip", "cannot reach the package index", 'build_network = "host"'),
+    ],
+)
+def test_both_engines(folder: str, name: str, step: str, reason: str, run: str) -> None:
+    error = explained(folder, name)
+    assert step in error.message
+    assert reason in error.message
+    assert run in (error.run or "")
+    assert "\n" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "run"),
+    [
+        ("apt", "Debian has no package no-such-pkg", "system_packages"),
+        ("cert", "certificate is not trusted", "ca_bundle"),
+        ("nopython", "seatrial-no-such-base:1 has no python3", "python3-venv"),
+        ("nospace", "no space is left on docker's disk", "docker system df"),
+        ("noversion", "the package index has no numpy==99.0", "change the version"),
+        ("sdist", "psutil has no wheel", "build-essential"),
+    ],
+)
+def test_docker(name: str, reason: str, run: str) -> None:
+    error = explained(DOCKER, name)
+    assert reason in error.message
+    assert run in (error.run or "")
+
+
+def test_a_version_that_is_not_there_names_the_newest() -> None:
+    assert explained(DOCKER, "noversion").cause == "the newest is 2.4.6"
+
+
+def test_an_unknown_failure_shows_the_tools_last_error() -> None:
+    lines = ["[base 2/2] RUN frobnicate", "frob: starting", "error: frob is out of cheese", "ERROR: failed to solve: x"]
+    error = explain(lines, image=IMAGE, engine="docker")
+    assert error.message == f"Building {IMAGE.tag} failed: error: frob is out of cheese"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("#6 1.714 Looking in links: /wheels\n", "Looking in links: /wheels"),
+        ("#6 [builder 2/3] RUN pip install x\n", "[builder 2/3] RUN pip install x"),
+        ("#5 DONE 8.6s\n", ""),
+        ("#1 transferring dockerfile: 248B done\n", ""),
+        ("------\n", ""),
+        ("STEP 2/5: RUN python3 -m venv /opt/venv\n", "STEP 2/5: RUN python3 -m venv /opt/venv"),
+        ("\n", ""),
+    ],
+)
+def test_readable(line: str, text: str) -> None:
+    assert readable(line) == text

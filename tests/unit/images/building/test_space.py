@@ -1,0 +1,24 @@
+"""Whether there is room for an image before it is built."""
+
+from __future__ import annotations
+
+import pytest
+
+from seatrial.errors import DiskError
+from seatrial.images.building.space import needed_bytes, refuse_too_little
+from seatrial.job.plan import ImagePlan
+
+
+def image(**stack: str) -> ImagePlan:
+    return ImagePlan(tag="seatrial/x:1", build=True, stack=stack)
+
+
+def test_too_little_room_is_said_before_anything_is_built() -> None:
+    with pytest.raises(DiskError, match=r"takes about 13 GB to build; /var/lib/docker has only 9\.0 GB free") as raised:
+        refuse_too_little(image(torch="2.13.0", build="cu130"), "/var/lib/docker", 9_000_000_000, "docker")
+    assert raised.value.run == "docker system df; docker builder prune"
+
+
+def test_enough_room_is_enough() -> None:
+    refuse_too_little(image(torch="2.13.0", build="cpu"), "/x", 9_000_000_000, "docker")
+    assert needed_bytes(image()) < needed_bytes(image(build="cpu")) < needed_bytes(image(build="cu126"))

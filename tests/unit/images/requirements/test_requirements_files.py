@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.requirements_files import Requirements, read_requirements
+
+
+def read(folder: Path, text: str | bytes) -> Requirements:
+    file = folder / "requirements.txt"
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_requirements(file, folder)
+
+
+def test_comments_blanks_and_continued_lines_go(tmp_path: Path) -> None:
+    text = "# top\n\ntorch>=2.6  # the framework\nnumpy \\\n  >=1.26\nx @ https://e.org/x-1.whl#sha256=aa\n"
+    assert read(tmp_path, text).lines == ("torch>=2.6", "numpy >=1.26", "x @ https://e.org/x-1.whl#sha256=aa")
+
+
+def test_hashes_stay_with_their_requirement(tmp_path: Path) -> None:
+    text = "six==1.17.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
+    assert read(tmp_path, text).lines == ("six==1.17.0 --hash=sha256:aa --hash=sha256:bb",)
+
+
+def test_included_files_and_constraints(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "base.txt").write_text("numpy\n-r ../requirements.txt\n")
+    (tmp_path / "pins.txt").write_text("numpy==2.0.0\n")
+    found = read(tmp_path, "-r more/base.txt\n--constraint=pins.txt\ntorch\n--pre\n")
+    assert found == Requirements(("numpy", "torch"), ("numpy==2.0.0",), ("--pre",))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_windows_encodings(tmp_path: Path, encoding: str) -> None:
+    assert read(tmp_path, "torch\r\nnumpy\r\n".encode(encoding)).lines == ("torch", "numpy")
+
+
+@pytest.mark.parametrize(
+    ("option", "names_one"),
+    [("--index-url https://e.org/simple", True), ("-i https://e.org/simple", True), ("--pre", False)],
+)
+def test_names_an_index(tmp_path: Path, option: str, names_one: bool) -> None:
+    assert read(tmp_path, f"{option}\nsix\n").names_an_index is names_one
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ("torch=2.13.0", "'torch=2.13.0' is not a requirement"),
+        ("torch>=two", "is not a requirement"),
+        ("-e .", "installs from a folder that is not in the image"),
+        ("./wheels/x-1-py3-none-any.whl", "installs from a folder that is not in the image"),
+        ("-r gone.txt", "gone.txt does not exist"),
+        ("--find-links ./wheels", "the folder ./wheels is not in the build"),
+        ("--frobnicate", "--frobnicate is not an option"),
+        ("--index-url https://${TOKEN}@e.org/simple", "${TOKEN} is not set inside the build"),
+        ("--index-url https://me:secret@e.org/simple", "a password in a requirements file"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, bad: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, f"numpy\n\n{bad}\n")
+    assert raised.value.message.startswith("requirements.txt:3: ")
+    assert reason in raised.value.message
+    assert "secret" not in raised.value.message.replace("a build secret", "")
+
+
+def test_a_bad_line_of_an_included_file_is_named_there(tmp_path: Path) -> None:
+    (tmp_path / "base.txt").write_text("numpy==\n")
+    with pytest.raises(ConfigError, match=r"^base\.txt:1: "):
+        read(tmp_path, "-r base.txt\n")
+
+
+def test_one_equals_sign_is_recognised(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, "torch=2.13.0\n")
+    assert raised.value.cause == "use == instead of ="
+
+
+def test_files_that_include_each_other_are_read_once(tmp_path: Path) -> None:
+    (tmp_path / "base.txt").write_text("-r requirements.txt\nnumpy\n")
+    assert read(tmp_path, "-r base.txt\nsix\n").lines == ("numpy", "six")

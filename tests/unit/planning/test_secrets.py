@@ -1,0 +1,59 @@
+"""Secrets are handed over, and stand nowhere else."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster_plans import a_cluster_plan
+from seatrial.errors import UsageError
+from seatrial.events import WEBHOOK_SECRET
+from seatrial.job.loading import load_job
+from seatrial.job.model import Job, Target, WatchOptions
+from seatrial.planning.secrets import check_secrets, hide_webhook, targets_secrets
+
+CLUSTER = {"uid": 1234, "context": "test", "namespace": "default"}
+SECRET = {"HF_TOKEN": "hf_0123456789"}
+
+
+def job(*args: str, **env: str) -> Job:
+    target = Target(kind="script", value="train.py", args=args)
+    return Job(project=Path("/project"), target=target, env=env, secrets=("HF_TOKEN",))
+
+
+def test_a_secret_that_is_not_set():
+    with pytest.raises(UsageError, match="HF_TOKEN is not set"):
+        check_secrets(job(), {})
+
+
+@pytest.mark.parametrize("leaking", [job("--token=hf_0123456789"), job(OTHER="hf_0123456789")])
+def test_a_secret_where_the_plan_would_tell_it(leaking):
+    with pytest.raises(UsageError, match="The value of the secret HF_TOKEN is in"):
+        check_secrets(leaking, SECRET)
+
+
+def test_its_own_name_and_short_values_are_fine():
+    check_secrets(job(HF_TOKEN="hf_0123456789"), SECRET)
+    check_secrets(job("--epochs", "5"), {"HF_TOKEN": "5"})
+
+
+def test_a_webhook_travels_as_a_secret_that_the_target_does_not_get():
+    url = "https://user:word@hooks.example.org:8443/services/token?key=1"
+    hidden, environ = hide_webhook(job().model_copy(update={"watch": WatchOptions(webhook=url)}), SECRET)
+    assert hidden.watch.webhook == "https://hooks.example.org/…" and url not in hidden.model_dump_json()
+    assert hidden.secrets == ("HF_TOKEN", WEBHOOK_SECRET) and targets_secrets(hidden) == ("HF_TOKEN",)
+    assert environ == {**SECRET, WEBHOOK_SECRET: url}
+    assert hide_webhook(job(), SECRET) == (job(), SECRET)
+
+
+def test_the_watchdog_goes_with_a_pod_and_its_webhook_as_a_secret(tmp_path, monkeypatch):
+    url = "https://hooks.example.org/services/token"
+    (tmp_path / "train.py").touch()
+    (tmp_path / "seatrial.toml").write_text(f'[watch]\nhang_after = "7m"\ncommand = "true"\nwebhook = "{url}"\n')
+    loaded = load_job(tmp_path, {"target": "train.py", "on": "k8s", "kubernetes": CLUSTER}, cwd=tmp_path)
+    hidden, environ = hide_webhook(loaded, {})
+    monkeypatch.setattr("cluster_plans.load_job", lambda *_, **__: hidden)
+    plan = a_cluster_plan(tmp_path)
+    assert (plan.agent.hang_after_s, plan.agent.alert_command) == (420.0, "true")
+    assert plan.agent.alert_webhook == WEBHOOK_SECRET and plan.agent.secrets == ()
+    assert plan.cluster.secrets == (WEBHOOK_SECRET,) and environ[WEBHOOK_SECRET] == url
+    assert plan.agent.secrets_dir is not None and url not in plan.model_dump_json()

@@ -1,0 +1,27 @@
+"""What the target said last."""
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.receipt.evidence.output import read_output
+
+REPORT = (
+    "Traceback (most recent call last):\n"
+    '  File "torch/distributed/run.py", line 1032, in <module>\n'
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    "============================================================\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "says"),
+    [
+        ("error: rank 3 (process 9 on vm) makes no step since step 19\nrank 3 is here:\n" + REPORT, "error: rank 3"),
+        ("error: not so bad\ngoing on\nlast words\n  and more\n", "last words"),
+        ("last words\n" + REPORT, "====="),
+    ],
+)
+def test_the_last_line(tmp_path: Path, stderr: str, says: str) -> None:
+    (tmp_path / "stderr.log").write_text(stderr)
+    assert (read_output(tmp_path).last_line or "").startswith(says)

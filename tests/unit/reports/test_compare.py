@@ -1,0 +1,112 @@
+"""Two receipts side by side: what is shown, the arithmetic, pages that hold nothing a run could have made."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from seatrial.receipt.model import (
+    DiagnosisRecord,
+    ExitCause,
+    Header,
+    Line,
+    Measurements,
+    Metric,
+    Plot,
+    Receipt,
+)
+from seatrial.reports import compare_terminal
+from seatrial.reports.compare import compare, to_html, to_json
+
+
+def a_receipt(run_id, name=None, wall_s=10.0, metrics=(), plots=(), cause="data-bound", **header):
+    return Receipt(
+        header=Header(run_id=run_id, name=name, target="train.py", backend="docker", device="cpu", injection="none",
+                      judged_at=1.0, **header),
+        exit_cause=ExitCause(id="finished", words=f"Finished in {wall_s:g} s"),
+        exit_code=0,
+        criteria=(),
+        diagnosis=DiagnosisRecord(cause=cause, words=cause),
+        measurements=Measurements(wall_s=wall_s, metrics=tuple(metrics)),
+        plots=tuple(plots),
+    )  # fmt: skip
+
+
+def a_plot(*values, id="steps-loss", x="step"):
+    points = tuple((float(n), value) for n, value in enumerate(values))
+    return Plot(id=id, title="loss", unit="", x=x, lines=(Line(name="loss", points=points),))
+
+
+def a_metric(name, last, best=None):
+    return Metric(name=name, first=1.0, last=last, best=best, reports=3)
+
+
+def rows(found):
+    return {row.label: (row.a, row.b, row.change) for row in found.facts + found.numbers}
+
+
+def printed(found, encoding="utf-8", width=100):
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    compare_terminal.render(found, Console(file=file, width=width, highlight=False))
+    file.flush()
+    return file.buffer.getvalue().decode(encoding)
+
+
+def test_numbers_and_their_change():
+    a = a_receipt("r1", wall_s=10.0, metrics=[a_metric("loss", 0.5, 0.4), a_metric("only_a", 1.0)])
+    b = a_receipt("r2", wall_s=4.0, metrics=[a_metric("loss", 0.45, 0.4), a_metric("zero", 0.0)], cause="compute-bound")
+    found = rows(compare(a, b))
+    assert found["wall time"] == ("10 s", "4 s", "×0.4") and found["loss, last"] == ("0.5", "0.45", "-10.0 %")
+    assert found["loss, best"] == ("0.4", "0.4", "same") and found["only_a, last"] == ("1", None, None)
+    assert found["bound by"] == ("data-bound", "compute-bound", None)
+
+
+def test_facts_only_where_they_differ():
+    found = rows(compare(a_receipt("r1", python="3.11", driver="1"), a_receipt("r2", python="3.11", driver="2")))
+    assert found["driver"] == ("1", "2", None) and "Python" not in found and found["target"][0] == "train.py"
+
+
+def test_a_change_of_sign_or_from_zero_has_no_ratio():
+    a, b = (a_receipt(id, metrics=[a_metric("reward", last)]) for id, last in (("r1", -1.0), ("r2", 2.0)))
+    assert rows(compare(a, b))["reward, last"] == ("-1", "2", None)
+    zero = a_receipt("r3", metrics=[a_metric("reward", 0.0)])
+    assert rows(compare(zero, b))["reward, last"][2] is None
+
+
+def test_plots_of_both_share_an_axis_and_others_are_left_out():
+    a = a_receipt("r1", plots=[a_plot(3.0, 2.0), a_plot(1.0, id="steps-other")])
+    b = a_receipt("r2", plots=[a_plot(3.0, 1.0), a_plot(1.0, id="steps-loss", x="epoch")])
+    [plot] = compare(a, b).plots
+    assert [line.name for line in plot.lines] == ["A loss", "B loss"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_terminal_draws_curves_and_no_markup(encoding):
+    plot = a_plot(*(10.0 / (n + 1) for n in range(200)))
+    found = compare(a_receipt("r1", name="[bold]x[/]", plots=[plot]), a_receipt("r2", plots=[a_plot(1.0, 9.0)]))
+    text = printed(found, encoding)
+    assert "A: [bold]x[/]" in text and "A loss" in text
+    assert ("10 → 0.05" if encoding == "utf-8" else "10 to 0.05") in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_curves_fit_eighty_columns():
+    plots = [a_plot(0.000172345, 123456.5)]
+    lines = printed(compare(a_receipt("r1", plots=plots), a_receipt("r2", plots=plots)), width=80).splitlines()
+    assert len([line for line in lines if line.endswith("0.0001723 → 123,500")]) == 2 and max(map(len, lines)) <= 80
+
+
+def test_the_page_escapes_and_the_json_is_complete():
+    found = compare(a_receipt("r1", name="<script>x</script>", plots=[a_plot(1.0, 2.0)]), a_receipt("r1"))
+    page = to_html(compare(found.a, found.a))
+    assert "<script" not in page and "&lt;script&gt;" in page and "<svg" in page and "default-src 'none'" in page
+    assert set(json.loads(json.dumps(to_json(found)))) == {"a", "b", "rows", "plots"}
+
+
+def test_plots_of_one_id_in_an_older_receipt_are_paired_in_order():
+    first, second = (a_receipt(run, plots=[a_plot(1, 2), a_plot(3, 4)]) for run in ("r1", "r2"))
+    assert [[p[1] for line in plot.lines for p in line.points] for plot in compare(first, second).plots] == [
+        [1, 2, 1, 2],
+        [3, 4, 3, 4],
+    ]

@@ -1,0 +1,65 @@
+"""A run while it goes on: the tail of its events, its alerts, and garbage in between."""
+
+import json
+
+from seatrial.runs.following.alerts import Alerts
+from seatrial.runs.following.live import TAIL_BYTES, look, tail
+from seatrial.runs.store import Run
+
+
+def a_run(tmp_path):
+    return Run(tmp_path / "record", tmp_path / "place")
+
+
+def write(run, *lines):
+    run.folder.mkdir(exist_ok=True)
+    with run.events_path.open("ab") as file:
+        for line in lines:
+            file.write(line if isinstance(line, bytes) else json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+
+def a_sample(t, **gpu):
+    values = {"uuid": "GPU-0", "utilization_pct": 30.0, "sm_activity_pct": 4.0, "throttle_reasons": [], **gpu}
+    return {"t": t, "type": "sample", "source": "agent", "gpus": [values], "cpu_cores": 1.0, "main_cpu_cores": 1.0}
+
+
+def a_finding(message, source="agent"):
+    return {"t": 1.0, "type": "finding", "source": source, "id": "hang", "severity": "warning", "message": message,
+            "evidence": ["seen"]}  # fmt: skip
+
+
+def test_last_numbers_and_what_bounds_the_last_minute(tmp_path):
+    run = a_run(tmp_path)
+    write(run, *(a_sample(t, sm_activity_pct=99.0, utilization_pct=100.0) for t in range(60)))
+    write(run, b"garbage\n", *(a_sample(t) for t in range(1000, 1005)), {"step": 7, "loss": 0.5, "t": 1004.0}, b'{"st')
+    now = look(run)
+    assert dict(now.numbers) == {"step": 7.0, "loss": 0.5} and now.skipped_lines == 1
+    assert now.diagnosis.cause == "launch-bound" and now.sample["t"] == 1004
+
+
+def test_a_clock_that_was_set_back_hides_nothing(tmp_path):
+    run = a_run(tmp_path)
+    write(run, *(a_sample(t, sm_activity_pct=99.0, utilization_pct=100.0) for t in range(5000, 5060)))
+    write(run, *(a_sample(t) for t in range(1000, 1005)), {"loss": 0.5, "t": 1004.0})
+    assert look(run).diagnosis.cause == "launch-bound"
+
+
+def test_a_run_without_events_has_nothing_to_show(tmp_path):
+    now = look(a_run(tmp_path))
+    assert now.diagnosis is None and now.sample is None and not now.numbers
+
+
+def test_only_the_end_of_a_large_file_is_read(tmp_path):
+    run = a_run(tmp_path)
+    write(run, *(b'{"step":%d,"t":1}\n' % number for number in range(100_000)))
+    read, skipped = tail(run.events_path)
+    assert skipped == 0 and read[-1]["step"] == 99_999 and len(read) < TAIL_BYTES / 15
+
+
+def test_alerts_come_once_and_cannot_steer_the_terminal(tmp_path):
+    run = a_run(tmp_path)
+    alerts = Alerts(run)
+    assert list(alerts.new()) == []
+    write(run, a_sample(1), a_finding("It \x1b[2Jhangs"), a_finding("no", source="host"), b'{"type":"finding","half')
+    assert list(alerts.new()) == ["warning: It hangs (seen)"] and list(alerts.new()) == []
+    assert list(Alerts(run, from_now=True).new()) == []
