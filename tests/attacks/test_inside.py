@@ -15,6 +15,8 @@ from attacks_harness import READY, Canaries, finding_ids, intact, receipt, recor
 from cli_project import Project
 from seatrial.job.cluster import POD_CONFIG
 
+pytestmark = pytest.mark.both_engines
+
 #: Name → Python that carries it out. It must raise, unless the name is in HARMLESS.
 ATTACKS = {
     "open the agent's stdout": "open('/proc/1/fd/1', 'wb')",

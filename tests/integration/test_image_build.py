@@ -90,6 +90,7 @@ def _builder(engine: Docker | Podman, tmp_path: Path) -> Iterator[Builder]:
     made.remove()
 
 
+@pytest.mark.both_engines
 def test_a_small_project_is_built_once(builder: Builder) -> None:
     plan, options = builder.plan("six")
     first = builder.build(plan, options)

@@ -54,6 +54,7 @@ def test_other_frameworks_are_built_and_proven(docker_project: Project, framewor
     assert framework in answer["proof"]["import_s"]
 
 
+@pytest.mark.slow
 def test_over_the_budget_names_the_largest_parts(docker_project: Project) -> None:
     built(docker_project, SCRIPTS["torch"])
     (docker_project.folder / "seatrial.toml").write_text('[image]\nbuild_network = "host"\nmax_size = "500MB"\n')

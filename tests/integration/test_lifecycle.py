@@ -119,6 +119,7 @@ def test_kill_9_of_the_command_line_leaves_the_run_alive(project: Project) -> No
     assert project.containers() == []
 
 
+@pytest.mark.both_engines
 def test_kill_9_of_the_agent_takes_the_target_along(project: Project) -> None:
     project.write("train.py", f"import subprocess; subprocess.Popen(['sleep', '600']); {SLEEPS}")
     started = project.start("train.py")
@@ -178,6 +179,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1]), shown.decode()
 
 
+@pytest.mark.both_engines
 def test_ctrl_c_once_stops_cleanly(project: Project) -> None:
     project.write("train.py", SAVES_ON_SIGTERM)
     terminal = Terminal(project)

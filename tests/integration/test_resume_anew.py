@@ -35,6 +35,7 @@ def test_a_script(local, folder):
     assert not json.loads(local.output())["found"]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed")
 @pytest.mark.skipif(not importlib.util.find_spec("sklearn"), reason="scikit-learn is not installed")

@@ -22,6 +22,7 @@ from cli_project import Project, environment
 GPU_HERE = Path("/dev/nvidiactl").exists()
 
 
+@pytest.mark.both_engines
 def test_a_script_that_succeeds(project: Project) -> None:
     project.write(
         "train.py",
@@ -196,6 +197,7 @@ def test_no_network(docker_project: Project) -> None:
     assert docker_project.run("train.py", "--network", "none").stdout.startswith("['lo']\n")
 
 
+@pytest.mark.both_engines
 @pytest.mark.skipif(GPU_HERE, reason="this machine has an NVIDIA GPU")
 def test_a_gpu_where_there_is_none(project: Project) -> None:
     project.write("train.py", "open('ran', 'w')")

@@ -39,6 +39,7 @@ def test_both_at_once(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_training_that_fails_is_a_failed_run(tmp_path: Path) -> None:
     done = train(tmp_path, "--epochs", "1", "--learning-rate", "1e30")
     assert done.returncode == 1 and "error: the loss became" in done.stderr
