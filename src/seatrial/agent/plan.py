@@ -36,6 +36,7 @@ class Plan(NamedTuple):
     rendezvous_id: Optional[str] = None
     restarts: int = 0
     env: Dict[str, str] = {}  # noqa: RUF012
+    python_path: List[str] = []  # noqa: RUF012
     secrets: List[str] = []  # noqa: RUF012
     secrets_dir: Optional[str] = None
     gpu_mode: str = "none"

@@ -163,6 +163,7 @@ class AgentPlan(Frozen):
         rendezvous_id: what the nodes of one run have in common; None: the run's ID.
         restarts: how often the ranks start again after one has failed, or a node was lost.
         env: set for the target on top of the container's environment.
+        python_path: folders that the target's Python looks in after those of its own PYTHONPATH.
         secrets: names; values are files of that name in ``secrets_dir``, read and deleted at the start.
         gpu_mode: ``required`` (fail closed), ``none`` (CPU asked for) or ``auto-cpu`` (auto found none).
         gpus: expected GPUs in CUDA order.
@@ -192,6 +193,7 @@ class AgentPlan(Frozen):
     rendezvous_id: str | None = None
     restarts: int = 0
     env: dict[str, str] = Field(default_factory=dict)
+    python_path: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     secrets_dir: str | None = None
     gpu_mode: GpuMode = "none"

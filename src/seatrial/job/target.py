@@ -10,7 +10,7 @@ from pathlib import Path
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
-from seatrial.job.script import find_module, is_file, is_folder
+from seatrial.job.reading.modules import find_module, is_file, is_folder
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 

@@ -17,7 +17,10 @@ RESTARTS = 3
 
 
 def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, Choice]:
-    """torchrun where the script joins a process group, and for recipes that take a rank a GPU.
+    """torchrun for several GPUs where the script joins a process group or is a recipe that takes a rank a GPU.
+
+    One process gets it only where the script cannot run without: under torchrun a script that looks for RANK joins a
+    process group, by NCCL even on a CPU.
 
     Args:
         gpus: of each node.
@@ -37,10 +40,15 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
 def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
     if job.launcher != "auto":
         return job.launcher, f"--launcher {job.launcher}"
-    if script.torchrun_evidence and not script.one_process_evidence:
+    if script.launcher_evidence:
+        return "torchrun", f"the script needs what torchrun sets: {script.launcher_evidence}"
+    several = max(1, gpus) * job.nodes > 1
+    if several and script.torchrun_evidence and not script.one_process_evidence:
         return "torchrun", f"the script joins a process group: {script.torchrun_evidence}"
-    if max(1, gpus) * job.nodes > 1 and has_a_rank_per_gpu(job):
+    if several and has_a_rank_per_gpu(job):
         return "torchrun", f"{job.target.value} runs one rank per GPU"
+    if script.torchrun_evidence and not script.one_process_evidence:
+        return "none", f"one process: the script also runs without torchrun ({script.torchrun_evidence})"
     return "none", script.one_process_evidence or "no sign that the script joins a process group"
 
 

@@ -23,6 +23,7 @@ from seatrial.planning.process_parts import process_parts
 from seatrial.planning.recipe_env import with_env_flags
 from seatrial.planning.secrets import targets_secrets, without_secrets
 from seatrial.planning.site import Parts, Site
+from seatrial.planning.target_command import Places
 
 #: What each kind of place has to be planned.
 PARTS: Mapping[PlaceKind, Callable[[Job, Site, ScriptFacts], Parts]] = {
@@ -111,6 +112,7 @@ def _agent(
         rendezvous=meeting.rendezvous,
         rendezvous_id=meeting.rendezvous_id,
         restarts=restarts(job, keeps_checkpoints=parts.keeps_checkpoints) if under_torchrun else 0,
+        python_path=_python_path(script, parts.places),
         env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},
         secrets=targets_secrets(job),
         secrets_dir=parts.secrets_dir,
@@ -127,6 +129,12 @@ def _agent(
         interactive=interactive,
         host_sampled=parts.companion is not None,
     )
+
+
+def _python_path(script: ScriptFacts, places: Places) -> tuple[str, ...]:
+    """Folders that the project's own packages are imported from, as after ``pip install -e .``"""
+    root = places.scripts.rstrip("/") or places.project
+    return tuple(root if folder == "." else f"{root}/{folder}" for folder in script.import_roots)
 
 
 def _check(job: Job, script: ScriptFacts, gpus: int) -> Literal["torch", "driver", "none"]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.job.model import Job
-from seatrial.job.script import find_module
+from seatrial.job.reading.modules import find_module
 from seatrial.planning.recipe_env import FLAGS, PRECISIONS
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch

@@ -135,3 +135,143 @@ def test_a_broken_module_that_may_never_be_imported_is_passed_over(tmp_path: Pat
 def test_invalid_escapes_print_no_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     facts(tmp_path, "x = '\\d'")
     assert not recwarn.list
+
+
+CERTAIN = {
+    "at the top": "import lib\n",
+    "in a block that runs in any case": "with open('x'):\n    for a in b:\n        import lib\n",
+    "under the main check": "if __name__ == '__main__':\n    import lib\n",
+    "in a function that is called": "def main():\n    import lib\nif __name__ == '__main__':\n    main()\n",
+    "in a method that is called": "class T:\n    def fit(self):\n        import lib\nt = T()\nt.fit()\n",
+    "in a constructor": "class T:\n  def __init__(self):\n    self.load()\n  def load(self):\n    import lib\nT()\n",
+    "in a method of a class above": "class A:\n  def go(self):\n    import lib\nclass B(A): pass\nb = B()\nb.go()\n",
+    "in a function that is handed over": "import fire\ndef main():\n    import lib\nfire.Fire(main)\n",
+    "in place of what may be missing": "try:\n    import fast\nexcept ImportError:\n    import lib\n",
+    "where its absence ends it": "try:\n    import lib\nexcept ImportError:\n    raise SystemExit('install lib')\n",
+    "before a return": "def main(x):\n    import lib\n    if x:\n        return\nmain(1)\n",
+}
+OPTIONAL = {
+    "behind a condition": "import sys\nif len(sys.argv) > 1:\n    import lib\n",
+    "in a call behind a condition": "def log():\n    import lib\nif args.log:\n    log()\n",
+    "in a function named in a condition": "def log():\n    import lib\nx = log if args.log else print\n",
+    "where it may be missing": "try:\n    import lib\nexcept ImportError:\n    lib = None\n",
+    "where any error is passed over": "try:\n    from lib import x\nexcept:\n    pass\n",
+    "in place of a standard module": "try:\n    import tomllib\nexcept ImportError:\n    import lib as tomllib\n",
+    "behind an early return": "def main(x):\n    if x:\n        return\n    import lib\nmain(1)\n",
+    "in a function that nobody calls": "def export():\n    import lib\n",
+    "in a lambda": "def g():\n    import lib\nf = lambda: g()\n",
+    "in a match": "match x:\n    case 1:\n        import lib\n",
+}
+NEITHER = {
+    "under TYPE_CHECKING": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import lib\n",
+    "under typing.TYPE_CHECKING": "import typing\nif typing.TYPE_CHECKING:\n    import lib\n",
+    "in a comment": "# import lib\n",
+}
+
+
+@pytest.mark.parametrize("source", CERTAIN.values(), ids=CERTAIN)
+def test_an_import_that_the_script_cannot_do_without(tmp_path: Path, source: str) -> None:
+    assert "lib" in facts(tmp_path, source).imports
+
+
+@pytest.mark.parametrize("source", OPTIONAL.values(), ids=OPTIONAL)
+def test_an_import_that_may_never_run(tmp_path: Path, source: str) -> None:
+    assert "lib" not in facts(tmp_path, source).imports
+
+
+@pytest.mark.parametrize("source", NEITHER.values(), ids=NEITHER)
+def test_no_import(tmp_path: Path, source: str) -> None:
+    found = facts(tmp_path, source)
+    assert "lib" not in found.optional_imports and "lib" not in found.imports
+
+
+def test_what_may_be_asked_for_is_listed(tmp_path: Path) -> None:
+    source = "def log():\n    import wandb\nif args.log:\n    log()\ntry:\n    import apex\nexcept ImportError: pass\n"
+    assert facts(tmp_path, source).optional_imports == ("apex", "wandb")
+
+
+def test_a_module_that_only_a_condition_imports_is_optional_and_all_that_it_imports(tmp_path: Path) -> None:
+    found = facts(
+        tmp_path, "import sys, data\nif len(sys.argv) > 1:\n    import export\n", data="", export="import onnx"
+    )
+    assert found.optional_imports == ("onnx",) and found.where == {"onnx": "export.py:1"}
+
+
+def test_the_main_part_of_an_imported_module_does_not_run(tmp_path: Path) -> None:
+    found = facts(tmp_path, "import data", data="if __name__ == '__main__':\n    import lib\n")
+    assert found.imports == found.optional_imports == ()
+
+
+def test_a_call_into_a_module_of_the_project(tmp_path: Path) -> None:
+    source = "from tools import dist\nimport net as n\ndist.setup()\nn.Net()\n"
+    found = facts(
+        tmp_path,
+        source,
+        tools____init__="",
+        tools__dist="def setup():\n    import mpi4py\ndef other():\n    import horovod\n",
+        net="class Net:\n    def __init__(self):\n        import einops\n",
+    )
+    assert found.imports == ("einops", "mpi4py") and found.optional_imports == ()
+
+
+NEEDS_RANKS = {
+    "the variable": "import os\nrank = int(os.environ['LOCAL_RANK'])\n",
+    "a process group": "import torch.distributed as dist\ndef main():\n    dist.init_process_group('nccl')\nmain()\n",
+    "by environment": "dist.init_process_group('nccl', init_method='env://')\n",
+    "a device mesh": "mesh = init_device_mesh('cuda', (2,))\n",
+}
+RUNS_PLAINLY = {
+    "asks first": "import os\nif int(os.environ.get('RANK', -1)) != -1:\n    dist.init_process_group('nccl')\n",
+    "asks in one line": "import os\nr = int(os.environ['RANK']) if 'RANK' in os.environ else 0\n",
+    "asks and returns": "def setup():\n  if not args.ddp:\n    return\n  dist.init_process_group('nccl')\nsetup()\n",
+    "has a default": "import os\nr = int(os.getenv('LOCAL_RANK', -1))\n",
+    "says who it is": "dist.init_process_group('gloo', rank=0, world_size=1, init_method='tcp://localhost:1')\n",
+    "sets what it needs": "import os\nos.environ['RANK'] = '0'\ndist.init_process_group('gloo')\n",
+    "starts its own": "mp.spawn(main, nprocs=2)\ndef main(r):\n    dist.init_process_group('nccl')\n",
+    "has an Accelerator": "from accelerate import Accelerator\na = Accelerator()\n",
+}
+
+
+@pytest.mark.parametrize("source", NEEDS_RANKS.values(), ids=NEEDS_RANKS)
+def test_a_script_that_cannot_run_without_torchrun(tmp_path: Path, source: str) -> None:
+    assert facts(tmp_path, source).launcher_evidence
+
+
+@pytest.mark.parametrize("source", RUNS_PLAINLY.values(), ids=RUNS_PLAINLY)
+def test_a_script_that_runs_plainly(tmp_path: Path, source: str) -> None:
+    assert facts(tmp_path, source).launcher_evidence is None
+
+
+def test_a_function_that_nothing_speaks_of_shows_nothing(tmp_path: Path) -> None:
+    library = "def data(): pass\ndef train():\n    Accelerator()\n"
+    assert facts(tmp_path, "import library\nlibrary.data()\n", library=library).torchrun_evidence is None
+    assert facts(tmp_path, "import library\nif x: library.train()\n", library=library).torchrun_evidence
+
+
+@pytest.mark.parametrize(
+    ("script", "package", "roots"),
+    [
+        ("projects/adder/adder.py", "mingpt", (".",)),
+        ("train.py", "mingpt", ()),
+        ("scripts/train.py", "src/mingpt", ("src",)),
+        ("scripts/train.py", "lib/mingpt", ("lib",)),
+        ("scripts/train.py", "scripts/mingpt", ()),
+    ],
+)
+def test_where_the_projects_own_packages_are_imported_from(
+    tmp_path: Path, script: str, package: str, roots: tuple[str, ...]
+) -> None:
+    (tmp_path / package).mkdir(parents=True)
+    (tmp_path / package / "__init__.py").write_text("import torch")
+    (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup(name='minGPT')")
+    (tmp_path / script).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / script).write_text("from mingpt.utils import x\n")
+    found = script_facts(Target(kind="script", value=script), tmp_path)
+    assert (found.import_roots, found.imports) == (roots, ("torch",))
+
+
+def test_a_folder_that_the_script_puts_on_the_path(tmp_path: Path) -> None:
+    (tmp_path / "vendored" / "net").mkdir(parents=True)
+    (tmp_path / "vendored" / "net" / "__init__.py").write_text("import einops")
+    found = facts(tmp_path, "import os, sys\nsys.path.insert(0, os.path.join(os.getcwd(), 'vendored'))\nimport net\n")
+    assert found.imports == ("einops",)

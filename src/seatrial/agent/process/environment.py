@@ -1,5 +1,6 @@
 """The target's environment: the container's, and what the plan, the secrets and the GPU contract add."""
 
+import os
 from typing import Dict, Mapping
 
 from seatrial.agent.plan import Plan, events_file
@@ -16,6 +17,8 @@ def target_environment(plan: Plan, base: Mapping[str, str], secrets: Mapping[str
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.update(plan.env)
     env.update(secrets)
+    if plan.python_path:
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), *plan.python_path]))
     env[EVENTS_VARIABLE] = events_file(plan)
     env[RUN_VARIABLE] = plan.run_id
     # CUDA numbers the fastest GPU first unless told; NVML, nvidia-smi and the plan go by PCI bus.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from seatrial.job.script import is_file, is_folder
+from seatrial.job.reading.modules import is_file, is_folder
 
 #: Source of each row: the project's page at https://pypi.org/project/<package>/. opencv-python-headless, because a
 #: container has no display and the plain package needs libGL; faiss-cpu, because there is no other wheel.

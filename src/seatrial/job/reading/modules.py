@@ -1,0 +1,38 @@
+"""Where a module of the project lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def find_module(name: str, roots: Sequence[Path], *, main: bool = False) -> Path | None:
+    """The file of a dotted module under one of the roots; with ``main``, a package's ``__main__.py``."""
+    found = locate_module(name, roots, main=main)
+    return found[0] if found else None
+
+
+def locate_module(name: str, roots: Sequence[Path], *, main: bool = False) -> tuple[Path, Path] | None:
+    """(file, the root that it was found under), or None."""
+    for root in roots:
+        base = root.joinpath(*name.split("."))
+        for file in (base.with_name(base.name + ".py"), base / ("__main__.py" if main else "__init__.py")):
+            if is_file(file):
+                return file, root
+    return None
+
+
+def is_file(path: Path) -> bool:
+    """There is a file of this name, wherever links lead."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long, a null byte: no file has it
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """There is a folder of this name, wherever links lead."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,111 @@
+"""Signs: what a line of source shows of how a script starts its processes, and whether it compiles at run time."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+#: Signs of one process per GPU under torchrun; docs.pytorch.org/docs/stable/elastic/run.html. A Lightning Trainer
+#: is none: it starts its own ranks.
+_TORCHRUN_NAMES = {
+    "init_process_group",
+    "init_device_mesh",
+    "Accelerator",
+    "DistributedDataParallel",
+    "FullyShardedDataParallel",
+    "FSDP",
+    "fully_shard",
+}
+#: Signs of a script that starts its own ranks: under torchrun each rank would start a whole world again.
+_SPAWNS = {"spawn", "start_processes", "Process"}
+
+#: What torchrun sets in each rank's environment, and nothing else does.
+#: Source: docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
+_RANK_VARIABLES = {"LOCAL_RANK", "RANK", "WORLD_SIZE"}
+
+#: Calls that read these variables and raise without them. Source: torch/distributed/rendezvous.py, env://.
+_NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
+#: Arguments of theirs that say it instead.
+_SAYS_RANKS = {"rank", "world_size", "store"}
+
+#: Parts of a dotted name that are looked at.
+MOST_PARTS = 20
+
+#: Kinds of nodes that can be a sign of something; most are not.
+TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom)
+
+
+def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """(sign, name to show) for a node that is evidence of something."""
+    if isinstance(node, ast.Constant) and node.value == "LOCAL_RANK":
+        yield "local-rank", "LOCAL_RANK"
+    elif isinstance(node, ast.Subscript):
+        yield from _of_a_variable(node)
+    elif isinstance(node, ast.Call):
+        yield from _of_a_call(node)
+    elif isinstance(node, ast.Attribute) and dotted(node) == "torch.compile":
+        yield "compiler", "torch.compile"
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        for module in modules_of(node):
+            if module.split(".")[0] == "triton" or module.startswith("torch.utils.cpp_extension"):
+                yield "compiler", module
+            elif module == "torch.compile":
+                yield "compiler", "torch.compile"
+
+
+def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:
+    """``os.environ["RANK"]`` raises where nobody sets it; a script that sets it needs nobody."""
+    name = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    if name in _RANK_VARIABLES and dotted(node.value).rpartition(".")[2] == "environ":
+        yield ("sets-ranks" if isinstance(node.ctx, ast.Store) else "needs-ranks"), f'os.environ["{name}"]'
+
+
+def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
+    called = dotted(node.func)
+    last = called.rpartition(".")[2]
+    if last in _TORCHRUN_NAMES or called in ("deepspeed.initialize", "deepspeed.init_distributed"):
+        yield "torchrun", last
+    elif last in _SPAWNS and (called in _SPAWNS or called.split(".")[-2] in ("mp", "multiprocessing")):
+        yield "spawn", called
+    elif last == "DataParallel":
+        yield "one-process", last
+    if last in _NEEDS_RANKS and not _says_ranks(node):
+        yield "needs-ranks", last
+    if last == "setdefault" and any(isinstance(each, ast.Constant) and each.value == "RANK" for each in node.args):
+        yield "sets-ranks", "RANK"
+    for keyword in node.keywords:
+        if keyword.arg == "device_map" and not _is(keyword.value, None):
+            yield "one-process", "device_map"
+        elif keyword.arg == "torch_compile" and _is(keyword.value, True):
+            yield "compiler", "torch_compile=True"
+
+
+def _says_ranks(call: ast.Call) -> bool:
+    """Its arguments say who takes part; an ``init_method`` other than env:// may do so, too."""
+    for keyword in call.keywords:
+        if keyword.arg is None or keyword.arg in _SAYS_RANKS:
+            return True
+        if keyword.arg == "init_method":
+            return not (isinstance(keyword.value, ast.Constant) and keyword.value.value == "env://")
+    return False
+
+
+def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Dotted names that an import names: ``torch.utils.tensorboard`` of ``from torch.utils import tensorboard``."""
+    names = [alias.name for alias in node.names]
+    return names if isinstance(node, ast.Import) else [f"{node.module or ''}.{name}" for name in names]
+
+
+def dotted(node: ast.AST) -> str:
+    """``a.b.c`` of a chain of names, "" where it starts from anything else but keeps the last names."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute) and len(parts) < MOST_PARTS:
+        parts.append(node.attr)
+        node = node.value
+    if isinstance(node, ast.Name):
+        parts.append(node.id)
+    return ".".join(reversed(parts))
+
+
+def _is(node: ast.AST, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
