@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from seatrial.backends.containers.user_mounts import parse_mount
+from seatrial.backends.containers.user_mounts import checked_mount, parse_mount
 from seatrial.doctor import report, terminal
 from seatrial.doctor.chain import CHAIN, HOST, with_third_party
 from seatrial.doctor.examine import examine
@@ -68,7 +68,7 @@ def doctor(
         image=image,
         container=container,
         python=python,
-        mounts=tuple(parse_mount(text, Path.cwd(), state_folder(os.environ)) for text in mount or ()),
+        mounts=tuple(checked_mount(parse_mount(text), Path.cwd(), state_folder(os.environ)) for text in mount or ()),
         env=dict(_pair(text) for text in env or ()),
         network=network,
         shm_bytes=None if shm_size is None else parse_bytes(shm_size),

@@ -47,13 +47,17 @@ def project_asks(table: Mapping[str, Any], project: Path) -> tuple[Ask, ...]:
     """Every wish of a file that needs consent; () for an ordinary project.
 
     Args:
-        table: the file's keys, validated, with absolute paths; without those that flags replaced.
+        table: what the file sets, validated, under a Job's names; without what flags replaced.
         project: the folder that the container gets anyway.
     """
     root = Path(os.path.realpath(project))
     kubernetes, watch = table.get("kubernetes", {}), table.get("watch", {})
     found = [
-        *([Ask(words="runs on this machine without a container, as your user")] if table.get("on") == "local" else []),
+        *(
+            [Ask(words="runs on this machine without a container, as your user")]
+            if table.get("backend") == "local"
+            else []
+        ),
         *_mounts(table, root),
         *_files(table, root),
         *(Ask(words=f"gives the target your variable {name}") for name in table.get("secrets", [])),
@@ -68,15 +72,11 @@ def project_asks(table: Mapping[str, Any], project: Path) -> tuple[Ask, ...]:
 
 
 def _mounts(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
-    folders = [(table[key], f"/{key}") for key in ("data", "models") if table.get(key)]
-    wanted = [(Path(folder["source"]), target, bool(folder["read_only"])) for folder, target in folders]
-    for text in table.get("mounts", []):
-        source, target, *mode = text.split(":")
-        wanted.append((Path(source), target, mode == ["ro"]))
-    for source, target, read_only in wanted:
-        if (real := _outside(source, root)) is not None:
-            mode = "read-only" if read_only else "read-write"
-            yield Ask(words=f"mounts {_shown(source, real, root)} {mode} at {_plain(target)}{_meaning(real)}")
+    folders = [(folder, f"/{key}") for key in ("data", "models") if (folder := table.get(key))]
+    for mount, target in [*folders, *((mount, mount.target) for mount in table.get("mounts", ()))]:
+        if (real := _outside(mount.source, root)) is not None:
+            mode = "read-only" if mount.read_only else "read-write"
+            yield Ask(words=f"mounts {_shown(mount.source, real, root)} {mode} at {_plain(target)}{_meaning(real)}")
 
 
 def _files(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
@@ -120,9 +120,9 @@ def _alerts(watch: Mapping[str, Any]) -> Iterator[Ask]:
 
 def _cluster(table: Mapping[str, Any]) -> Iterator[Ask]:
     for key in ("data", "models"):
-        volume = table.get(key) or {}
-        if volume.get("kind") == "hostpath":
-            yield Ask(words=f"mounts {_plain(volume['value'])} of the cluster's nodes at /{key}")
+        volume = table.get(key)
+        if volume is not None and volume.kind == "hostpath":
+            yield Ask(words=f"mounts {_plain(volume.value)} of the cluster's nodes at /{key}")
     if account := table.get("service_account"):
         yield Ask(words=f"runs with the rights of the cluster's service account {account}")
     for name in table.get("image_pull_secrets", []):

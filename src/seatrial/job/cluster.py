@@ -49,42 +49,6 @@ class Toleration(_Frozen):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
 
-class ClusterOptions(_Frozen):
-    """The ``[kubernetes]`` table.
-
-    Attributes:
-        kind: ``auto`` picks by the CRDs found.
-        context, namespace: of the kubeconfig; None: its current ones.
-        data, models: volumes for /data and /models; without one, models lie in the pod and go with it.
-        code: ``auto``: a single script in a ConfigMap, more in the image.
-        registry: where images with the project's code are pushed, e.g. ``ghcr.io/me``.
-        gpu_resource: the extended resource that stands for a GPU.
-        min_nodes: elastic: torchrun goes on with so few nodes; None: all or nothing.
-        ttl_s: the cluster deletes an ended workload after so long, should nobody collect it.
-        uid: user and group of the pods.
-        require_capacity: refuse a run that no node of now could hold.
-    """
-
-    kind: Literal["auto", "job", "pytorchjob", "trainjob"] = "auto"
-    context: str | None = None
-    namespace: str | None = None
-    data: Volume | None = None
-    models: Volume | None = None
-    code: Literal["auto", "image", "configmap"] = "auto"
-    registry: str | None = None
-    gpu_resource: str = "nvidia.com/gpu"
-    node_selector: dict[str, str] = Field(default_factory=dict)
-    tolerations: tuple[Toleration, ...] = ()
-    priority_class: str | None = None
-    runtime_class: str | None = None
-    service_account: str | None = None
-    image_pull_secrets: tuple[str, ...] = ()
-    min_nodes: int | None = None
-    ttl_s: int = 24 * 3600
-    uid: int | None = None
-    require_capacity: bool = False
-
-
 class PodMount(_Frozen):
     """A volume at a path; ``sub_path`` is a folder or file inside it."""
 

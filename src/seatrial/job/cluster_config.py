@@ -1,4 +1,4 @@
-"""The ``[kubernetes]`` table of seatrial.toml as people write it.
+"""ClusterOptions: the ``[kubernetes]`` table of seatrial.toml.
 
     [kubernetes]
     kind = "auto"                             # auto, job, pytorchjob, trainjob
@@ -20,12 +20,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 from pydantic import WithJsonSchema as Schema
 
-from seatrial.errors import UsageError
-from seatrial.job import units
 from seatrial.job.cluster import Toleration, Volume
+from seatrial.job.keys import TEXT, Listed, Table, matching, read_duration, typed
 from seatrial.system.shown import shown
 
 #: DNS-1123 subdomain: kubernetes.io/docs/concepts/overview/working-with-objects/names.
@@ -37,8 +36,6 @@ _TOLERATION = re.compile(r"^([^=:\s]+)(?:=([^:\s]*))?(?::(NoSchedule|PreferNoSch
 
 def parse_volume(text: Any) -> Volume:
     """``pvc:NAME[/FOLDER]``, ``hostpath:/FOLDER`` or ``emptydir``. Raises ValueError."""
-    if isinstance(text, Volume):
-        return text
     kind, _, value = text.partition(":") if isinstance(text, str) else ("", "", "")
     if kind == "emptydir" and not value:
         return Volume(kind="emptydir")
@@ -53,8 +50,6 @@ def parse_volume(text: Any) -> Volume:
 
 def parse_toleration(text: Any) -> Toleration:
     """``KEY[=VALUE][:EFFECT]``. Raises ValueError."""
-    if isinstance(text, Toleration):
-        return text
     match = _TOLERATION.match(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f'expected KEY[=VALUE][:EFFECT] such as "nvidia.com/gpu:NoSchedule", got {shown(text)}')
@@ -63,8 +58,6 @@ def parse_toleration(text: Any) -> Toleration:
 
 def parse_nodes(value: Any) -> int | tuple[str, ...]:
     """A count, or the hosts of a run without a cluster: ``2`` or ``host1,host2``. Raises ValueError."""
-    if isinstance(value, tuple):
-        return value
     text = _digits_or_text(value)
     if _WHOLE.fullmatch(text) and int(text) >= 1:
         return int(text)
@@ -94,41 +87,27 @@ def _whole(least: int) -> Any:
     return read
 
 
-def _seconds(value: Any) -> int:
-    try:
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise UsageError(f"expected a duration, got {shown(value)}")
-        return int(units.parse_seconds(str(value)))
-    except UsageError as error:
-        raise ValueError(error.message) from None
-
-
-def _object_name(value: Any) -> str:
-    if isinstance(value, str) and re.fullmatch(_OBJECT, value):
-        return value
-    raise ValueError(f"expected a Kubernetes name (lower-case letters, digits, - and .), got {shown(value)}")
-
-
-_TEXT: dict[str, Any] = {"type": "string"}
 VolumeText = Annotated[
-    Volume, BeforeValidator(parse_volume), Schema({**_TEXT, "examples": ["pvc:models", "hostpath:/data", "emptydir"]})
+    Volume, typed(parse_volume), Schema({**TEXT, "examples": ["pvc:models", "hostpath:/data", "emptydir"]})
 ]
 TolerationText = Annotated[
-    Toleration, BeforeValidator(parse_toleration), Schema({**_TEXT, "examples": ["nvidia.com/gpu:NoSchedule"]})
+    Toleration, typed(parse_toleration), Schema({**TEXT, "examples": ["nvidia.com/gpu:NoSchedule"]})
 ]
-ObjectName = Annotated[str, BeforeValidator(_object_name), Schema({**_TEXT, "pattern": f"^{_OBJECT}$"})]
-Restarts = Annotated[int, BeforeValidator(_whole(0)), Schema({"type": "integer", "minimum": 0})]
+ObjectName = Annotated[
+    str,
+    typed(matching(_OBJECT, "a Kubernetes name (lower-case letters, digits, - and .)")),
+    Schema({**TEXT, "pattern": f"^{_OBJECT}$"}),
+]
+Restarts = Annotated[int, typed(_whole(0)), Schema({"type": "integer", "minimum": 0})]
 Nodes = Annotated[
     int | tuple[str, ...],
-    BeforeValidator(parse_nodes),
-    Schema({"anyOf": [{"type": "integer", "minimum": 1}, {**_TEXT, "examples": ["host1,host2"]}]}),
+    typed(parse_nodes),
+    Schema({"anyOf": [{"type": "integer", "minimum": 1}, {**TEXT, "examples": ["host1,host2"]}]}),
 ]
 
 
-class KubernetesTable(BaseModel):
+class ClusterOptions(Table):
     """Where and how a run is placed on a cluster."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     kind: Literal["auto", "job", "pytorchjob", "trainjob"] = Field(
         default="auto", description="Workload kind; auto picks by the cluster's CRDs."
@@ -143,18 +122,20 @@ class KubernetesTable(BaseModel):
     )
     gpu_resource: str = Field(default="nvidia.com/gpu", description="Resource name of a GPU or MIG slice.")
     node_selector: dict[str, str] = Field(default={}, description="Node labels that the pods require.")
-    tolerations: list[TolerationText] = Field(default=[], description="Tolerated taints: KEY[=VALUE][:EFFECT].")
+    tolerations: Listed[TolerationText] = Field(default=(), description="Tolerated taints: KEY[=VALUE][:EFFECT].")
     priority_class: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
     runtime_class: ObjectName | None = Field(default=None, description="RuntimeClass of the pods, such as nvidia.")
     service_account: ObjectName | None = Field(default=None, description="ServiceAccount of the pods.")
-    image_pull_secrets: list[ObjectName] = Field(default=[], description="Secrets for pulling the image.")
-    min_nodes: Annotated[int | None, BeforeValidator(_whole(1))] = Field(
+    image_pull_secrets: Listed[ObjectName] = Field(default=(), description="Secrets for pulling the image.")
+    min_nodes: Annotated[int | None, typed(_whole(1))] = Field(
         default=None, description="Elastic: minimum number of nodes to continue with."
     )
-    ttl: Annotated[int, BeforeValidator(_seconds)] = Field(
-        default=24 * 3600, description="Time after which the cluster deletes an ended workload that was not collected."
+    ttl_s: Annotated[int, typed(lambda value: int(read_duration(value)))] = Field(
+        default=24 * 3600,
+        validation_alias="ttl",
+        description="Time after which the cluster deletes an ended workload that was not collected.",
     )
-    uid: Annotated[int | None, BeforeValidator(_whole(1))] = Field(
+    uid: Annotated[int | None, typed(_whole(1))] = Field(
         default=None, description="User and group of the pods; yours by default, 1000 for root."
     )
     require_capacity: bool = Field(default=False, description="Refuse a run if no current node has the capacity.")

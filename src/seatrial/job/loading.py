@@ -14,33 +14,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from seatrial.errors import ConfigError, DataError
 from seatrial.job.asks import project_asks
-from seatrial.job.cluster import ClusterOptions
-from seatrial.job.cluster_config import KubernetesTable, volumes_apart
-from seatrial.job.config import ConfigFile, CriteriaTable, ImageTable, WatchTable
+from seatrial.job.cluster_config import ClusterOptions, volumes_apart
+from seatrial.job.config import ConfigFile, file_keys
+from seatrial.job.keys import Table, typed_keys
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
 from seatrial.job.target import resolve_target
 from seatrial.system.project_files import is_there
 from seatrial.system.shown import shown
 from seatrial.system.toml_file import read_toml
 
-_TABLES: dict[str, type[BaseModel]] = {
-    "": ConfigFile,
-    "image": ImageTable,
-    "criteria": CriteriaTable,
-    "watch": WatchTable,
-    "kubernetes": KubernetesTable,
+_TABLES: dict[str, type[Table]] = {
+    "image": ImageOptions,
+    "criteria": Criteria,
+    "watch": WatchOptions,
+    "kubernetes": ClusterOptions,
 }
 
 #: pydantic's type of an error → the words of TOML for it.
 _EXPECTED = {
     "bool_type": "expected true or false",
     "dict_type": "expected a table",
-    "list_type": "expected a list",
+    "tuple_type": "expected a list",
     "model_type": "expected a table",
     "string_type": "expected text",
 }
@@ -83,9 +82,12 @@ def load_job(project: Path, flags: Mapping[str, Any], *, recipes: Collection[str
     from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
     config = _merge(from_file, from_flags)
     _check_paths(config)
-    ready = config.get("image", {}).get("ready")
-    job = _job(project, config, _target(project, cwd, from_file, from_flags, ready, recipes))
-    return job.model_copy(update={"asks": project_asks(_not_replaced(from_file, from_flags), project)})
+    target = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
+    asks = project_asks(_not_replaced(from_file, from_flags), project)
+    nodes = config.pop("nodes", 1)
+    hosts = nodes if isinstance(nodes, tuple) else ()
+    rest = {key: value for key, value in config.items() if key not in ("target", "module", "args")}
+    return Job(project=project, target=target, asks=asks, nodes=len(hosts) or nodes, hosts=hosts, **rest)
 
 
 @dataclass(frozen=True)
@@ -98,17 +100,19 @@ class _Source:
     table: Any
 
     def read(self) -> dict[str, Any]:
-        """The keys that are set, validated, with absolute paths."""
+        """What is set, validated, under the names that a Job has for it: values as in a Job, tables as dicts."""
         if not isinstance(self.table, dict):
             raise ConfigError(f"{self.where.rstrip('.')}: expected a table, got {shown(self.table)}", run=self.run)
         try:
-            config = ConfigFile.model_validate(volumes_apart(self.table), context={"base": self.base})
+            config = ConfigFile.model_validate(
+                volumes_apart(self.table), context={"base": self.base}, by_alias=True, by_name=False
+            )
         except ValidationError as error:
             details = error.errors(include_url=False)[:_MOST_PROBLEMS]
             messages = [self._message(detail) for detail in details]
             also = "also: " + "; ".join(messages[1:]) if messages[1:] else None
             raise ConfigError(messages[0], cause=also, run=self.run) from None
-        return config.model_dump(exclude_unset=True)
+        return _set(config)
 
     def _key(self, key: str) -> str:
         if self.where:
@@ -120,8 +124,10 @@ class _Source:
     def _message(self, detail: ErrorDetails) -> str:
         """``seatrial.toml: criteria.mean_utilization: expected …, got …``."""
         location = [str(part) for part in detail["loc"] if part != "[key]" and not isinstance(part, int)]
+        if location[:2] == ["criteria", "metrics"]:  # in the file they stand beside the other criteria
+            del location[1]
         key, table = ".".join(location), ".".join(location[:-1])
-        known = list(_TABLES[table].model_fields) if table in _TABLES else []
+        known = _known(table)
         near = [] if location[-1] in known else difflib.get_close_matches(location[-1], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         if detail["type"] == "extra_forbidden":
@@ -131,6 +137,18 @@ class _Source:
             expected = _EXPECTED.get(detail["type"]) or problem.replace("Input should be", "expected")
             problem = f"{expected}, got {shown(detail['input'])}"
         return f"{self._key(key)}: {problem}{hint}"
+
+
+def _known(table: str) -> list[str]:
+    """The keys of a table, "" for those outside of any; [] for a table whose keys are the user's own."""
+    if not table:
+        return file_keys()
+    return [key for key in typed_keys(_TABLES[table]) if key != "metrics"] if table in _TABLES else []
+
+
+def _set(table: Table) -> dict[str, Any]:
+    values = {name: getattr(table, name) for name in type(table).model_fields if name in table.model_fields_set}
+    return {name: _set(value) if isinstance(value, Table) else value for name, value in values.items()}
 
 
 def _file_source(project: Path) -> _Source:
@@ -176,14 +194,14 @@ def _environment(items: Collection[str]) -> dict[str, str]:
 
 
 #: Tables of which a flag sets one key; of every other (``data`` is one, too) it replaces the whole.
-_MERGED = ("env", "image", "criteria", "kubernetes", "node_selector")
+_MERGED = ("env", "image", "criteria", "metrics", "kubernetes", "node_selector")
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
-        if isinstance(value, list):
-            merged[key] = [*merged.get(key, []), *value]
+        if isinstance(value, tuple) and key != "nodes":
+            merged[key] = (*merged.get(key, ()), *value)
         elif isinstance(value, dict) and key in _MERGED:
             merged[key] = _merge(merged.get(key, {}), value)
         else:
@@ -193,7 +211,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 def _not_replaced(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """What of the file stands in the merged job."""
-    kept = {key: value for key, value in below.items() if key not in above or isinstance(value, list)}
+    kept = {key: value for key, value in below.items() if key not in above or isinstance(value, tuple)}
     both = (key for key in _MERGED if isinstance(below.get(key), dict) and key in above)
     return {**kept, **{key: _not_replaced(below[key], above[key]) for key in both}}
 
@@ -207,7 +225,7 @@ def _target(
     recipes: Collection[str],
 ) -> Target:
     named = from_flags if {"target", "module"} & set(from_flags) else from_file
-    args = from_flags.get("args") or named.get("args", [])
+    args = from_flags.get("args") or named.get("args", ())
     if "target" in named and "module" in named and named is from_file:
         raise ConfigError(
             "the project's file sets both target and module: keep one of them", run="seatrial plan train.py"
@@ -221,13 +239,13 @@ def _target(
 def _check_paths(config: Mapping[str, Any]) -> None:
     """What is mounted or read must be there: an engine would create a missing folder, owned by root."""
     if "data" in config:
-        _check_data(config["data"]["source"])
-    models = config["models"]["source"] if "models" in config else None
+        _check_data(config["data"].source)
+    models = config["models"].source if "models" in config else None
     if models is not None and models.exists() and not models.is_dir():
         raise DataError(f"models folder {models} is a file", run=f"ls -l {shlex.quote(str(models))}")
-    sources = [Path(mount.split(":")[0]) for mount in config.get("mounts", [])]
+    sources = [mount.source for mount in config.get("mounts", ())]
     ca_bundle = config.get("image", {}).get("ca_bundle")
-    for path in [*sources, *config.get("env_files", []), *([ca_bundle] if ca_bundle else [])]:
+    for path in [*sources, *config.get("env_files", ()), *([ca_bundle] if ca_bundle else [])]:
         if not path.exists():
             raise DataError(f"there is no {path}", run=f"ls {shlex.quote(str(path.parent))}")
 
@@ -250,60 +268,3 @@ def _check_data(folder: Path) -> None:
         raise DataError(f"data folder {folder} cannot be read: {error.strerror}", run=f"ls -ld {shown}") from None
     if empty:
         raise DataError(f"data folder {folder} is empty", run=f"ls -la {shown}")
-
-
-def _job(project: Path, config: dict[str, Any], target: Target) -> Job:
-    """The Job of validated keys: tuples for lists, names with units, defaults where nothing is set."""
-    renamed = {
-        "on": "backend",
-        "memory": "memory_bytes",
-        "shm_size": "shm_bytes",
-        "gpu_memory": "gpu_memory_bytes",
-        "timeout": "timeout_s",
-        "grace": "grace_s",
-    }
-    rest = {
-        key: value
-        for key, value in config.items()
-        if key not in ("target", "module", "args", "image", "criteria", "kubernetes", "nodes", "watch")
-    }
-    fields = {renamed.get(key, key): _frozen(value) for key, value in rest.items()}
-    sizes = {"max_size": "max_size_bytes", "max_compressed": "max_compressed_bytes"}
-    image = ImageOptions(**{sizes.get(key, key): _frozen(value) for key, value in config.get("image", {}).items()})
-    nodes = config.get("nodes", 1)
-    hosts = nodes if isinstance(nodes, tuple) else ()
-    return Job(
-        project=project,
-        target=target,
-        nodes=len(hosts) or nodes,
-        hosts=hosts,
-        image=image,
-        criteria=_criteria(config.get("criteria", {})),
-        watch=_watch(config.get("watch", {})),
-        kubernetes=_cluster(config.get("kubernetes", {})),
-        **fields,
-    )
-
-
-def _cluster(table: Mapping[str, Any]) -> ClusterOptions:
-    renamed = {"ttl": "ttl_s"}
-    return ClusterOptions(**{renamed.get(key, key): _frozen(value) for key, value in table.items()})
-
-
-def _watch(table: Mapping[str, Any]) -> WatchOptions:
-    return WatchOptions(**{"hang_after_s" if key == "hang_after" else key: value for key, value in table.items()})
-
-
-def _criteria(table: Mapping[str, Any]) -> Criteria:
-    renamed = {
-        "mean_utilization": "mean_utilization_pct",
-        "finished_within": "finished_within_s",
-        "max_image_size": "max_image_bytes",
-        "model": "model",
-    }
-    fields = {renamed[key]: _frozen(value) for key, value in table.items() if key in renamed}
-    return Criteria(metrics={key: value for key, value in table.items() if key not in renamed}, **fields)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -1,14 +1,23 @@
-"""Job: what the user asks for, from seatrial.toml and flags. Pure data, validated strictly."""
+"""Job: what the user asks for, from seatrial.toml and flags. Pure data, validated strictly.
+
+A table of seatrial.toml and what a Job holds of it are one model: the file's key is the field's alias where the name
+has a unit.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field, StrictBool, ValidationInfo, model_validator
+from pydantic import WithJsonSchema as Schema
 
+from seatrial.job import keys
 from seatrial.job.asks import Ask
-from seatrial.job.cluster import ClusterOptions
+from seatrial.job.cluster_config import ClusterOptions, Restarts
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.keys import Table, typed_keys
+from seatrial.job.mount import DataMount as DataMount  # part of a job for its readers
 
 Launcher = Literal["auto", "torchrun", "none"]
 Flavour = Literal["base", "runtime", "cudnn-runtime", "devel"]
@@ -16,13 +25,7 @@ SlimLevel = Literal["none", "files", "unused", "arch"]
 TargetKind = Literal["script", "module", "recipe", "image"]
 
 
-class Strict(BaseModel):
-    """Unknown keys and wrong types are errors; instances are not changed in place."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Target(Strict):
+class Target(Table):
     """What to run.
 
     Attributes:
@@ -36,141 +39,174 @@ class Target(Strict):
     args: tuple[str, ...] = ()
 
 
-class DataMount(Strict):
-    """A host folder for /data or /models."""
+class ImageOptions(Table):
+    """How the image is made."""
 
-    source: Path
-    read_only: bool
-
-
-class ImageOptions(Strict):
-    """The ``[image]`` table: how the image is made.
-
-    Attributes:
-        base: image the build starts from.
-        ready: a finished image to run as it is (``--image``); nothing is built then.
-        python: interpreter inside a ready image, where it is not one of the usual places; Python >= 3.8.
-        ca_bundle: PEM file of extra certificate authorities, trusted in the build only.
-        index_url: package index for pip, passed as a build secret (it may hold a password).
-        find_links: folder or URL of wheels for pip.
-        build_network: ``default``, ``host`` or ``none``.
-        requirements: further packages for pip, on top of what the project names.
-        system_packages: Debian packages the image needs at run time.
-        target: machine to build for (``h100``, ``driver=535.129,gpu=A4000``); None: the one that plans.
-        flavour: an nvidia/cuda base of this kind instead of slim Python; None: by need.
-        torch_index: mirror of https://download.pytorch.org/whl; the build's name (``cu126``) is appended.
-        slim: how much is left out of the image; docs/images.md says what each level does.
-        max_size_bytes, max_compressed_bytes: larger images fail ``seatrial build``; None: no budget.
-    """
-
-    base: str = "python:3.11-slim-bookworm"
-    ready: str | None = None
-    python: str | None = None
-    ca_bundle: Path | None = None
-    index_url: str | None = None
-    find_links: str | None = None
-    build_network: Literal["default", "host", "none"] = "default"
-    requirements: tuple[str, ...] = ()
-    system_packages: tuple[str, ...] = ()
-    target: str | None = None
-    flavour: Flavour | None = None
-    torch_index: str | None = None
-    slim: SlimLevel = "none"
-    max_size_bytes: int | None = None
-    max_compressed_bytes: int | None = None
+    base: keys.Image = Field(default="python:3.11-slim-bookworm", description="Image that the build starts from.")
+    ready: keys.Image | None = Field(default=None, description="An existing image to run as is; nothing is built.")
+    python: str | None = Field(
+        default=None, description="Python interpreter in an existing image, if not in a standard location."
+    )
+    ca_bundle: keys.PathLike | None = Field(
+        default=None, description="PEM file of extra certificate authorities for the build."
+    )
+    index_url: keys.Line | None = Field(default=None, description="Package index for pip; kept out of the image.")
+    find_links: keys.FolderOrUrl | None = Field(default=None, description="Folder or URL of wheels for pip.")
+    build_network: Literal["default", "host", "none"] = Field(default="default", description="Network of the build.")
+    requirements: keys.Listed[keys.Line] = Field(default=(), description="Additional pip packages.")
+    system_packages: keys.Listed[keys.DebianPackage] = Field(
+        default=(), description="Debian packages needed at run time."
+    )
+    target: str | None = Field(default=None, description="Machine to build for: h100, or driver=535.129,gpu=A4000.")
+    flavour: Flavour | None = Field(default=None, description="Kind of nvidia/cuda base; slim Python by default.")
+    torch_index: keys.Mirror | None = Field(default=None, description="Mirror of https://download.pytorch.org/whl.")
+    slim: SlimLevel = Field(default="none", description="How far to slim the image: docs/images.md.")
+    max_size_bytes: keys.Size | None = Field(
+        default=None, validation_alias="max_size", description="Largest image that seatrial build accepts, on disk."
+    )
+    max_compressed_bytes: keys.Size | None = Field(
+        default=None, validation_alias="max_compressed", description="Largest image, as compressed layers."
+    )
 
 
-class Criteria(Strict):
-    """The ``[criteria]`` table: what a good run is.
-
-    Attributes:
-        mean_utilization_pct: least mean GPU utilisation over the training window; None: not checked.
-        finished_within_s: the run's longest wall time in seconds; None: not checked.
-        model: globs, relative to the models folder and then to the project, one of which must match a
-            new file that is not empty; () means the usual model suffixes.
-        max_image_bytes: largest image; None: not checked.
-        metrics: metric name → condition on its last reported value, e.g. ``{"accuracy": ">= 0.985"}``.
-    """
-
-    mean_utilization_pct: float | None = 70.0
-    finished_within_s: float | None = None
-    model: tuple[str, ...] = ()
-    max_image_bytes: int | None = 4_000_000_000
-    metrics: dict[str, str] = Field(default_factory=dict)
+def _metrics_beside(schema: dict[str, Any]) -> None:
+    """In the file's schema: any key that is no criterion of ours is a metric's."""
+    schema["additionalProperties"] = schema["properties"].pop("metrics")["additionalProperties"]
 
 
-class WatchOptions(Strict):
-    """The ``[watch]`` table: what the watchdog looks for while the run goes on, and whom it tells.
+class Criteria(Table):
+    """Criteria for a good run. Any other key is a metric that the script reports, its value a condition."""
 
-    Attributes:
-        hang_after_s: seconds without a step, output or computing after which it speaks of a hang; None: never.
-        command: run by /bin/sh where the target runs, for each finding.
-        webhook: URL that each finding is posted to, from where the target runs.
-    """
+    model_config = ConfigDict(json_schema_extra=_metrics_beside)
 
-    hang_after_s: float | None = 300.0
-    command: str | None = None
-    webhook: str | None = None
+    mean_utilization_pct: keys.Percent = Field(
+        default=70.0,
+        validation_alias="mean_utilization",
+        description="Minimum mean GPU utilisation in percent; false: not checked.",
+    )
+    finished_within_s: Annotated[
+        float | None,
+        keys.typed(keys.or_false(keys.read_duration)),
+        Schema({"anyOf": [keys.text("10m"), {"type": "number"}, keys.OR_FALSE]}),
+    ] = Field(default=None, validation_alias="finished_within", description="Maximum run time; false: not checked.")
+    max_image_bytes: Annotated[
+        int | None,
+        keys.typed(keys.or_false(keys.read_size)),
+        Schema({"anyOf": [keys.text("4GB"), keys.OR_FALSE]}),
+    ] = Field(
+        default=4_000_000_000, validation_alias="max_image_size", description="Maximum image size; false: not checked."
+    )
+    model: keys.Globs = Field(default=(), description="Globs, one of which must match a new file that is not empty.")
+    metrics: dict[str, keys.Condition] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _metrics(cls, table: Any, info: ValidationInfo) -> Any:
+        """The file has metrics beside the other criteria."""
+        if info.context is None or not isinstance(table, dict):
+            return table
+        own_keys = typed_keys(cls).keys() - {"metrics"}
+        own = {key: value for key, value in table.items() if key in own_keys}
+        metrics = {key: value for key, value in table.items() if key not in own_keys}
+        return {**own, "metrics": metrics} if metrics else own
 
 
-class Job(Strict):
+class WatchOptions(Table):
+    """What the watchdog looks for while the run goes on, and whom it tells."""
+
+    hang_after_s: Annotated[
+        float | None,
+        keys.typed(keys.or_false(keys.read_duration)),
+        Schema({"anyOf": [keys.text("5m"), {"type": "number"}, keys.OR_FALSE]}),
+    ] = Field(
+        default=300.0,
+        validation_alias="hang_after",
+        description="Inactivity after which a run is reported as hung; false: never.",
+    )
+    command: str | None = Field(default=None, description="Shell command run in the container for each finding.")
+    webhook: keys.Webhook | None = Field(default=None, description="URL that each finding is posted to.")
+
+
+class Requests(Table):
+    """What a file and a Job say in the same words."""
+
+    name: keys.Name | None = Field(default=None, description="Name of the run.")
+    backend: str = Field(
+        default="auto", validation_alias="on", description="Where to run: auto, docker, podman, local or k8s."
+    )
+    gpus: keys.Gpus = Field(
+        default=GpuRequest("auto"),
+        description="GPU request; a whole number is a count.",
+        json_schema_extra={"title": "Gpus", "default": "auto"},
+    )
+    restarts: Restarts | None = Field(
+        default=None, description="Maximum restarts of failed ranks; 3 if they can resume from checkpoints, else 0."
+    )
+    launcher: Launcher = Field(
+        default="auto", description="One process per GPU, or one for all; auto reads the script."
+    )
+    data: keys.Data | None = Field(
+        default=None, description="Folder mounted read-only at /data; DIR:rw for read-write."
+    )
+    models: keys.Models | None = Field(default=None, description="Folder mounted at /models.")
+    mounts: keys.Listed[keys.MountText] = Field(default=(), description="Additional mounts, SOURCE:TARGET[:ro|rw].")
+    env: keys.Variables = Field(default={}, description="Variables for the target.")
+    env_files: keys.Listed[keys.PathLike] = Field(
+        default=(), description="Files of NAME=value lines; env wins over them."
+    )
+    secrets: keys.Listed[keys.Variable] = Field(
+        default=(), description="Host variables passed to the target and hidden in every log."
+    )
+    publish: keys.Listed[keys.Port] = Field(default=(), description="Ports, as for docker run --publish.")
+    network: str | None = Field(default=None, description="Network, as for docker run --network.")
+    workdir: str | None = Field(default=None, description="Working directory in the container; the project by default.")
+    devices: keys.Listed[str] = Field(default=(), description="Additional devices, as for docker run --device.")
+    ulimits: keys.Listed[str] = Field(default=(), description="Limits, as for docker run --ulimit.")
+    cpus: keys.Positive | None = Field(default=None, description="Cores.")
+    memory_bytes: keys.Size | None = Field(
+        default=None, validation_alias="memory", description="Memory limit of the container."
+    )
+    shm_bytes: keys.Size | None = Field(
+        default=None, validation_alias="shm_size", description="Size of /dev/shm; 2 GiB per GPU by default."
+    )
+    gpu_memory_bytes: keys.Size | None = Field(
+        default=None, validation_alias="gpu_memory", description="GPU memory limit for torch and TensorFlow scripts."
+    )
+    timeout_s: keys.Duration | None = Field(
+        default=None, validation_alias="timeout", description="Time limit, after which the target is stopped."
+    )
+    grace_s: keys.Duration = Field(
+        default=30.0, validation_alias="grace", description="Time between SIGTERM and SIGKILL."
+    )
+    writable: StrictBool = Field(default=False, description="The container's root filesystem is writable.")
+    strict: StrictBool = Field(default=False, description="Exit with 4 if criteria are unmet.")
+    resume: str | None = Field(default=None, description="ID of the run to resume from.")
+    with_names: StrictBool = Field(
+        default=False, description="Include user name, host name and home folder in receipts."
+    )
+    image: ImageOptions = Field(default_factory=ImageOptions, description="How the image is made.")
+    criteria: Criteria = Field(default_factory=Criteria, description="Criteria for a good run.")
+    watch: WatchOptions = Field(default_factory=WatchOptions, description="What the watchdog checks during the run.")
+    kubernetes: ClusterOptions = Field(default_factory=ClusterOptions, description="Kubernetes settings.")
+
+
+class Job(Requests):
     """Everything the user asked for.
 
     Attributes:
         project: the folder that becomes the working directory; absolute.
-        backend: where to run, a name of backends/table.py; ``auto`` takes the first that works.
-        gpus: the request as typed; parsed by job.gpus. On several nodes: those of each.
+        gpus: on several nodes those of each.
         nodes: machines, or pods. hosts: their names, where there is no cluster to find them.
         node_rank: which of the hosts this is; None: not joining, or no hosts.
-        restarts: how often ranks that failed or were lost start again; None: 3 where they can go on from checkpoints.
-        data, models: host folders for /data and /models.
-        mounts: further ``SOURCE:TARGET[:ro|rw]`` mounts, as typed.
-        env: variables for the target. ``env_files`` are read on the host and lose against ``env``.
-        secrets: names of host variables whose values the target gets and no log ever shows.
-        publish, devices, ulimits: as for ``docker run``.
-        memory_bytes, shm_bytes, gpu_memory_bytes: limits in bytes; None: no limit, or the default.
-        cpus: cores; None: no limit.
+        env_files: read on the host; they lose against ``env``.
+        memory_bytes, cpus: None: no limit. shm_bytes: None: the default.
         timeout_s: after this many seconds the target gets SIGTERM, then SIGKILL after ``grace_s``.
-        writable: the container's root is writable.
-        strict: unmet criteria make the exit code 4.
-        resume: ID of the run to go on from (its checkpoints are mounted where the target expects them).
-        with_names: the receipt tells user name, host name and home folder.
         asks: what the project's file wants beyond its folder and a container; the user is asked for it.
     """
 
     project: Path
     target: Target
-    name: str | None = None
-    backend: str = "auto"
-    gpus: str = "auto"
     nodes: int = 1
     hosts: tuple[str, ...] = ()
     node_rank: int | None = None
-    restarts: int | None = None
-    launcher: Launcher = "auto"
-    data: DataMount | None = None
-    models: DataMount | None = None
-    mounts: tuple[str, ...] = ()
-    env: dict[str, str] = Field(default_factory=dict)
-    env_files: tuple[Path, ...] = ()
-    secrets: tuple[str, ...] = ()
-    publish: tuple[str, ...] = ()
-    network: str | None = None
-    workdir: str | None = None
-    devices: tuple[str, ...] = ()
-    ulimits: tuple[str, ...] = ()
-    cpus: float | None = None
-    memory_bytes: int | None = None
-    shm_bytes: int | None = None
-    gpu_memory_bytes: int | None = None
-    timeout_s: float | None = None
-    grace_s: float = 30.0
-    writable: bool = False
-    strict: bool = False
-    resume: str | None = None
-    with_names: bool = False
     asks: tuple[Ask, ...] = ()
-    image: ImageOptions = Field(default_factory=ImageOptions)
-    criteria: Criteria = Field(default_factory=Criteria)
-    watch: WatchOptions = Field(default_factory=WatchOptions)
-    kubernetes: ClusterOptions = Field(default_factory=ClusterOptions)

@@ -6,7 +6,6 @@ uses the key ``agent`` alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.model import Job
+from seatrial.job.mount import Mount as Mount  # part of a plan for its readers
 
 SCHEMA_VERSION = 1
 
@@ -87,22 +87,6 @@ class Gpu(Frozen):
     minor: int | None = None
     mig: str | None = None
     cdi_name: str | None = None
-
-
-class Mount(Frozen):
-    """A bind mount: absolute host path → absolute path in the container."""
-
-    source: Path
-    target: str
-    read_only: bool = False
-
-
-def changeable(mount: Mount, mounts: Iterable[Mount]) -> bool:
-    """Whether a container can change what a mount shows it: through the mount itself, or through another."""
-    writable = [other.source for other in mounts if not other.read_only]
-    return not mount.read_only or any(
-        mount.source.is_relative_to(folder) or folder.is_relative_to(mount.source) for folder in writable
-    )
 
 
 class Tmpfs(Frozen):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import Job
 from seatrial.job.plan import Gpu, Injection
 from seatrial.planning.site import GpuPlan, Site
@@ -18,4 +17,4 @@ def gpu_plan(job: Job, gpus: tuple[Gpu, ...], injection: Injection) -> GpuPlan:
     """No GPUs were asked for, or ``auto`` has found none, or these are required."""
     if gpus:
         return GpuPlan("required", len(gpus), injection, gpus)
-    return GpuPlan("none" if GpuRequest.parse(job.gpus).kind == "none" else "auto-cpu", 0, injection)
+    return GpuPlan("none" if job.gpus.kind == "none" else "auto-cpu", 0, injection)

@@ -106,7 +106,7 @@ def instructions(job: Job, words: Sequence[str]) -> str:
     lines = [f"{len(job.hosts)} hosts meet at {job.hosts[0]}:{PORT}. On each, in the project's folder:", ""]
     for rank, host in enumerate(job.hosts):
         lines.append(f"  {host}:  " + shlex.join(["seatrial", *before, "--rank-of", str(rank), *behind]))
-    processes = job.gpus if job.gpus.isdigit() else "gpu" if job.gpus != "none" else "1"
+    processes = {"count": str(job.gpus.count), "none": "1"}.get(job.gpus.kind, "gpu")
     target = {"script": [job.target.value], "module": ["-m", job.target.value]}.get(
         job.target.kind, ["-m", module_of(job.target.value)]
     )

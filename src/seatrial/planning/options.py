@@ -7,7 +7,6 @@ from typing import Any
 
 from seatrial.backends.base import PlaceKind
 from seatrial.errors import UsageError
-from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import Job
 from seatrial.job.plan import Gpu
 from seatrial.job.script import ScriptFacts
@@ -55,7 +54,7 @@ def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> in
     limit = job.gpu_memory_bytes
     if limit is None:
         return None
-    if GpuRequest.parse(job.gpus).kind == "none":
+    if job.gpus.kind == "none":
         raise UsageError(
             "--gpu-memory limits nothing on a run without GPUs (--gpus none)", run="seatrial run … without --gpu-memory"
         )

@@ -10,7 +10,7 @@ from seatrial.backends.base import PlaceKind
 from seatrial.errors import GpuContractError
 from seatrial.events import WEBHOOK_SECRET
 from seatrial.images.recipes import recipe
-from seatrial.job.gpus import GpuRequest, Selection, select
+from seatrial.job.gpus import Selection, select
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import AgentPlan, Plan
 from seatrial.job.script import ScriptFacts
@@ -46,7 +46,7 @@ def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[
     """This machine's GPUs for the run. Raises GpuContractError, with NVML's own reason, when there is none."""
     try:
         return select(
-            GpuRequest.parse(job.gpus),
+            job.gpus,
             host.gpus,
             leased=leased,
             load=host.load(),

@@ -21,7 +21,7 @@ from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
 from seatrial.images.origin import origin_labels
 from seatrial.images.plan import pip_conf
-from seatrial.job.gpus import GpuRequest, Selection
+from seatrial.job.gpus import Selection
 from seatrial.job.model import Job
 from seatrial.job.plan import COMPANION_FOLDER, Choice, Plan
 from seatrial.job.script import ScriptFacts, script_facts
@@ -207,9 +207,8 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
     job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
     script = script_facts(job.target, job.project)  # first: a script that does not parse needs no engine
-    request = GpuRequest.parse(job.gpus)
     host = read_host(environ)
-    backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and request.kind != "none")
+    backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
     return _Ground(with_defaults(job, backend.place), script, host, backend, engine, why, environ)
 
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import GpuContractError, GpuRequestError, SeatrialError
-from seatrial.job.gpus import CAPABILITIES, GpuRequest, select
+from seatrial.job.gpu_request import CAPABILITIES, GpuRequest
+from seatrial.job.gpus import select
 from seatrial.job.plan import Gpu
 
 

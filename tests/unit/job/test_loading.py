@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import ConfigError, DataError, UsageError
-from seatrial.job.cluster import ClusterOptions
-from seatrial.job.cluster_config import KubernetesTable
 from seatrial.job.condition import holds
-from seatrial.job.config import ConfigFile, ImageTable, json_schema
+from seatrial.job.config import ConfigFile, json_schema
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.keys import typed_keys
 from seatrial.job.loading import load_job
-from seatrial.job.model import Criteria, DataMount, ImageOptions, Job, Target
+from seatrial.job.model import Criteria, DataMount, Job, Target
+from seatrial.job.mount import Mount
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_the_example_of_the_documentation(project: Path) -> None:
     example = "\n".join(line[4:] for line in (config.__doc__ or "").splitlines() if line.startswith("    "))
     job = load(project, example)
     assert job.target == Target(kind="script", value="train.py", args=("--epochs", "5"))
-    assert job.gpus == "2"
+    assert job.gpus == GpuRequest("count", 2)
     assert job.data == DataMount(source=project / "data", read_only=True)
     assert job.models == DataMount(source=project / "models", read_only=False)
     assert (job.memory_bytes, job.shm_bytes, job.timeout_s) == (16_000_000_000, 4 * 2**30, 7200)
@@ -65,7 +66,7 @@ def test_without_a_file_the_defaults_hold(project: Path) -> None:
 
 def test_pyproject(project: Path) -> None:
     (project / "pyproject.toml").write_text('[tool.seatrial]\ntarget = "train.py"\ngpus = "all"')
-    assert load_job(project, {}).gpus == "all"
+    assert load_job(project, {}).gpus == GpuRequest("all")
 
 
 def test_flags_win_lists_add_up_tables_merge(project: Path) -> None:
@@ -89,7 +90,7 @@ def test_flags_win_lists_add_up_tables_merge(project: Path) -> None:
         env=("A=flag", "C=a=b"),
         criteria={"finished_within": "5m"},
     )
-    assert (job.gpus, job.publish, job.writable) == ("device=0,2", ("80:80", "81:81"), True)
+    assert (str(job.gpus), job.publish, job.writable) == ("device=0,2", ("80:80", "81:81"), True)
     assert job.env == {"A": "flag", "B": "2", "C": "a=b"}
     assert job.criteria == Criteria(mean_utilization_pct=None, finished_within_s=300, metrics={"accuracy": ">= 0.9"})
 
@@ -133,7 +134,10 @@ def test_paths_of_the_file_and_of_flags_count_from_their_own_folders(project: Pa
     assert load_job(project, {}, cwd=here).data == DataMount(source=project / "data", read_only=False)
     job = load_job(project, {"data": "data", "mounts": ["data:/more"]}, cwd=here)
     assert job.data == DataMount(source=here / "data", read_only=True)
-    assert job.mounts == (f"{project}/data:/extra:ro", f"{here}/data:/more")
+    assert job.mounts == (
+        Mount(source=project / "data", target="/extra", read_only=True),
+        Mount(source=here / "data", target="/more"),
+    )
 
 
 def test_a_script_named_from_another_folder(project: Path) -> None:
@@ -258,7 +262,7 @@ def test_an_unreadable_data_folder_is_a_data_error(project: Path, monkeypatch: p
         load(project, data="data")
 
 
-keys = st.sampled_from([*ConfigFile.model_fields, "gpsu"])
+keys = st.sampled_from([*typed_keys(ConfigFile), "gpsu"])
 scalars = st.one_of(
     st.none(),
     st.booleans(),
@@ -293,16 +297,25 @@ def test_any_file_is_a_job_or_a_usage_error(project: Path, content: bytes) -> No
 
 
 def test_the_file_can_say_all_that_a_job_holds() -> None:
-    renamed = {"on": "backend", "memory": "memory_bytes", "shm_size": "shm_bytes", "gpu_memory": "gpu_memory_bytes"}
-    renamed |= {"timeout": "timeout_s", "grace": "grace_s"}
-    sayable = {renamed.get(key, key) for key in ConfigFile.model_fields} - {"module", "args"}
+    sayable = set(ConfigFile.model_fields) - {"module", "args"}
     assert sayable == set(Job.model_fields) - {"project", "hosts", "node_rank", "asks"}
-    assert set(KubernetesTable.model_fields) - {"ttl"} == set(ClusterOptions.model_fields) - {"ttl_s"}
-    sizes = {"max_size": "max_size_bytes", "max_compressed": "max_compressed_bytes"}
-    assert {sizes.get(key, key) for key in ImageTable.model_fields} == set(ImageOptions.model_fields)
+
+
+@pytest.mark.parametrize("name", ["memory_bytes", "backend", "image.max_size_bytes", "watch.hang_after_s"])
+def test_the_file_does_not_know_the_names_inside(project: Path, name: str) -> None:
+    *table, key = name.split(".")
+    with pytest.raises(ConfigError, match=rf"^seatrial.toml: {name}: unknown key"):
+        load(project, "".join(f"[{each}]\n" for each in table) + f"{key} = 1")
+
+
+@pytest.mark.parametrize("name", ["metrics", "mean_utilization_pct", "finished_within_s"])
+def test_a_metric_may_have_the_name_of_a_field(project: Path, name: str) -> None:
+    criteria = load(project, f"[criteria]\n{name} = '>= 3'").criteria
+    assert criteria == Criteria(metrics={name: ">= 3"})
+    assert Criteria.model_validate_json(criteria.model_dump_json()) == criteria
 
 
 def test_the_schema_names_every_key_and_is_json() -> None:
     schema = json.loads(json.dumps(json_schema()))
-    assert set(schema["properties"]) == set(ConfigFile.model_fields)
+    assert set(schema["properties"]) == set(typed_keys(ConfigFile))
     assert all({"description", "$ref"} & set(entry) for entry in schema["properties"].values())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cluster_plans import KUBEFLOW
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
-from seatrial.job.cluster import ClusterOptions
+from seatrial.job.cluster_config import ClusterOptions
 from seatrial.planning.cluster.memory import LASTS_S, recall, remember
 
 OPTIONS = ClusterOptions(namespace="team")

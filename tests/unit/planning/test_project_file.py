@@ -18,7 +18,7 @@ def test_what_is_found_is_written_and_reads_back(tmp_path: Path) -> None:
     text = write_project_file(tmp_path).read_text()
     assert "framework: torch" in text
     job = load_job(tmp_path, {})
-    assert (job.target.value, job.gpus, job.data is not None) == ("train.py", "all", True)
+    assert (job.target.value, str(job.gpus), job.data is not None) == ("train.py", "all", True)
     with pytest.raises(UsageError, match="already exists"):
         write_project_file(tmp_path)
 

@@ -15,30 +15,33 @@ RESERVED = ("/seatrial", "/proc", "/sys", "/dev")
 ALLOWED_IN_RESERVED = ("/dev/shm",)
 
 
-def parse_mount(text: str, project: Path, state: Path) -> Mount:
-    """``./weights:/weights:ro`` → Mount; a relative source is the project's.
-
-    Raises UsageError when it does not parse, the source is not there or leads out of the project by a link, or the
-    target is not absolute.
-    """
-    parts = text.split(":")
-    mode = parts.pop() if parts[-1] in {"ro", "rw"} else "rw"
-    if len(parts) != 2 or not all(parts):
+def parse_mount(text: str) -> Mount:
+    """``./weights:/weights:ro`` → Mount. Raises UsageError."""
+    mount = Mount.parse(text)
+    if mount is None:
         raise UsageError(
             f"--mount {text!r} is not SOURCE:TARGET[:ro|rw]",
-            cause="a path with a colon in it cannot be mounted this way" if len(parts) > 2 else None,
+            cause="a path with a colon in it cannot be mounted this way" if text.count(":") > 1 else None,
             run="seatrial run … --mount ./weights:/weights:ro",
         )
-    source = real_source(project / Path(parts[0]).expanduser(), project, "--mount", state=state)
-    target = PurePosixPath(parts[1])
+    return mount
+
+
+def checked_mount(mount: Mount, project: Path, state: Path) -> Mount:
+    """The mount with links in its source resolved; a relative source is the project's.
+
+    Raises UsageError when the source is not there or leads out of the project by a link, or the target is not absolute.
+    """
+    source = real_source(project / mount.source.expanduser(), project, "--mount", state=state)
+    target = PurePosixPath(mount.target)
     if not target.is_absolute() or ".." in target.parts:
         raise UsageError(
-            f"--mount {text!r}: the target {parts[1]} must be an absolute path in the container",
-            run=f"seatrial run … --mount {parts[0]}:{CONTAINER_PROJECT}/{target.name}",
+            f"--mount {str(mount)!r}: the target {target} must be an absolute path in the container",
+            run=f"seatrial run … --mount {mount.source}:{CONTAINER_PROJECT}/{target.name}",
         )
     if not source.exists():
-        raise UsageError(f"--mount {text!r}: there is no {source}", run=f"ls -la {source.parent}")
-    return Mount(source=source, target=str(target), read_only=mode == "ro")
+        raise UsageError(f"--mount {str(mount)!r}: there is no {source}", run=f"ls -la {source.parent}")
+    return Mount(source=source, target=str(target), read_only=mount.read_only)
 
 
 def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount, ...]:

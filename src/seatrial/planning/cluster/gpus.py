@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import CapacityError, GpuRequestError
-from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.planning.site import GpuPlan
@@ -23,7 +22,7 @@ class PodGpus:
 
 def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
     """Raises GpuRequestError for anything but a count, CapacityError when no node has so many and that is required."""
-    request = GpuRequest.parse(job.gpus)
+    request = job.gpus
     resource = job.kubernetes.gpu_resource
     if request.kind == "none":
         return PodGpus(GpuPlan("none", 0, "none"), Choice(what="gpus", value="none", reason="--gpus none"))
@@ -34,13 +33,13 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
         return PodGpus(GpuPlan("auto-cpu", 0, "none"), Choice(what="gpus", value="none", reason=reason))
     if request.kind != "count" or request.count is None:
         raise GpuRequestError(
-            f"--gpus {job.gpus}: on Kubernetes the scheduler picks the GPUs, so only a count can be requested",
+            f"--gpus {request}: on Kubernetes the scheduler picks the GPUs, so only a count can be requested",
             run="seatrial run … --gpus 1   # per pod; --nodes N for several pods",
         )
     warning = _capacity_problem(request.count, job, facts)
     if warning is not None and job.kubernetes.require_capacity:
         raise CapacityError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")
-    choice = Choice(what="gpus", value=f"{request.count} {resource} per pod", reason=f"--gpus {job.gpus}")
+    choice = Choice(what="gpus", value=f"{request.count} {resource} per pod", reason=f"--gpus {request}")
     return PodGpus(_required(request.count), choice, (warning,) if warning else ())
 
 

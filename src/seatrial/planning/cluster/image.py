@@ -9,7 +9,6 @@ from seatrial.backends.base import ImageFacts
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import ImageError, SeatrialError
 from seatrial.images.plan import plan_image
-from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
@@ -20,7 +19,7 @@ def cluster_image(
     job: Job, script: ScriptFacts, facts: ClusterFacts, environ: Mapping[str, str]
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """For the newest GPUs and the oldest driver of the nodes. Raises ImageError, as ``_ready``."""
-    request = GpuRequest.parse(job.gpus)
+    request = job.gpus
     cpu_only = request.kind == "none" or (
         request.kind == "auto" and not any(node.allocatable for node in facts.nodes or ())
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import DiskError
-from seatrial.job.cluster import ClusterOptions
+from seatrial.job.cluster_config import ClusterOptions
 from seatrial.system.files import make_folder, write_atomically
 
 #: Nodes come and go in minutes.

@@ -6,7 +6,6 @@ from seatrial.backends.containers import injection
 from seatrial.images.building.wheel import write_wheel
 from seatrial.images.plan import plan_image
 from seatrial.images.recipes import recipe
-from seatrial.job.gpus import GpuRequest
 from seatrial.job.model import Job
 from seatrial.job.plan import (
     AGENT_PYTHON_FLAGS,
@@ -35,12 +34,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     job = with_network(job)
     gpus = selected(site)
     image, image_choices = _image(job, site, script, gpus)
-    way_in = injection.choose(
-        site.engine,
-        gpus,
-        site.host.driver,
-        capabilities=GpuRequest.parse(job.gpus).capabilities,
-    )
+    way_in = injection.choose(site.engine, gpus, site.host.driver, capabilities=job.gpus.capabilities)
     places = container_places(job, resumes=site.resumed is not None)
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     command = (image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv

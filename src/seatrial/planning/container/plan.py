@@ -13,9 +13,10 @@ from seatrial.backends.containers.env_file import proxy_env
 from seatrial.backends.containers.home import home_mounts
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mount_sources import real_source
-from seatrial.backends.containers.user_mounts import inside, parse_mount, place_mounts
+from seatrial.backends.containers.user_mounts import checked_mount, inside, place_mounts
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
+from seatrial.job.mount import changeable
 from seatrial.job.plan import (
     AGENT_GRACE_S,
     AGENT_PYTHON_FLAGS,
@@ -40,7 +41,6 @@ from seatrial.job.plan import (
     ImagePlan,
     Mount,
     Tmpfs,
-    changeable,
 )
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.env import library_path, plan_env
@@ -98,7 +98,7 @@ def plan_container(
         *_agent_mounts(site),
         *injection.mounts,
     ]
-    mounts = place_mounts([parse_mount(text, job.project, host.state_folder) for text in job.mounts], ours)
+    mounts = place_mounts([checked_mount(mount, job.project, host.state_folder) for mount in job.mounts], ours)
     if image.python is not None:
         _refuse_planted_python(image.python, mounts)
     env = plan_env(

@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 
 from seatrial.events import Chain
 from seatrial.findings.finding import Finding
-from seatrial.job.plan import Plan, changeable
+from seatrial.job.mount import changeable
+from seatrial.job.plan import Plan
 from seatrial.receipt.evidence.facts import Evidence, Moment
 from seatrial.receipt.evidence.fields import mapping, whole
 from seatrial.receipt.formatting import count, short_uuid
@@ -61,7 +62,7 @@ def _planted(plan: Plan) -> str | None:
     if plan.container is None or plan.image is None or plan.image.python is None:
         return None
     prefix = PurePosixPath(plan.image.python).parent.parent
-    wanted = {PurePosixPath(mount.split(":")[1]) for mount in plan.job.mounts}
+    wanted = {PurePosixPath(mount.target) for mount in plan.job.mounts}
     for mount in plan.container.mounts:
         target = PurePosixPath(mount.target)
         if target not in wanted or not changeable(mount, plan.container.mounts):

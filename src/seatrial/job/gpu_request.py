@@ -1,0 +1,157 @@
+"""GpuRequest: what stands behind --gpus, one grammar for every backend.
+
+    request  := what ["," "capabilities=" name {"," name}]
+    what     := "auto" | "none" | "all" | count | device {"," device} | "device=" device {"," device} | "count=" count
+    count    := 1, 2, 3 …                      one bare integer is a count, as for ``docker run --gpus 2``
+    device   := index | uuid | slice           two or more bare integers are indices: ``0,2``
+    uuid     := "GPU-" hex… | "MIG-" hex…      a unique beginning is enough, as for CUDA_VISIBLE_DEVICES
+    slice    := gpu-index ":" mig-index        ``0:1``, as ``nvidia-smi -L`` counts them
+
+Quotes are dropped (Docker's own syntax needs ``'"device=0,2"'``), and so is the capability ``gpu``, which tutorials
+write and which every request implies.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from seatrial.errors import GpuRequestError
+
+Kind = Literal["auto", "none", "all", "count", "devices"]
+
+#: Values of NVIDIA_DRIVER_CAPABILITIES.
+#: Source: docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
+CAPABILITIES = ("all", "compute", "compat32", "display", "graphics", "ngx", "utility", "video")
+
+_EXAMPLES = "auto, none, all, 2, device=0,2 or GPU-<uuid>"
+_INTEGER = re.compile(r"[0-9]{1,4}")
+_SLICE = re.compile(r"([0-9]{1,4}):([0-9]{1,4})")
+_UUID = re.compile(r"(gpu|mig)-([0-9a-f][0-9a-f-]*)|mig-gpu-([0-9a-f-]+/[0-9]+/[0-9]+)")
+
+
+@dataclass(frozen=True)
+class GpuRequest:
+    """A parsed request. ``str()`` is its canonical form, which parses back to an equal one.
+
+    Attributes:
+        count: for kind ``count``, at least 1; else None.
+        devices: for kind ``devices``: indices ``"0"``, UUIDs or beginnings of one, MIG slices ``"0:1"``.
+        capabilities: NVIDIA_DRIVER_CAPABILITIES asked for; () leaves the default, ``compute,utility``.
+    """
+
+    kind: Kind
+    count: int | None = None
+    devices: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> GpuRequest:
+        """Read a request as typed.
+
+        Raises:
+            GpuRequestError: it does not parse; the message shows what does.
+        """
+        what, capabilities = _split(text)
+        request = _parse_what(what, text)
+        if request.kind == "none" and capabilities:
+            raise GpuRequestError(f"GPU request {text!r}: capabilities without a GPU", run="seatrial run --gpus none …")
+        return cls(request.kind, request.count, request.devices, _parse_capabilities(capabilities, text))
+
+    def __str__(self) -> str:
+        what = {"count": str(self.count), "devices": "device=" + ",".join(self.devices)}.get(self.kind, self.kind)
+        return ",".join([what, *(["capabilities=" + ",".join(self.capabilities)] if self.capabilities else [])])
+
+
+def _split(text: str) -> tuple[list[str], list[str]]:
+    """The words before ``capabilities=`` and those after; Docker allows either order of its keys."""
+    words = [word.strip() for word in text.translate({ord('"'): None, ord("'"): None}).split(",")]
+    if "" in words:
+        raise _unreadable(text, "an empty part")
+    what: list[str] = []
+    capabilities: list[str] = []
+    current = what
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            current.append(word)
+        elif key.strip() == "capabilities":
+            current = capabilities
+            current.append(value.strip())
+        elif key.strip() in ("device", "count"):
+            current = what
+            current.append(f"{key.strip()}={value.strip()}")
+        elif (key.strip(), value.strip()) != ("driver", "nvidia"):
+            raise _unreadable(text, f"unknown key {key.strip()!r}")
+    return what, capabilities
+
+
+def _parse_what(words: list[str], text: str) -> GpuRequest:
+    if not words:
+        raise _unreadable(text, "no GPUs given")
+    key, equals, value = words[0].partition("=")
+    if not equals:
+        key, value = "", words[0]
+    values = [value, *words[1:]]
+    single = value.lower() if len(values) == 1 else None
+    if single in ("auto", "none", "all") and not key:
+        return GpuRequest(single)  # type: ignore[arg-type]  # mypy does not narrow str by membership
+    if single in ("all", "-1"):
+        raise GpuRequestError(
+            f"GPU request {text!r}: to request every GPU, use the word all", run="seatrial run --gpus all …"
+        )
+    if single is not None and key in ("", "count") and _INTEGER.fullmatch(single):
+        return _parse_count(single)
+    if key == "count":
+        raise _unreadable(text, "count must be a single whole number")
+    return GpuRequest("devices", devices=_parse_devices(values, text))
+
+
+def _parse_count(number: str) -> GpuRequest:
+    if int(number) == 0:
+        raise GpuRequestError(
+            "a GPU count must be at least 1: write device=0 for the first GPU, none for the CPU",
+            run="seatrial run --gpus device=0 …",
+        )
+    return GpuRequest("count", count=int(number))
+
+
+def _parse_devices(words: list[str], text: str) -> tuple[str, ...]:
+    devices = []
+    for word in words:
+        device = _canonical_device(word)
+        if device is None:
+            raise _unreadable(text, f"{word!r} does not name a GPU")
+        if device in devices:
+            raise GpuRequestError(f"GPU request {text!r} names {device} twice", run="nvidia-smi -L")
+        devices.append(device)
+    return tuple(devices)
+
+
+def _canonical_device(word: str) -> str | None:
+    if _INTEGER.fullmatch(word):
+        return str(int(word))
+    if match := _SLICE.fullmatch(word):
+        return f"{int(match[1])}:{int(match[2])}"
+    match = _UUID.fullmatch(word.lower())
+    if match is None:
+        return None
+    return f"MIG-GPU-{match[3]}" if match[3] else f"{match[1].upper()}-{match[2]}"
+
+
+def _parse_capabilities(words: list[str], text: str) -> tuple[str, ...]:
+    names = [word.lower() for word in words if word.lower() != "gpu"]
+    for name in names:
+        if name not in CAPABILITIES:
+            raise _unreadable(text, f"unknown capability {name!r}; known: {', '.join(CAPABILITIES)}")
+    if names and not {"compute", "all"} & set(names):
+        raise GpuRequestError(
+            f"GPU request {text!r}: without the capability compute there is no CUDA in the container",
+            run=f"seatrial run --gpus all,capabilities=compute,{','.join(names)} …",
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def _unreadable(text: str, why: str) -> GpuRequestError:
+    return GpuRequestError(f"{text!r} is not a valid GPU request ({why}); write {_EXAMPLES}", run="seatrial run --help")

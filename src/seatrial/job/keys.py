@@ -1,0 +1,278 @@
+"""What a key of seatrial.toml, or a flag, may hold: each kind of value is read once from what people type.
+
+The readers work at the edge alone, where a validation context names the folder that relative paths count from.
+Elsewhere, in plan.json and in code, a value is what a reader made of it, and passes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    Strict,
+)
+from pydantic import WithJsonSchema as Schema
+
+from seatrial.errors import UsageError
+from seatrial.job import condition, units
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.mount import DataMount, Mount
+from seatrial.system.shown import shown
+
+
+class Table(BaseModel):
+    """A table of seatrial.toml, and what a Job holds of it. Unknown keys and wrong types are errors.
+
+    The file's keys are the fields' aliases; everywhere else a field goes by its name, which has the unit.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_by_name=True)
+
+
+def typed_keys(table: type[BaseModel]) -> dict[str, str]:
+    """A table's keys as the file spells them → the fields' names."""
+    return {str(field.validation_alias or name): name for name, field in table.model_fields.items()}
+
+
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+#: Names of images: what begins with a dash would be an option of the engine's.
+_IMAGE = r"[A-Za-z0-9\[][A-Za-z0-9._/:@+\[\]-]*"
+#: Source: Debian Policy, 5.6.1 and 5.6.12; with an architecture and a version as apt-get takes them.
+_PACKAGE = r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~-]+)?"
+#: It stands in a command of the build.
+_URL = r"[a-z]+://[^\s\"'`$;&|<>\\]+"
+#: docs.docker.com/reference/cli/docker/container/run, --publish.
+_PORTS = re.compile(
+    r"((([0-9]{1,3}\.){3}[0-9]{1,3}|\[[0-9a-fA-F:.]+\]):(?=.*:|[0-9]))?"
+    r"(?P<ports>:?[0-9]{1,5}(-[0-9]{1,5})?(:[0-9]{1,5}(-[0-9]{1,5})?)?)(/(tcp|udp|sctp))?"
+)
+#: Container names: docs.docker.com/reference/cli/docker/container/run; 63 because it is the hostname too (RFC 1123).
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
+
+
+def typed(read: Callable[[Any], Any]) -> BeforeValidator:
+    """A validator that reads what people type."""
+    return BeforeValidator(lambda value, info: value if info.context is None else read(value))
+
+
+def _checked(check: Callable[[Any], Any]) -> AfterValidator:
+    """As ``typed``, for text that pydantic has found to be text."""
+    return AfterValidator(lambda value, info: value if info.context is None else check(value))
+
+
+def _located(read: Callable[[Any, Path], Any]) -> BeforeValidator:
+    """As ``typed``, with the folder that relative paths count from."""
+    return BeforeValidator(lambda value, info: value if info.context is None else read(value, info.context["base"]))
+
+
+def reads(parse: Callable[[str], Any], what: str) -> Callable[[Any], Any]:
+    """A reader from one of our parsers; its UsageError becomes pydantic's ValueError. Numbers are read as text."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(f"expected {what}, got {shown(value)}")
+        try:
+            return parse(str(value))
+        except UsageError as error:
+            raise ValueError(error.message) from None
+
+    return read
+
+
+read_size = reads(units.parse_bytes, 'a size such as "8GB"')
+read_duration = reads(units.parse_seconds, 'a duration such as "10m"')
+_gpus = reads(GpuRequest.parse, 'a GPU request such as 2 or "device=0,2"')
+
+
+def _number(value: Any) -> float:
+    """A number, or one as text: flags are text."""
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError
+        number = float(value)
+        if not 0 < number < float("inf"):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise ValueError(f"expected a number above zero, got {shown(value)}") from None
+    return number
+
+
+def _port(value: Any) -> Any:
+    """``[[ADDRESS:][HOST]:]CONTAINER[/PROTOCOL]`` with ports or ranges of them, as Docker reads it."""
+    if not isinstance(value, str):
+        return value  # not text: pydantic says so
+    match = _PORTS.fullmatch(value)
+    if match is None or not all(0 < int(number) <= 65535 for number in re.findall("[0-9]+", match["ports"])):
+        raise ValueError(f"expected HOST:CONTAINER ports from 1 to 65535, such as 8080:80, got {value[:80]!r}")
+    return match[0]
+
+
+def _percent(value: Any) -> float | None:
+    if value is False:
+        return None
+    try:
+        number = _number(value)
+        if number > 100:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"expected a percentage above 0 up to 100, or false to skip the check; got {shown(value)}"
+        ) from None
+    return number
+
+
+def or_false(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is False else read(value)
+
+
+def matching(pattern: str, what: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError(f"expected {what}, got {shown(value)}")
+        return value
+
+    return check
+
+
+def _path(value: Any, base: Path) -> Path:
+    """An absolute path; a relative one counts from ``base``."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise ValueError(f"expected a path, got {shown(value)}")
+    path = Path(value)
+    if path.parts[:1] == ("~",):
+        path = Path(os.path.expanduser("~")).joinpath(*path.parts[1:])  # noqa: PTH111  home() raises where there is none
+    path = base / path
+    try:
+        path.exists()
+    except (OSError, ValueError) as error:  # a name too long, a folder that may not be entered, a lone surrogate
+        reason = getattr(error, "strerror", None) or "not a file name"
+        raise ValueError(f"{shown(value)} cannot be used as a path: {reason}") from None
+    return Path(path)
+
+
+def _folder(*, read_only: bool) -> Callable[[Any, Path], DataMount]:
+    """A validator of ``DIR``, ``DIR:ro`` and ``DIR:rw``; ``read_only`` is what the first means."""
+
+    def read(value: Any, base: Path) -> DataMount:
+        if isinstance(value, str) and value.endswith((":ro", ":rw")):
+            return DataMount(source=_path(value[:-3], base), read_only=value.endswith(":ro"))
+        return DataMount(source=_path(value, base), read_only=read_only)
+
+    return read
+
+
+def _mount(value: Any, base: Path) -> Mount:
+    """``SOURCE:TARGET[:ro|rw]`` with the source made absolute."""
+    mount = Mount.parse(value) if isinstance(value, str) else None
+    if mount is None or not mount.target.startswith("/"):
+        raise ValueError(f"expected SOURCE:/TARGET[:ro|rw], got {shown(value)}")
+    return mount.model_copy(update={"source": _path(mount.source, base)})
+
+
+def _kept_mount(value: Any) -> Any:
+    """The text that plan.json keeps."""
+    return Mount.parse(value) if isinstance(value, str) else value
+
+
+def _folder_or_url(value: Any, base: Path) -> str:
+    return value if isinstance(value, str) and "://" in value else str(_path(value, base))
+
+
+def _variables(value: Any) -> Any:
+    """Numbers become text; true and false are refused, since nobody agrees how a shell spells them."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item
+        for key, item in value.items()
+    }
+
+
+def _list_of_one(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+TEXT: dict[str, Any] = {"type": "string"}
+OR_FALSE = {"const": False}
+
+
+def text(*examples: str) -> dict[str, Any]:
+    return {**TEXT, "examples": list(examples)}
+
+
+T = TypeVar("T")
+#: Any list, kept as a tuple.
+Listed = Annotated[tuple[T, ...], Strict(False)]
+#: Written to plan.json as its text.
+_AS_TEXT = PlainSerializer(str, when_used="json")
+
+Size = Annotated[int, typed(read_size), Schema(text("512m", "8GB", "2GiB"))]
+Duration = Annotated[
+    float,
+    typed(read_duration),
+    Schema({"anyOf": [text("30s", "1h30m"), {"type": "number", "exclusiveMinimum": 0}]}),
+]
+Positive = Annotated[float, typed(_number), Schema({"type": "number", "exclusiveMinimum": 0})]
+Gpus = Annotated[
+    GpuRequest,
+    BeforeValidator(lambda value: value if isinstance(value, GpuRequest) else _gpus(value)),
+    _AS_TEXT,
+    Schema({"anyOf": [text("auto", "none", "all", "device=0,2"), {"type": "integer", "minimum": 1}]}),
+]
+PathLike = Annotated[Path, _located(_path), Schema(TEXT)]
+Data = Annotated[DataMount, _located(_folder(read_only=True)), Schema(text("./data", "./data:rw"))]
+Models = Annotated[DataMount, _located(_folder(read_only=False)), Schema(text("./models"))]
+MountText = Annotated[
+    Mount, BeforeValidator(_kept_mount), _located(_mount), _AS_TEXT, Schema(text("./cache:/cache:rw"))
+]
+FolderOrUrl = Annotated[str, _located(_folder_or_url), Schema(TEXT)]
+Port = Annotated[str, typed(_port), Schema(text("8080:80", "127.0.0.1:8888:8888"))]
+Name = Annotated[
+    str,
+    typed(matching(_NAME, "letters, digits, . _ -, at most 63")),
+    Schema({**TEXT, "pattern": f"^{_NAME}$"}),
+]
+Variable = Annotated[
+    str, typed(matching(_VARIABLE, "a variable's name")), Schema({**TEXT, "pattern": f"^{_VARIABLE}$"})
+]
+Variables = Annotated[
+    dict[Variable, str],
+    typed(_variables),
+    Schema({"type": "object", "additionalProperties": {"type": ["string", "number"]}}),
+]
+Condition = Annotated[
+    str,
+    typed(matching(condition.PATTERN, 'a condition such as ">= 0.985"')),
+    Schema({**TEXT, "pattern": f"^{condition.PATTERN}$"}),
+]
+Webhook = Annotated[
+    str,
+    typed(matching(r"https?://[^\s/]+\S*", "an http or https URL")),
+    Schema({**TEXT, "pattern": "^https?://"}),
+]
+Image = Annotated[str, _checked(matching(_IMAGE, "an image's name")), Schema({**TEXT, "pattern": f"^{_IMAGE}$"})]
+DebianPackage = Annotated[
+    str, _checked(matching(_PACKAGE, "a Debian package's name")), Schema({**TEXT, "pattern": f"^{_PACKAGE}$"})
+]
+Mirror = Annotated[str, _checked(matching(_URL, "a URL")), Schema({**TEXT, "pattern": f"^{_URL}$"})]
+Line = Annotated[str, _checked(matching(r"[^\x00-\x1f\x7f]+", "one line of text")), Schema({**TEXT, "minLength": 1})]
+Globs = Annotated[
+    Listed[str],
+    typed(_list_of_one),
+    Schema({"anyOf": [text("models/*.pth"), {"type": "array", "items": TEXT}]}),
+]
+
+Percent = Annotated[
+    float | None,
+    typed(_percent),
+    Schema({"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 100}, OR_FALSE]}),
+]
