@@ -1,0 +1,52 @@
+"""Job as plan.json keeps it: written as before, and read from runs of earlier versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seatrial.job.cluster import Volume
+from seatrial.job.cluster_config import parse_volume
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.model import Job
+from seatrial.job.mount import Mount
+
+#: What version 0.1.0 wrote, when a Job held its GPU request and its mounts as text; every table of the file is in it.
+RECORDED = (Path(__file__).parents[2] / "recorded" / "job-0.1.0.json").read_text()
+
+
+def test_a_job_of_an_older_run_is_read_as_values() -> None:
+    job = Job.model_validate_json(RECORDED)
+    assert job.gpus == GpuRequest("count", count=2, capabilities=("compute", "utility"))
+    assert job.mounts == (
+        Mount(source=Path("/home/ada/mnist/data"), target="/extra", read_only=True),
+        Mount(source=Path("/home/ada/mnist/extra"), target="/more"),
+    )
+    assert job.kubernetes.data == Volume(kind="pvc", value="mnist", path="small")
+    assert (job.criteria.metrics, job.criteria.mean_utilization_pct) == ({"test_accuracy": ">= 0.985"}, None)
+
+
+def test_a_job_is_written_as_before() -> None:
+    written = json.loads(Job.model_validate_json(RECORDED).model_dump_json())
+    recorded = json.loads(RECORDED)
+    assert recorded["mounts"][1].endswith(":/more:rw")
+    recorded["mounts"][1] = recorded["mounts"][1].removesuffix(":rw")  # read-write is what a mount is without a word
+    assert written == recorded
+
+
+words = st.text("abc-09", min_size=1, max_size=8).filter(lambda word: word[0] != "-" and word[-1] != "-")
+volumes = st.one_of(
+    st.just(Volume(kind="emptydir")),
+    st.builds(lambda parts: Volume(kind="hostpath", value="/" + "/".join(parts)), st.lists(words, max_size=3)),
+    st.builds(
+        lambda name, parts: Volume(kind="pvc", value=name, path="/".join(parts)), words, st.lists(words, max_size=3)
+    ),
+)
+
+
+@given(volumes)
+def test_the_text_of_a_volume_parses_back(volume: Volume) -> None:
+    assert parse_volume(str(volume)) == volume
