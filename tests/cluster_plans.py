@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fakes import load_job
 from planning_sites import MODERN, READY, RUN_ID, a_site
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
-from seatrial.job.loading import load_job
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
 from seatrial.planning.plan import make_plan

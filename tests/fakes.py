@@ -10,11 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts, Handle, ImageFacts, PlaceKind, State
 from seatrial.errors import EngineUnavailableError, GpuContractError, ImageError, SeatrialError
+from seatrial.job import loading
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import AgentPlan, ContainerPlan, ImagePlan, Plan
+
+
+def load_job(project: Path, flags: dict[str, Any], **keys: Any) -> Job:
+    """job.loading.load_job with the backends that there are."""
+    return loading.load_job(project, flags, without_container=lambda name: table.place(name) == "process", **keys)
 
 
 def a_plan(run_dir: Path = Path("/tmp/run"), **changes: object) -> Plan:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from fakes import load_job
 from fuzz.attack import attack, one_case
 from fuzz.hostile import ODD_TEXTS, ODD_VALUES, as_toml, changed_values, nearly
 from seatrial.backends.containers.env_file import read_env_file
 from seatrial.images.plan import plan_image
 from seatrial.images.recipes import RECIPES
-from seatrial.job.loading import load_job
 
 CONFIG: dict[str, Any] = {
     "name": "baseline",

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from fakes import load_job
 from fuzz.attack import one_case
 from seatrial.errors import ConfigError, TargetError
 from seatrial.images.building.code_layer import with_code
 from seatrial.images.dockerfiles.lint import check_dockerfile
 from seatrial.images.plan import plan_image
-from seatrial.job.loading import load_job
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import script_facts
 from seatrial.system.project_files import read_bytes, read_text

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,21 +43,18 @@ class Ask(BaseModel):
     builds: bool = False
 
 
-def project_asks(table: Mapping[str, Any], project: Path) -> tuple[Ask, ...]:
+def project_asks(table: Mapping[str, Any], project: Path, without_container: Callable[[str], bool]) -> tuple[Ask, ...]:
     """Every wish of a file that needs consent; () for an ordinary project.
 
     Args:
         table: what the file sets, validated, under a Job's names; without what flags replaced.
         project: the folder that the container gets anyway.
+        without_container: whether the backend of a name runs the target as the user's own process.
     """
     root = Path(os.path.realpath(project))
     kubernetes, watch = table.get("kubernetes", {}), table.get("watch", {})
     found = [
-        *(
-            [Ask(words="runs on this machine without a container, as your user")]
-            if table.get("backend") == "local"
-            else []
-        ),
+        *_places(table, without_container),
         *_mounts(table, root),
         *_files(table, root),
         *(Ask(words=f"gives the target your variable {name}") for name in table.get("secrets", [])),
@@ -69,6 +66,11 @@ def project_asks(table: Mapping[str, Any], project: Path) -> tuple[Ask, ...]:
     if table.get("with_names"):
         found.append(Ask(words="writes your user and host names into receipts"))
     return tuple(dict.fromkeys(found))
+
+
+def _places(table: Mapping[str, Any], without_container: Callable[[str], bool]) -> Iterator[Ask]:
+    if without_container(table.get("backend", "auto")):
+        yield Ask(words="runs on this machine without a container, as your user")
 
 
 def _mounts(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,14 @@ _FLAGS = {
 }
 
 
-def load_job(project: Path, flags: Mapping[str, Any], *, recipes: Collection[str] = (), cwd: Path | None = None) -> Job:
+def load_job(
+    project: Path,
+    flags: Mapping[str, Any],
+    *,
+    without_container: Callable[[str], bool],
+    recipes: Collection[str] = (),
+    cwd: Path | None = None,
+) -> Job:
     """What the user asks for.
 
     Args:
@@ -66,6 +73,7 @@ def load_job(project: Path, flags: Mapping[str, Any], *, recipes: Collection[str
         flags: the same keys and shape as the file, e.g. ``{"gpus": "2", "image": {"ready": "x"}}``; numbers may be
             text, None and () mean not given, and ``env`` may be a list of ``NAME=value`` or ``NAME`` (then the
             value is this process's, as for ``docker run --env``).
+        without_container: whether the backend of a name runs the target as the user's own process.
         recipes: names of the built-in recipes.
         cwd: folder that relative paths in flags count from; the current one by default.
 
@@ -83,7 +91,7 @@ def load_job(project: Path, flags: Mapping[str, Any], *, recipes: Collection[str
     config = _merge(from_file, from_flags)
     _check_paths(config)
     target = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
-    asks = project_asks(_not_replaced(from_file, from_flags), project)
+    asks = project_asks(_not_replaced(from_file, from_flags), project, without_container)
     nodes = config.pop("nodes", 1)
     hosts = nodes if isinstance(nodes, tuple) else ()
     rest = {key: value for key, value in config.items() if key not in ("target", "module", "args")}

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from seatrial.job.loading import load_job
+from fakes import FakeBackend, load_job
+from seatrial.backends import table
+from seatrial.backends.base import PlaceKind
 
 
 @pytest.fixture
@@ -127,6 +129,16 @@ def test_a_folder_of_the_project_that_is_a_link_out_of_it_is_outside(project: Pa
 def test_a_project_that_is_reached_by_a_link_is_inside_itself(project: Path, tmp_path: Path) -> None:
     (tmp_path / "way").symlink_to(project)
     assert asks(tmp_path / "way", 'data = "./data"\nmounts = ["./data:/more"]') == []
+
+
+@pytest.mark.parametrize(("place", "asked"), [("process", 1), ("container", 0), ("cluster", 0)])
+def test_a_backend_of_ones_own_is_asked_about_by_its_kind(
+    project: Path, place: PlaceKind, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = FakeBackend()
+    bench.place = place
+    monkeypatch.setitem(table.BACKENDS, "bench-box", lambda environ: bench)
+    assert len(asks(project, 'on = "bench-box"')) == asked
 
 
 def test_what_was_typed_is_not_asked_about(project: Path, tmp_path: Path) -> None:

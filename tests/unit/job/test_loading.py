@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
+from fakes import load_job
 from seatrial.errors import ConfigError, DataError, UsageError
 from seatrial.job.condition import holds
 from seatrial.job.config import ConfigFile, json_schema
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import typed_keys
-from seatrial.job.loading import load_job
 from seatrial.job.model import Criteria, DataMount, Job, Target
 from seatrial.job.mount import Mount
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from fakes import load_job
 from seatrial.backends import table
 from seatrial.backends.base import EngineFacts, Handle, ImageFacts, PlaceKind, State
 from seatrial.errors import ImageError
-from seatrial.job.loading import load_job
 from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following.output import Stream

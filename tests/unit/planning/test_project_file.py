@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes import load_job
 from seatrial.errors import UsageError
-from seatrial.job.loading import load_job
 from seatrial.planning.project_file import write_project_file
 
 

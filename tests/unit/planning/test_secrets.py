@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from cluster_plans import a_cluster_plan
+from fakes import load_job
 from seatrial.errors import UsageError
 from seatrial.events import WEBHOOK_SECRET
-from seatrial.job.loading import load_job
 from seatrial.job.model import Job, Target, WatchOptions
 from seatrial.planning.secrets import check_secrets, hide_webhook, targets_secrets
 

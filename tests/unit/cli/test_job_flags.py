@@ -1,0 +1,39 @@
+"""The table of flags beside seatrial.toml: every flag is a key of it, and an error of a key names the flag."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import load_job
+from seatrial.cli.job_flags import FLAGS, Flag
+from seatrial.errors import ConfigError
+from seatrial.job.cluster_config import ClusterOptions
+from seatrial.job.config import ConfigFile
+from seatrial.job.keys import typed_keys
+from seatrial.job.model import ImageOptions
+
+#: Not of the file.
+OWN = ("project", "trust")
+OF_THE_FILE = [flag for flag in FLAGS if flag.key not in OWN]
+
+
+def test_every_flag_is_a_key_of_the_file() -> None:
+    keys = set(typed_keys(ConfigFile))
+    keys |= {f"image.{key}" for key in typed_keys(ImageOptions)}
+    keys |= {f"kubernetes.{key}" for key in typed_keys(ClusterOptions)}
+    assert {flag.key for flag in OF_THE_FILE} <= keys
+
+
+@pytest.mark.parametrize("flag", [flag for flag in OF_THE_FILE if flag.key != "module"], ids=lambda flag: flag.key)
+def test_an_error_names_the_flag_as_it_is_typed(flag: Flag, tmp_path: Path) -> None:
+    """No key but ``env`` takes a table with a list in it, and a variable is no list."""
+    (tmp_path / "train.py").touch()
+    wrong: dict[str, Any] = {"A": [1]}
+    *table, key = flag.key.split(".")
+    flags = {table[0]: {key: wrong}} if table else {key: wrong}
+    with pytest.raises(ConfigError) as caught:
+        load_job(tmp_path, {"target": "train.py", **flags})
+    assert caught.value.message.startswith(f"{flag.names.split()[0]}: ")
