@@ -92,13 +92,7 @@ def plan_container(
     _refuse_gpu_devices(job)
     user, userns, user_choice = _user(engine, host.uid, host.gid)
     named_user = engine.name == "docker" and user != "0:0"  # Podman writes a passwd entry by itself
-    ours = [
-        *_job_mounts(job, host.state_folder),
-        *home_mounts(site.record, site.place, site.project_cache, named_user=named_user),
-        *_agent_mounts(site),
-        *injection.mounts,
-    ]
-    mounts = place_mounts([checked_mount(mount, job.project, host.state_folder) for mount in job.mounts], ours)
+    mounts = _mounts(job, site, injection, named_user=named_user)
     if image.python is not None:
         _refuse_planted_python(image.python, mounts)
     env = plan_env(
@@ -118,10 +112,7 @@ def plan_container(
         workdir=_workdir(job),
         env=env.container,
         mounts=mounts,
-        tmpfs=(
-            *(() if any(mount.target == TMP.target for mount in mounts) else (TMP,)),
-            *masks(mounts, [host.state_folder, job.project / ".seatrial"]),
-        ),
+        tmpfs=_tmpfs(job, site, mounts),
         devices=(*injection.devices, *job.devices),
         gpus_flag=injection.gpus_flag,
         runtime=injection.runtime,
@@ -134,12 +125,7 @@ def plan_container(
         pids=pids_limit(host.most_pids),
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
-        labels={
-            RUN_LABEL: site.run_id,
-            NAME_LABEL: job.name or "",
-            ROLE_LABEL: TARGET_ROLE,
-            LOG_LABEL: FRAMED_LOG if image.python is not None else PLAIN_LOG,
-        },
+        labels=_labels(job, site, image),
         stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
     )
     companion = plan_companion(plan, injection, site.record) if image.python is None else None
@@ -190,6 +176,32 @@ def _user(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Cho
     else:
         user, userns, reason = f"{uid}:{gid}", None, "the caller's own uid and gid: the caller owns the outputs"
     return user, userns, Choice(what="user", value=f"{user} {userns or ''}".rstrip(), reason=reason)
+
+
+def _mounts(job: Job, site: Site, injection: InjectionPlan, *, named_user: bool) -> tuple[Mount, ...]:
+    """Ours, the driver's and the user's, parents first."""
+    ours = [
+        *_job_mounts(job, site.host.state_folder),
+        *home_mounts(site.record, site.place, site.project_cache, named_user=named_user),
+        *_agent_mounts(site),
+        *injection.mounts,
+    ]
+    return place_mounts([checked_mount(mount, job.project, site.host.state_folder) for mount in job.mounts], ours)
+
+
+def _tmpfs(job: Job, site: Site, mounts: Sequence[Mount]) -> tuple[Tmpfs, ...]:
+    """/tmp, where the user mounts nothing there, and what hides our state from the target."""
+    tmp = () if any(mount.target == TMP.target for mount in mounts) else (TMP,)
+    return (*tmp, *masks(mounts, [site.host.state_folder, job.project / ".seatrial"]))
+
+
+def _labels(job: Job, site: Site, image: ImagePlan) -> dict[str, str]:
+    return {
+        RUN_LABEL: site.run_id,
+        NAME_LABEL: job.name or "",
+        ROLE_LABEL: TARGET_ROLE,
+        LOG_LABEL: FRAMED_LOG if image.python is not None else PLAIN_LOG,
+    }
 
 
 def _job_mounts(job: Job, state: Path) -> list[Mount]:
