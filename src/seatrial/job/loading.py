@@ -116,7 +116,9 @@ class _Source:
                 volumes_apart(self.table), context={"base": self.base}, by_alias=True, by_name=False
             )
         except ValidationError as error:
-            details = error.errors(include_url=False)[:_MOST_PROBLEMS]
+            order = {key: place for place, key in enumerate(file_keys())}
+            found = sorted(error.errors(include_url=False), key=lambda each: order.get(str(each["loc"][0]), len(order)))
+            details = found[:_MOST_PROBLEMS]
             messages = [self._message(detail) for detail in details]
             also = "also: " + "; ".join(messages[1:]) if messages[1:] else None
             raise ConfigError(messages[0], cause=also, run=self.run) from None
