@@ -130,6 +130,8 @@ class WatchOptions(Table):
 class Requests(Table):
     """What a file and a Job say in the same words."""
 
+    model_config = ConfigDict(defer_build=True)  # nothing is read as Requests alone
+
     name: keys.Name | None = Field(default=None, description="Name of the run.")
     backend: str = Field(
         default="auto", validation_alias="on", description="Where to run: auto, docker, podman, local or k8s."
@@ -203,6 +205,8 @@ class Job(Requests):
         timeout_s: after this many seconds the target gets SIGTERM, then SIGKILL after ``grace_s``.
         asks: what the project's file wants beyond its folder and a container; the user is asked for it.
     """
+
+    model_config = ConfigDict(defer_build=False)
 
     project: Path
     target: Target
