@@ -102,6 +102,11 @@ class EngineFacts:
     desktop: bool = False
     snap: bool = False
 
+    @property
+    def takes_gpus_flag(self) -> bool:
+        """``--gpus`` works: through the toolkit's hook, or its registered runtime."""
+        return self.nvidia_hook or "nvidia" in self.runtimes
+
 
 @dataclass(frozen=True)
 class ImageFacts:

@@ -11,11 +11,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from seatrial.backends import table
 from seatrial.backends.containers.user_mounts import parse_mount
 from seatrial.doctor import report, terminal
 from seatrial.doctor.chain import CHAIN, HOST, with_third_party
 from seatrial.doctor.examine import examine
-from seatrial.doctor.facts.inspection import ENGINES, Wanted
+from seatrial.doctor.facts.inspection import InspectionRequest
 from seatrial.doctor.facts.machine import Machine
 from seatrial.doctor.fixing.apply_fixes import mend, undo
 from seatrial.errors import UsageError
@@ -62,9 +63,9 @@ def doctor(
         return report.EXIT_OK
     if as_json and fix:
         raise UsageError("--fix asks and shows what it changes, --json prints one object", run="seatrial doctor --fix")
-    if on not in ENGINES:
-        raise UsageError(f"There is no engine {on!r}: choose from {', '.join(ENGINES)}", run="seatrial doctor --help")
-    wanted = Wanted(
+    if on not in (places := ("auto", *table.ON_THIS_MACHINE)):
+        raise UsageError(f"There is no engine {on!r}: choose from {', '.join(places)}", run="seatrial doctor --help")
+    request = InspectionRequest(
         image=image,
         container=container,
         python=python,
@@ -73,7 +74,7 @@ def doctor(
         network=network,
         shm_bytes=None if shm_size is None else parse_bytes(shm_size),
     )
-    machine = Machine(os.environ, wanted=on, subject=wanted)
+    machine = Machine(os.environ, on=on, inspect=request)
     chain = with_third_party([layer for layer in CHAIN if not host_only or layer.name in HOST])
     start = time.monotonic()
     show = None if as_json else lambda layer, results: terminal.print_layer(layer, results, console, verbose=verbose)
