@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from seatrial.backends.containers.docker import Docker
 from seatrial.images.building.verify_image import prove
 from seatrial.job.plan import Plan
 
@@ -41,7 +42,7 @@ def main() -> int:
         assert plan.image is not None
         started = time.monotonic()
         container = plan.container if plan.gpus else None
-        proof = prove(plan.image, given.imports.split(","), call=["docker"], machine=None, container=container)
+        proof = prove(plan.image, given.imports.split(","), store=Docker().images, machine=None, container=container)
     given.out.mkdir(parents=True, exist_ok=True)
     shown = {**dataclasses.asdict(proof), "seconds": round(time.monotonic() - started, 1)}
     (given.out / "prove.json").write_text(json.dumps(shown, indent=1) + "\n")

@@ -63,7 +63,8 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
             log.close()
     evidence, _, skipped = events.read(str(run.events_path))
     plan = with_found_gpus(plan, evidence)
-    image = table.backend(plan.backend, environ).image(plan.image.tag) if plan.image and handle else None
+    store = table.backend(plan.backend, environ).images
+    image = store.image(plan.image.tag) if store and plan.image and handle else None
     receipt = judge(
         plan,
         evidence,

@@ -30,9 +30,6 @@ from seatrial.system.command import Completed
 #: A question to a program of the host. modinfo and mokutil answer in milliseconds; an engine that is well, in 0.3 s.
 ANSWER_S = 3.0
 
-#: Engine → how its ``info`` prints JSON, and the key that is there when it works.
-INFO = {"docker": ("{{json .}}", "ServerVersion"), "podman": ("json", "version")}
-
 Run = Callable[..., Completed]
 
 
@@ -180,9 +177,9 @@ class HostFacts:
         return self._info("podman")
 
     def _info(self, name: str) -> dict[str, Any] | EngineUnavailableError | None:
-        form, present = INFO[name]
+        traits = table.ENGINES[name].traits
         try:
-            ended = self.ask(*table.client_call(name, self.environ), "info", "--format", form)
+            ended = self.ask(*table.client_call(name, self.environ), "info", "--format", traits.info_format)
         except CommandTimeoutError as error:
             return EngineUnavailableError(
                 error.message, cause="the engine hangs: its daemon or storage is blocked", run=f"{name} ps"
@@ -193,7 +190,7 @@ class HostFacts:
             info = json.loads(ended.stdout)
         except ValueError:
             info = None
-        if ended.exit_code == 0 and isinstance(info, dict) and info.get(present):
+        if ended.exit_code == 0 and isinstance(info, dict) and info.get(traits.info_key):
             return info
         said = ended.stderr or "\n".join((info or {}).get("ServerErrors") or [])
         return unavailable_error(name, said or ended.stdout, self.environ)

@@ -107,7 +107,7 @@ class Inspection:
 
     def _image(self, reference: str) -> ImageFacts | None:
         engine = self._host.engine
-        return self._host.backend(engine.name).image(reference) if engine is not None else None
+        return self._host.backend(engine.name).images.image(reference) if engine is not None else None
 
     @cached_property
     def python(self) -> str | None:
@@ -121,7 +121,7 @@ class Inspection:
         engine = self._host.engine
         if engine is None or self.reference is None:
             return None
-        return self._host.backend(engine.name).find_python(self.reference)
+        return self._host.backend(engine.name).images.find_python(self.reference)
 
     def _python_of_container(self) -> str | None:
         for name in ("python3", "python", "/opt/venv/bin/python", "/opt/conda/bin/python"):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seatrial.backends.base import ImageStore
 from seatrial.errors import ImageError
 from seatrial.findings.device_code import covers
 from seatrial.images.slim import slimmer_bytes
@@ -56,7 +57,7 @@ def prove(
     image: ImagePlan,
     imports: Sequence[str],
     *,
-    call: Sequence[str],
+    store: ImageStore,
     machine: Machine | None,
     container: ContainerPlan | None = None,
 ) -> Proof:
@@ -64,21 +65,21 @@ def prove(
 
     Args:
         imports: top-level names that the target imports.
-        call: the engine's program and global options.
+        store: has the image.
         machine: what the image is for; None: the CPU.
         container: the run's own container when GPUs are here to run kernels on, for how they get in.
 
     Raises ImageError when the image's Python does not run at all.
     """
-    argv = [*call, "run", "--rm", "--pull", "never", "--network", "none", *_gpu_options(container)]
-    argv += ["--entrypoint", image.python or "python3", image.tag, "-W", "ignore", "-c", _PROOF.read_text("utf-8")]
-    ended = command.run([*argv, ",".join(imports), "gpu" if container else "cpu"], timeout_s=PROOF_TIMEOUT_S)
+    program = [image.python or "python3", "-W", "ignore", "-c", _PROOF.read_text("utf-8")]
+    words = [*program, ",".join(imports), "gpu" if container else "cpu"]
+    ended = store.run_once(image.tag, words, options=_gpu_options(container), timeout_s=PROOF_TIMEOUT_S)
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.exit_code != 0 or not lines:
         raise ImageError(
             f"{image.tag} was built, but its Python does not run",
             cause=ended.last_line(),
-            run=f"{call[0]} run --rm -it --entrypoint {image.python} {image.tag}",
+            run=f"{store.call[0]} run --rm -it --entrypoint {image.python} {image.tag}",
         )
     return judge(json.loads(lines[-1]), image, machine, on_gpu=container is not None)
 
@@ -117,7 +118,7 @@ def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None, *, o
     )
 
 
-def measure_contents(image: ImagePlan, *, call: Sequence[str], machine: Machine | None) -> dict[str, Any]:
+def measure_contents(image: ImagePlan, *, store: ImageStore, machine: Machine | None) -> dict[str, Any]:
     """The image's packages, kinds of files and device code, in bytes, as slimming.estimate counts them."""
     targets = ",".join(each.replace(".", "") for each in (machine.capabilities if machine else ()))
     load = "import sys,base64,io,zipfile,tempfile,runpy;"
@@ -126,9 +127,10 @@ def measure_contents(image: ImagePlan, *, call: Sequence[str], machine: Machine 
         f"{load}f=tempfile.NamedTemporaryFile(suffix='.pyz');f.write(base64.b64decode(sys.stdin.read()));f.flush();"
         "sys.path.insert(0,f.name);runpy.run_path(f.name,run_name='__main__')"
     )
-    argv = [*call, "run", "--rm", "-i", "--pull", "never", "--network", "none", "--entrypoint"]
-    argv += [image.python or "python3", image.tag, "-c", code, "--root", "/opt/venv", "--measure", "--arch", targets]
-    ended = command.check(argv, timeout_s=PROOF_TIMEOUT_S, input=_base64(slimmer_bytes()))
+    words = [image.python or "python3", "-c", code, "--root", "/opt/venv", "--measure", "--arch", targets]
+    ended = store.run_once(image.tag, words, timeout_s=PROOF_TIMEOUT_S, input=_base64(slimmer_bytes()))
+    if ended.exit_code != 0:
+        raise command.failed(ended)
     measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return measured
 
