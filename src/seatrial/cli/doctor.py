@@ -27,6 +27,7 @@ from seatrial.system.state import state_folder
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+# A verb's flags are the function's parameters: typer reads them from there.
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
 def doctor(
     on: Annotated[str, typer.Option("--on", metavar="ENGINE", help="auto, docker, podman or local.")] = "auto",
