@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -103,4 +104,6 @@ def test_a_treemap_has_an_area_for_each_byte() -> None:
     svg = treemap("an <image>", {"torch": 600_000_000, "nvidia/cudnn": 300_000_000, "six": 1000})
     assert "an &lt;image&gt;" in svg
     assert svg.count("<rect") == 4  # the ground, two packages, and what is too small to see
+    areas = [float(w) * float(h) for w, h in re.findall(r'width="([\d.]+)" height="([\d.]+)" fill="#(?!fff)', svg)]
+    assert areas[0] / areas[1] == pytest.approx(2, rel=0.01)
     assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.optim.optimizer import CHUNK, CHUNKS_PER_LAUNCH, adam, adamw, chunk_size, decay_groups, pieces  # noqa: E402  # noqa: E402
+from seatrial.train.optim.optimizer import CHUNK, CHUNKS_PER_LAUNCH, adam, adamw, chunk_size, decay_groups, pieces  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
