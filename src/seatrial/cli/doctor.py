@@ -1,4 +1,4 @@
-"""``seatrial doctor``: the GPU-container chain, link by link, and the command that mends the first broken one."""
+"""``seatrial doctor``: the GPU-container chain, link by link, and the command that fixes the first broken one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seatrial.doctor.chain import CHAIN, HOST, with_third_party
 from seatrial.doctor.examine import examine
 from seatrial.doctor.facts.inspection import InspectionRequest
 from seatrial.doctor.facts.machine import Machine
-from seatrial.doctor.fixing.apply_fixes import mend, undo
+from seatrial.doctor.fixing.apply_fixes import apply_fixes, undo
 from seatrial.errors import UsageError
 from seatrial.job.units import parse_bytes
 from seatrial.system.files import write_atomically
@@ -89,7 +89,7 @@ def doctor(
         write_atomically(report_file, json.dumps(content, indent=1, default=str).encode())
         Console(stderr=True, highlight=False).print(f"report: {report_file}", soft_wrap=True)
     if fix:
-        mend(results, machine, console, lambda question: yes or _agrees(question))
+        apply_fixes(results, machine, console, lambda question: yes or _agrees(question))
     return report.exit_code(results)
 
 

@@ -1,4 +1,4 @@
-"""Job → built, proven and measured image, without a run."""
+"""Job → built, verified and measured image, without a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seatrial.backends import table
 from seatrial.backends.base import ImageStore
 from seatrial.errors import ImageError, UsageError
 from seatrial.images.building.build import BuildResult, build
-from seatrial.images.building.verify_image import Proof, measure_contents, prove
+from seatrial.images.building.verify_image import Verification, measure_contents, verify_image
 from seatrial.images.origin import origin_labels
 from seatrial.images.plan import pip_conf
 from seatrial.images.project import LOCK
@@ -40,14 +40,14 @@ class Built:
 
     plan: Plan
     result: BuildResult
-    proof: Proof
+    verification: Verification
     base_bytes: int | None
     contents: dict[str, Any] = field(default_factory=dict)
     compressed_bytes: int | None = None
 
 
 def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool = False, lock: bool = False) -> Built:
-    """Plan, build, prove; with ``explain`` take it apart; with ``lock`` write the versions beside the project.
+    """Plan, build, verify; with ``explain`` take it apart; with ``lock`` write the versions beside the project.
 
     Raises:
         DiskError: it would not fit on the engine's disk.
@@ -70,17 +70,17 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
     machine = _machine(plan, environ)
     here = plan.container if plan.gpus and job.image.target is None else None
     imports = script_facts(job.target, job.project).imports
-    proof = prove(image, imports, store=store, machine=machine, container=here)
-    if proof.wrong:
+    verification = verify_image(image, imports, store=store, machine=machine, container=here)
+    if verification.wrong:
         raise ImageError(
-            f"{image.tag} was built, but {proof.wrong[0]}",
-            cause="; ".join(proof.wrong[1:]) or None,
+            f"{image.tag} was built, but {verification.wrong[0]}",
+            cause="; ".join(verification.wrong[1:]) or None,
             run="seatrial plan …   # what was resolved, and why",
         )
     built = Built(
         plan,
         result,
-        proof,
+        verification,
         _base_bytes(plan, store),
         contents=measure_contents(image, store=store, machine=machine) if explain else {},
         compressed_bytes=_compressed(image.tag, store) if explain or job.image.max_compressed_bytes else None,
@@ -122,7 +122,7 @@ def _write_lock(built: Built, store: ImageStore) -> Path:
     lines = [
         line.partition("+")[0] for line in ended.stdout.splitlines() if "==" in line and not line.startswith("seatrial")
     ]
-    head = f"# Created by `seatrial build --lock` for Python {built.proof.python}; delete it to resolve again."
+    head = f"# Created by `seatrial build --lock` for Python {built.verification.python}; delete it to resolve again."
     path = project / LOCK
     write_atomically(path, "\n".join([head, *sorted(lines), ""]).encode())
     return path

@@ -15,7 +15,7 @@ from pathlib import Path
 from seatrial.backends.base import ImageStore
 from seatrial.errors import DiskError, ImageError
 from seatrial.images.building.build_failure import explain, readable
-from seatrial.images.building.heartbeat import Silence
+from seatrial.images.building.heartbeat import Heartbeat
 from seatrial.images.building.space import check_space
 from seatrial.images.building.wheel import wheel_bytes
 from seatrial.images.dockerfiles.write import PIP_SECRET, SLIMMER
@@ -129,7 +129,7 @@ def _build(
     last_lines: deque[str] = deque(maxlen=_REMEMBERED_LINES)
     network = None if image.network == "default" else image.network
     try:
-        with Silence(progress) as telling:
+        with Heartbeat(progress) as telling:
             for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
                 if text := readable(line):
                     last_lines.append(text)
