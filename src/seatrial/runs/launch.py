@@ -19,7 +19,6 @@ from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.events import EvidenceLog
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
-from seatrial.images.building.build import build
 from seatrial.images.origin import origin_labels
 from seatrial.images.plan import pip_conf
 from seatrial.job.gpus import GpuRequest, Selection
@@ -168,6 +167,8 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         return
     store = prepared.backend.images
     if plan.image is not None and plan.image.build:
+        from seatrial.images.building.build import build  # 10 ms that a plan need not wait for
+
         assert store is not None, "a plan with an image to build is for a backend with a store"
         pip = pip_conf(plan.job.image)
         build(plan.image, store=store, progress=say, pip_conf=pip, labels=origin_labels(plan.job))
