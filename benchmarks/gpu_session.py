@@ -350,7 +350,7 @@ def mnist_step(
     from seatrial.train.distributed import Ranks
     from seatrial.train.engine import choose_engine
     from seatrial.train.fused import cross_entropy
-    from seatrial.train.optim.capturable import adam
+    from seatrial.train.optim.optimizer import adam
     from seatrial.train.optim.schedules import triangle
     from seatrial.train.precision import choose_precision
     from seatrial.train.saving.rng import seed_all

@@ -33,7 +33,7 @@ def _why_not(backend: Docker | Podman) -> str | None:
     facts = backend.facts()
     if not facts.available:
         return facts.reason
-    if backend.image(IMAGE) is None:
+    if backend.images.image(IMAGE) is None:
         return f"{backend.name} has no image {IMAGE}"
     argv = [*backend.call, "run", "--rm", "--pull", "never", IMAGE, "true"]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=60)

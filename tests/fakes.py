@@ -57,6 +57,33 @@ def a_container(**changes: object) -> ContainerPlan:
     return ContainerPlan.model_validate({**fields, **changes})
 
 
+class FakeImages:
+    """An image store in memory; it builds and runs nothing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.call = [name]
+        self.held = {"python:3.11-slim-bookworm": ImageFacts("sha256:1", None, 125_000_000, python="python3")}
+
+    def image(self, reference: str) -> ImageFacts | None:
+        return self.held.get(reference)
+
+    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
+        if progress is not None:
+            progress(f"Pulling {reference}")
+        return self.held.setdefault(reference, ImageFacts("sha256:2", "sha256:3", 125_000_000))
+
+    def find_python(self, reference: str) -> str | None:
+        return self.held[reference].python
+
+
+class OfflineImages(FakeImages):
+    """A store without a registry in reach."""
+
+    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
+        raise ImageError(f"Image {reference} cannot be pulled", run=f"{self.name} pull {reference}")
+
+
 class FakeBackend:
     """A backend that keeps its runs in memory. ``end`` ends one, as if its agent had."""
 
@@ -65,23 +92,12 @@ class FakeBackend:
     def __init__(self, name: str = "docker", facts: EngineFacts | None = None) -> None:
         self.name = name
         self.answer = facts or EngineFacts(name, available=True, reason=f"{name} 99 responds", version="99")
-        self.images = {"python:3.11-slim-bookworm": ImageFacts("sha256:1", None, 125_000_000, python="python3")}
+        self.images = FakeImages(name)
         self.states: dict[str, State] = {}
         self.calls: list[tuple[object, ...]] = []
 
     def facts(self) -> EngineFacts:
         return self.answer
-
-    def image(self, reference: str) -> ImageFacts | None:
-        return self.images.get(reference)
-
-    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
-        if progress is not None:
-            progress(f"Pulling {reference}")
-        return self.images.setdefault(reference, ImageFacts("sha256:2", "sha256:3", 125_000_000))
-
-    def find_python(self, reference: str) -> str | None:
-        return self.images[reference].python
 
     def compile(self, plan: Plan) -> list[str]:
         return [self.name, "run", plan.run_id]
@@ -177,8 +193,9 @@ class ForgetfulBackend(FakeBackend):
 class OfflineBackend(FakeBackend):
     """An engine without a registry in reach."""
 
-    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
-        raise ImageError(f"Image {reference} cannot be pulled", run=f"{self.name} pull {reference}")
+    def __init__(self, name: str = "docker") -> None:
+        super().__init__(name)
+        self.images = OfflineImages(name)
 
 
 def failing_backends() -> dict[str, Backend]:

@@ -17,7 +17,7 @@ from typing import Any
 from fakes import FakeGpu, FakeNvml, FakeNvmlError
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers.injection import InjectionPlan
-from seatrial.doctor.facts.inspection import Wanted
+from seatrial.doctor.facts.inspection import InspectionRequest
 from seatrial.doctor.facts.machine import Machine
 from seatrial.errors import EngineUnavailableError
 from seatrial.system.command import Completed
@@ -102,7 +102,7 @@ class Host:
     types: dict[str, Any] | Exception = field(default_factory=dict)
     collective: dict[str, Any] | Exception = field(default_factory=dict)
     inspected: dict[str, Any] | None = None
-    wanted: Wanted = field(default_factory=Wanted)
+    request: InspectionRequest = field(default_factory=InspectionRequest)
     on: str = "auto"
     asked: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -156,11 +156,11 @@ class Host:
             root=self.root,
             run=self._run,
             pynvml=nvml,
-            wanted=self.on,
-            subject=self.wanted,
+            on=self.on,
+            inspect=self.request,
             kernel=KERNEL,
         )
-        seen = vars(machine.subject)  # cached properties: what would be asked of a real engine
+        seen = vars(machine.inspection)  # cached properties: what would be asked of a real engine
         seen["inspected"] = self.inspected
         seen["python"] = "python3"
         seen["reference"] = "image:1" if self.image is not None else None

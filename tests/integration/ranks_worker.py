@@ -22,7 +22,7 @@ from seatrial.train.distributed import ranks
 from seatrial.train.errors import EXIT_TERMINATED
 from seatrial.train.evaluate import evaluate
 from seatrial.train.loop import Settings, fit
-from seatrial.train.optim.capturable import adam
+from seatrial.train.optim.optimizer import adam
 from seatrial.train.precision import Precision
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step

@@ -103,7 +103,7 @@ def test_a_container_ends_with_its_exit_code(launcher, exit_code):
     handle = launcher.start("sh", "-c", f"echo out; echo err >&2; exit {exit_code}")
     state = launcher.ended(handle)
     assert (state.status, state.exit_code, state.oom_killed) == ("exited", exit_code, False)
-    assert state.image_id == launcher.backend.image(IMAGE).id
+    assert state.image_id == launcher.backend.images.image(IMAGE).id
     assert sorted(launcher.backend.logs_tail(handle, 10).split()) == ["err", "out"]
     assert not (launcher.folder / "container.id").exists()
 
@@ -248,7 +248,7 @@ def test_an_image_that_is_not_there(launcher):
     with pytest.raises(ImageError, match="no-such-image:1 is not in") as caught:
         launcher.start("true", image="localhost/no-such-image:1")
     assert caught.value.run == f"{launcher.backend.name} pull localhost/no-such-image:1"
-    assert launcher.backend.image("localhost/no-such-image:1") is None
+    assert launcher.backend.images.image("localhost/no-such-image:1") is None
 
 
 def test_a_program_that_is_not_in_the_image(launcher):
@@ -349,7 +349,7 @@ def test_a_cdi_device_that_nobody_knows(podman_launcher):
 
 
 def test_python_is_found_where_it_is(engine):
-    path = engine.find_python(IMAGE)
+    path = engine.images.find_python(IMAGE)
     assert path is not None
     assert re.search(r"/python3?(\.\d+)?$", path)
 
@@ -358,7 +358,7 @@ def test_an_image_without_python(engine):
     name = f"localhost/seatrial-test-{uuid.uuid4().hex[:8]}:1"
     subprocess.run([*engine.call, "import", "-", name], input=bytes(10240), capture_output=True, check=True)
     try:
-        assert engine.find_python(name) is None
+        assert engine.images.find_python(name) is None
     finally:
         subprocess.run([*engine.call, "rmi", name], capture_output=True, check=True)
 
@@ -366,7 +366,7 @@ def test_an_image_without_python(engine):
 def test_a_registry_that_cannot_be_reached(engine):
     lines = []
     with pytest.raises(ImageError, match="registry cannot be reached") as caught:
-        engine.pull("127.0.0.1:1/no/image:1", lines.append)
+        engine.images.pull("127.0.0.1:1/no/image:1", lines.append)
     assert caught.value.run == f"{engine.name} pull 127.0.0.1:1/no/image:1"
 
 

@@ -29,8 +29,8 @@ from seatrial.backends.containers.podman import Podman
 from seatrial.doctor import report
 from seatrial.doctor.examine import Result, examine
 from seatrial.doctor.explain import explain_text
-from seatrial.doctor.facts import inspection as subject_module
-from seatrial.doctor.facts.inspection import Wanted
+from seatrial.doctor.facts import inspection as inspection_module
+from seatrial.doctor.facts.inspection import InspectionRequest
 from seatrial.doctor.facts.machine import Machine
 from seatrial.probe import nvml
 from seatrial.system import command
@@ -67,7 +67,7 @@ def host(tmp_path: Path) -> Host:
     return healthy(tmp_path / "root")
 
 
-def machine(host: Host, engine: Docker | Podman, wanted: Wanted) -> Machine:
+def machine(host: Host, engine: Docker | Podman, request: InspectionRequest) -> Machine:
     """Real engine and containers, on a host of which the rest is made up."""
 
     def run(argv: Sequence[str], **options: Any) -> command.Completed:
@@ -76,7 +76,7 @@ def machine(host: Host, engine: Docker | Podman, wanted: Wanted) -> Machine:
 
     environ = {**os.environ, f"SEATRIAL_{engine.name.upper()}": " ".join(engine.call)}
     nvml = host.machine().pynvml
-    return Machine(environ, root=host.root, run=run, pynvml=nvml, wanted=engine.name, subject=wanted)
+    return Machine(environ, root=host.root, run=run, pynvml=nvml, on=engine.name, inspect=request)
 
 
 def by_check(results: list[Result]) -> dict[str, Result]:
@@ -115,7 +115,7 @@ def test_a_break_in_a_running_container_is_named(
     driver = fake_driver(module, libcuda, **ANSWERS.get(name, {}))
     case = module.cases(driver, empty)[name]
     with module.container("docker", IMAGE, case.options, "python3") as container:
-        results = examine(machine(host, docker_backend, Wanted(container=container)))
+        results = examine(machine(host, docker_backend, InspectionRequest(container=container)))
     told = report.to_dict(results)
     # NVML has no fake that a container could load, so its own words are of a missing library there.
     if name in ("healthy", "64 MB of shared memory"):
@@ -130,7 +130,7 @@ def test_an_image_is_started_with_what_the_user_gives(docker_backend: Docker, ho
     host.docker = None
     for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime"):
         host.remove(f"/usr/bin/{name}")
-    results = by_check(examine(machine(host, docker_backend, Wanted(image=IMAGE))))
+    results = by_check(examine(machine(host, docker_backend, InspectionRequest(image=IMAGE))))
     starts = results["container.starts"].verdict
     # The nodes of the made-up root are not on the real host: the engine says so, and the catalogue or we know it.
     assert starts.status == "broken" and starts.findings[0].evidence
@@ -176,7 +176,7 @@ def build(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.docker
 def test_a_broken_image_is_named(build: Any, docker_backend: Docker, host: Host) -> None:
-    results = by_check(examine(machine(host, docker_backend, Wanted(image=build(BROKEN)))))
+    results = by_check(examine(machine(host, docker_backend, InspectionRequest(image=build(BROKEN)))))
     found = {id: [finding.id for finding in result.verdict.findings] for id, result in results.items()}
     assert found["framework.torch-build"] == ["torch-cpu-only"]
     assert found["framework.cudnn"] == ["cudnn-versions"]
@@ -188,7 +188,7 @@ def test_a_broken_image_is_named(build: Any, docker_backend: Docker, host: Host)
 @pytest.mark.docker
 def test_an_image_without_python_leaves_nothing_claimed(build: Any, docker_backend: Docker, host: Host) -> None:
     tag = build('FROM scratch\nCMD ["/x"]\n')
-    results = by_check(examine(machine(host, docker_backend, Wanted(image=tag))))
+    results = by_check(examine(machine(host, docker_backend, InspectionRequest(image=tag))))
     for id in ("image.driver-libraries", "container.gpus", "framework.torch-build"):
         assert results[id].verdict.status == "unknown" and "no Python" in results[id].verdict.line, id
 
@@ -291,7 +291,7 @@ def test_an_engine_that_hangs_is_told_in_time(tmp_path: Path, monkeypatch: pytes
     threading.Thread(target=lambda: held.append(server.accept()[0]), daemon=True).start()
     start = time.monotonic()
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
-    results = by_check(examine(Machine(wanted="docker")))
+    results = by_check(examine(Machine(on="docker")))
     seconds = time.monotonic() - start
     server.close()
     verdict = results["engine.docker"].verdict
@@ -304,13 +304,13 @@ def test_an_engine_that_hangs_is_told_in_time(tmp_path: Path, monkeypatch: pytes
 def test_two_ranks_sum_and_a_rank_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU through gloo: the program, its ranks, its meeting point and its time-out are those of a GPU."""
     pytest.importorskip("torch")
-    monkeypatch.setattr(subject_module, "COLLECTIVE_S", 120.0)
-    process = Machine(wanted="local")
-    assert process.subject.collective["ok"] is True, process.subject.collective
-    types = process.subject.types
+    monkeypatch.setattr(inspection_module, "COLLECTIVE_S", 120.0)
+    process = Machine(on="local")
+    assert process.inspection.collective["ok"] is True, process.inspection.collective
+    types = process.inspection.types
     assert types["torch"]["version"] and (types["torch"]["cuda"] or "CPU-only" in types["error"])
-    monkeypatch.setattr(subject_module, "COLLECTIVE_S", 0.3)  # less than the import of torch takes
-    told = Machine(wanted="local").subject.collective
+    monkeypatch.setattr(inspection_module, "COLLECTIVE_S", 0.3)  # less than the import of torch takes
+    told = Machine(on="local").inspection.collective
     assert told["hung"] and not told["ok"] and told["without_p2p"]["hung"]
 
 
@@ -318,7 +318,7 @@ def test_two_ranks_sum_and_a_rank_that_hangs_is_told(monkeypatch: pytest.MonkeyP
 def test_a_real_gpu_is_green_as_a_plain_process() -> None:
     if not nvml.present():
         pytest.skip("no NVIDIA driver here")
-    results = examine(Machine(wanted="local"))
+    results = examine(Machine(on="local"))
     layers = ("hardware", "driver", "userspace", "container")
     wrong = {r.check.id: r.verdict for r in results if r.check.layer in layers and r.verdict.status == "broken"}
     assert wrong == {}

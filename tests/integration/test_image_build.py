@@ -18,7 +18,7 @@ import seatrial
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.errors import EngineUnavailableError, ImageError
-from seatrial.images.building.build import BuildResult, build, image_size
+from seatrial.images.building.build import BuildResult, build
 from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
 from seatrial.images.plan import pip_conf, plan_image
 from seatrial.job.model import ImageOptions, Job, Target
@@ -47,8 +47,7 @@ class Builder:
     ) -> BuildResult:
         return build(
             plan,
-            engine=self.backend.name,
-            client_call=self.backend.call,
+            store=self.backend.images,
             pip_conf=pip_conf(options),
             progress=progress or self.lines.append,
             labels=labels,
@@ -107,7 +106,7 @@ def test_a_small_project_is_built_once(builder: Builder) -> None:
     assert second.seconds < 1
     assert (second.image_id, second.size_bytes) == (first.image_id, first.size_bytes)
     assert first.image_id.startswith("sha256:")
-    assert image_size(builder.backend.name, plan.tag, builder.backend.call) == first.size_bytes
+    assert builder.backend.images.image(plan.tag).size_bytes == first.size_bytes
 
 
 def test_further_labels_are_on_the_image_and_in_no_tag(builder: Builder) -> None:
@@ -182,8 +181,10 @@ def test_torch_on_the_cpu(docker_builder: Builder) -> None:
     result = docker_builder.build(plan, options)
     ended = docker_builder.python(plan.tag, "import torch; print(torch.ones(2, 2).sum().item(), torch.version.cuda)")
     assert (ended.stdout, ended.stderr) == ("4.0 None\n", "")
-    base = image_size("docker", "python:3.11-slim-bookworm")
-    assert result.size_bytes - base < 1_050_000_000  # 0.95 GB measured with torch 2.13.0+cpu and numpy
+    base = docker_builder.backend.images.image("python:3.11-slim-bookworm")
+    assert (
+        base is not None and result.size_bytes - base.size_bytes < 1_050_000_000
+    )  # 0.95 GB measured with torch 2.13.0+cpu and numpy
 
 
 @pytest.mark.docker
@@ -197,5 +198,5 @@ def test_a_recipe_is_in_its_image(docker_builder: Builder) -> None:
 
 
 def test_an_engine_that_does_not_answer(tmp_path: Path) -> None:
-    with pytest.raises(EngineUnavailableError, match="`no-such-docker` does not respond"):
-        image_size("docker", "python:3.11-slim-bookworm", ["no-such-docker"])
+    with pytest.raises(EngineUnavailableError, match="no-such-docker"):
+        Docker(["no-such-docker"]).images.image("python:3.11-slim-bookworm")

@@ -1,4 +1,4 @@
-"""seatrial build for real: each framework's image is built, proven inside, slimmed and weighed."""
+"""seatrial build for real: each framework's image is built, verified inside, slimmed and weighed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def built(project: Project, script: str, *arguments: str) -> dict[str, Any]:
 
 def test_torch_is_proven_and_an_edit_rebuilds_nothing(docker_project: Project) -> None:
     first = built(docker_project, SCRIPTS["torch"])
-    assert first["proof"]["versions"]["torch"].startswith("2.13.0")
-    assert first["proof"]["training"]
+    assert first["verification"]["versions"]["torch"].startswith("2.13.0")
+    assert first["verification"]["training"]
     started = time.monotonic()
     (docker_project.folder / "train.py").write_text("import torch\nprint('edited')\n")
     plan = docker_project.cli("plan", "train.py", "--gpus", "none", "--on", "docker", "--json", exit_code=0)
@@ -42,7 +42,7 @@ def test_torch_is_proven_and_an_edit_rebuilds_nothing(docker_project: Project) -
 def test_slimmed_torch_gives_the_same_weights(docker_project: Project) -> None:
     whole = built(docker_project, SCRIPTS["torch"])
     slim = built(docker_project, SCRIPTS["torch"], "--slim", "files")
-    assert slim["proof"]["training"] == whole["proof"]["training"]
+    assert slim["verification"]["training"] == whole["verification"]["training"]
     assert slim["size_bytes"] - slim["base_bytes"] <= 750_000_000
     assert whole["size_bytes"] - slim["size_bytes"] > 150_000_000
 
@@ -51,7 +51,7 @@ def test_slimmed_torch_gives_the_same_weights(docker_project: Project) -> None:
 @pytest.mark.parametrize("framework", ["tensorflow", "transformers"])
 def test_other_frameworks_are_built_and_proven(docker_project: Project, framework: str) -> None:
     answer = built(docker_project, SCRIPTS[framework])
-    assert framework in answer["proof"]["import_s"]
+    assert framework in answer["verification"]["import_s"]
 
 
 @pytest.mark.slow

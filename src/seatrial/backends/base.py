@@ -1,11 +1,11 @@
-"""Backend: the protocol every place to run implements, and the facts it reports.
+"""Backend and ImageStore: the protocols that a place to run implements, and the facts it reports.
 
 To add one: implement the protocol in a file beside this one and add it to the table in ``backends/table.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from seatrial.job.plan import Plan
+from seatrial.system.command import Completed
 
 Status = Literal["created", "running", "exited", "gone"]
 
@@ -102,6 +103,11 @@ class EngineFacts:
     desktop: bool = False
     snap: bool = False
 
+    @property
+    def takes_gpus_flag(self) -> bool:
+        """``--gpus`` works: through the toolkit's hook, or its registered runtime."""
+        return self.nvidia_hook or "nvidia" in self.runtimes
+
 
 @dataclass(frozen=True)
 class ImageFacts:
@@ -123,21 +129,21 @@ class ImageFacts:
     python: str | None = None
 
 
-class Backend(Protocol):
-    """A place to run.
+class ImageStore(Protocol):
+    """The images of an engine on this machine.
 
     Attributes:
-        place: what planning has to make for it, and which options it can honour (planning/options.py).
+        name: the engine's. call: its program and global options, as a person would type them.
     """
 
-    name: str
-    place: PlaceKind
+    @property
+    def name(self) -> str: ...
 
-    def facts(self) -> EngineFacts:
-        """Look at the engine. Never raises for an engine that is not there; says so in the facts."""
+    @property
+    def call(self) -> Sequence[str]: ...
 
     def image(self, reference: str) -> ImageFacts | None:
-        """The image in the local store, or None. ``local`` has none."""
+        """The image in the store, or None. Raises EngineUnavailableError."""
 
     def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
         """Make the image present, telling ``progress`` each line the engine prints.
@@ -145,8 +151,70 @@ class Backend(Protocol):
         Raises ImageError naming the reference and the next command.
         """
 
+    def push(self, reference: str) -> None:
+        """Send an image to the registry in its name. Raises ImageError naming the registry and the next command."""
+
     def find_python(self, reference: str) -> str | None:
         """Path of a Python >= 3.8 inside the image, found by running it there, or None."""
+
+    def run_once(
+        self,
+        reference: str,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        options: Sequence[str] = (),
+        input: str | None = None,
+    ) -> Completed:
+        """Run a command in a container of the image that is gone afterwards and has no network.
+
+        Args:
+            options: more of the engine's options of ``run``.
+        """
+
+    def save(self, reference: str) -> Iterator[bytes]:
+        """The image as a tar archive."""
+
+    def tag(self, reference: str, name: str) -> None:
+        """Give an image another name. Raises CommandError."""
+
+    def remove(self, reference: str) -> None:
+        """Take a name away, and the image with its last one. No error when there is none."""
+
+    def storage_root(self) -> Path | None:
+        """The folder where layers are kept; None when it is not on this machine's disk."""
+
+    def check_builder(self) -> None:
+        """Raises EngineUnavailableError: this engine cannot build what images/ writes (cache mounts, secrets)."""
+
+    def build(
+        self, context: Path, tag: str, *, network: str | None, secrets: Sequence[str], labels: Mapping[str, str]
+    ) -> Iterator[str]:
+        """Build the Dockerfile in a folder, line of output by line.
+
+        Args:
+            network: for RUN instructions; None is the engine's default. secrets: ``id=NAME,src=PATH`` each.
+
+        Raises ImageError when it does not build.
+        """
+
+
+class Backend(Protocol):
+    """A place to run.
+
+    Attributes:
+        place: what planning has to make for it, and which options it can honour (planning/options.py).
+        images: where its runs' images are; None where none is on this machine. A place of containers has one.
+    """
+
+    name: str
+    place: PlaceKind
+
+    @property
+    def images(self) -> ImageStore | None: ...
+
+    def facts(self) -> EngineFacts:
+        """Look at the engine. Never raises for an engine that is not there; says so in the facts."""
 
     def compile(self, plan: Plan) -> list[str]:
         """The engine-level request as one argv, as it would be typed. Pure."""

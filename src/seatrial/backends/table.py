@@ -7,25 +7,32 @@ from collections.abc import Callable, Mapping
 
 from seatrial.backends.base import Backend, EngineFacts, PlaceKind
 from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.backends.containers.podman import Podman
 from seatrial.backends.local.backend import Local
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.plan import Choice
 from seatrial.system.client_call import client_call as client_call  # part of this table for its callers
 
+#: Those that run containers on this machine.
+ENGINES: dict[str, type[ContainerEngine]] = {"docker": Docker, "podman": Podman}
+
 #: Name → the backend for an environment, in the order in which ``auto`` tries them: what isolates the run comes first.
 BACKENDS: dict[str, Callable[[Mapping[str, str]], Backend]] = {
-    "docker": lambda environ: Docker(client_call("docker", environ)),
-    "podman": lambda environ: Podman(client_call("podman", environ)),
+    "docker": lambda environ: engine("docker", environ),
+    "podman": lambda environ: engine("podman", environ),
     "local": lambda environ: Local(),
     "k8s": lambda environ: _kubernetes(environ),
 }
 
-#: Those that run containers on this machine.
-ENGINES = ("docker", "podman")
-
 #: A cluster is asked for by name: nobody should find a run there that was meant for this machine.
 NEVER_AUTO = ("k8s",)
+ON_THIS_MACHINE = tuple(name for name in BACKENDS if name not in NEVER_AUTO)
+
+
+def engine(name: str, environ: Mapping[str, str]) -> ContainerEngine:
+    """One of ENGINES, called as the environment says."""
+    return ENGINES[name](client_call(name, environ))
 
 
 def backend(name: str, environ: Mapping[str, str]) -> Backend:
@@ -62,7 +69,7 @@ def choose(
             raise EngineUnavailableError(_sentence(facts.reason), run=facts.fix)
         return chosen, facts, Choice(what="backend", value=requested, reason=f"asked for; {facts.reason}")
     passed_over: list[str] = []
-    for name in [name for name in BACKENDS if name not in NEVER_AUTO]:
+    for name in [name for name in BACKENDS if name not in NEVER_AUTO]:  # a test may have added one
         candidate = backend(name, environ)
         facts = candidate.facts()
         obstacle = _obstacle(facts, gpus_wanted)

@@ -1,4 +1,4 @@
-"""``seatrial build``: make the image, prove it, say what is in it; or check a Dockerfile of yours."""
+"""``seatrial build``: make the image, verify it, say what is in it; or check a Dockerfile of yours."""
 
 from __future__ import annotations
 

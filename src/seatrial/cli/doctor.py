@@ -1,4 +1,4 @@
-"""``seatrial doctor``: the GPU-container chain, link by link, and the command that mends the first broken one."""
+"""``seatrial doctor``: the GPU-container chain, link by link, and the command that fixes the first broken one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from seatrial.backends import table
 from seatrial.backends.containers.user_mounts import checked_mount, parse_mount
 from seatrial.doctor import report, terminal
 from seatrial.doctor.chain import CHAIN, HOST, with_third_party
 from seatrial.doctor.examine import examine
-from seatrial.doctor.facts.inspection import ENGINES, Wanted
+from seatrial.doctor.facts.inspection import InspectionRequest
 from seatrial.doctor.facts.machine import Machine
-from seatrial.doctor.fixing.apply_fixes import mend, undo
+from seatrial.doctor.fixing.apply_fixes import apply_fixes, undo
 from seatrial.errors import UsageError
 from seatrial.job.units import parse_bytes
 from seatrial.system.files import write_atomically
@@ -26,6 +27,7 @@ from seatrial.system.state import state_folder
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+# A verb's flags are the function's parameters: typer reads them from there.
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
 def doctor(
     on: Annotated[str, typer.Option("--on", metavar="ENGINE", help="auto, docker, podman or local.")] = "auto",
@@ -62,9 +64,9 @@ def doctor(
         return report.EXIT_OK
     if as_json and fix:
         raise UsageError("--fix asks and shows what it changes, --json prints one object", run="seatrial doctor --fix")
-    if on not in ENGINES:
-        raise UsageError(f"There is no engine {on!r}: choose from {', '.join(ENGINES)}", run="seatrial doctor --help")
-    wanted = Wanted(
+    if on not in (places := ("auto", *table.ON_THIS_MACHINE)):
+        raise UsageError(f"There is no engine {on!r}: choose from {', '.join(places)}", run="seatrial doctor --help")
+    request = InspectionRequest(
         image=image,
         container=container,
         python=python,
@@ -73,7 +75,7 @@ def doctor(
         network=network,
         shm_bytes=None if shm_size is None else parse_bytes(shm_size),
     )
-    machine = Machine(os.environ, wanted=on, subject=wanted)
+    machine = Machine(os.environ, on=on, inspect=request)
     chain = with_third_party([layer for layer in CHAIN if not host_only or layer.name in HOST])
     start = time.monotonic()
     show = None if as_json else lambda layer, results: terminal.print_layer(layer, results, console, verbose=verbose)
@@ -87,7 +89,7 @@ def doctor(
         write_atomically(report_file, json.dumps(content, indent=1, default=str).encode())
         Console(stderr=True, highlight=False).print(f"report: {report_file}", soft_wrap=True)
     if fix:
-        mend(results, machine, console, lambda question: yes or _agrees(question))
+        apply_fixes(results, machine, console, lambda question: yes or _agrees(question))
     return report.exit_code(results)
 
 

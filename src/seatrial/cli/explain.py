@@ -1,4 +1,4 @@
-"""``seatrial explain``: what an error text, or a log on stdin, means, and what mends it."""
+"""``seatrial explain``: what an error text, or a log on stdin, means, and what fixes it."""
 
 from __future__ import annotations
 

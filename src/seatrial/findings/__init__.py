@@ -1,1 +1,1 @@
-"""Known failures of the GPU-container chain: what they look like, why they happen, what mends them."""
+"""Known failures of the GPU-container chain: what they look like, why they happen, what fixes them."""

@@ -27,7 +27,7 @@ Facts = Dict[str, Any]
 def explain_missing(
     expected: Sequence[Dict[str, Any]], visible: Sequence[Dict[str, Any]], context: Dict[str, Any]
 ) -> Finding:
-    """The most likely cause why ``expected`` GPUs cannot be used, and the command that mends it.
+    """The most likely cause why ``expected`` GPUs cannot be used, and the command that fixes it.
 
     Args:
         expected: GPUs of the plan: ``uuid``, and ``index``, ``name``, ``minor``, ``compute_capability`` where known.
@@ -89,7 +89,7 @@ def _device_nodes(expected: List[Facts], visible: List[Facts], context: Facts) -
     return None
 
 
-#: How the GPUs were put in → what mends that way.
+#: How the GPUs were put in → what fixes that way.
 _INJECTION_FIXES = {
     "nvidia-runtime": "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
     "cdi": GENERATE_CDI,

@@ -1,4 +1,4 @@
-"""Finding: one thing that is wrong, why, and the command that mends it. Shared by agent, receipts and doctor."""
+"""Finding: one thing that is wrong, why, and the command that fixes it. Shared by agent, receipts and doctor."""
 
 from typing import Any, Dict, List, Optional
 
@@ -13,7 +13,7 @@ class Finding:
         severity: ``error`` (the contract is broken), ``warning`` or ``info``.
         message: what was seen, in one sentence.
         cause: the likely cause, in one sentence.
-        fix: the command (or change) that mends it, as typed.
+        fix: the command (or change) that fixes it, as typed.
         evidence: the lines it rests on: what was read, and where.
     """
 

@@ -15,7 +15,7 @@ class Known(NamedTuple):
         symptoms: what programs print, literally, within one line; ``…`` stands for any text. () when nothing
             is printed and only looking at the machine shows it.
         cause: why, in one sentence.
-        fix: the command that mends it as typed, or the change to make; the first one to try.
+        fix: the command that fixes it as typed, or the change to make; the first one to try.
         sources: where it was reported or read, ``owner/repository#issue`` on GitHub or a page.
         severity: of the finding made from it.
     """

@@ -57,7 +57,7 @@ def python_of_image(image: str) -> str | None:
 
 
 def needed_flavour(options: ImageOptions, project: Path, found: Requirements) -> tuple[Flavour | None, str]:
-    """(kind of nvidia/cuda image, why); None where slim Python does. Known before any framework is settled."""
+    """(kind of nvidia/cuda image, why); None where slim Python does. Known before any framework is resolved."""
     if options.flavour is not None:
         return options.flavour, "image.flavour names it"
     compiled = [line for line in found.lines if canonical_name(line) in _COMPILED_BY_PIP]

@@ -34,7 +34,7 @@ from seatrial.images.dockerfiles.write import (
 from seatrial.images.project import Needs, project_needs
 from seatrial.images.recipes import recipe_requirements
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, checked_requirement
-from seatrial.images.requirements.resolve_frameworks import Settled, settle
+from seatrial.images.requirements.resolve_frameworks import Resolved, resolve_frameworks
 from seatrial.images.slim import Slimming, slimmer_bytes, slimming_for
 from seatrial.job.model import Flavour, ImageOptions, Job
 from seatrial.job.plan import Choice, ImagePlan
@@ -81,20 +81,20 @@ def plan_image(
         return ImagePlan(tag=job.image.ready, build=False, python=None), (choice,)
     machine = _machine(job, machine, cpu_only)
     needs = image_needs(job, imports)
-    base, settled = _base_and_stack(job, needs, imports, machine)
-    slimming = slimming_for(job, settled.stack, machine, compiles=compiles, multi_gpu=multi_gpu)
+    base, resolved = _base_and_stack(job, needs, imports, machine)
+    slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu)
     own = WHEEL_NAME if job.target.kind == "recipe" or "seatrial" in imports else None
-    plan = _to_build(job, base, settled, slimming, own, compiles=compiles)
-    choices = (base.choice, needs.choice, *settled.choices, *_compiler(compiles), *slimming.choices)
-    warnings = tuple(Choice(what="warning", value=text, reason="decided by the resolver") for text in settled.warnings)
+    plan = _to_build(job, base, resolved, slimming, own, compiles=compiles)
+    choices = (base.choice, needs.choice, *resolved.choices, *_compiler(compiles), *slimming.choices)
+    warnings = tuple(Choice(what="warning", value=text, reason="decided by the resolver") for text in resolved.warnings)
     return plan, (*choices, *warnings)
 
 
 def _to_build(
-    job: Job, base: Base, settled: Settled, slimming: Slimming, own_wheel: str | None, *, compiles: bool
+    job: Job, base: Base, resolved: Resolved, slimming: Slimming, own_wheel: str | None, *, compiles: bool
 ) -> ImagePlan:
     """The Dockerfile and all that goes in; the tag is the digest of it."""
-    found, wheels = settled.requirements, _wheels(job)
+    found, wheels = resolved.requirements, _wheels(job)
     contents = ImageContents(
         slug=_slug(job),
         base=base.image,
@@ -104,8 +104,8 @@ def _to_build(
         requirements=bool(found.lines),
         constraints=bool(found.constraints),
         git=found.needs_git,
-        index=settled.index,
-        index_needed=settled.index_needed,
+        index=resolved.index,
+        index_needed=resolved.index_needed,
         ca_bundle=job.image.ca_bundle is not None,
         pip_conf=pip_conf(job.image) is not None,
         wheels=bool(wheels),
@@ -113,7 +113,7 @@ def _to_build(
         own_wheel=own_wheel,
         slimming=slimming.arguments,
         architectures=slimming.architectures,
-        labels=_labels(settled.stack, slimming.architectures),
+        labels=_labels(resolved.stack, slimming.architectures),
     )
     dockerfile, texts = render(contents), _texts(found)
     everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if own_wheel else b"")
@@ -130,7 +130,7 @@ def _to_build(
         own_wheel=own_wheel,
         secrets={CA_SECRET: str(_ca_bundle(job))} if job.image.ca_bundle else {},
         network=job.image.build_network,
-        stack=stack_facts(settled.stack),
+        stack=stack_facts(resolved.stack),
         architectures=slimming.architectures,
         slimmed=bool(slimming.arguments),
     )
@@ -138,9 +138,9 @@ def _to_build(
 
 def plan_packages(
     job: Job, *, imports: frozenset[str], cpu_only: bool, machine: Machine | None = None, python: str | None = None
-) -> Settled:
+) -> Resolved:
     """What pip is asked for in a virtual environment of this Python, where there is no image to choose."""
-    settled = settle(
+    resolved = resolve_frameworks(
         image_needs(job, imports),
         imports,
         machine=_machine(job, machine, cpu_only),
@@ -149,7 +149,7 @@ def plan_packages(
         mirror=job.image.torch_index,
     )
     needs = image_needs(job, imports)
-    return replace(settled, choices=(needs.choice, *settled.choices))
+    return replace(resolved, choices=(needs.choice, *resolved.choices))
 
 
 def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | None:
@@ -159,11 +159,11 @@ def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | Non
     return None if cpu_only else machine or Machine()
 
 
-def _base_and_stack(job: Job, needs: Needs, imports: frozenset[str], machine: Machine | None) -> tuple[Base, Settled]:
+def _base_and_stack(job: Job, needs: Needs, imports: frozenset[str], machine: Machine | None) -> tuple[Base, Resolved]:
     """Base image and stack together: the base has one Python, and the stack may need a base."""
 
-    def settled_on(python: str | None) -> Settled:
-        return settle(
+    def resolved_on(python: str | None) -> Resolved:
+        return resolve_frameworks(
             needs,
             imports,
             machine=machine,
@@ -174,18 +174,18 @@ def _base_and_stack(job: Job, needs: Needs, imports: frozenset[str], machine: Ma
 
     own_base = job.image.base != DEFAULT_BASE
     if own_base:
-        settled = settled_on(python_of_image(job.image.base))
-        return slim_base(settled.stack, job.image, ""), settled
+        resolved = resolved_on(python_of_image(job.image.base))
+        return slim_base(resolved.stack, job.image, ""), resolved
     flavour, reason = needed_flavour(job.image, job.project, needs.requirements)
     if flavour is None or machine is None:
-        settled = settled_on(None)
+        resolved = resolved_on(None)
         if machine is None:
             reason = "small; no GPU in this run"
-        flavour, why = _flavour_of(settled.stack)
+        flavour, why = _flavour_of(resolved.stack)
         if flavour is None:
-            return slim_base(settled.stack, job.image, reason), settled
+            return slim_base(resolved.stack, job.image, reason), resolved
         reason = why
-    return _cuda_base(settled_on, flavour, reason)
+    return _cuda_base(resolved_on, flavour, reason)
 
 
 def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
@@ -197,18 +197,18 @@ def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
     return None, ""
 
 
-def _cuda_base(settled_on: Callable[[str | None], Settled], flavour: Flavour, reason: str) -> tuple[Base, Settled]:
+def _cuda_base(resolved_on: Callable[[str | None], Resolved], flavour: Flavour, reason: str) -> tuple[Base, Resolved]:
     """The first Ubuntu, newest first, whose Python the stack has wheels for and that nvidia/cuda is built on."""
     failed: Exception | None = None
     for ubuntu, python in ubuntu_pythons().items():
         try:
-            settled = settled_on(python)
+            resolved = resolved_on(python)
         except (ConfigError, GpuContractError) as error:
             failed = failed or error
             continue
-        if base := cuda_base(settled.stack, flavour, ubuntu, reason):
-            return base, settled
-        failed = failed or no_cuda_base(settled.stack, flavour)
+        if base := cuda_base(resolved.stack, flavour, ubuntu, reason):
+            return base, resolved
+        failed = failed or no_cuda_base(resolved.stack, flavour)
     assert failed is not None
     raise failed
 

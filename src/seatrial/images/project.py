@@ -27,7 +27,7 @@ _MOST_SOURCE_BYTES = 20_000_000
 
 @dataclass(frozen=True)
 class Needs:
-    """The project's own requirements, before a framework is settled.
+    """The project's own requirements, before a framework is resolved.
 
     Attributes:
         source: the file they are from, as it is called in sentences.

@@ -15,7 +15,7 @@ class Recipe:
     """A recipe as the host side knows it.
 
     Attributes:
-        requirements: for pip; torch is settled with the rest of the stack. Sources: the import lines of
+        requirements: for pip; torch is resolved with the rest of the stack. Sources: the import lines of
             recipes/<name>.py and of what they use in train/.
         trains: takes ``--data``, ``--models`` and ``--resume``, and saves a model.
         ranks: runs one process per GPU under torchrun. bench does not: it starts torchrun itself.

@@ -56,16 +56,16 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
             reason = "has everything that the target imports"
             return LocalPython(python, (Choice(what="python", value=str(python), reason=reason),))
     base = Path(sys.executable)
-    settled = plan_packages(
+    resolved = plan_packages(
         job,
         imports=frozenset(script.imports),
         cpu_only=cpu_only,
         machine=host.machine(),
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
     )
-    found, choices = settled.requirements, settled.choices
-    needs_index = settled.index and (settled.index_needed or not _names_a_source(base))
-    index = [f"--extra-index-url {settled.index}"] if needs_index else []
+    found, choices = resolved.requirements, resolved.choices
+    needs_index = resolved.index and (resolved.index_needed or not _names_a_source(base))
+    index = [f"--extra-index-url {resolved.index}"] if needs_index else []
     own = [line.replace(" = ", " ", 1) for line in (pip_conf(job.image) or "").splitlines()[1:] if line]
     lines = (*index, *(f"--{line}" for line in own), *found.options, *found.lines)
     venv = VenvPlan(directory=host.cache_folder / "venvs", base=base, requirements=lines)

@@ -26,7 +26,7 @@ from seatrial.train.fused import cross_entropy, prepare
 from seatrial.train.kernels.pool import MaxPool2x2
 from seatrial.train.loop import fit
 from seatrial.train.memory import cap
-from seatrial.train.optim.capturable import adam
+from seatrial.train.optim.optimizer import adam
 from seatrial.train.optim.schedules import Schedule, cosine, triangle
 from seatrial.train.precision import choose_precision
 from seatrial.train.saving.model_files import save_model

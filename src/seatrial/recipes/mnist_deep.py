@@ -34,7 +34,7 @@ from seatrial.train.fused import cross_entropy, prepare
 from seatrial.train.kernels.pool import MaxPool2x2
 from seatrial.train.loop import Outcome, fit
 from seatrial.train.memory import cap, summary
-from seatrial.train.optim.capturable import adamw
+from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import cosine
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.saving.atomic import write_file, write_text

@@ -27,7 +27,7 @@ from seatrial.train.errors import EXIT_TERMINATED, DataError, InputError
 from seatrial.train.evaluate import evaluate
 from seatrial.train.loop import fit
 from seatrial.train.memory import cap, summary
-from seatrial.train.optim.capturable import adamw
+from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import triangle
 from seatrial.train.precision import choose_precision
 from seatrial.train.recompute import recomputed

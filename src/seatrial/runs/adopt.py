@@ -44,7 +44,7 @@ def record_start(run: Run, plan: Plan, backend: Backend, handle: Handle, environ
     written, _, _ = events.read(str(run.events_path))
     if any(events.of_type(written, "host.launched")):
         return
-    facts = backend.image(plan.image.tag) if plan.image else None
+    facts = backend.images.image(plan.image.tag) if backend.images and plan.image else None
     log = EvidenceLog(str(run.events_path), "host")
     log.write(
         "host.launched",

@@ -1,19 +1,18 @@
-"""Job → built, proven and measured image, without a run."""
+"""Job → built, verified and measured image, without a run."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from python_on_whales import DockerClient
-
 from seatrial.backends import table
+from seatrial.backends.base import ImageStore
 from seatrial.errors import ImageError, UsageError
-from seatrial.images.building.build import BuildResult, build, image_size
-from seatrial.images.building.verify_image import Proof, measure_contents, prove
+from seatrial.images.building.build import BuildResult, build
+from seatrial.images.building.verify_image import Verification, measure_contents, verify_image
 from seatrial.images.origin import origin_labels
 from seatrial.images.plan import pip_conf
 from seatrial.images.project import LOCK
@@ -41,14 +40,14 @@ class Built:
 
     plan: Plan
     result: BuildResult
-    proof: Proof
+    verification: Verification
     base_bytes: int | None
     contents: dict[str, Any] = field(default_factory=dict)
     compressed_bytes: int | None = None
 
 
 def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool = False, lock: bool = False) -> Built:
-    """Plan, build, prove; with ``explain`` take it apart; with ``lock`` write the versions beside the project.
+    """Plan, build, verify; with ``explain`` take it apart; with ``lock`` write the versions beside the project.
 
     Raises:
         DiskError: it would not fit on the engine's disk.
@@ -57,39 +56,38 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
     """
     plan = plan_only(job, environ)
     image = plan.image
-    if image is None or not image.build or plan.container is None:
+    store = table.backend(plan.backend, environ).images
+    if image is None or store is None or not image.build or plan.container is None:
         what = f"the backend {plan.backend} has no image" if image is None else f"{image.tag} is used as is"
         raise UsageError(f"Nothing to build: {what}", run="seatrial build … --on docker")
-    call = table.client_call(plan.backend, environ)
     result = build(
         image,
-        engine=plan.backend,
+        store=store,
         progress=say,
         pip_conf=pip_conf(job.image),
-        client_call=call,
         labels=origin_labels(job),
     )
     machine = _machine(plan, environ)
     here = plan.container if plan.gpus and job.image.target is None else None
     imports = script_facts(job.target, job.project).imports
-    proof = prove(image, imports, call=call, machine=machine, container=here)
-    if proof.wrong:
+    verification = verify_image(image, imports, store=store, machine=machine, container=here)
+    if verification.wrong:
         raise ImageError(
-            f"{image.tag} was built, but {proof.wrong[0]}",
-            cause="; ".join(proof.wrong[1:]) or None,
+            f"{image.tag} was built, but {verification.wrong[0]}",
+            cause="; ".join(verification.wrong[1:]) or None,
             run="seatrial plan …   # what was resolved, and why",
         )
     built = Built(
         plan,
         result,
-        proof,
-        _base_bytes(plan, call),
-        contents=measure_contents(image, call=call, machine=machine) if explain else {},
-        compressed_bytes=_compressed(image.tag, call) if explain or job.image.max_compressed_bytes else None,
+        verification,
+        _base_bytes(plan, store),
+        contents=measure_contents(image, store=store, machine=machine) if explain else {},
+        compressed_bytes=_compressed(image.tag, store) if explain or job.image.max_compressed_bytes else None,
     )
     if lock:
-        _write_lock(built, call)
-    _check_budget(built, call, machine)
+        _write_lock(built, store)
+    _check_budget(built, store, machine)
     return built
 
 
@@ -100,37 +98,37 @@ def _machine(plan: Plan, environ: Mapping[str, str]) -> Machine | None:
     return read_host(environ).machine(plan.gpus) if plan.gpus else None
 
 
-def _base_bytes(plan: Plan, call: list[str]) -> int | None:
+def _base_bytes(plan: Plan, store: ImageStore) -> int | None:
     assert plan.image is not None
-    try:
-        return image_size(plan.backend, plan.image.base or "", call)
-    except ImageError:  # BuildKit keeps a pulled base to itself
-        return None
+    base = store.image(plan.image.base or "")
+    return base.size_bytes if base is not None else None  # BuildKit keeps a pulled base to itself
 
 
-def _compressed(tag: str, call: list[str]) -> int:
+def _compressed(tag: str, store: ImageStore) -> int:
     """Bytes of the image's layers, gzipped at the level that Docker pushes with (6)."""
     packer, size = zlib.compressobj(6, zlib.DEFLATED, 31), 0
-    chunks: Iterator[bytes] = DockerClient(client_call=call).image.save(tag)  # type: ignore[assignment]
-    for chunk in chunks:
+    for chunk in store.save(tag):
         size += len(packer.compress(chunk))
     return size + len(packer.flush())
 
 
-def _write_lock(built: Built, call: list[str]) -> Path:
+def _write_lock(built: Built, store: ImageStore) -> Path:
     """Every package of the image at its version; read as constraints by the next plan."""
     image, project = built.plan.image, built.plan.job.project
     assert image is not None
-    freeze = [*call, "run", "--rm", "--network", "none", "--entrypoint", image.python or "python3", image.tag]
-    listed = command.check([*freeze, "-m", "pip", "freeze"], timeout_s=120).stdout.splitlines()
-    lines = [line.partition("+")[0] for line in listed if "==" in line and not line.startswith("seatrial")]
-    head = f"# Created by `seatrial build --lock` for Python {built.proof.python}; delete it to resolve again."
+    ended = store.run_once(image.tag, [image.python or "python3", "-m", "pip", "freeze"], timeout_s=120)
+    if ended.exit_code != 0:
+        raise command.failed(ended)
+    lines = [
+        line.partition("+")[0] for line in ended.stdout.splitlines() if "==" in line and not line.startswith("seatrial")
+    ]
+    head = f"# Created by `seatrial build --lock` for Python {built.verification.python}; delete it to resolve again."
     path = project / LOCK
     write_atomically(path, "\n".join([head, *sorted(lines), ""]).encode())
     return path
 
 
-def _check_budget(built: Built, call: list[str], machine: Machine | None) -> None:
+def _check_budget(built: Built, store: ImageStore, machine: Machine | None) -> None:
     """Raises ImageError with the three largest reasons."""
     options, size = built.plan.job.image, built.result.size_bytes
     assert built.plan.image is not None
@@ -144,7 +142,7 @@ def _check_budget(built: Built, call: list[str], machine: Machine | None) -> Non
         )
     if over is None:
         return
-    contents = built.contents or measure_contents(built.plan.image, call=call, machine=machine)
+    contents = built.contents or measure_contents(built.plan.image, store=store, machine=machine)
     largest = sorted(contents["packages"].items(), key=lambda row: -row[1])[:3]
     base = [f"the base image {built.base_bytes / 1e6:.0f} MB"] if built.base_bytes else []
     reasons = [*(f"{name} {bytes_ / 1e6:.0f} MB" for name, bytes_ in largest), *base]

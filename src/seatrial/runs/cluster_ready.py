@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seatrial.backends import table
+from seatrial.backends.base import ImageStore
 from seatrial.backends.kubernetes.backend import RECIPES
 from seatrial.errors import EngineUnavailableError
 from seatrial.images.building.wheel import wheel_bytes
@@ -15,27 +16,28 @@ from seatrial.job.plan import Plan
 
 def make_image_ready(plan: Plan, run_folder: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Build what is not there, push it where a registry is named, and lay the recipes' wheel beside the plan."""
-    from seatrial.images.building.build import build, push  # much to import, which a plan needs nothing of
+    from seatrial.images.building.build import build  # 10 ms that a plan need not wait for
 
     assert plan.image is not None and plan.cluster is not None, "a plan for k8s has both"
     if plan.cluster.recipes:
         (run_folder / RECIPES).write_bytes(wheel_bytes())
     if not plan.image.build:
         return
-    engine = _builder(environ)
-    call = table.client_call(engine, environ)
-    build(plan.image, engine=engine, progress=say, pip_conf=pip_conf(plan.job.image), client_call=call)
+    store = _builder(environ)
+    build(plan.image, store=store, progress=say, pip_conf=pip_conf(plan.job.image))
     if plan.job.kubernetes.registry:
-        push(plan.image.tag, progress=say, client_call=call)
+        say(f"pushing {plan.image.tag}")
+        store.push(plan.image.tag)
 
 
-def _builder(environ: Mapping[str, str]) -> str:
-    """The first of this machine's engines that answers. Raises EngineUnavailableError with each one's reason."""
+def _builder(environ: Mapping[str, str]) -> ImageStore:
+    """Of the first of this machine's engines that answers. Raises EngineUnavailableError with each one's reason."""
     reasons = []
     for name in table.ENGINES:
-        facts = table.backend(name, environ).facts()
+        engine = table.engine(name, environ)
+        facts = engine.facts()
         if facts.available:
-            return name
+            return engine.images
         reasons.append(facts.reason)
     raise EngineUnavailableError(
         "The image must be built, but this machine has no engine to build it",

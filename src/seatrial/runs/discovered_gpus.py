@@ -9,7 +9,7 @@ from seatrial import events
 from seatrial.job.plan import Gpu, Plan
 
 
-def with_found_gpus(plan: Plan, evidence: list[dict[str, Any]]) -> Plan:
+def with_discovered_gpus(plan: Plan, evidence: list[dict[str, Any]]) -> Plan:
     """The plan with the GPUs that its agents took; unchanged where it named them itself."""
     if plan.agent.gpu_count is None:
         return plan

@@ -22,7 +22,7 @@ from seatrial.receipt.model import Receipt
 from seatrial.receipt.write import JSON_NAME, load, write_receipt
 from seatrial.runs import without_agent
 from seatrial.runs.adopt import handle_of
-from seatrial.runs.discovered_gpus import with_found_gpus
+from seatrial.runs.discovered_gpus import with_discovered_gpus
 from seatrial.runs.liveness import leases, state_of
 from seatrial.runs.store import Run, run_name
 from seatrial.system.files import write_atomically
@@ -62,8 +62,9 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
             log.write("host.state", **_keys(state))
             log.close()
     evidence, _, skipped = events.read(str(run.events_path))
-    plan = with_found_gpus(plan, evidence)
-    image = table.backend(plan.backend, environ).image(plan.image.tag) if plan.image and handle else None
+    plan = with_discovered_gpus(plan, evidence)
+    store = table.backend(plan.backend, environ).images
+    image = store.image(plan.image.tag) if store and plan.image and handle else None
     receipt = judge(
         plan,
         evidence,

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from seatrial.probe import proc
 
 
-class Launcher(BaseModel):
+class LaunchingProcess(BaseModel):
     """A process of this machine, by PID and start time, so that a reused PID is not mistaken for it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -18,7 +18,7 @@ class Launcher(BaseModel):
     started_ticks: int
 
     @classmethod
-    def this_process(cls) -> Launcher:
+    def this_process(cls) -> LaunchingProcess:
         me = proc.read(os.getpid())
         assert me is not None
         return cls(pid=me.pid, started_ticks=me.started_ticks)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seatrial.backends.base import Handle
 from seatrial.errors import UntrustedPathError
-from seatrial.runs.launching_process import Launcher
+from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.system.files import write_atomically
 from seatrial.system.nofollow import open_regular, read_regular
 
@@ -43,7 +43,7 @@ class Lease(BaseModel):
 
     gpu_uuid: str = Field(pattern=_NAME)
     run_id: str = Field(pattern=_NAME)
-    launcher: Launcher
+    launcher: LaunchingProcess
     handle: Handle | None = None
     backend: str | None = None
     record: str | None = None
@@ -130,7 +130,7 @@ class Leases:
             lease = Lease(
                 gpu_uuid=uuid,
                 run_id=run_id,
-                launcher=Launcher.this_process(),
+                launcher=LaunchingProcess.this_process(),
                 backend=backend,
                 record=None if record is None else str(record),
             )

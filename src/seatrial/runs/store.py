@@ -144,12 +144,12 @@ class Run:
         """It has not started, and the process that should start it lives."""
         from pydantic import ValidationError
 
-        from seatrial.runs.launching_process import Launcher
+        from seatrial.runs.launching_process import LaunchingProcess
 
         if not self.recorded or self.handle() is not None:
             return False
         try:
-            return Launcher.model_validate_json(self._read("launcher.json")).is_alive()
+            return LaunchingProcess.model_validate_json(self._read("launcher.json")).is_alive()
         except (FileNotFoundError, ValidationError):
             return False
 
@@ -250,7 +250,7 @@ class RunStore:
                 f'The name "{name}" belongs to run {other.id}, which has not ended',
                 run=f"seatrial runs stop {name}   # or choose another --name",
             )
-        from seatrial.runs.launching_process import Launcher
+        from seatrial.runs.launching_process import LaunchingProcess
 
         run = self.run(run_id)
         try:
@@ -259,7 +259,9 @@ class RunStore:
                 about = json.dumps({"project": os.fsdecode(os.fsencode(self.project))}).encode()
                 write_atomically(self.record / "project.json", about, mode=0o600)
             run.folder.mkdir(mode=0o700)
-            write_atomically(run.folder / "launcher.json", Launcher.this_process().model_dump_json().encode(), 0o600)
+            write_atomically(
+                run.folder / "launcher.json", LaunchingProcess.this_process().model_dump_json().encode(), 0o600
+            )
             if name is not None:
                 write_atomically(run.folder / "name", name.encode("utf-8", "surrogateescape"), mode=0o600)
             self._make_place(run)

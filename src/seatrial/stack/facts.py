@@ -1,7 +1,7 @@
 """The compatibility tables beside this file, as objects. Each row of the JSON names its source and how sure it is.
 
 Live facts win over tables: NVML's driver and compute capabilities make the Machine, and what is installed in an image
-is read there after the build (images.prove).
+is read there after the build (images.verify_image).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""resolve: the project's wants and a machine → a Stack with a reason per choice, or a Conflict. Pure."""
+"""resolve: the project's constraints and a machine → a Stack with a reason per choice, or a Conflict. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from seatrial.job.plan import Choice
+from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, torch_index, wheels
 from seatrial.stack.machine import Machine
 from seatrial.stack.rules import Candidate, Violation, violations
-from seatrial.stack.wants import Wants
 
 #: Pythons to choose from where nothing fixes one, best first. 3.11 first: every framework of the last three years has
 #: wheels for it (tables/*.json), and the official slim image is the smallest of those it is the newest of.
@@ -71,38 +71,38 @@ class Conflict:
         return f"{first.needs}, but {first.has}"
 
 
-def resolve(wants: Wants, machine: Machine) -> Stack | Conflict:
+def resolve(constraints: Constraints, machine: Machine) -> Stack | Conflict:
     """The best stack that breaks no rule. See rules.RULES for what that means."""
-    if wants.framework is None:
-        python = _python_alone(wants)
+    if constraints.framework is None:
+        python = _python_alone(constraints)
         if python is not None:
-            return Stack(python=python, choices=(_python_choice(python, wants, None),))
-        required = f"the project requires Python {wants.python_specifier}"
-        return Conflict((Violation("requires-python", f"Python {wants.python or PYTHONS[0]}", required),), ())
-    fitting = [each for each in candidates(wants) if next(violations(each, wants, machine), None) is None]
+            return Stack(python=python, choices=(_python_choice(python, constraints, None),))
+        required = f"the project requires Python {constraints.python_specifier}"
+        return Conflict((Violation("requires-python", f"Python {constraints.python or PYTHONS[0]}", required),), ())
+    fitting = [each for each in candidates(constraints) if next(violations(each, constraints, machine), None) is None]
     if fitting:
-        return _stack(min(fitting, key=lambda each: _preference(each, wants)), wants, machine)
-    return _conflict(wants, machine)
+        return _stack(min(fitting, key=lambda each: _preference(each, constraints)), constraints, machine)
+    return _conflict(constraints, machine)
 
 
-def candidates(wants: Wants) -> Iterator[Candidate]:
+def candidates(constraints: Constraints) -> Iterator[Candidate]:
     """Everything that might do: each build on each Python, with and without cuda-compat, and each CPU build."""
-    assert wants.framework is not None
-    pythons = (wants.python,) if wants.python else PYTHONS
-    for wheel in wheels(wants.framework):
+    assert constraints.framework is not None
+    pythons = (constraints.python,) if constraints.python else PYTHONS
+    for wheel in wheels(constraints.framework):
         for python in pythons:
             yield Candidate(wheel, python)
             yield Candidate(wheel, python, forward_compat=True)
             yield Candidate(wheel, python, cpu=True)
 
 
-def _preference(candidate: Candidate, wants: Wants) -> tuple[object, ...]:
+def _preference(candidate: Candidate, constraints: Constraints) -> tuple[object, ...]:
     """Sort key, the best first: no stop-gap, the version preferred, the newest, the index's own build."""
     wheel = candidate.wheel
     return (
         candidate.forward_compat,
-        candidate.cpu == wants.gpu,
-        wheel.version != wants.prefer,
+        candidate.cpu == constraints.gpu,
+        wheel.version != constraints.prefer,
         _descending(wheel.version),
         not wheel.default,
         _descending(wheel.cuda),
@@ -114,7 +114,7 @@ def _descending(version: str) -> tuple[int, ...]:
     return tuple(-part for part in (*Version(version).release, 0, 0, 0)[:4])
 
 
-def _stack(chosen: Candidate, wants: Wants, machine: Machine) -> Stack:
+def _stack(chosen: Candidate, constraints: Constraints, machine: Machine) -> Stack:
     wheel = chosen.wheel
     own_index = wheel.framework == "torch" and not chosen.cpu and not wheel.default
     build = "cpu" if chosen.cpu else wheel.variant
@@ -134,9 +134,9 @@ def _stack(chosen: Candidate, wants: Wants, machine: Machine) -> Stack:
         cpu=chosen.cpu,
         forward_compat=chosen.forward_compat,
         choices=(
-            Choice(what=wheel.framework, value=wheel.version, reason=_why_version(chosen, wants)),
-            Choice(what=f"{wheel.framework} build", value=build, reason=_why_build(chosen, wants, machine)),
-            _python_choice(chosen.python, wants, wheel),
+            Choice(what=wheel.framework, value=wheel.version, reason=_why_version(chosen, constraints)),
+            Choice(what=f"{wheel.framework} build", value=build, reason=_why_build(chosen, constraints, machine)),
+            _python_choice(chosen.python, constraints, wheel),
         ),
         warnings=tuple(warnings),
     )
@@ -148,21 +148,21 @@ def _requirement(chosen: Candidate, *, local: bool) -> str:
     return f"{wheel.framework}{extra}=={wheel.version}" + (f"+{wheel.variant}" if local else "")
 
 
-def _why_version(chosen: Candidate, wants: Wants) -> str:
+def _why_version(chosen: Candidate, constraints: Constraints) -> str:
     version = chosen.wheel.version
-    if len(wants.specifier):
-        return f"{wants.said} asks for {wants.specifier}; this is the best match for this machine"
-    if version == wants.prefer:
+    if len(constraints.specifier):
+        return f"{constraints.said} asks for {constraints.specifier}; this is the best match for this machine"
+    if version == constraints.prefer:
         return "the version that seatrial is tested with"
-    if wants.prefer:
-        return f"{wants.prefer}, which seatrial is tested with, does not match; this is the newest that does"
+    if constraints.prefer:
+        return f"{constraints.prefer}, which seatrial is tested with, does not match; this is the newest that does"
     return "the newest that fits"
 
 
-def _why_build(chosen: Candidate, wants: Wants, machine: Machine) -> str:
+def _why_build(chosen: Candidate, constraints: Constraints, machine: Machine) -> str:
     wheel = chosen.wheel
     if chosen.cpu:
-        return "no GPU in this run" if not wants.gpu else f"{wants.said} names it"
+        return "no GPU in this run" if not constraints.gpu else f"{constraints.said} names it"
     parts = []
     if machine.gpus:
         listed = ", ".join(f"{gpu.name} (sm_{gpu.cc.replace('.', '')})" for gpu in dict.fromkeys(machine.gpus))
@@ -184,40 +184,50 @@ def _by_minor(wheel: Wheel, driver: str) -> str:
     return f" (CUDA {own}) by minor-version compatibility" if newer else ""
 
 
-def _python_choice(python: str, wants: Wants, wheel: Wheel | None) -> Choice:
-    if wants.python:
+def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -> Choice:
+    if constraints.python:
         return Choice(what="python", value=python, reason="the base image's")
     if python == PYTHONS[0]:
         return Choice(what="python", value=python, reason="every current framework has wheels for it")
-    reason = f"requires-python is {wants.python_specifier}" if len(wants.python_specifier) else "the closest match"
-    if wheel is not None and not len(wants.python_specifier):
+    reason = (
+        f"requires-python is {constraints.python_specifier}"
+        if len(constraints.python_specifier)
+        else "the closest match"
+    )
+    if wheel is not None and not len(constraints.python_specifier):
         reason = f"{wheel.framework} {wheel.version} has wheels for Python {wheel.python[0]} to {wheel.python[1]}"
     return Choice(what="python", value=python, reason=reason)
 
 
-def _python_alone(wants: Wants) -> str | None:
-    pythons = (wants.python,) if wants.python else PYTHONS
-    return next((each for each in pythons if wants.python_specifier.contains(f"{each}.99")), None)
+def _python_alone(constraints: Constraints) -> str | None:
+    pythons = (constraints.python,) if constraints.python else PYTHONS
+    return next((each for each in pythons if constraints.python_specifier.contains(f"{each}.99")), None)
 
 
-def _conflict(wants: Wants, machine: Machine) -> Conflict:
+def _conflict(constraints: Constraints, machine: Machine) -> Conflict:
     """The candidate that breaks least tells the reason; then each side gives way in turn, as far as that helps."""
-    ranked = [(list(violations(each, wants, machine)), each) for each in candidates(wants) if not each.forward_compat]
-    broken, _ = min(ranked, key=lambda pair: (_distance(pair[0]), _preference(pair[1], wants)))
+    ranked = [
+        (list(violations(each, constraints, machine)), each)
+        for each in candidates(constraints)
+        if not each.forward_compat
+    ]
+    broken, _ = min(ranked, key=lambda pair: (_distance(pair[0]), _preference(pair[1], constraints)))
     ways = {
-        "another version": replace(wants, specifier=SpecifierSet(), torchvision=None, cudnn=None),
-        "another build": replace(wants, variant=None),
-        "another Python": replace(wants, python=None, python_specifier=SpecifierSet()),
+        "another version": replace(constraints, specifier=SpecifierSet(), torchvision=None, cudnn=None),
+        "another build": replace(constraints, variant=None),
+        "another Python": replace(constraints, python=None, python_specifier=SpecifierSet()),
         "another version and build": replace(
-            wants, specifier=SpecifierSet(), torchvision=None, cudnn=None, variant=None
+            constraints, specifier=SpecifierSet(), torchvision=None, cudnn=None, variant=None
         ),
-        "another version, build and Python": Wants(framework=wants.framework, gpu=wants.gpu, prefer=wants.prefer),
+        "another version, build and Python": Constraints(
+            framework=constraints.framework, gpu=constraints.gpu, prefer=constraints.prefer
+        ),
     }
-    found = [(way, resolve_once(changed, machine)) for way, changed in ways.items() if changed != wants]
-    newer = resolve_once(wants, replace(machine, driver=None))
+    found = [(way, resolve_once(changed, machine)) for way, changed in ways.items() if changed != constraints]
+    newer = resolve_once(constraints, replace(machine, driver=None))
     if newer is not None and newer.wheel is not None and machine.driver is not None:
         found.append((f"driver {minimum_driver(newer.wheel.cuda)} or later", newer))
-    found.append(("the CPU", resolve_once(replace(wants, gpu=False), machine)))
+    found.append(("the CPU", resolve_once(replace(constraints, gpu=False), machine)))
     nearest: dict[str, tuple[str, Stack]] = {}
     for way, stack in found:
         if stack is not None:
@@ -225,10 +235,12 @@ def _conflict(wants: Wants, machine: Machine) -> Conflict:
     return Conflict(tuple(broken), tuple(nearest.values())[:4])
 
 
-def resolve_once(wants: Wants, machine: Machine) -> Stack | None:
+def resolve_once(constraints: Constraints, machine: Machine) -> Stack | None:
     """The stack, or None; a conflict is not looked into."""
-    fitting = [each for each in candidates(wants) if next(violations(each, wants, machine), None) is None]
-    return _stack(min(fitting, key=lambda each: _preference(each, wants)), wants, machine) if fitting else None
+    fitting = [each for each in candidates(constraints) if next(violations(each, constraints, machine), None) is None]
+    return (
+        _stack(min(fitting, key=lambda each: _preference(each, constraints)), constraints, machine) if fitting else None
+    )
 
 
 #: How far a broken rule takes a candidate from what was asked for: leaving the version alone is the nearest.

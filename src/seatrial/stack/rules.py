@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
+from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Wheel, cuda_of_driver, driver_branch, forward_branches, minimum_driver
 from seatrial.stack.machine import Machine, TargetGpu
-from seatrial.stack.wants import Wants
 
 
 @dataclass(frozen=True)
@@ -35,32 +35,32 @@ class Violation:
     has: str
 
 
-Rule = Callable[[Candidate, Wants, Machine], Violation | None]
+Rule = Callable[[Candidate, Constraints, Machine], Violation | None]
 
 
-def version_fits(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+def version_fits(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """The project's version specifier admits the build."""
-    if wants.specifier.contains(candidate.wheel.version):
+    if constraints.specifier.contains(candidate.wheel.version):
         return None
-    return Violation("version", f"{candidate.name} is not the requested version", wants.said)
+    return Violation("version", f"{candidate.name} is not the requested version", constraints.said)
 
 
-def variant_fits(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+def variant_fits(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """A build that is named is that one, and no other."""
     build = "cpu" if candidate.cpu else candidate.wheel.variant
-    if wants.variant in (None, build):
+    if constraints.variant in (None, build):
         return None
-    return Violation("variant", f"{candidate.name} is another build", f"{wants.said} names {wants.variant}")
+    return Violation("variant", f"{candidate.name} is another build", f"{constraints.said} names {constraints.variant}")
 
 
-def gpu_build(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+def gpu_build(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """A GPU run needs a build with CUDA; a CPU run does not."""
-    if candidate.cpu and wants.gpu:
+    if candidate.cpu and constraints.gpu:
         return Violation("cpu-build", f"{candidate.name} has no CUDA", "GPUs are requested")
     return None
 
 
-def python_in_range(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+def python_in_range(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """The build has a wheel for this Python."""
     low, high = map(Version, candidate.wheel.python)
     if low <= Version(candidate.python) <= high:
@@ -68,22 +68,24 @@ def python_in_range(candidate: Candidate, wants: Wants, machine: Machine) -> Vio
     return Violation(
         "python",
         f"{candidate.name} has wheels for Python {low} to {high}",
-        f"the base image has Python {candidate.python}" if wants.python else f"Python {candidate.python}",
+        f"the base image has Python {candidate.python}" if constraints.python else f"Python {candidate.python}",
     )
 
 
-def python_as_required(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+def python_as_required(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """The base image's Python, and the project's requires-python."""
-    if wants.python and candidate.python != wants.python:
-        return Violation("base-python", f"Python {candidate.python}", f"the base image has Python {wants.python}")
-    if not wants.python_specifier.contains(f"{candidate.python}.99"):
+    if constraints.python and candidate.python != constraints.python:
+        return Violation("base-python", f"Python {candidate.python}", f"the base image has Python {constraints.python}")
+    if not constraints.python_specifier.contains(f"{candidate.python}.99"):
         return Violation(
-            "requires-python", f"Python {candidate.python}", f"the project requires Python {wants.python_specifier}"
+            "requires-python",
+            f"Python {candidate.python}",
+            f"the project requires Python {constraints.python_specifier}",
         )
     return None
 
 
-def driver_new_enough(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+def driver_new_enough(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """CUDA's minimum driver, with minor-version compatibility, unless cuda-compat stands in."""
     if candidate.cpu or machine.driver is None or candidate.forward_compat:
         return None
@@ -97,7 +99,7 @@ def driver_new_enough(candidate: Candidate, wants: Wants, machine: Machine) -> V
     )
 
 
-def forward_compat_allowed(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+def forward_compat_allowed(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """cuda-compat: data-centre GPUs only, and only on the driver branches NVIDIA names."""
     if not candidate.forward_compat:
         return None
@@ -119,9 +121,9 @@ def forward_compat_allowed(candidate: Candidate, wants: Wants, machine: Machine)
     return None
 
 
-def code_for_every_gpu(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+def code_for_every_gpu(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """Machine code of the same major and no higher minor; or PTX, if the driver is as new as the CUDA that made it."""
-    if candidate.cpu or not wants.gpu:
+    if candidate.cpu or not constraints.gpu:
         return None
     for gpu in machine.gpus:
         if not _has_code(candidate, gpu, machine):
@@ -131,25 +133,27 @@ def code_for_every_gpu(candidate: Candidate, wants: Wants, machine: Machine) -> 
     return None
 
 
-def one_cudnn(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+def one_cudnn(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """A cuDNN that the requirements pin is the one that the build pins; two in one process do not mix."""
     own = candidate.wheel.cudnn
-    if candidate.cpu or wants.cudnn is None or own is None or candidate.wheel.framework != "torch":
+    if candidate.cpu or constraints.cudnn is None or own is None or candidate.wheel.framework != "torch":
         return None
-    if wants.cudnn == own:
+    if constraints.cudnn == own:
         return None
-    return Violation("cudnn", f"{candidate.name} needs cuDNN {own}", f"the requirements pin cuDNN {wants.cudnn}")
+    return Violation("cudnn", f"{candidate.name} needs cuDNN {own}", f"the requirements pin cuDNN {constraints.cudnn}")
 
 
-def torchvision_pair(candidate: Candidate, wants: Wants, machine: Machine) -> Violation | None:
+def torchvision_pair(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """Each torchvision is built for one torch."""
     own = candidate.wheel.torchvision
-    if candidate.wheel.framework != "torch" or own is None or wants.torchvision is None:
+    if candidate.wheel.framework != "torch" or own is None or constraints.torchvision is None:
         return None
-    if wants.torchvision.contains(own):
+    if constraints.torchvision.contains(own):
         return None
     return Violation(
-        "torchvision", f"torch {candidate.wheel.version} goes with torchvision {own}", f"torchvision{wants.torchvision}"
+        "torchvision",
+        f"torch {candidate.wheel.version} goes with torchvision {own}",
+        f"torchvision{constraints.torchvision}",
     )
 
 
@@ -168,10 +172,10 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def violations(candidate: Candidate, wants: Wants, machine: Machine) -> Iterator[Violation]:
+def violations(candidate: Candidate, constraints: Constraints, machine: Machine) -> Iterator[Violation]:
     """Every rule that the candidate breaks."""
     for rule in RULES:
-        if (broken := rule(candidate, wants, machine)) is not None:
+        if (broken := rule(candidate, constraints, machine)) is not None:
             yield broken
 
 

@@ -20,7 +20,7 @@ EXIT_TERMINATED = 143
 
 
 class TrainError(Exception):
-    """What failed, in one sentence, and the command or change that mends it."""
+    """What failed, in one sentence, and the command or change that fixes it."""
 
     exit_code = EXIT_FAILED
 

@@ -78,6 +78,25 @@ class Outcome:
     best_accuracy: float = 0.0
 
 
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch that is done.
+
+    Attributes:
+        steps: of a whole epoch. losses: of the steps done now, fewer after a resume within it.
+        metrics: of the test after it; {} without one.
+        examples: of all ranks, in ``seconds``.
+    """
+
+    number: int
+    steps: int
+    losses: Tensor
+    metrics: dict[str, float]
+    examples: int
+    seconds: float
+
+
+# Over 60 lines: the whole loop on one page, in the order in which it happens.
 def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, settings: Settings) -> Outcome:
     """Train ``step`` for the epochs of ``settings``, calling ``test`` after each.
 
@@ -134,7 +153,8 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             outcome.metrics = metrics or outcome.metrics
             outcome.best_accuracy = max(outcome.best_accuracy, metrics.get("accuracy", 0.0))
             outcome.epochs, outcome.loop_s = epoch, _now(step.device) - began
-            report(trackers, note, epoch, len(spans), losses, metrics, examples, seconds, settings, step.device)
+            ended = Epoch(epoch, len(spans), losses, metrics, examples, seconds)
+            report(ended, trackers, note, settings.log_steps, step.device)
             epoch, first_step = epoch + 1, 0
             save(epoch, 0, best=bool(metrics) and stopping.better(metrics["test_loss"]))
             if outcome.terminated:
@@ -143,13 +163,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
         if stopping.stop:
             note(f"stopped early: no better test loss than {stopping.best:.4f} for {stopping.waited} epochs")
     if outcome.epochs:
-        ended: dict[str, Any] = {"step": outcome.epochs * len(spans), "epoch": outcome.epochs, "phase": "end"}
-        times = {
-            "loop_s": outcome.loop_s,
-            "train_s": outcome.train_s,
-            "images_per_s": outcome.examples / outcome.train_s,
-        }
-        trackers.log({**ended, **times, **outcome.metrics})
+        report_end(outcome, len(spans), trackers)
     return outcome
 
 
@@ -235,37 +249,42 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
     return epoch, done
 
 
-def report(
-    trackers: Trackers,
-    note: Callable[[str], None],
-    epoch: int,
-    steps: int,
-    losses: Tensor,
-    metrics: dict[str, float],
-    examples: int,
-    seconds: float,
-    settings: Settings,
-    device: torch.device,
-) -> None:
+def report(epoch: Epoch, trackers: Trackers, note: Callable[[str], None], log_steps: int, device: torch.device) -> None:
     """One line for people, and the epoch's numbers for the trackers."""
-    first = epoch * steps - len(losses)
-    stride = max(1, len(losses) // max(1, settings.log_steps))
-    for index in range(stride - 1, len(losses), stride):
-        values = {"step": first + index + 1, "epoch": epoch, "loss": losses[index].item(), "phase": "train"}
+    losses, count = epoch.losses, len(epoch.losses)
+    first = epoch.number * epoch.steps - count
+    stride = max(1, count // max(1, log_steps))
+    for index in range(stride - 1, count, stride):
+        values = {"step": first + index + 1, "epoch": epoch.number, "loss": losses[index].item(), "phase": "train"}
         trackers.log(values)
-    rate, used = examples / seconds, peak(device)
-    common: dict[str, Any] = {"step": epoch * steps, "epoch": epoch}
+    rate, used = epoch.examples / epoch.seconds, peak(device)
+    common: dict[str, Any] = {"step": epoch.number * epoch.steps, "epoch": epoch.number}
     mean = losses.mean().item()
-    trackers.log({**common, "phase": "train", "loss": mean, "images": examples, "images_per_s": rate, **used})
-    line = f"epoch {epoch}: loss {mean:.4f}"
-    if metrics:
-        trackers.log({**common, "phase": "test", **metrics})
-        line += f", test loss {metrics['test_loss']:.4f}, accuracy {metrics['accuracy']:.2%}"
-    line += f", {rate:,.0f} examples/s, {seconds:.3f} s"
+    trackers.log({**common, "phase": "train", "loss": mean, "images": epoch.examples, "images_per_s": rate, **used})
+    line = f"epoch {epoch.number}: loss {mean:.4f}"
+    if epoch.metrics:
+        trackers.log({**common, "phase": "test", **epoch.metrics})
+        line += f", test loss {epoch.metrics['test_loss']:.4f}, accuracy {epoch.metrics['accuracy']:.2%}"
+    line += f", {rate:,.0f} examples/s, {epoch.seconds:.3f} s"
     if used:
         allocated, reserved = (number / 1e6 for number in used.values())
         line += f", GPU memory {allocated:.0f} MB allocated, {reserved:.0f} MB reserved"
     note(line)
+
+
+def report_end(outcome: Outcome, steps: int, trackers: Trackers) -> None:
+    """The whole training's numbers, for the trackers."""
+    trackers.log(
+        {
+            "step": outcome.epochs * steps,
+            "epoch": outcome.epochs,
+            "phase": "end",
+            "loop_s": outcome.loop_s,
+            "train_s": outcome.train_s,
+            "images_per_s": outcome.examples / outcome.train_s,
+            **outcome.metrics,
+        }
+    )
 
 
 def _runs(shapes: list[Any], look: int, every_steps: int | None, done: int) -> list[tuple[Any, int]]:

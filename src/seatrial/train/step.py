@@ -55,6 +55,7 @@ class Step:
         clip_norm: the gradient's norm is limited to this.
     """
 
+    # Keywords, each with its default, read better at the call than a dataclass of options around them.
     def __init__(
         self,
         model: nn.Module,
@@ -81,7 +82,7 @@ class Step:
         self._rates = [group["lr"] for group in optimizer.param_groups]
         if schedule is not None and not all(isinstance(rate, Tensor) for rate in self._rates):
             raise InputError(
-                "a schedule needs learning rates that are tensors, as seatrial.train.optim.capturable creates them"
+                "a schedule needs learning rates that are tensors, as seatrial.train.optim.optimizer creates them"
             )
         self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
         self._scheduled: list[tuple[Tensor, Tensor]] = []

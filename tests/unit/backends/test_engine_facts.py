@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from seatrial.backends.base import State
+from seatrial.backends.containers.container_state import container_state
 from seatrial.backends.containers.docker import Docker, docker_facts
-from seatrial.backends.containers.engine import container_state, image_facts
+from seatrial.backends.containers.images import image_facts
 from seatrial.backends.containers.podman import Podman, podman_facts
 
 RECORDED = Path(__file__).parents[2] / "recorded"
@@ -146,7 +147,7 @@ def test_a_client_that_succeeds_without_a_daemon_is_not_believed(engine_that):
 
 
 def test_an_engine_that_hangs_is_given_up(engine_that, monkeypatch):
-    monkeypatch.setattr("seatrial.backends.containers.docker.INFO_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("seatrial.backends.containers.client.INFO_TIMEOUT_S", 0.2)
     facts = Docker(engine_that("exec sleep 60")).facts()
     assert not facts.available
     assert "did not respond within 0.2 s" in facts.reason

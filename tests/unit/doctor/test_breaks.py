@@ -19,7 +19,7 @@ from machines import KERNEL, SPEC, UUID, VERSION, HealthGpu, Host, docker_info, 
 from seatrial.doctor.chain import CHAIN
 from seatrial.doctor.examine import Result, examine
 from seatrial.doctor.facts.cluster import Cluster
-from seatrial.doctor.facts.inspection import LookError, Wanted
+from seatrial.doctor.facts.inspection import InspectionRequest, LookError
 from seatrial.errors import CommandTimeoutError
 from seatrial.system.command import Completed
 from unit.probe import driver_trees as trees
@@ -512,7 +512,7 @@ def image(host: Host, **env: str) -> None:
 
 @breaks("image.present", "subject-missing")
 def no_such_container(host: Host) -> None:
-    host.wanted = Wanted(container="gone")
+    host.request = InspectionRequest(container="gone")
 
 
 @breaks("image.requires", "image-requires-newer-driver")
@@ -687,7 +687,7 @@ def closed_inside(host: Host) -> None:
 @breaks("container.access", "device-access-lost")
 def injected_behind_runc(host: Host) -> None:
     host.docker = docker_info(CgroupDriver="systemd")
-    host.wanted = Wanted(container="old")
+    host.request = InspectionRequest(container="old")
     host.inspected = {"HostConfig": {"DeviceRequests": [{"Count": -1}], "Devices": []}}
 
 

@@ -1,4 +1,4 @@
-"""Each broken link of the chain, as the agent sees it, → its cause and the command that mends it."""
+"""Each broken link of the chain, as the agent sees it, → its cause and the command that fixes it."""
 
 from __future__ import annotations
 

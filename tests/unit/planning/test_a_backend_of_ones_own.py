@@ -15,8 +15,7 @@ import pytest
 
 from fakes import load_job
 from seatrial.backends import table
-from seatrial.backends.base import EngineFacts, Handle, ImageFacts, PlaceKind, State
-from seatrial.errors import ImageError
+from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
 from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following.output import Stream
@@ -30,19 +29,11 @@ class Bench:
 
     name = "bench-box"
     place: PlaceKind = "process"
+    images = None
     children: dict[str, subprocess.Popen[bytes]] = {}  # noqa: RUF012  of this process
 
     def facts(self) -> EngineFacts:
         return EngineFacts(self.name, available=True, reason="it is a test")
-
-    def image(self, reference: str) -> ImageFacts | None:
-        return None
-
-    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
-        raise ImageError(f"{reference}: no images here")
-
-    def find_python(self, reference: str) -> str | None:
-        return None
 
     def compile(self, plan: Plan) -> list[str]:
         record = plan.agent.evidence_dir

@@ -8,7 +8,7 @@ import pytest
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
-from seatrial.planning.multi_host import expand, instructions, join, meeting, with_network
+from seatrial.planning.multi_host import expand, instructions, join, meeting, slurm_hosts, with_network
 
 JOB = Job(project=Path("/p"), target=Target(kind="script", value="train.py"), backend="docker", gpus="2")
 
@@ -23,6 +23,16 @@ JOB = Job(project=Path("/p"), target=Target(kind="script", value="train.py"), ba
 )
 def test_slurms_lists_of_hosts(listed: str, names: list[str]) -> None:
     assert expand(listed) == names
+
+
+def test_where_slurm_is_it_expands_its_lists_itself(tmp_path: Path) -> None:
+    program = tmp_path / "scontrol"
+    program.write_text('#!/bin/sh\n[ "$*" = "show hostnames r[1-2]n[1-2]" ] && printf "r1n1\\nr1n2\\nr2n1\\nr2n2\\n"\n')
+    program.chmod(0o755)
+    environ = {"SLURM_JOB_NODELIST": "r[1-2]n[1-2]", "PATH": str(tmp_path)}
+    assert slurm_hosts(environ) == ("r1n1", "r1n2", "r2n1", "r2n2")
+    program.write_text("#!/bin/sh\necho slurm_load_jobs error >&2\nexit 1\n")
+    assert slurm_hosts({**environ, "SLURM_JOB_NODELIST": "a[1-2]"}) == ("a1", "a2")
 
 
 def test_slurm_tells_every_task_who_it_is() -> None:

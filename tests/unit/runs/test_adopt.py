@@ -18,7 +18,7 @@ from seatrial.runs import adopt, leases, run_actions
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.finalise import finalise
 from seatrial.runs.launch import make_ready, prepare
-from seatrial.runs.launching_process import Launcher
+from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.listing import list_runs
 from seatrial.runs.store import Run, RunStore
 from seatrial.system.files import write_atomically
@@ -58,7 +58,7 @@ class Killed:
     def launcher_dies(self, run: Run) -> None:
         child = subprocess.Popen([sys.executable, "-c", "pass"])
         child.wait()
-        dead = Launcher(pid=child.pid, started_ticks=1)
+        dead = LaunchingProcess(pid=child.pid, started_ticks=1)
         write_atomically(run.folder / "launcher.json", dead.model_dump_json().encode(), 0o600)
 
     def start(self, run: Run) -> None:
@@ -160,7 +160,7 @@ def test_its_gpu_is_not_given_away_meanwhile(killed: Killed) -> None:
         held.take(["GPU-0"], run.id, "local", run.folder)
     for path in held.folder.glob("*.json"):
         lease = leases.Lease.model_validate_json(path.read_text())
-        dead = Launcher(pid=2**22 - 1, started_ticks=1)
+        dead = LaunchingProcess(pid=2**22 - 1, started_ticks=1)
         path.write_text(lease.model_copy(update={"launcher": dead}).model_dump_json())
     assert held.current() == {}  # nothing of it runs
     killed.start(run)

@@ -8,7 +8,7 @@ import pytest
 
 from seatrial.backends.base import Handle
 from seatrial.errors import UntrustedPathError
-from seatrial.runs.launching_process import Launcher
+from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.leases import Lease, Leases, default_folder
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
@@ -34,14 +34,14 @@ def test_a_lease_holds_while_its_launcher_lives(leases):
 def test_a_lease_is_void_once_its_launcher_died_before_the_start(leases):
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
-    dead = Lease(gpu_uuid=GPU, run_id="run-1", launcher=Launcher(pid=child.pid, started_ticks=1))
+    dead = Lease(gpu_uuid=GPU, run_id="run-1", launcher=LaunchingProcess(pid=child.pid, started_ticks=1))
     with leases.locked():
         leases._path(dead).write_text(dead.model_dump_json())
     assert leases.current() == {}
 
 
 def test_a_reused_launcher_pid_does_not_hold(leases):
-    reused = Lease(gpu_uuid=GPU, run_id="run-1", launcher=Launcher(pid=os.getpid(), started_ticks=1))
+    reused = Lease(gpu_uuid=GPU, run_id="run-1", launcher=LaunchingProcess(pid=os.getpid(), started_ticks=1))
     with leases.locked():
         leases._path(reused).write_text(reused.model_dump_json())
     assert leases.current() == {}
@@ -95,7 +95,7 @@ def test_a_started_run_whose_launcher_could_not_say_so_is_asked_for(tmp_path, li
     assert leases.current() == {GPU: "run-1", "GPU-2": "run-2"} and asked == []  # its launcher lives: nobody is asked
     for path in leases.folder.glob("*.json"):
         lease = Lease.model_validate_json(path.read_text())
-        dead = Launcher(pid=os.getpid(), started_ticks=1)
+        dead = LaunchingProcess(pid=os.getpid(), started_ticks=1)
         path.write_text(lease.model_copy(update={"launcher": dead}).model_dump_json())
     assert leases.current() == {}
     live.add("found")

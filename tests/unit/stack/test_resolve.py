@@ -11,27 +11,27 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Framework, Wheel, gpu_models, table, wheels
 from seatrial.stack.machine import Machine, TargetGpu, parse_target
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
-from seatrial.stack.wants import Wants
 
 H100 = parse_target("h100")
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
 
-def wanting(framework: Framework | None = "torch", specifier: str = "", **more: Any) -> Wants:
-    return Wants(framework, SpecifierSet(specifier), prefer="2.13.0" if framework == "torch" else None, **more)
+def asked(framework: Framework | None = "torch", specifier: str = "", **more: Any) -> Constraints:
+    return Constraints(framework, SpecifierSet(specifier), prefer="2.13.0" if framework == "torch" else None, **more)
 
 
-def stack(wants: Wants, target: str | Machine) -> Stack:
-    found = resolve(wants, target if isinstance(target, Machine) else parse_target(target))
+def stack(constraints: Constraints, target: str | Machine) -> Stack:
+    found = resolve(constraints, target if isinstance(target, Machine) else parse_target(target))
     assert isinstance(found, Stack), found
     return found
 
 
-def conflict(wants: Wants, target: str | Machine) -> Conflict:
-    found = resolve(wants, target if isinstance(target, Machine) else parse_target(target))
+def conflict(constraints: Constraints, target: str | Machine) -> Conflict:
+    found = resolve(constraints, target if isinstance(target, Machine) else parse_target(target))
     assert isinstance(found, Conflict), found
     return found
 
@@ -52,72 +52,76 @@ def conflict(wants: Wants, target: str | Machine) -> Conflict:
     ],
 )
 def test_torch_for_a_machine(target: str, requirement: str) -> None:
-    found = stack(wanting(), target)
+    found = stack(asked(), target)
     assert found.requirement == requirement
     assert found.index == (f"https://download.pytorch.org/whl/{found.build}" if "+" in requirement else None)
 
 
 def test_other_frameworks() -> None:
-    assert stack(wanting("tensorflow"), "driver=535.129,gpu=T4").requirement == "tensorflow[and-cuda]==2.21.0"
-    assert stack(wanting("jax"), "driver=535.129,gpu=T4").build == "cuda12"
-    assert stack(wanting("jax"), "driver=580.95.05,gpu=B200").build == "cuda13"
-    assert stack(wanting("tensorflow", "==2.13.0"), "driver=535.129,gpu=T4").wheel.system_cuda  # type: ignore[union-attr]
+    assert stack(asked("tensorflow"), "driver=535.129,gpu=T4").requirement == "tensorflow[and-cuda]==2.21.0"
+    assert stack(asked("jax"), "driver=535.129,gpu=T4").build == "cuda12"
+    assert stack(asked("jax"), "driver=580.95.05,gpu=B200").build == "cuda13"
+    assert stack(asked("tensorflow", "==2.13.0"), "driver=535.129,gpu=T4").wheel.system_cuda  # type: ignore[union-attr]
 
 
 def test_a_cpu_run_takes_the_cpu_build() -> None:
-    found = stack(wanting(gpu=False), Machine())
+    found = stack(asked(gpu=False), Machine())
     assert (found.requirement, found.index) == ("torch==2.13.0", "https://download.pytorch.org/whl/cpu")
 
 
 def test_python_goes_where_the_framework_is() -> None:
-    assert stack(wanting(specifier="==1.13.1"), "a100").python == "3.10"
-    assert stack(wanting(python_specifier=SpecifierSet(">=3.12")), "h100").python == "3.12"
-    assert stack(wanting(None, python_specifier=SpecifierSet("<3.11")), Machine()).python == "3.10"
+    assert stack(asked(specifier="==1.13.1"), "a100").python == "3.10"
+    assert stack(asked(python_specifier=SpecifierSet(">=3.12")), "h100").python == "3.12"
+    assert stack(asked(None, python_specifier=SpecifierSet("<3.11")), Machine()).python == "3.10"
 
 
 def test_cuda_compat_is_for_data_centre_gpus() -> None:
-    wants = wanting(specifier="==2.13.0", variant="cu130")
-    assert stack(wants, "driver=535.129,gpu=H100").forward_compat
-    assert not stack(wanting(), "driver=535.129,gpu=H100").forward_compat  # cu126 needs no stop-gap
-    found = conflict(wants, "driver=535.129,gpu=A4000")
+    constraints = asked(specifier="==2.13.0", variant="cu130")
+    assert stack(constraints, "driver=535.129,gpu=H100").forward_compat
+    assert not stack(asked(), "driver=535.129,gpu=H100").forward_compat  # cu126 needs no stop-gap
+    found = conflict(constraints, "driver=535.129,gpu=A4000")
     assert "needs driver 580.65.06 or later" in found.sentence
     assert "driver 535.129" in found.sentence
     assert [way for way, _ in found.nearest][:2] == ["another build", "driver 580.65.06 or later"]
 
 
 @pytest.mark.parametrize(
-    ("wants", "target", "sides"),
+    ("constraints", "target", "sides"),
     [
-        (wanting(specifier="==1.13.1"), "h100", ("has code for sm_37", "H100 is sm_90")),
-        (wanting(specifier="==2.0.1", python="3.12"), "a100", ("Python 3.8 to 3.11", "base image has Python 3.12")),
-        (wanting(variant="cpu", said="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are requested")),
-        (wanting(specifier="==2.13.0", cudnn="8.9.2.26"), "h100", ("needs cuDNN 9", "pin cuDNN 8.9.2.26")),
-        (wanting(specifier="==2.13.0", torchvision=SpecifierSet("==0.20.0")), "h100", ("torchvision 0.28.0", "==0.20")),
-        (wanting(None, python_specifier=SpecifierSet("<3")), "h100", ("Python 3.11", "requires Python <3")),
+        (asked(specifier="==1.13.1"), "h100", ("has code for sm_37", "H100 is sm_90")),
+        (asked(specifier="==2.0.1", python="3.12"), "a100", ("Python 3.8 to 3.11", "base image has Python 3.12")),
+        (asked(variant="cpu", said="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are requested")),
+        (asked(specifier="==2.13.0", cudnn="8.9.2.26"), "h100", ("needs cuDNN 9", "pin cuDNN 8.9.2.26")),
+        (
+            asked(specifier="==2.13.0", torchvision=SpecifierSet("==0.20.0")),
+            "h100",
+            ("torchvision 0.28.0", "==0.20"),
+        ),
+        (asked(None, python_specifier=SpecifierSet("<3")), "h100", ("Python 3.11", "requires Python <3")),
     ],
 )
-def test_a_conflict_names_both_sides(wants: Wants, target: str, sides: tuple[str, str]) -> None:
-    sentence = conflict(wants, target).sentence
+def test_a_conflict_names_both_sides(constraints: Constraints, target: str, sides: tuple[str, str]) -> None:
+    sentence = conflict(constraints, target).sentence
     assert sides[0] in sentence.split(", but ")[0]
     assert sides[1] in sentence.split(", but ")[1]
 
 
 def test_what_is_not_known_is_said() -> None:
-    assert "has no driver version" in stack(wanting(), "h100").warnings[0]
-    assert stack(wanting(), "driver=580.65.06,gpu=H100").warnings == ()
-    unsure = stack(wanting("tensorflow", "==2.12.0"), "driver=570.124,gpu=V100")
+    assert "has no driver version" in stack(asked(), "h100").warnings[0]
+    assert stack(asked(), "driver=580.65.06,gpu=H100").warnings == ()
+    unsure = stack(asked("tensorflow", "==2.12.0"), "driver=570.124,gpu=V100")
     assert "are unknown" in unsure.warnings[0]
 
 
 # The brute force: (build, cpu, forward) → fits, from the raw rows.
 
 
-def fits(wheel: Wheel, python: str, cpu: bool, forward: bool, wants: Wants, machine: Machine) -> bool:
-    ok = wheel.version in wants.specifier and wants.variant in (None, "cpu" if cpu else wheel.variant)
+def fits(wheel: Wheel, python: str, cpu: bool, forward: bool, constraints: Constraints, machine: Machine) -> bool:
+    ok = wheel.version in constraints.specifier and constraints.variant in (None, "cpu" if cpu else wheel.variant)
     ok &= Version(wheel.python[0]) <= Version(python) <= Version(wheel.python[1])
-    ok &= wants.python in (None, python) and f"{python}.99" in wants.python_specifier
+    ok &= constraints.python in (None, python) and f"{python}.99" in constraints.python_specifier
     if cpu:
-        return bool(ok and not wants.gpu and not forward)
+        return bool(ok and not constraints.gpu and not forward)
     major = int(wheel.cuda.split(".")[0])
     floor = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
     if machine.driver is not None:
@@ -131,7 +135,7 @@ def fits(wheel: Wheel, python: str, cpu: bool, forward: bool, wants: Wants, mach
             ok &= driver >= Version(next(r["driver"] for r in table("cuda")["toolkits"] if r["cuda"] == wheel.cuda))
     else:
         ok &= not forward
-    for gpu in machine.gpus if wants.gpu else ():
+    for gpu in machine.gpus if constraints.gpu else ():
         cc = tuple(map(int, gpu.cc.split(".")))
         if wheel.jit_from:
             ok &= cc >= tuple(map(int, wheel.jit_from.split(".")))
@@ -168,12 +172,12 @@ VERSIONS = {name: sorted({wheel.version for wheel in wheels(name)}) for name in 
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Wants, Machine]:
+def cases(draw: st.DrawFn) -> tuple[Constraints, Machine]:
     framework = draw(st.sampled_from(FRAMEWORKS))
     version = draw(st.sampled_from(VERSIONS[framework]))
     specifier = draw(st.sampled_from(["", f"=={version}", f">={version}", f"<={version}", f"~={version}"]))
     variant = draw(st.none() | st.sampled_from(sorted({"cpu", *(wheel.variant for wheel in wheels(framework))})))
-    wants = Wants(
+    constraints = Constraints(
         framework,
         SpecifierSet(specifier),
         variant=variant,
@@ -183,23 +187,23 @@ def cases(draw: st.DrawFn) -> tuple[Wants, Machine]:
         prefer=draw(st.none() | st.just(version)),
     )
     gpus = tuple(draw(st.lists(st.sampled_from(GPUS), max_size=2)))
-    return wants, Machine(draw(st.sampled_from(DRIVERS)), gpus)
+    return constraints, Machine(draw(st.sampled_from(DRIVERS)), gpus)
 
 
 @settings(max_examples=150, deadline=None)
 @given(cases())
-def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple[Wants, Machine]) -> None:
-    wants, machine = case
-    assert wants.framework is not None
-    found = resolve(wants, machine)
-    pythons = (wants.python,) if wants.python else PYTHONS
-    space = itertools.product(wheels(wants.framework), pythons, (False, True), (False, True))
-    possible = [each for each in space if fits(*each, wants, machine)]
+def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple[Constraints, Machine]) -> None:
+    constraints, machine = case
+    assert constraints.framework is not None
+    found = resolve(constraints, machine)
+    pythons = (constraints.python,) if constraints.python else PYTHONS
+    space = itertools.product(wheels(constraints.framework), pythons, (False, True), (False, True))
+    possible = [each for each in space if fits(*each, constraints, machine)]
     if isinstance(found, Conflict):
         assert not possible
         assert found.broken
         for _, near in found.nearest:  # "nearest stacks that work": each is one for some way of asking
-            assert near.wheel in wheels(wants.framework)
+            assert near.wheel in wheels(constraints.framework)
     else:
         assert found.wheel is not None
         assert (found.wheel, found.python, found.cpu, found.forward_compat) in possible
@@ -208,13 +212,15 @@ def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple
 
 def test_the_nearest_work() -> None:
     """What a conflict offers is really a stack for the machine: asked for as such, it is resolved."""
-    for wants, target in (
-        (wanting(specifier="==1.13.1"), "h100"),
-        (wanting(specifier="==2.13.0", variant="cu130"), "driver=535.129,gpu=A4000"),
+    for constraints, target in (
+        (asked(specifier="==1.13.1"), "h100"),
+        (asked(specifier="==2.13.0", variant="cu130"), "driver=535.129,gpu=A4000"),
     ):
         machine = parse_target(target)
-        for way, near in conflict(wants, target).nearest:
+        for way, near in conflict(constraints, target).nearest:
             assert near.wheel is not None
             if way != "the CPU" and not way.startswith("driver"):
-                again = Wants("torch", SpecifierSet(f"=={near.wheel.version}"), variant=near.build, python=near.python)
+                again = Constraints(
+                    "torch", SpecifierSet(f"=={near.wheel.version}"), variant=near.build, python=near.python
+                )
                 assert isinstance(resolve(again, machine), Stack)

@@ -14,7 +14,7 @@ def make_step() -> Callable[..., Any]:
 
     from seatrial.train.data.images import ImageSet, Normalisation, ResidentImages
     from seatrial.train.distributed import Ranks
-    from seatrial.train.optim.capturable import adam
+    from seatrial.train.optim.optimizer import adam
     from seatrial.train.precision import Precision
     from seatrial.train.saving.rng import seed_all
     from seatrial.train.step import Step

@@ -15,8 +15,7 @@ from seatrial.train import fused  # noqa: E402
 from seatrial.train.data import augment, images  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.kernels import classifier_head, filters, normpool, nvrtc, single_channel_conv, sums  # noqa: E402
-from seatrial.train.optim.capturable import decay_groups  # noqa: E402
-from seatrial.train.optim.optimizer import Adam  # noqa: E402
+from seatrial.train.optim.optimizer import Adam, decay_groups  # noqa: E402
 from seatrial.train.precision import Precision  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -21,7 +21,7 @@ from seatrial.train.data.images import ImageSet, Normalisation, ResidentImages  
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.engine import choose_engine  # noqa: E402
 from seatrial.train.kernels import nvrtc  # noqa: E402
-from seatrial.train.optim.capturable import adamw  # noqa: E402
+from seatrial.train.optim.optimizer import adamw  # noqa: E402
 from seatrial.train.precision import Precision  # noqa: E402
 from seatrial.train.saving.rng import seed_all  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402

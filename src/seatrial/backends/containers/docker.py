@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import Any, ClassVar
 
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.cdi import read_specs
-from seatrial.backends.containers.engine import INFO_TIMEOUT_S, ContainerEngine
-from seatrial.backends.containers.engine_errors import unavailable_error
-from seatrial.errors import EngineUnavailableError
+from seatrial.backends.containers.client import EngineTraits
+from seatrial.backends.containers.engine import ContainerEngine
 
 #: dockerd looks for this program on its own PATH, and offers ``--gpus`` when it is there.
 #: Source: moby daemon/nvidia_linux.go.
@@ -23,38 +21,24 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Docker(ContainerEngine):
     """The Docker engine behind the ``docker`` command, in the context it is set to."""
 
-    name = "docker"
+    traits = EngineTraits(
+        "docker",
+        install="curl -fsSL https://get.docker.com | sudo sh",
+        restart="sudo systemctl restart docker",
+        info_format="{{json .}}",
+        info_key="ServerVersion",
+        storage_root="{{.DockerRootDir}}",
+        buildkit=True,
+    )
     #: ``local`` keeps lines as bytes and small. Its log is the only copy of the evidence until the host has collected
     #: it, so it is not cut (the default is 100 MB); it goes with the container.
     own_options: ClassVar = {
         "log_driver": "local",
         "log_options": ["max-size=1t", "max-file=1", "compress=false"],
     }
-    restart_command: ClassVar = "sudo systemctl restart docker"
 
-    def facts(self) -> EngineFacts:
-        program = shutil.which(self.call[0])
-        if program is None:
-            return EngineFacts(
-                self.name,
-                available=False,
-                reason=f"{self.call[0]} is not installed",
-                fix="curl -fsSL https://get.docker.com | sudo sh",
-            )
-        try:
-            info = self._info()
-        except EngineUnavailableError as error:
-            reason = f"{error.message}: {error.cause}" if error.cause else error.message
-            return EngineFacts(self.name, available=False, reason=reason, fix=error.run)
-        return docker_facts(info, hook=shutil.which(HOOK, path=SYSTEM_PATH) is not None, client=Path(program))
-
-    def _info(self) -> dict[str, Any]:
-        ended = self._ask("info", "--format", "{{json .}}", timeout_s=INFO_TIMEOUT_S)
-        # Without a daemon the client prints its own half; older ones exit 0 then (docker/cli#2300).
-        info: dict[str, Any] = json.loads(ended.stdout) if ended.stdout.lstrip().startswith("{") else {}
-        if ended.exit_code != 0 or not info.get("ServerVersion"):
-            raise unavailable_error(self.name, ended.stderr or "\n".join(info.get("ServerErrors") or []))
-        return info
+    def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:
+        return docker_facts(info, hook=shutil.which(HOOK, path=SYSTEM_PATH) is not None, client=program)
 
 
 def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFacts:

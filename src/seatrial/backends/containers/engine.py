@@ -1,8 +1,6 @@
 """What Docker and Podman share: one container from a plan, and everything that is done to it afterwards.
 
-Containers are made, and images pulled, through python-on-whales. Questions, and whatever must have an end, go to the
-same command line with a time-out, which python-on-whales has not: a daemon that hangs must not hang us. (Its
-``container.stop`` is not used for another reason: version 0.81.0 drops the grace time when it is a number.)
+python-on-whales' ``container.stop`` is not used: version 0.81.0 drops the grace time when it is a number.
 """
 
 from __future__ import annotations
@@ -10,27 +8,28 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, ImageFacts, PlaceKind, State, Status
-from seatrial.backends.containers.engine_errors import (
-    as_addressed,
-    last_line,
-    pull_error,
-    start_error,
-    unavailable_error,
+from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
+from seatrial.backends.containers.client import (
+    ANSWER_TIMEOUT_S,
+    EngineClient,
+    EngineTraits,
+    says_no_such,
 )
+from seatrial.backends.containers.container_state import STATUSES, container_state
+from seatrial.backends.containers.engine_errors import last_line, start_error, unavailable_error
+from seatrial.backends.containers.images import EngineImages
 from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.run_options import RunOptions, run_options
 from seatrial.errors import (
     EXIT_GPU_CONTRACT,
-    CommandTimeoutError,
     EngineError,
     EngineUnavailableError,
     GpuContractError,
@@ -48,104 +47,41 @@ from seatrial.job.plan import (
 )
 from seatrial.system import command
 
-if TYPE_CHECKING:  # loaded where it is used: half a second that a listing of runs need not wait for
-    from python_on_whales import DockerClient
-
-INFO_TIMEOUT_S = 5.0
-#: For inspect, kill, remove: milliseconds when well; beside a build that holds the store's lock on a loaded machine of
-#: two cores Podman 4.3 was seen to take more than 30 s.
-ANSWER_TIMEOUT_S = 120.0
 COMPANION_TIMEOUT_S = 300.0
 
-#: Where images keep their Python, most usual first.
-PYTHON_CANDIDATES = (
-    "python3",
-    "python",
-    "/opt/venv/bin/python",
-    "/usr/bin/python3",
-    "/usr/local/bin/python3",
-    "/opt/conda/bin/python",
-)
-FIND_PYTHON = "import sys; print(sys.executable); sys.exit(sys.version_info < (3, 8))"
 
-#: What engines call a container's state.
-#: Source: moby api/types/container/state.go; podman libpod/define/containerstate.go.
-STATUSES: dict[str, Status] = {
-    "created": "created",
-    "configured": "created",
-    "initialized": "created",
-    "running": "running",
-    "paused": "running",
-    "restarting": "running",
-    "stopping": "running",
-    "stopped": "exited",
-    "exited": "exited",
-    "removing": "exited",
-    "dead": "exited",
-}
+class ContainerEngine(ABC):
+    """The part of the Backend protocol that Docker and Podman do alike.
 
+    Attributes:
+        own_options: of every container of this engine.
+    """
 
-class ContainerEngine:
-    """The part of the Backend protocol that Docker and Podman do alike."""
-
-    name: str
     place: PlaceKind = "container"
-    #: Options of every container of this engine.
+    traits: ClassVar[EngineTraits]
     own_options: ClassVar[Mapping[str, Any]]
-    restart_command: ClassVar[str]
 
     def __init__(self, client_call: Sequence[str] = ()) -> None:
         """``client_call``: the program and its global options; default is the engine's name."""
-        self.call = list(client_call) or [self.name]
+        self.name: str = self.traits.name
+        self.client = EngineClient(self.traits, client_call)
+        self.call = self.client.call
+        self.images = EngineImages(self.client)
 
     def facts(self) -> EngineFacts:
-        raise NotImplementedError
-
-    # ------------------------------------------------------------------ images
-
-    def image(self, reference: str) -> ImageFacts | None:
-        ended = self._ask("image", "inspect", reference)
-        if ended.exit_code != 0:
-            if _says_no_such(ended.stderr, "image"):
-                return None
-            raise unavailable_error(self.name, ended.stderr)
-        return image_facts(json.loads(ended.stdout)[0])
-
-    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
-        from python_on_whales.exceptions import DockerException
-
+        program = shutil.which(self.call[0])
+        if program is None:
+            reason = f"{self.call[0]} is not installed"
+            return EngineFacts(self.name, available=False, reason=reason, fix=self.traits.install)
         try:
-            lines = self._client().image.pull(reference, stream_logs=True)
-            for _, line in cast(Iterable[tuple[str, bytes]], lines):
-                if progress is not None:
-                    progress(line.decode(errors="replace").rstrip())
-        except DockerException as error:
-            raise pull_error(self.name, reference, error.stderr or "") from error
-        facts = self.image(reference)
-        if facts is None:
-            raise pull_error(self.name, reference, "the engine pulled it but no longer has it")
-        return facts
+            return self.facts_of(self.client.info(), Path(program))
+        except EngineUnavailableError as error:
+            reason = f"{error.message}: {error.cause}" if error.cause else error.message
+            return EngineFacts(self.name, available=False, reason=reason, fix=error.run)
 
-    def find_python(self, reference: str) -> str | None:
-        for candidate in PYTHON_CANDIDATES:
-            options = RunOptions(
-                reference,
-                ("-c", FIND_PYTHON),
-                {
-                    "cap_drop": ["ALL"],
-                    "entrypoint": candidate,
-                    "networks": ["none"],
-                    "pull": "never",
-                    "read_only": True,
-                    "remove": True,
-                },
-            )
-            ended = command.run(options.argv(self.call), timeout_s=ANSWER_TIMEOUT_S)
-            if ended.exit_code == 0:
-                return ended.stdout.strip() or candidate
-            if ended.exit_code in (125, 126):  # the engine itself failed: the next candidate would, too
-                raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
-        return None
+    @abstractmethod
+    def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:
+        """The facts in what the engine's ``info`` says; ``program`` is its client."""
 
     # ------------------------------------------------------------------- runs
 
@@ -163,7 +99,7 @@ class ContainerEngine:
         container, image = _container(plan)
         self._check_beside(plan, run_dir)
         options = self.options(container, image)
-        client = self._client()
+        client = self.client.whales()
         with self._removed_on_failure(run_dir) as id_file:
             try:
                 started = client.container.run(
@@ -184,14 +120,14 @@ class ContainerEngine:
         return ended.exit_code
 
     def find(self, run_id: str, run_dir: Path) -> Handle | None:
-        ended = self._ask("ps", "--all", "--no-trunc", "--quiet", "--filter", f"label={RUN_LABEL}={run_id}")
+        ended = self.client.ask("ps", "--all", "--no-trunc", "--quiet", "--filter", f"label={RUN_LABEL}={run_id}")
         if ended.exit_code != 0:
             raise unavailable_error(self.name, ended.stderr)
         found = [self._inspect(container_id) for container_id in ended.stdout.split()]
         targets = [one for one in found if _labels(one).get(ROLE_LABEL) != CHECKS_ROLE]
         for one in found:
             if one not in targets or STATUSES.get(one["State"]["Status"].lower()) == "created":
-                self._ask("container", "rm", "--force", "--volumes", one["Id"])
+                self.client.ask("container", "rm", "--force", "--volumes", one["Id"])
                 targets = [other for other in targets if other is not one]
         return self._handle(targets[0], run_id, run_dir) if targets else None
 
@@ -223,13 +159,8 @@ class ContainerEngine:
         return None
 
     def state(self, handle: Handle) -> State:
-        ended = self._ask("container", "inspect", handle.id)
-        if ended.exit_code == 0:
-            inspected = json.loads(ended.stdout)[0]
-            return container_state(inspected) if _carries(inspected, handle) else State("gone")
-        if _says_no_such(ended.stderr, "container"):
-            return State("gone")
-        raise unavailable_error(self.name, ended.stderr)
+        inspected = self.client.inspect("container", handle.id)
+        return container_state(inspected) if inspected is not None and _carries(inspected, handle) else State("gone")
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         seconds = math.ceil(grace_s)
@@ -259,33 +190,10 @@ class ContainerEngine:
         return command.call_interactive([*self.call, "container", "exec", *flags, handle.id, *argv]).exit_code
 
     def logs_tail(self, handle: Handle, lines: int) -> str:
-        ended = self._ask("container", "logs", "--tail", str(lines), handle.id)
+        ended = self.client.ask("container", "logs", "--tail", str(lines), handle.id)
         return "" if ended.exit_code != 0 else ended.stdout + ended.stderr
 
     # --------------------------------------------------------------- the parts
-
-    def _client(self) -> DockerClient:
-        from python_on_whales import DockerClient
-        from python_on_whales.client_config import ClientNotFoundError
-
-        client = DockerClient(client_call=self.call, client_type=cast(Literal["docker", "podman"], self.name))
-        try:
-            client.client_config.get_client_call_with_path()
-        except ClientNotFoundError as error:
-            raise EngineUnavailableError(f"{self.call[0]} is not installed", run=self.facts().fix) from error
-        return client
-
-    def _ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
-        """Ask the engine something. Raises EngineUnavailableError when it does not answer at all."""
-        try:
-            return command.run([*self.call, *words], timeout_s=timeout_s)
-        except CommandTimeoutError as error:
-            silent = EngineUnavailableError(
-                f"{self.name.capitalize()} did not respond within {timeout_s:g} s",
-                cause="it is busy with a build or pull, it hangs, or the machine is out of memory",
-                run=self.restart_command,
-            )
-            raise as_addressed(silent, self.name) from error
 
     def _inspect(self, container_id: str) -> dict[str, Any]:
         ended = command.check([*self.call, "container", "inspect", container_id], timeout_s=ANSWER_TIMEOUT_S)
@@ -311,8 +219,8 @@ class ContainerEngine:
             container_id = id_file.read_text().strip() if id_file.exists() else ""
             if container_id:
                 # Killed first: Podman's forced removal would wait as long as for a stop.
-                self._ask("container", "kill", container_id)
-                self._ask("container", "rm", "--force", "--volumes", container_id)
+                self.client.ask("container", "kill", container_id)
+                self.client.ask("container", "rm", "--force", "--volumes", container_id)
             raise
         finally:
             id_file.unlink(missing_ok=True)
@@ -337,50 +245,6 @@ class ContainerEngine:
         log = events.EvidenceLog(str(run_dir / "events.jsonl"), "agent")
         log.append(checked)
         log.close()
-
-
-def image_facts(inspected: dict[str, Any]) -> ImageFacts:
-    """One entry of ``image inspect``, which Docker and Podman print alike but for the prefix of the ID."""
-    config = inspected.get("Config") or {}
-    # Podman gives a local build a digest, too, of a repository that is nowhere.
-    digests = [digest for digest in inspected.get("RepoDigests") or [] if not digest.startswith("localhost/")]
-    return ImageFacts(
-        id=_sha256(inspected["Id"]),
-        digest=digests[0].partition("@")[2] if digests else None,
-        size_bytes=int(inspected.get("Size") or 0),
-        entrypoint=tuple(config.get("Entrypoint") or ()),
-        cmd=tuple(config.get("Cmd") or ()),
-        env=dict(line.partition("=")[::2] for line in config.get("Env") or ()),
-        user=config.get("User") or "",
-        workdir=config.get("WorkingDir") or "",
-    )
-
-
-def container_state(inspected: dict[str, Any]) -> State:
-    """One entry of ``container inspect``. Engines print exit code 0 for a container that has not ended."""
-    state = inspected["State"]
-    status = STATUSES.get(state["Status"].lower(), "running")
-    return State(
-        status,
-        exit_code=state.get("ExitCode") if status == "exited" else None,
-        oom_killed=bool(state.get("OOMKilled")),
-        error=state.get("Error") or None,
-        image_id=_sha256(inspected["Image"]),
-        seconds=_seconds(state["StartedAt"], state["FinishedAt"])
-        if "FinishedAt" in state and status == "exited"
-        else None,
-    )
-
-
-def _seconds(started_at: str, finished_at: str) -> float:
-    """Between two times as engines print them: RFC 3339 with nanoseconds, which Python 3.10 does not read."""
-    begin, end = (
-        datetime.fromisoformat(
-            re.sub(r"(\.\d{1,6})\d*", lambda part: part[1].ljust(7, "0"), time).replace("Z", "+00:00")
-        )
-        for time in (started_at, finished_at)
-    )
-    return max(0.0, (end - begin).total_seconds())
 
 
 def _container(plan: Plan) -> tuple[ContainerPlan, str]:
@@ -424,14 +288,5 @@ def _contract_error(run_dir: Path, stderr: str) -> GpuContractError:
     return GpuContractError(str(finding["message"]), cause=finding.get("cause"), run=finding.get("fix"))
 
 
-def _sha256(identifier: str) -> str:
-    return identifier if identifier.startswith("sha256:") else f"sha256:{identifier}"
-
-
-def _says_no_such(stderr: str, kind: Literal["image", "container"]) -> bool:
-    said = stderr.lower()
-    return f"no such {kind}" in said or "no such object" in said or f"{kind} not known" in said
-
-
 def _says_ended(stderr: str) -> bool:
-    return _says_no_such(stderr, "container") or "is not running" in stderr or "can only kill running" in stderr
+    return says_no_such(stderr, "container") or "is not running" in stderr or "can only kill running" in stderr

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
 from seatrial.backends.base import EngineFacts, Handle
 from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
-from seatrial.backends.containers.engine import INFO_TIMEOUT_S, ContainerEngine
-from seatrial.backends.containers.engine_errors import ADD_SUBIDS, unavailable_error
+from seatrial.backends.containers.client import EngineTraits
+from seatrial.backends.containers.engine import ContainerEngine
+from seatrial.backends.containers.engine_errors import ADD_SUBIDS
 from seatrial.backends.containers.k8s_file import K8sFile
 from seatrial.backends.containers.log import OpenLog
 from seatrial.backends.containers.run_options import RunOptions
-from seatrial.errors import EngineUnavailableError, GpuContractError, SeatrialError
+from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.findings.commands import GENERATE_CDI
 from seatrial.job.plan import ContainerPlan
 from seatrial.probe import proc
@@ -26,31 +25,24 @@ from seatrial.system import command
 class Podman(ContainerEngine):
     """The Podman of the calling user."""
 
-    name = "podman"
+    traits = EngineTraits(
+        "podman",
+        install="sudo apt-get install -y podman",
+        restart="podman system migrate",
+        info_format="json",
+        info_key="version",
+        storage_root="{{.Store.GraphRoot}}",
+        buildkit=False,
+    )
     #: - k8s-file: read back on every machine; the default, journald, is not, where there is no journal. Its log is the
     #:   only copy of the evidence until the host has collected it, so it is not cut; it goes with the container.
     own_options: ClassVar = {
         "log_driver": "k8s-file",
         "log_options": ["max-size=1tb"],
     }
-    restart_command: ClassVar = "podman system migrate"
 
-    def facts(self) -> EngineFacts:
-        if shutil.which(self.call[0]) is None:
-            return EngineFacts(
-                self.name,
-                available=False,
-                reason=f"{self.call[0]} is not installed",
-                fix="sudo apt-get install -y podman",
-            )
-        try:
-            ended = self._ask("info", "--format", "json", timeout_s=INFO_TIMEOUT_S)
-            if ended.exit_code != 0:
-                raise unavailable_error(self.name, ended.stderr)
-        except EngineUnavailableError as error:
-            reason = f"{error.message}: {error.cause}" if error.cause else error.message
-            return EngineFacts(self.name, available=False, reason=reason, fix=error.run)
-        return podman_facts(json.loads(ended.stdout), DEFAULT_SPEC_DIRS)
+    def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:
+        return podman_facts(info, DEFAULT_SPEC_DIRS)
 
     def options(self, container: ContainerPlan, image: str) -> RunOptions:
         """As for Docker. Raises GpuContractError for a plan with ``--gpus``, which Podman accepts and ignores.

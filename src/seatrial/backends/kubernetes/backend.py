@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, ImageFacts, PlaceKind, State
+from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
 from seatrial.backends.kubernetes.client import Cluster, configured
 from seatrial.backends.kubernetes.collect import collecting
 from seatrial.backends.kubernetes.execute import execute
@@ -21,7 +21,7 @@ from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, Manifest, jo
 from seatrial.backends.kubernetes.manifests.render import RESOURCES, render
 from seatrial.backends.kubernetes.pods import Pod, newest, read_pod, state_of, workload_state
 from seatrial.backends.kubernetes.submit import OWNERS, path_of, secret_manifest, submit
-from seatrial.errors import EngineError, ImageError
+from seatrial.errors import EngineError
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.plan import Plan
 from seatrial.system import agent_archive
@@ -39,6 +39,7 @@ class Kubernetes:
 
     name = "k8s"
     place: PlaceKind = "cluster"
+    images = None  # nodes have images; nobody tells what is in them
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -56,16 +57,6 @@ class Kubernetes:
         return EngineFacts(self.name, available=True, reason=why)
 
     # ------------------------------------------------------------------ images
-
-    def image(self, reference: str) -> ImageFacts | None:
-        """Nodes have images; nobody tells what is in them."""
-        return None
-
-    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
-        raise ImageError(f"{reference} is pulled by the cluster's nodes, not by this machine", run="kubectl get nodes")
-
-    def find_python(self, reference: str) -> str | None:
-        return None
 
     # ------------------------------------------------------------------- runs
 

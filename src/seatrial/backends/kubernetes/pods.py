@@ -16,7 +16,7 @@ _INDEX_LABELS = (NODE_LABEL, "batch.kubernetes.io/job-completion-index")
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
 _REPLICA_INDEX = "training.kubeflow.org/replica-index"
 
-#: Reasons a container waits for that no patience mends. Source: kubernetes pkg/kubelet/images/types.go.
+#: Reasons a container waits for that no patience fixes. Source: kubernetes pkg/kubelet/images/types.go.
 HOPELESS = ("ErrImageNeverPull", "InvalidImageName")
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, ImageFacts, PlaceKind, State
-from seatrial.errors import EngineError, ImageError
+from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
+from seatrial.errors import EngineError
 from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
 from seatrial.probe import proc
 from seatrial.system import agent_archive, command
@@ -30,6 +30,7 @@ class Local:
 
     name = "local"
     place: PlaceKind = "process"
+    images = None
 
     def facts(self) -> EngineFacts:
         version = platform.python_version()
@@ -49,17 +50,6 @@ class Local:
             cpu_limits=False,
             memory_limits=False,
         )
-
-    def image(self, reference: str) -> ImageFacts | None:
-        return None
-
-    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
-        raise ImageError(
-            f"Image {reference} cannot run on the local backend", run=f"seatrial run --image {reference} --on docker"
-        )
-
-    def find_python(self, reference: str) -> str | None:
-        return None
 
     def compile(self, plan: Plan) -> list[str]:
         record = plan.agent.evidence_dir

@@ -1,4 +1,4 @@
-"""What ``seatrial build`` shows: the image and its proof, its contents, and what is wrong with a Dockerfile."""
+"""What ``seatrial build`` shows: the image and its verification, its contents, and what is wrong with a Dockerfile."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def print_built(built: Built, *, as_json: bool) -> None:
     above = f", {_size(built.result.size_bytes - built.base_bytes)} above its base" if built.base_bytes else ""
     how = "already existed" if built.result.cached else f"built in {built.result.seconds:.0f} s"
     out.print(f"[bold]{image.tag}[/] {how}: {_size(built.result.size_bytes)}{above}")
-    proof = built.proof
-    versions = ", ".join(f"{name} {version}" for name, version in proof.versions.items())
-    imports = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in proof.import_s.items())
-    out.print(f"  Python {proof.python}" + (f", {versions}" if versions else ""), style="dim")
+    verification = built.verification
+    versions = ", ".join(f"{name} {version}" for name, version in verification.versions.items())
+    imports = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in verification.import_s.items())
+    out.print(f"  Python {verification.python}" + (f", {versions}" if versions else ""), style="dim")
     if imports:
         out.print(f"  imports {imports}", style="dim")
-    if proof.architectures:
-        out.print(f"  code for {' '.join(proof.architectures)}", style="dim")
-    for device, formats in proof.kernels.items():
+    if verification.architectures:
+        out.print(f"  code for {' '.join(verification.architectures)}", style="dim")
+    for device, formats in verification.kernels.items():
         out.print(f"  {device} ran kernels in {', '.join(formats)}", style="dim")
-    if not proof.on_gpu and image.stack.get("build", "cpu") != "cpu":
+    if not verification.on_gpu and image.stack.get("build", "cpu") != "cpu":
         out.print("  no kernel was tested on a GPU: no target GPU is present", style="dim")
     if built.compressed_bytes is not None:
         out.print(f"  {_size(built.compressed_bytes)} in compressed layers, base included", style="dim")
@@ -97,7 +97,7 @@ def print_findings(path: Path, findings: Sequence[Remark], *, as_json: bool) -> 
 
 
 def _as_data(built: Built) -> dict[str, object]:
-    image, proof = built.plan.image, built.proof
+    image, verification = built.plan.image, built.verification
     assert image is not None
     return {
         "tag": image.tag,
@@ -109,15 +109,15 @@ def _as_data(built: Built) -> dict[str, object]:
         "cached": built.result.cached,
         "stack": image.stack,
         "architectures": list(image.architectures),
-        "proof": {
-            "python": proof.python,
-            "versions": proof.versions,
-            "import_s": proof.import_s,
-            "architectures": list(proof.architectures),
-            "on_gpu": proof.on_gpu,
-            "kernels": {device: list(formats) for device, formats in proof.kernels.items()},
-            "training": proof.training,
-            "training_gpu": proof.training_gpu,
+        "verification": {
+            "python": verification.python,
+            "versions": verification.versions,
+            "import_s": verification.import_s,
+            "architectures": list(verification.architectures),
+            "on_gpu": verification.on_gpu,
+            "kernels": {device: list(formats) for device, formats in verification.kernels.items()},
+            "training": verification.training,
+            "training_gpu": verification.training_gpu,
         },
         **({"contents": built.contents} if built.contents else {}),
     }

@@ -59,10 +59,10 @@ def _names(machine: Machine) -> Verdict:
     devices = nvidia_devices(machine)
     if engine is None:
         return skipped("no engine to read specs")
-    if engine.name == "docker" and not engine.cdi_spec_dirs and (engine.nvidia_hook or "nvidia" in engine.runtimes):
+    if not engine.cdi_spec_dirs and engine.takes_gpus_flag:
         return skipped("Docker uses its hook for GPUs, not CDI names")
     version = engine_version(engine.version)
-    if engine.name == "docker" and not engine.cdi_spec_dirs:
+    if not engine.cdi_spec_dirs:  # Podman always has some
         if not devices:
             return skipped("this Docker reads no CDI specs, and none exist")
         if version is not None and version.major < 25:
@@ -72,7 +72,7 @@ def _names(machine: Machine) -> Verdict:
         evidence = ["docker info: no CDISpecDirs", f"{len(devices)} devices in specs"]
         return found("cdi-unresolvable", evidence, severity="warning", cause=cause, fix=fix)
     if not devices:
-        if engine.name == "docker" and (engine.nvidia_hook or "nvidia" in engine.runtimes):
+        if engine.takes_gpus_flag:
             return skipped("no CDI spec; Docker uses its hook for GPUs")
         cause = "There is no spec of kind nvidia.com/gpu; until then, seatrial run mounts device nodes"
         fix = generate_command(machine)

@@ -21,12 +21,12 @@ NCCL_SHM_BYTES = 2**30
 
 def _nothing(machine: Machine) -> Verdict | None:
     """Why there is nothing to look into, or None."""
-    subject = machine.subject
-    if subject.is_process:
+    inspection = machine.inspection
+    if inspection.is_process:
         return None
-    if subject.reference is None:
+    if inspection.reference is None:
         return skipped("no image to run")
-    if subject.python is None:
+    if inspection.python is None:
         return unknown("the container has no Python 3.8 or later to inspect it with; name one: --python PATH")
     return None
 
@@ -35,9 +35,9 @@ def _starts(machine: Machine) -> Verdict:
     """The engine starts it with the GPUs in. What an engine says when it does not is in the catalogue."""
     if nothing := _nothing(machine):
         return nothing
-    subject = machine.subject
+    inspection = machine.inspection
     try:
-        python = subject.live["python"]
+        python = inspection.live["python"]
     except GpuContractError as error:
         return found("gpus-not-injectable", [error.message], cause=error.cause, fix=error.run)
     except LookError as error:
@@ -48,23 +48,25 @@ def _starts(machine: Machine) -> Verdict:
         return found(
             "subject-does-not-start", [str(error), *error.stderr.splitlines()[-3:]], message=str(error), fix=fix
         )
-    if subject.is_process:
+    if inspection.is_process:
         return ok(f"a plain process, Python {python}")
-    if subject.inspected is not None:
-        return ok(f"container {subject.wanted.container} is running; Python {python} inside")
-    return ok(f"it starts; GPUs through {subject.injection.strategy}; Python {python} inside")
+    if inspection.inspected is not None:
+        return ok(f"container {inspection.request.container} is running; Python {python} inside")
+    return ok(f"it starts; GPUs through {inspection.injection.strategy}; Python {python} inside")
 
 
 def _context(machine: Machine, live: dict[str, Any]) -> dict[str, Any]:
     """The facts as findings.contract wants them; the agent makes the same from inside (agent/contract/context.py)."""
-    subject = machine.subject
+    inspection = machine.inspection
     nvml, cuda, env = live["nvml"], live["cuda"], live["env"]
-    if subject.is_process:
+    if inspection.is_process:
         way = "host"
-    elif subject.inspected is not None:
-        way = "nvidia-runtime" if (subject.inspected.get("HostConfig") or {}).get("DeviceRequests") else "device-nodes"
+    elif inspection.inspected is not None:
+        way = (
+            "nvidia-runtime" if (inspection.inspected.get("HostConfig") or {}).get("DeviceRequests") else "device-nodes"
+        )
     else:
-        way = subject.injection.strategy
+        way = inspection.injection.strategy
     return {
         "device_nodes": live["device_nodes"],
         "libcuda": cuda["libcuda"],
@@ -82,7 +84,7 @@ def _context(machine: Machine, live: dict[str, Any]) -> dict[str, Any]:
 
 def _spelled(machine: Machine, live: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Visible GPUs and kernels with NVML's spelling of UUIDs: CUDA gives 16 bytes for GPU- and MIG- alike."""
-    spelling = {gpu.uuid.split("-", 1)[-1].lower(): gpu.uuid for gpu in machine.subject.gpus}
+    spelling = {gpu.uuid.split("-", 1)[-1].lower(): gpu.uuid for gpu in machine.inspection.gpus}
 
     def spelled(entry: dict[str, Any]) -> dict[str, Any]:
         return {**entry, "uuid": spelling.get(entry["uuid"].split("-", 1)[-1].lower(), entry["uuid"])}
@@ -94,8 +96,8 @@ def _gpus(machine: Machine) -> Verdict:
     """By UUID: CUDA shows each GPU that it should have."""
     if nothing := _nothing(machine):
         return nothing
-    live = machine.subject.live
-    expected = [gpu.model_dump() for gpu in machine.subject.gpus]
+    live = machine.inspection.live
+    expected = [gpu.model_dump() for gpu in machine.inspection.gpus]
     visible, _ = _spelled(machine, live)
     if not expected:
         return unknown("NVML lists no GPU on the host: cannot tell what the container should see")
@@ -112,7 +114,7 @@ def _gpus(machine: Machine) -> Verdict:
 def _kernels(machine: Machine) -> Verdict:
     if nothing := _nothing(machine):
         return nothing
-    live = machine.subject.live
+    live = machine.inspection.live
     visible, kernels = _spelled(machine, live)
     if not kernels:
         return unknown("CUDA reports no device to run a kernel on")
@@ -129,10 +131,10 @@ def _kernels(machine: Machine) -> Verdict:
 def _peers(machine: Machine) -> Verdict:
     if nothing := _nothing(machine):
         return nothing
-    count = len(machine.subject.live["cuda"]["visible"])
+    count = len(machine.inspection.live["cuda"]["visible"])
     if count < 2:
         return skipped("one GPU has no peer")
-    pairs = machine.subject.live["peers"]
+    pairs = machine.inspection.live["peers"]
     if not pairs:
         return ok(f"each of {count} GPUs can access the others' memory")
     evidence = [f"{len(pairs)} of {count * (count - 1)} ways, the first from {pairs[0][0]} to {pairs[0][1]}"]
@@ -142,8 +144,8 @@ def _peers(machine: Machine) -> Verdict:
 def _shm(machine: Machine) -> Verdict:
     if nothing := _nothing(machine):
         return nothing
-    live = machine.subject.live
-    size, count = live["shm_bytes"], len(machine.subject.gpus)
+    live = machine.inspection.live
+    size, count = live["shm_bytes"], len(machine.inspection.gpus)
     told = []
     if size is None:
         return unknown("there is no /dev/shm inside: cannot verify that data loaders work")
@@ -168,7 +170,7 @@ def _access(machine: Machine) -> Verdict:
     """Nodes that are in the container and may not be opened; and whether a daemon-reload takes them away."""
     if nothing := _nothing(machine):
         return nothing
-    live = machine.subject.live
+    live = machine.inspection.live
     told = []
     if live["closed_nodes"]:
         told.append(found("device-permission", [f"{path} cannot be opened inside" for path in live["closed_nodes"]]))
@@ -177,7 +179,7 @@ def _access(machine: Machine) -> Verdict:
 
 
 def _injected_behind_runc(machine: Machine) -> list[Verdict]:
-    inspected, docker = machine.subject.inspected, machine.docker
+    inspected, docker = machine.inspection.inspected, machine.docker
     if inspected is None or docker is None or docker.cgroup_driver != "systemd":
         return []
     host = inspected.get("HostConfig") or {}

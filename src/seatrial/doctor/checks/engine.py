@@ -12,15 +12,15 @@ PARTS = {"containerd": "ContainerdCommit", "runc": "RuncCommit"}
 
 
 def _docker(machine: Machine) -> Verdict:
-    if machine.wanted not in ("auto", "docker"):
-        return skipped(f"{machine.wanted} was asked for")
+    if not machine.asks_for("docker"):
+        return skipped(f"{machine.on} was asked for")
     info = machine.docker_info
     if info is None:
-        if machine.wanted == "docker":
+        if machine.on == "docker":
             return found("engine-missing", ["docker: not on PATH"], message="Docker is not installed")
         return skipped("Docker is not installed")
     if isinstance(info, EngineUnavailableError):
-        return _silent(info, other_works=machine.wanted == "auto" and _works(machine.podman))
+        return _silent(info, other_works=machine.on == "auto" and _works(machine.podman))
     assert machine.docker is not None
     return ok(machine.docker.reason)
 
@@ -28,7 +28,7 @@ def _docker(machine: Machine) -> Verdict:
 def _parts(machine: Machine) -> Verdict:
     """Docker starts containers through containerd and runc; it answers without them, and says so here alone."""
     info = machine.docker_info
-    if not isinstance(info, dict) or machine.wanted not in ("auto", "docker"):
+    if not isinstance(info, dict) or not machine.asks_for("docker"):
         return skipped("Docker does not respond")
     parts = {name: str((info.get(key) or {}).get("ID") or "") for name, key in PARTS.items()}
     absent = [name for name, version in parts.items() if version in ("", "N/A")]
@@ -38,15 +38,15 @@ def _parts(machine: Machine) -> Verdict:
 
 
 def _podman(machine: Machine) -> Verdict:
-    if machine.wanted not in ("auto", "podman"):
-        return skipped(f"{machine.wanted} was asked for")
+    if not machine.asks_for("podman"):
+        return skipped(f"{machine.on} was asked for")
     info = machine.podman_info
     if info is None:
-        if machine.wanted == "podman":
+        if machine.on == "podman":
             fix = "sudo apt install podman   # or dnf, zypper"
             return found("engine-missing", ["podman: not on PATH"], message="Podman is not installed", fix=fix)
         return skipped("Podman is not installed")
-    other_works = machine.wanted == "auto" and _works(machine.docker)
+    other_works = machine.on == "auto" and _works(machine.docker)
     if isinstance(info, EngineUnavailableError):
         return _silent(info, other_works=other_works)
     assert machine.podman is not None
@@ -74,7 +74,7 @@ def _silent(error: EngineUnavailableError, *, other_works: bool) -> Verdict:
 
 
 def _any(machine: Machine) -> Verdict:
-    if machine.wanted == "local":
+    if machine.inspection.is_process:
         return skipped("running without an engine was requested")
     if machine.engine is not None:
         return ok(f"containers run with {machine.engine.reason.removesuffix(' responds')}")

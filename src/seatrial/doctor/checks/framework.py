@@ -19,13 +19,13 @@ FIRST_BRANCH = {11: 450, 12: 525, 13: 580}
 
 def _facts(machine: Machine) -> dict[str, Any] | Verdict:
     """Facts of the image's file system; a verdict where there are none."""
-    subject = machine.subject
-    if not subject.is_process and subject.reference is None:
+    inspection = machine.inspection
+    if not inspection.is_process and inspection.reference is None:
         return skipped("no image to inspect")
-    if subject.python is None:
+    if inspection.python is None:
         return unknown("there is no Python 3.8 or later inside: cannot tell which frameworks it has")
     try:
-        return subject.still
+        return inspection.still
     except LookError as error:
         return unknown(f"it cannot be inspected: {error}")
 
@@ -54,7 +54,7 @@ def _torch_build(machine: Machine) -> Verdict:
 
 
 def _expected(machine: Machine) -> list[dict[str, Any]]:
-    return [gpu.model_dump() for gpu in machine.subject.gpus]
+    return [gpu.model_dump() for gpu in machine.inspection.gpus]
 
 
 def _context(machine: Machine, torch: dict[str, Any]) -> dict[str, Any]:
@@ -89,11 +89,11 @@ def _architectures(machine: Machine) -> Verdict:
         return facts
     if (facts["torch"] or {}).get("cuda") is None:
         return skipped("no torch with CUDA inside")
-    torch = machine.subject.types["torch"]
+    torch = machine.inspection.types["torch"]
     if not torch or not torch["arch_list"]:
         return unknown("torch does not report which GPUs it has code for")
     told = []
-    for gpu in machine.subject.gpus:
+    for gpu in machine.inspection.gpus:
         if gpu.compute_capability and not covers(torch["arch_list"], gpu.compute_capability):
             context = {
                 **_context(machine, torch),
@@ -150,7 +150,7 @@ def _types(machine: Machine) -> Verdict:
         return facts
     if (facts["torch"] or {}).get("cuda") is None:
         return skipped("no torch with CUDA inside")
-    result = machine.subject.types
+    result = machine.inspection.types
     failed = [kernel for kernel in result["kernels"] if not kernel["ok"]]
     if result["error"] or failed:
         said = [result["error"]] if result["error"] else []
@@ -168,11 +168,11 @@ def _collective(machine: Machine) -> Verdict:
     facts = _facts(machine)
     if isinstance(facts, Verdict):
         return facts
-    if len(machine.subject.gpus) < 2:
+    if len(machine.inspection.gpus) < 2:
         return skipped("one GPU needs no all-reduce")
     if (facts["torch"] or {}).get("cuda") is None:
         return skipped("no torch with CUDA inside")
-    result = machine.subject.collective
+    result = machine.inspection.collective
     if result["ok"]:
         return ok(f"two ranks all-reduced 64 MiB through NCCL, including startup, in {result['seconds']:g} s")
     if result["hung"]:

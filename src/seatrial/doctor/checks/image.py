@@ -17,40 +17,40 @@ FORWARD_COMPATIBLE = re.compile(
 
 
 def _present(machine: Machine) -> Verdict:
-    subject = machine.subject
-    if subject.is_process:
+    inspection = machine.inspection
+    if inspection.is_process:
         return skipped("a plain process has no image")
-    wanted = subject.wanted
-    if wanted.container is not None and subject.inspected is None:
+    request = inspection.request
+    if request.container is not None and inspection.inspected is None:
         return found(
             "subject-missing",
-            [f"{machine.engine.name if machine.engine else 'no engine'}: no running container {wanted.container}"],
-            message=f"There is no running container {wanted.container}",
+            [f"{machine.engine.name if machine.engine else 'no engine'}: no running container {request.container}"],
+            message=f"There is no running container {request.container}",
             fix=f"{machine.engine.name if machine.engine else 'docker'} ps",
         )
     try:
-        image = subject.image
+        image = inspection.image
     except SeatrialError as error:
         return unknown(f"the image cannot be read: {error.message}")
-    if subject.reference is None:
+    if inspection.reference is None:
         return skipped("no image to inspect; name one: seatrial doctor --image IMAGE")
     if image is None:
         assert machine.engine is not None
         return found(
             "subject-missing",
-            [f"{machine.engine.name}: no image {subject.reference}"],
-            message=f"Image {subject.reference} is not in {machine.engine.name.capitalize()}'s store",
-            fix=f"{machine.engine.name} pull {subject.reference}",
+            [f"{machine.engine.name}: no image {inspection.reference}"],
+            message=f"Image {inspection.reference} is not in {machine.engine.name.capitalize()}'s store",
+            fix=f"{machine.engine.name} pull {inspection.reference}",
         )
-    name = wanted.container or subject.reference
+    name = request.container or inspection.reference
     return ok(f"{name}, {image.size_bytes / 1e9:.2f} GB")
 
 
 def _nothing(machine: Machine) -> Verdict | None:
     """Why there is nothing to look into, or None."""
-    if machine.subject.is_process:
+    if machine.inspection.is_process:
         return skipped("a plain process has no image")
-    if machine.subject.reference is None:
+    if machine.inspection.reference is None:
         return skipped("no image to inspect")
     return None
 
@@ -59,8 +59,8 @@ def _requires(machine: Machine) -> Verdict:
     """NVIDIA_REQUIRE_CUDA, which only the toolkit's legacy hook looks at; CDI and device nodes do not."""
     if nothing := _nothing(machine):
         return nothing
-    assert machine.subject.image is not None
-    env = machine.subject.image.env
+    assert machine.inspection.image is not None
+    env = machine.inspection.image.env
     text = env.get("NVIDIA_REQUIRE_CUDA", "")
     offered = machine.inventory.cuda_driver_version
     if not text and "CUDA_VERSION" in env:  # minor versions are compatible: the major one is what is asked for
@@ -114,8 +114,8 @@ def _numbers(text: str) -> list[int]:
 def _variables(machine: Machine) -> Verdict:
     if nothing := _nothing(machine):
         return nothing
-    assert machine.subject.image is not None
-    env = machine.subject.image.env
+    assert machine.inspection.image is not None
+    env = machine.inspection.image.env
     told = []
     hidden = env.get("NVIDIA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip().lower() in ("void", "none", ""):
@@ -137,13 +137,13 @@ def _carries_driver(machine: Machine) -> Verdict:
     """Looked for in the image started without GPUs: with them, the host's own libraries are there, too."""
     if nothing := _nothing(machine):
         return nothing
-    if machine.subject.inspected is not None:
+    if machine.inspection.inspected is not None:
         return skipped("in a running container the host's libraries look like its own; check with --image")
-    if machine.subject.python is None:
+    if machine.inspection.python is None:
         return unknown("there is no Python 3.8 or later inside: cannot tell whether it contains driver libraries")
-    mounted = {mount.target for mount in machine.subject.wanted.mounts}
+    mounted = {mount.target for mount in machine.inspection.request.mounts}
     try:
-        paths = machine.subject.still["libraries"]["driver"]
+        paths = machine.inspection.still["libraries"]["driver"]
     except LookError as error:
         return unknown(f"the image cannot be inspected: {error}")
     inside = [
@@ -160,7 +160,7 @@ def _compat(machine: Machine) -> Verdict:
     if nothing := _nothing(machine):
         return nothing
     try:
-        paths = machine.subject.still["libraries"]["compat"] if machine.subject.python else []
+        paths = machine.inspection.still["libraries"]["compat"] if machine.inspection.python else []
     except LookError as error:
         return unknown(f"the image cannot be inspected: {error}")
     if not paths:

@@ -179,7 +179,7 @@ def _cgroups(machine: Machine) -> Verdict:
     evidence = [f"{TOOLKIT_CONFIG}: no-cgroups = {str(left_alone).lower()}"]
     if left_alone and not engine.rootless:
         return found("no-cgroups-rootful", [*evidence, f"{engine.name} runs as root"])
-    if not left_alone and engine.rootless and engine.name == "docker":
+    if not left_alone and engine.rootless and engine is machine.docker:
         return found("no-cgroups-rootless", [*evidence, "docker is rootless"])
     return ok(f"no-cgroups fits {'a rootless' if engine.rootless else 'an'} engine")
 
@@ -187,7 +187,7 @@ def _cgroups(machine: Machine) -> Verdict:
 def _device_rules(machine: Machine) -> Verdict:
     """A GPU that the legacy hook injects behind runc's back is lost at the next ``systemctl daemon-reload``."""
     docker = machine.docker
-    if docker is None or not (docker.nvidia_hook or "nvidia" in docker.runtimes):
+    if docker is None or not docker.takes_gpus_flag:
         return skipped("no legacy hook")
     if docker.cgroup_driver != "systemd" or docker.rootless:
         return ok(f"cgroup driver {docker.cgroup_driver}: nothing rewrites device rules")

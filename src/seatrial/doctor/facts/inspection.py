@@ -1,4 +1,4 @@
-"""Subject: the container that doctor looks into: a running one, or one of an image, started with the GPUs for it."""
+"""Inspection: a look into a container: a running one, or one of an image, started with the GPUs for it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from seatrial.backends import table
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers import injection
 from seatrial.backends.containers.engine_errors import start_error
 from seatrial.backends.containers.injection import InjectionPlan
+from seatrial.doctor.facts.host import HostFacts
 from seatrial.doctor.facts.loader import LOADER, modules
 from seatrial.errors import CommandTimeoutError, EngineError, SeatrialError
 from seatrial.job.plan import ContainerPlan, Gpu, Mount
 from seatrial.probe.programs import read_program
 from seatrial.system.command import Completed
 
-if TYPE_CHECKING:
-    from seatrial.doctor.facts.machine import Machine
-
 #: Looked into when no image is named, and it is in the engine's store: the base of built images.
 DEFAULT_IMAGE = "python:3.11-slim-bookworm"
-
-#: Where to look: an engine, or a plain process of this host.
-ENGINES = ("auto", "docker", "podman", "local")
 
 #: Engines start a container in 0.3 to 1 s; CUDA starts in it in 0.3 s a GPU. First imports of torch take longer.
 LOOK_S = 20.0
@@ -39,8 +35,8 @@ SHM_BYTES_PER_GPU = 2 * 2**30
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the user wants looked into.
+class InspectionRequest:
+    """What the user asks doctor to look into.
 
     Attributes:
         image: in the engine's store. container: a running one's name or ID; the image is then its own.
@@ -70,27 +66,27 @@ class LookError(Exception):
         self.error = error
 
 
-class Subject:
-    """Looked into lazily, each way once."""
+class Inspection:
+    """Read lazily, each way once."""
 
-    def __init__(self, machine: Machine, wanted: Wanted) -> None:
-        self._machine = machine
-        self.wanted = wanted
+    def __init__(self, host: HostFacts, request: InspectionRequest) -> None:
+        self._host = host
+        self.request = request
 
     # ------------------------------------------------------------------ what
 
     @cached_property
     def is_process(self) -> bool:
         """No container at all: a plain process of this host."""
-        return self._machine.wanted == "local"
+        return table.place(self._host.on) == "process"
 
     @cached_property
     def inspected(self) -> dict[str, Any] | None:
         """``container inspect`` of the running container asked for, None when it is not there or not running."""
-        if self.wanted.container is None or self._machine.engine is None:
+        if self.request.container is None or self._host.engine is None:
             return None
         call = self._call()
-        ended = self._machine.ask(*call, "container", "inspect", self.wanted.container)
+        ended = self._host.ask(*call, "container", "inspect", self.request.container)
         if ended is None or ended.exit_code != 0:
             return None
         found: dict[str, Any] = json.loads(ended.stdout)[0]
@@ -101,8 +97,8 @@ class Subject:
         """The image's name; None when none was named and the usual base is not in the store."""
         if self.inspected is not None:
             return str(self.inspected["Image"])
-        if self.wanted.image is not None:
-            return self.wanted.image
+        if self.request.image is not None:
+            return self.request.image
         return DEFAULT_IMAGE if self._image(DEFAULT_IMAGE) is not None else None
 
     @cached_property
@@ -110,22 +106,22 @@ class Subject:
         return self._image(self.reference) if self.reference is not None else None
 
     def _image(self, reference: str) -> ImageFacts | None:
-        engine = self._machine.engine
-        return self._machine.backend(engine.name).image(reference) if engine is not None else None
+        engine = self._host.engine
+        return self._host.backend(engine.name).images.image(reference) if engine is not None else None
 
     @cached_property
     def python(self) -> str | None:
         """An interpreter >= 3.8 inside, None when there is none."""
-        if self.wanted.python is not None:
-            return self.wanted.python
+        if self.request.python is not None:
+            return self.request.python
         if self.is_process:
-            return self._machine.python
+            return self._host.python
         if self.inspected is not None:
             return self._python_of_container()
-        engine = self._machine.engine
+        engine = self._host.engine
         if engine is None or self.reference is None:
             return None
-        return self._machine.backend(engine.name).find_python(self.reference)
+        return self._host.backend(engine.name).images.find_python(self.reference)
 
     def _python_of_container(self) -> str | None:
         for name in ("python3", "python", "/opt/venv/bin/python", "/opt/conda/bin/python"):
@@ -147,7 +143,7 @@ class Subject:
                 minor=gpu.minor,
                 mig=gpu.mig,
             )
-            for gpu in self._machine.inventory.gpus
+            for gpu in self._host.inventory.gpus
             if not gpu.mig_enabled
         )
         if self.inspected is None:
@@ -157,8 +153,8 @@ class Subject:
     @cached_property
     def injection(self) -> InjectionPlan:
         """How the GPUs get in. Raises GpuContractError when there is no way."""
-        assert self._machine.engine is not None
-        return injection.choose(self._machine.engine, self.gpus, self._machine.driver)
+        assert self._host.engine is not None
+        return injection.choose(self._host.engine, self.gpus, self._host.driver)
 
     # ------------------------------------------------------------------ looks
 
@@ -213,7 +209,7 @@ class Subject:
         argv = [self.python, *words]
         try:
             if self.is_process:
-                return self._machine.command(argv, timeout_s=timeout_s, input=input or "")
+                return self._host.command(argv, timeout_s=timeout_s, input=input or "")
             if self.inspected is not None:
                 return self._exec(argv, input, timeout_s)
             return self._start(argv, input, timeout_s, gpus=gpus)
@@ -223,33 +219,33 @@ class Subject:
             raise LookError(error.message, error=error) from error
 
     def _exec(self, argv: Sequence[str], input: str | None, timeout_s: float) -> Completed:
-        assert self.wanted.container is not None
-        env = [word for name, value in self.wanted.env.items() for word in ("--env", f"{name}={value}")]
-        command = [*self._call(), "exec", "-i", *env, self.wanted.container, *argv]
-        return self._machine.command(command, timeout_s=timeout_s, input=input or "")
+        assert self.request.container is not None
+        env = [word for name, value in self.request.env.items() for word in ("--env", f"{name}={value}")]
+        command = [*self._call(), "exec", "-i", *env, self.request.container, *argv]
+        return self._host.command(command, timeout_s=timeout_s, input=input or "")
 
     def _start(self, argv: Sequence[str], input: str | None, timeout_s: float, *, gpus: bool) -> Completed:
-        engine = self._machine.engine
+        engine = self._host.engine
         assert engine is not None and self.reference is not None
-        backend = self._machine.backend(engine.name)
+        backend = self._host.backend(engine.name)
         name = f"seatrial-doctor-{os.getpid()}-{os.urandom(3).hex()}"
         plan = self._container(name, argv, gpus=gpus)
         options = backend.options(plan, self.reference).plus(remove=True, interactive=True)
         try:
-            return self._machine.command(options.argv(backend.call), timeout_s=timeout_s, input=input or "")
+            return self._host.command(options.argv(backend.call), timeout_s=timeout_s, input=input or "")
         except CommandTimeoutError:
-            self._machine.command([*backend.call, "kill", name], timeout_s=10)
+            self._host.command([*backend.call, "kill", name], timeout_s=10)
             raise
 
     def _container(self, name: str, argv: Sequence[str], *, gpus: bool) -> ContainerPlan:
-        engine = self._machine.engine
+        engine = self._host.engine
         assert engine is not None
         inject = (
             self.injection if gpus and self.gpus else InjectionPlan("none", "", env={"NVIDIA_VISIBLE_DEVICES": "void"})
         )
-        env = {**inject.env, **self.wanted.env}
+        env = {**inject.env, **self.request.env}
         if inject.driver_library_folders:
-            before = self.wanted.env.get("LD_LIBRARY_PATH") or (self.image.env if self.image else {}).get(
+            before = self.request.env.get("LD_LIBRARY_PATH") or (self.image.env if self.image else {}).get(
                 "LD_LIBRARY_PATH", ""
             )
             env["LD_LIBRARY_PATH"] = ":".join(filter(None, [before, *inject.driver_library_folders]))
@@ -262,22 +258,22 @@ class Subject:
             groups=inject.groups,
             workdir="/",
             env=env,
-            mounts=(*self.wanted.mounts, *inject.mounts),
+            mounts=(*self.request.mounts, *inject.mounts),
             devices=inject.devices,
             gpus_flag=inject.gpus_flag,
             runtime=inject.runtime,
-            network=self.wanted.network,
-            shm_bytes=self.wanted.shm_bytes or SHM_BYTES_PER_GPU * max(1, len(self.gpus)),
+            network=self.request.network,
+            shm_bytes=self.request.shm_bytes or SHM_BYTES_PER_GPU * max(1, len(self.gpus)),
             read_only_root=False,
             labels={"seatrial.doctor": name},
         )
 
     def _engine_name(self) -> str:
-        return self._machine.engine.name if self._machine.engine is not None else "local"
+        return self._host.engine.name if self._host.engine is not None else "local"
 
     def _call(self) -> list[str]:
-        assert self._machine.engine is not None
-        return self._machine.backend(self._machine.engine.name).call
+        assert self._host.engine is not None
+        return self._host.backend(self._host.engine.name).call
 
 
 def _given(inspected: Mapping[str, Any], every: Sequence[Gpu]) -> tuple[Gpu, ...]:

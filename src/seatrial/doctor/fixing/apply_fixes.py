@@ -20,7 +20,7 @@ _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 Ask = Callable[[str], bool]
 
 
-def mend(results: Sequence[Result], machine: Machine, console: Console, ask: Ask) -> int:
+def apply_fixes(results: Sequence[Result], machine: Machine, console: Console, ask: Ask) -> int:
     """Make the safe changes that are agreed to; the number made. Raises DiskError, with what was made taken back."""
     agreed: list[Change] = []
     for change in changes_for(results, machine):

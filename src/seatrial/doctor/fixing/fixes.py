@@ -1,4 +1,4 @@
-"""Finding → the change that mends it, for those that are safe: files that can be shown, backed up and taken back."""
+"""Finding → the change that fixes it, for those that are safe: files that can be shown, backed up and taken back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NVIDIA_RUNTIME = {"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-
 
 
 def changes_for(results: Sequence[Result], machine: Machine) -> list[Change]:
-    """Changes for everything that was found, each path once; [] when nothing that was found is safe to mend."""
+    """Changes for everything that was found, each path once; [] when nothing that was found is safe to fix."""
     found = {finding.id for result in results for finding in result.verdict.findings}
     settings: dict[str, Any] = {}
     why: list[str] = []

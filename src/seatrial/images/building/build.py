@@ -7,18 +7,15 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from python_on_whales import DockerClient
-from python_on_whales.client_config import ClientNotFoundError
-from python_on_whales.exceptions import DockerException, NoSuchImage
-
-from seatrial.errors import DiskError, EngineUnavailableError, ImageError
+from seatrial.backends.base import ImageStore
+from seatrial.errors import DiskError, ImageError
 from seatrial.images.building.build_failure import explain, readable
-from seatrial.images.building.heartbeat import Silence
+from seatrial.images.building.heartbeat import Heartbeat
 from seatrial.images.building.space import check_space
 from seatrial.images.building.wheel import wheel_bytes
 from seatrial.images.dockerfiles.write import PIP_SECRET, SLIMMER
@@ -49,10 +46,9 @@ class BuildResult:
 def build(
     image: ImagePlan,
     *,
-    engine: str,
+    store: ImageStore,
     progress: Callable[[str], None],
     pip_conf: str | None = None,
-    client_call: Sequence[str] | None = None,
     scratch: Path | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> BuildResult:
@@ -63,7 +59,6 @@ def build(
     Args:
         progress: called with each line of the build as it happens.
         pip_conf: text of plan.pip_conf, a secret of the build; in no layer and no file that stays.
-        client_call: the engine's executable and global options; default is its name.
         scratch: folder to make the build context in, for engines that cannot read /tmp (Docker's snap).
         labels: on top of the Dockerfile's, e.g. origin_labels; the tag does not depend on them.
 
@@ -75,77 +70,18 @@ def build(
     if image.dockerfile is None:
         raise ValueError(f"{image.tag} is an existing image; there is nothing to build")
     started = time.monotonic()
-    client = DockerClient(client_call=list(client_call or [engine]))
-    present = _inspect(client, image.tag)
+    present = store.image(image.tag)
     if present is None:
-        _check_builder(client, engine)
-        check_space(image, engine, list(client_call or [engine]))
+        store.check_builder()
+        check_space(image, store)
         with _context(image, pip_conf, scratch) as (context, secrets):
-            _build(client, engine, image, context, secrets, progress, labels or {})
-    image_id, size_bytes = present or _inspect(client, image.tag) or _vanished(image.tag)
-    return BuildResult(image_id, size_bytes, time.monotonic() - started, cached=present is not None)
-
-
-def push(tag: str, *, progress: Callable[[str], None], client_call: Sequence[str]) -> None:
-    """Send an image to the registry in its name.
-
-    Raises ImageError naming the registry and the next command.
-    """
-    registry = tag.partition("/")[0]
-    progress(f"pushing {tag}")
-    try:
-        DockerClient(client_call=list(client_call)).image.push(tag, quiet=True)
-    except DockerException as error:
+            _build(store, image, context, secrets, progress, labels or {})
+    built = present or store.image(image.tag)
+    if built is None:
         raise ImageError(
-            f"{tag} cannot be pushed: {_last_line(error)}",
-            cause=f"{registry} needs a login, is unreachable, or has no such repository",
-            run=f"{client_call[0]} login {registry}",
-        ) from error
-
-
-def image_size(engine: str, tag: str, client_call: Sequence[str] | None = None) -> int:
-    """Uncompressed bytes of an image in the engine's store, as the engine counts them. Raises ImageError."""
-    found = _inspect(DockerClient(client_call=list(client_call or [engine])), tag)
-    if found is None:
-        raise ImageError(f"{engine} has no image {tag}", run=f"{engine} pull {tag}")
-    return found[1]
-
-
-def _inspect(client: DockerClient, tag: str) -> tuple[str, int] | None:
-    """(image ID, size in bytes), or None when the engine has no such image."""
-    try:
-        image = client.image.inspect(tag)
-        return f"sha256:{image.id.removeprefix('sha256:')}", image.size  # Podman leaves the algorithm out
-    except NoSuchImage:
-        return None
-    except (DockerException, ClientNotFoundError) as error:
-        call = " ".join(map(str, client.client_config.client_call))
-        raise EngineUnavailableError(
-            f"`{call}` does not respond", cause=_last_line(error), run=f"{call} info"
-        ) from error
-
-
-def _last_line(error: Exception) -> str:
-    text = (error.stderr or "") if isinstance(error, DockerException) else str(error)
-    return text.strip().rpartition("\n")[2]
-
-
-def _vanished(tag: str) -> tuple[str, int]:
-    raise ImageError(f"{tag} was built but no longer exists", cause="another program removed it", run="seatrial run …")
-
-
-def _check_builder(client: DockerClient, engine: str) -> None:
-    """Docker's legacy builder knows neither cache mounts nor secrets, so buildx must be there."""
-    if engine == "podman":
-        return
-    try:
-        client.buildx.version()
-    except DockerException as error:
-        raise EngineUnavailableError(
-            "Docker has no buildx, and its legacy builder cannot build this image",
-            cause=_last_line(error),
-            run="sudo apt-get install docker-buildx-plugin   # docker-buildx on Debian and Ubuntu",
-        ) from error
+            f"{image.tag} was built but no longer exists", cause="another program removed it", run="seatrial run …"
+        )
+    return BuildResult(built.id, built.size_bytes, time.monotonic() - started, cached=present is not None)
 
 
 @contextmanager
@@ -182,8 +118,7 @@ def _write_context(image: ImagePlan, context: Path) -> None:
 
 
 def _build(
-    client: DockerClient,
-    engine: str,
+    store: ImageStore,
     image: ImagePlan,
     context: Path,
     secrets: list[str],
@@ -192,26 +127,15 @@ def _build(
 ) -> None:
     unfinished = f"{image.tag}-unfinished-{os.getpid()}"
     last_lines: deque[str] = deque(maxlen=_REMEMBERED_LINES)
+    network = None if image.network == "default" else image.network
     try:
-        stream: Iterator[str] = client.buildx.build(  # type: ignore[assignment]  # an iterator when it streams
-            context,
-            # Podman 4 has no --progress and no --load: "auto" and False write neither.
-            progress="plain" if engine == "docker" else "auto",
-            load=engine == "docker",
-            network=None if image.network == "default" else image.network,
-            secrets=secrets,
-            labels=dict(labels),
-            tags=unfinished,
-            stream_logs=True,
-        )
-        with Silence(progress) as telling:
-            for line in stream:
+        with Heartbeat(progress) as telling:
+            for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
                 if text := readable(line):
                     last_lines.append(text)
                     telling.line(text)
-        client.image.tag(unfinished, image.tag)
-    except DockerException as error:
-        raise explain(list(last_lines), image=image, engine=engine) from error
+        store.tag(unfinished, image.tag)
+    except ImageError as error:
+        raise explain(list(last_lines), image=image, engine=store.name) from error
     finally:
-        with suppress(DockerException):  # a failed build has none
-            client.image.remove(unfinished)  # the name alone: a finished image keeps its real one
+        store.remove(unfinished)  # the name alone: a finished image keeps its real one; a failed build has none

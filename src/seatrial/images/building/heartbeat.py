@@ -13,7 +13,7 @@ from seatrial.images.building.build_failure import step_in_words
 EVERY_S = 20.0
 
 
-class Silence:
+class Heartbeat:
     """Pass lines on with ``line``; after ``every_s`` without one, and then as often, say what goes on.
 
     A thread of its own says it: as a context manager, it ends with the block.
@@ -24,9 +24,9 @@ class Silence:
         self._started_s = self._last_s = time.monotonic()
         self._doing = "building the image"
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="silence", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="heartbeat", daemon=True)
 
-    def __enter__(self) -> Silence:
+    def __enter__(self) -> Heartbeat:
         self._thread.start()
         return self
 

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from pathlib import Path
 
+from seatrial.backends.base import ImageStore
 from seatrial.errors import DiskError
 from seatrial.job.plan import ImagePlan
-from seatrial.system import command
 
 #: Packages above the base, unpacked: torch 2.13.0 for the CPU and for CUDA 13.0, measured (docs/benchmarks.md). The
 #: builder stage and the final layer each hold them, and the download is a third of that again.
 _CPU_BYTES, _GPU_BYTES = 950_000_000, 5_000_000_000
 _OTHER_BYTES = 400_000_000
 
-#: Where the engine keeps its layers.
-_ROOT = {"docker": "{{.DockerRootDir}}", "podman": "{{.Store.GraphRoot}}"}
 
-
-def check_space(image: ImagePlan, engine: str, call: Sequence[str]) -> None:
+def check_space(image: ImagePlan, store: ImageStore) -> None:
     """Raises DiskError when the engine's disk cannot hold what building the image takes.
 
     A virtual machine's or another host's disk is not seen here, and then nothing is said.
     """
-    root = command.run([*call, "info", "--format", _ROOT[engine]], timeout_s=60).stdout.strip()
-    if root and Path(root).is_dir():
-        refuse_too_little(image, root, shutil.disk_usage(root).free, call[0])
+    if (root := store.storage_root()) is not None:
+        refuse_too_little(image, str(root), shutil.disk_usage(root).free, store.call[0])
 
 
 def needed_bytes(image: ImagePlan) -> int:

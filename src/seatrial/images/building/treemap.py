@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
+
+from squarify import normalize_sizes, squarify
 
 WIDTH, HEIGHT = 1000, 620
 _HEAD = 34
 _COLOURS = {"nvidia": "#76b900", "torch": "#ee4c2c", "triton": "#8e44ad", "tensorflow": "#ff8f00", "": "#5b8db8"}
 _LEAST_SHARE = 0.004
-
-Box = tuple[float, float, float, float]
 
 
 def treemap(title: str, sizes: Mapping[str, int]) -> str:
@@ -22,7 +22,8 @@ def treemap(title: str, sizes: Mapping[str, int]) -> str:
     other = whole - sum(size for _, size in rows)
     if other > 0:
         rows.append(("other", other))
-    boxes = _squarified([size for _, size in rows], (0, _HEAD, WIDTH, HEIGHT - _HEAD))
+    height = HEIGHT - _HEAD
+    boxes = squarify(normalize_sizes([size for _, size in rows], WIDTH, height), 0, _HEAD, WIDTH, height)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
@@ -33,8 +34,8 @@ def treemap(title: str, sizes: Mapping[str, int]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _rectangle(name: str, size: int, box: Box) -> str:
-    x, y, width, height = box
+def _rectangle(name: str, size: int, box: Mapping[str, float]) -> str:
+    x, y, width, height = box["x"], box["y"], box["dx"], box["dy"]
     colour = next((colour for start, colour in _COLOURS.items() if name.startswith(start)), _COLOURS[""])
     shown = f"{size / 1e6:,.0f} MB"
     label = ""
@@ -49,39 +50,3 @@ def _rectangle(name: str, size: int, box: Box) -> str:
         f'<g><title>{escape(name)}: {shown}</title><rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
         f'height="{height:.1f}" fill="{colour}" stroke="#fff" stroke-width="1.5"/>{label}</g>'
     )
-
-
-def _squarified(sizes: Sequence[int], box: Box) -> list[Box]:
-    """Boxes in the order of sizes, largest first, near to squares (Bruls et al., Squarified Treemaps, 2000)."""
-    x, y, width, height = box
-    left = sum(sizes)
-    boxes: list[Box] = []
-    start = 0
-    while start < len(sizes):
-        along = min(width, height)
-        scale = width * height / left
-        end = start + 1
-        while end < len(sizes) and _worst(sizes[start : end + 1], along, scale) <= _worst(
-            sizes[start:end], along, scale
-        ):
-            end += 1
-        row = sizes[start:end]
-        thick = sum(row) * scale / along
-        offset = 0.0
-        for size in row:
-            length = size * scale / thick
-            boxes.append((x, y + offset, thick, length) if width >= height else (x + offset, y, length, thick))
-            offset += length
-        if width >= height:
-            x, width = x + thick, width - thick
-        else:
-            y, height = y + thick, height - thick
-        left -= sum(row)
-        start = end
-    return boxes
-
-
-def _worst(row: Sequence[int], along: float, scale: float) -> float:
-    """The row's worst proportion of sides."""
-    area = sum(row) * scale
-    return max(max(along**2 * size * scale / area**2, area**2 / (along**2 * size * scale)) for size in row)

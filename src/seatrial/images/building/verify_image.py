@@ -1,4 +1,4 @@
-"""Prove a built image: inside it, imports work, versions are those resolved, and its code is for the target's GPUs."""
+"""Verify a built image: inside it, imports work, versions are those resolved, and its code is for the target's GPUs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seatrial.backends.base import ImageStore
 from seatrial.errors import ImageError
 from seatrial.findings.device_code import covers
 from seatrial.images.slim import slimmer_bytes
@@ -22,17 +23,17 @@ from seatrial.job.plan import (
 from seatrial.stack.machine import Machine
 from seatrial.system import command
 
-_PROOF = Path(__file__).parent / "verify_script.py"
+_SCRIPT = Path(__file__).parent / "verify_script.py"
 
 #: Importing a framework and a training step take seconds; a cold disk may need minutes.
-PROOF_TIMEOUT_S = 600.0
+VERIFY_TIMEOUT_S = 600.0
 
 #: Mounts of a run that have nothing to do with its GPUs. The driver's parts are mounted read-only, wherever they lie.
 _OURS = ("/seatrial/", CONTAINER_PROJECT, CONTAINER_DATA, CONTAINER_MODELS, CONTAINER_HOME)
 
 
 @dataclass(frozen=True)
-class Proof:
+class Verification:
     """What the image showed.
 
     Attributes:
@@ -52,39 +53,39 @@ class Proof:
     wrong: tuple[str, ...] = field(default=())
 
 
-def prove(
+def verify_image(
     image: ImagePlan,
     imports: Sequence[str],
     *,
-    call: Sequence[str],
+    store: ImageStore,
     machine: Machine | None,
     container: ContainerPlan | None = None,
-) -> Proof:
-    """Run the proof in the image.
+) -> Verification:
+    """Run the verification in the image.
 
     Args:
         imports: top-level names that the target imports.
-        call: the engine's program and global options.
+        store: has the image.
         machine: what the image is for; None: the CPU.
         container: the run's own container when GPUs are here to run kernels on, for how they get in.
 
     Raises ImageError when the image's Python does not run at all.
     """
-    argv = [*call, "run", "--rm", "--pull", "never", "--network", "none", *_gpu_options(container)]
-    argv += ["--entrypoint", image.python or "python3", image.tag, "-W", "ignore", "-c", _PROOF.read_text("utf-8")]
-    ended = command.run([*argv, ",".join(imports), "gpu" if container else "cpu"], timeout_s=PROOF_TIMEOUT_S)
+    program = [image.python or "python3", "-W", "ignore", "-c", _SCRIPT.read_text("utf-8")]
+    words = [*program, ",".join(imports), "gpu" if container else "cpu"]
+    ended = store.run_once(image.tag, words, options=_gpu_options(container), timeout_s=VERIFY_TIMEOUT_S)
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.exit_code != 0 or not lines:
         raise ImageError(
             f"{image.tag} was built, but its Python does not run",
             cause=ended.last_line(),
-            run=f"{call[0]} run --rm -it --entrypoint {image.python} {image.tag}",
+            run=f"{store.call[0]} run --rm -it --entrypoint {image.python} {image.tag}",
         )
     return judge(json.loads(lines[-1]), image, machine, on_gpu=container is not None)
 
 
-def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None, *, on_gpu: bool = False) -> Proof:
-    """The proof's answers against the plan's promises; ``on_gpu``: it had GPUs to run on. Pure."""
+def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None, *, on_gpu: bool = False) -> Verification:
+    """The script's answers against the plan's promises; ``on_gpu``: it had GPUs to run on. Pure."""
     wrong = [f"`import {name}` fails: {error}" for name, error in found["errors"].items()]
     planned = image.stack
     for framework in ("torch", "tensorflow", "jax"):
@@ -104,7 +105,7 @@ def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None, *, o
         wrong += [f"no {name} kernel runs on {device}: {error}" for name, error in answers.items() if error]
     if on_gpu and "kernels" in found and not kernels:
         wrong.append("its framework sees no GPU in a container that has GPUs")
-    return Proof(
+    return Verification(
         python=found["python"],
         versions=found["versions"],
         import_s=found["imports"],
@@ -117,7 +118,7 @@ def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None, *, o
     )
 
 
-def measure_contents(image: ImagePlan, *, call: Sequence[str], machine: Machine | None) -> dict[str, Any]:
+def measure_contents(image: ImagePlan, *, store: ImageStore, machine: Machine | None) -> dict[str, Any]:
     """The image's packages, kinds of files and device code, in bytes, as slimming.estimate counts them."""
     targets = ",".join(each.replace(".", "") for each in (machine.capabilities if machine else ()))
     load = "import sys,base64,io,zipfile,tempfile,runpy;"
@@ -126,9 +127,10 @@ def measure_contents(image: ImagePlan, *, call: Sequence[str], machine: Machine 
         f"{load}f=tempfile.NamedTemporaryFile(suffix='.pyz');f.write(base64.b64decode(sys.stdin.read()));f.flush();"
         "sys.path.insert(0,f.name);runpy.run_path(f.name,run_name='__main__')"
     )
-    argv = [*call, "run", "--rm", "-i", "--pull", "never", "--network", "none", "--entrypoint"]
-    argv += [image.python or "python3", image.tag, "-c", code, "--root", "/opt/venv", "--measure", "--arch", targets]
-    ended = command.check(argv, timeout_s=PROOF_TIMEOUT_S, input=_base64(slimmer_bytes()))
+    words = [image.python or "python3", "-c", code, "--root", "/opt/venv", "--measure", "--arch", targets]
+    ended = store.run_once(image.tag, words, timeout_s=VERIFY_TIMEOUT_S, input=_base64(slimmer_bytes()))
+    if ended.exit_code != 0:
+        raise command.failed(ended)
     measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return measured
 

@@ -1,4 +1,4 @@
-"""Proof of a built image: run inside it, on the standard library and the image's own packages. Prints one line of JSON.
+"""Verifies a built image: run inside it, on the standard library and the image's own packages. Prints one line of JSON.
 
 Sent as text to the image's Python; nothing of seatrial is in there.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-#: Rows and columns of the matrices that prove a number format.
+#: Rows and columns of the matrices that verify a number format.
 _SIDE = 64
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
 _FORMATS = (*_FLOATS, "int8", "float8_e4m3fn")

@@ -1,4 +1,4 @@
-"""Frameworks settled: which release and build of torch, TensorFlow or JAX goes into the requirements, and why."""
+"""Frameworks resolved: which release and build of torch, TensorFlow or JAX goes into the requirements, and why."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from seatrial.images.project import Needs
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
+from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Framework, wheels
 from seatrial.stack.machine import Machine
 from seatrial.stack.resolve import Conflict, Stack, resolve
-from seatrial.stack.wants import Wants
 
 #: The torch that this version of seatrial is developed and tested with (constraints.txt of the repository;
 #: https://pypi.org/project/torch/2.13.0/).
@@ -38,7 +38,7 @@ _GPU_RULES = {"architecture", "driver", "forward-compat", "cpu-build"}
 
 
 @dataclass(frozen=True)
-class Settled:
+class Resolved:
     """Requirements with every framework at one release and build.
 
     Attributes:
@@ -55,7 +55,7 @@ class Settled:
     warnings: tuple[str, ...] = ()
 
 
-def settle(
+def resolve_frameworks(
     needs: Needs,
     imports: frozenset[str],
     *,
@@ -63,7 +63,7 @@ def settle(
     own_sources: bool,
     python: str | None = None,
     mirror: str | None = None,
-) -> Settled:
+) -> Resolved:
     """Add what is imported and not required, fix what is left open, choose the build for the machine.
 
     Args:
@@ -77,43 +77,43 @@ def settle(
         ConfigError: the project's own requirements exclude each other.
     """
     found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
-    settled = Settled(found, Stack(python=python or ""))
+    resolved = Resolved(found, Stack(python=python or ""))
     for framework in FRAMEWORKS:
-        place = _place(settled.requirements, framework)
+        place = _place(resolved.requirements, framework)
         if place is None and not _imported(framework, imports):
             continue
-        fixed = python or settled.stack.python or None
-        settled = _settle_one(settled, needs, framework, place, machine, own_sources, fixed)
-    if settled.stack.wheel is None and not settled.stack.python:
-        wants = Wants(None, python=python, python_specifier=needs.python, said=needs.source)
-        stack = _or_raise(resolve(wants, machine or Machine()), wants)
-        settled = replace(settled, stack=stack)
-    if mirror and settled.index:
-        build = settled.index.rpartition("/")[2]
-        settled = replace(settled, index=f"{mirror.rstrip('/')}/{build}")
-    return settled
+        fixed = python or resolved.stack.python or None
+        resolved = _resolve_one(resolved, needs, framework, place, machine, own_sources, fixed)
+    if resolved.stack.wheel is None and not resolved.stack.python:
+        constraints = Constraints(None, python=python, python_specifier=needs.python, said=needs.source)
+        stack = _or_raise(resolve(constraints, machine or Machine()), constraints)
+        resolved = replace(resolved, stack=stack)
+    if mirror and resolved.index:
+        build = resolved.index.rpartition("/")[2]
+        resolved = replace(resolved, index=f"{mirror.rstrip('/')}/{build}")
+    return resolved
 
 
-def _settle_one(
-    settled: Settled,
+def _resolve_one(
+    resolved: Resolved,
     needs: Needs,
     framework: Framework,
     place: int | None,
     machine: Machine | None,
     own_sources: bool,
     python: str | None,
-) -> Settled:
-    found = settled.requirements
+) -> Resolved:
+    found = resolved.requirements
     if place is None:
         line, reason = _name_alone(framework, machine), "imported"
         found, place = found + Requirements(lines=(line,)), len(found.lines)
     else:
         line, reason = found.lines[place], "imported" if needs.source == "the imports" else f"in {needs.source}"
-    wants = _wants(framework, line, found, needs, machine, python)
+    constraints = _constraints(framework, line, found, needs, machine, python)
     requirement = parsed(line)
-    if requirement is None or requirement.url or not _known(wants):
-        return _left_to_pip(settled, found, line, framework)
-    stack = _or_raise(resolve(wants, machine or Machine()), wants)
+    if requirement is None or requirement.url or not _known(constraints):
+        return _left_to_pip(resolved, found, line, framework)
+    stack = _or_raise(resolve(constraints, machine or Machine()), constraints)
     assert stack.requirement is not None
     assert stack.wheel is not None
     index = stack.index if not own_sources else None
@@ -127,39 +127,39 @@ def _settle_one(
     if "numpy" not in map(canonical_name, found.lines) and _needs_numpy(stack):
         # Without it `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu).
         found += Requirements(lines=("numpy",))
-    choices = [each for each in stack.choices if each.what != "python" or settled.stack.wheel is None]
+    choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
     choices[0] = choices[0].model_copy(update={"value": chosen, "reason": f"{reason}; {choices[0].reason}"})
     if own_sources and stack.index:
         choices[1] = Choice(what=choices[1].what, value="as your index provides it", reason="you set the package index")
     elif index:
         choices[1] = choices[1].model_copy(update={"value": f"{choices[1].value}, from {index}"})
-    return Settled(
+    return Resolved(
         found,
-        settled.stack if settled.stack.wheel is not None else stack,
-        settled.index or index,
-        settled.index_needed or (index is not None and "+" in chosen),
-        (*settled.choices, *choices),
-        (*settled.warnings, *stack.warnings),
+        resolved.stack if resolved.stack.wheel is not None else stack,
+        resolved.index or index,
+        resolved.index_needed or (index is not None and "+" in chosen),
+        (*resolved.choices, *choices),
+        (*resolved.warnings, *stack.warnings),
     )
 
 
-def _left_to_pip(settled: Settled, found: Requirements, line: str, framework: Framework) -> Settled:
+def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: Framework) -> Resolved:
     """A URL, or a release that the tables do not know: nothing is checked, and that is said."""
     choice = Choice(what=framework, value=line, reason="not in seatrial's tables: pip decides; not checked")
     warning = f"{line} is not in seatrial's tables: whether it supports the GPU and driver is checked after the build"
     return replace(
-        settled, requirements=found, choices=(*settled.choices, choice), warnings=(*settled.warnings, warning)
+        resolved, requirements=found, choices=(*resolved.choices, choice), warnings=(*resolved.warnings, warning)
     )
 
 
-def _wants(
+def _constraints(
     framework: Framework,
     line: str,
     found: Requirements,
     needs: Needs,
     machine: Machine | None,
     python: str | None,
-) -> Wants:
+) -> Constraints:
     requirement = parsed(line)
     specifier, variant = _public(requirement)
     for constraint in found.constraints:
@@ -170,7 +170,7 @@ def _wants(
     torchvision = SpecifierSet(",".join(str(_public(each)[0]) for each in tied if each is not None))
     if requirement is not None and framework == "jax" and requirement.extras:
         variant = next((extra for extra in sorted(requirement.extras) if extra.startswith("cuda")), variant)
-    return Wants(
+    return Constraints(
         framework,
         specifier,
         variant=variant,
@@ -205,13 +205,13 @@ def _pinned_cudnn(lines: Iterable[str]) -> str | None:
     return None
 
 
-def _known(wants: Wants) -> bool:
+def _known(constraints: Constraints) -> bool:
     """The tables have some release that the specifier admits."""
-    assert wants.framework is not None
-    return any(wants.specifier.contains(wheel.version) for wheel in wheels(wants.framework))
+    assert constraints.framework is not None
+    return any(constraints.specifier.contains(wheel.version) for wheel in wheels(constraints.framework))
 
 
-def _or_raise(found: Stack | Conflict, wants: Wants) -> Stack:
+def _or_raise(found: Stack | Conflict, constraints: Constraints) -> Stack:
     if isinstance(found, Stack):
         return found
     works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
@@ -219,11 +219,11 @@ def _or_raise(found: Stack | Conflict, wants: Wants) -> Stack:
     raise kind(
         found.sentence,
         cause=f"what works: {works}" if works else None,
-        run=_command(found, wants),
+        run=_command(found, constraints),
     )
 
 
-def _command(found: Conflict, wants: Wants) -> str:
+def _command(found: Conflict, constraints: Constraints) -> str:
     """The nearest way out as something to type."""
     for way, stack in found.nearest:
         if way.startswith("another") and stack.requirement and "Python" not in way:

@@ -52,12 +52,10 @@ def _ready(job: Job, image: ImagePlan, environ: Mapping[str, str]) -> ImagePlan:
 
 
 def _facts_here(tag: str, environ: Mapping[str, str]) -> ImageFacts | None:
-    from python_on_whales.exceptions import DockerException
-
     for name in table.ENGINES:
         try:
-            if (facts := table.backend(name, environ).image(tag)) is not None:
+            if (facts := table.engine(name, environ).images.image(tag)) is not None:
                 return facts
-        except (SeatrialError, DockerException):
+        except SeatrialError:
             continue
     return None

@@ -67,7 +67,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host.environ))
-    cluster = _pods(job, site.run_id, facts, kind, gpus, image, code, volumes, places, pod_env, again)
+    cluster = _pods(job, site.run_id, facts, kind, gpus, _Contents(image, code, volumes, places, pod_env), again)
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
     return Parts(
         places=places,
@@ -104,14 +104,10 @@ def _pods(
     facts: ClusterFacts,
     kind: Kind,
     gpus: PodGpus,
-    image: ImagePlan,
-    code: _Code,
-    volumes: _Volumes,
-    places: Places,
-    env: dict[str, str],
+    inside: _Contents,
     again: int,
 ) -> ClusterPlan:
-    options = job.kubernetes
+    options, image, code = job.kubernetes, inside.image, inside.code
     count = gpus.plan.count
     return ClusterPlan(
         name=f"seatrial-{run_id}",
@@ -129,14 +125,14 @@ def _pods(
         shm_bytes=_shm_bytes(job, count),
         image=image.tag,
         command=(image.python or "python3", *AGENT_PYTHON_FLAGS, f"{POD_CONFIG}/agent.pyz", f"{POD_CONFIG}/plan.json"),
-        workdir=places.project,
-        env=env,
+        workdir=inside.places.project,
+        env=inside.env,
         secrets=job.secrets,
         recipes=job.target.kind == "recipe" and not image.build,
         code=code.way,
         files=code.files,
-        mounts=volumes.mounts,
-        run_mount=volumes.run,
+        mounts=inside.volumes.mounts,
+        run_mount=inside.volumes.run,
         read_only_root=not job.writable and code.way != "image",
         uid=options.uid or os.getuid() or DEFAULT_UID,
         node_selector=options.node_selector,
@@ -150,6 +146,17 @@ def _pods(
         grace_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
         labels={MANAGED_BY: "seatrial", RUN_LABEL: run_id, **({"seatrial.name": job.name} if job.name else {})},
     )
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What is inside of each pod."""
+
+    image: ImagePlan
+    code: _Code
+    volumes: _Volumes
+    places: Places
+    env: dict[str, str]
 
 
 def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:

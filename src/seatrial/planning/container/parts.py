@@ -90,13 +90,15 @@ def _image(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> 
     )
     if image.build:
         return image, choices
-    facts = site.backend.image(image.tag)
+    store = site.backend.images
+    assert store is not None, "a place of containers has an image store"
+    facts = store.image(image.tag)
     if facts is None and not site.may_pull:
         unknown = Choice(what="image contents", value="unknown", reason=f"{image.tag} is not here yet; run pulls it")
         return image.model_copy(update={"python": "python3"}), (*choices, unknown)
-    facts = facts or site.backend.pull(image.tag)
+    facts = facts or store.pull(image.tag)
     inside = {
-        "python": job.image.python or site.backend.find_python(image.tag),
+        "python": job.image.python or store.find_python(image.tag),
         "entrypoint": facts.entrypoint,
         "cmd": facts.cmd,
         "env": facts.env,

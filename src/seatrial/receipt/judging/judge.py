@@ -64,6 +64,7 @@ EXPECTED_WITHOUT_GPU = {
 }
 
 
+# Nine parameters: what is known of a run comes from as many places, and seven of them are named at the call.
 def judge(
     plan: Plan,
     events: Sequence[dict[str, Any]],

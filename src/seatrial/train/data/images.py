@@ -112,10 +112,9 @@ class ResidentImages:
         seed: int,
         augment: Augment | None = None,
         *,
-        drop_last: bool = False,
         channels_last: bool = False,
     ) -> None:
-        self.spans = deal(len(data), batch, ranks.rank, ranks.world, drop_last=drop_last)
+        self.spans = deal(len(data), batch, ranks.rank, ranks.world)
         self._data, self._normalise = data.to(ranks.device), normalise.to(ranks.device)
         self._as_they_are = Normalisation(
             torch.ones_like(self._normalise.scale), torch.zeros_like(self._normalise.shift)

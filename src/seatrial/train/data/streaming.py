@@ -37,10 +37,9 @@ class StreamedImages:
         seed: int,
         augment: Augment | None = None,
         *,
-        drop_last: bool = False,
         channels_last: bool = False,
     ) -> None:
-        self.spans = deal(len(data), batch, ranks.rank, ranks.world, drop_last=drop_last)
+        self.spans = deal(len(data), batch, ranks.rank, ranks.world)
         self._data, self._normalise = data, normalise.to(ranks.device)
         self._seed, self._augment = seed, augment
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -118,7 +117,6 @@ def training_images(
     seed: int,
     augment: Augment | None = None,
     *,
-    drop_last: bool = False,
     channels_last: bool = False,
 ) -> ResidentImages | StreamedImages:
     """The set on the device when it takes at most half of the free memory, else streamed; says which."""
@@ -129,4 +127,4 @@ def training_images(
         sizes = f"{data.size_bytes / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
         print(f"data: {len(data)} images {how} {ranks.device} ({sizes})", flush=True)
     source = ResidentImages if resident else StreamedImages
-    return source(data, normalise, batch, ranks, seed, augment, drop_last=drop_last, channels_last=channels_last)
+    return source(data, normalise, batch, ranks, seed, augment, channels_last=channels_last)

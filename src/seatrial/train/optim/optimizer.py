@@ -1,4 +1,7 @@
-"""An optimizer as the loop uses it: parameter groups, state, steps that a CUDA graph can capture.
+"""Optimizers as the loop uses them: parameter groups, state, steps that a CUDA graph can capture.
+
+Their learning rate is a tensor on the device, so that a schedule changes it without the host; they run eagerly and on
+the CPU as well.
 
 ``torch.optim.Optimizer`` would do, but the first one a process makes imports ``torch.compile``'s machinery (torch 2.11
 to 2.13: 800 modules, 2 to 5 s), of which a training that does not compile needs nothing. ``state_dict`` looks the same.
@@ -11,9 +14,9 @@ from functools import lru_cache
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from seatrial.train.kernels import adam
+from seatrial.train.kernels import adam as one_launch
 
 #: Elements of one thread block's share of an update, as torch has it: 225,000 parameters then keep 4 of 132
 #: multiprocessors busy, for 46 µs on an H200.
@@ -101,8 +104,8 @@ class Adam(Optimizer):
         scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         self._done.add_(1 if overflow is None else 1 - overflow.view(()))
         groups = [(group, kinds) for group in self.param_groups if (kinds := self._tensors(group))[0]]
-        if scale is None and overflow is None and adam.takes(groups, self._done.device):
-            adam.update(groups, self._done, decoupled=self._decoupled)
+        if scale is None and overflow is None and one_launch.takes(groups, self._done.device):
+            one_launch.update(groups, self._done, decoupled=self._decoupled)
             return
         for group, kinds in groups:
             size = chunk_size(tuple(map(Tensor.numel, kinds[0]))) if self._done.is_cuda else CHUNK
@@ -156,3 +159,33 @@ def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter).copy_(gradient)
+
+
+def adam(model: nn.Module, learning_rate: float) -> Optimizer:
+    """Adam as in Kingma and Ba 2015, torch's defaults."""
+    return Adam(model.parameters(), _rate(model, learning_rate))
+
+
+def adamw(model: nn.Module, learning_rate: float, weight_decay: float) -> Optimizer:
+    """AdamW; weights that multiply decay, biases and normalisation (one dimension or none) do not."""
+    return Adam(decay_groups(model, weight_decay), _rate(model, learning_rate), decoupled=True)
+
+
+def sgd(model: nn.Module, learning_rate: float, momentum: float, weight_decay: float) -> torch.optim.Optimizer:
+    """SGD with Nesterov momentum."""
+    rate = _rate(model, learning_rate)
+    groups = decay_groups(model, weight_decay)
+    return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=True)
+
+
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two parameter groups: those that decay and those that do not."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [
+        {"params": [parameter for parameter in parameters if parameter.ndim > 1], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def _rate(model: nn.Module, learning_rate: float) -> Tensor:
+    return torch.tensor(learning_rate, device=next(model.parameters()).device)

@@ -13,7 +13,7 @@ import pytest
 
 from fakes import a_plan
 from seatrial.backends.local.backend import Local
-from seatrial.errors import EngineError, ImageError
+from seatrial.errors import EngineError
 from seatrial.probe import proc
 from seatrial.system import agent_archive
 
@@ -184,13 +184,6 @@ os.kill(os.getpid(), 9)
         assert proc.read(pid).state != "Z"
     finally:
         os.kill(pid, signal.SIGKILL)
-
-
-def test_no_image_runs_here(tmp_path):
-    assert Local().image("python") is None
-    assert Local().find_python("python") is None
-    with pytest.raises(ImageError, match="local backend"):
-        Local().pull("python")
 
 
 def test_facts_promise_no_limits():

@@ -17,7 +17,7 @@ from rich.console import Console
 from machines import SPEC, Host, docker_info, healthy
 from seatrial.doctor.examine import examine
 from seatrial.doctor.facts.daemon_json import merged
-from seatrial.doctor.fixing.apply_fixes import mend, undo
+from seatrial.doctor.fixing.apply_fixes import apply_fixes, undo
 from seatrial.doctor.fixing.change import Change, Journal
 from seatrial.doctor.fixing.fixes import changes_for
 from seatrial.errors import DiskError, EngineError, UsageError
@@ -43,7 +43,7 @@ def said(screen: Console) -> str:
 def fix(host: Host, *, answer: str = "") -> tuple[int, str]:
     """Say yes to every question with these words in it; the number of changes, and what was printed."""
     screen, machine = console(), host.machine()
-    made = mend(examine(machine), machine, screen, lambda question: answer in question)
+    made = apply_fixes(examine(machine), machine, screen, lambda question: answer in question)
     return made, said(screen)
 
 
@@ -197,7 +197,7 @@ def test_when_one_change_fails_the_others_are_taken_back(host: Host, monkeypatch
     changes = [Change(first, "a", "1", "1!"), Change(second, "b", "not what is there", "2!")]
     monkeypatch.setattr("seatrial.doctor.fixing.apply_fixes.changes_for", lambda results, machine: changes)
     with pytest.raises(DiskError):
-        mend([], host.machine(), console(), lambda question: True)
+        apply_fixes([], host.machine(), console(), lambda question: True)
     assert first.read_text() == "1" and not second.exists()
     with pytest.raises(UsageError):
         Journal(host.environ).newest()

@@ -2,12 +2,12 @@
 
 import time
 
-from seatrial.images.building.heartbeat import Silence
+from seatrial.images.building.heartbeat import Heartbeat
 
 
 def test_a_silent_step_is_named_with_its_time() -> None:
     said: list[str] = []
-    with Silence(said.append, every_s=0.1) as telling:
+    with Heartbeat(said.append, every_s=0.1) as telling:
         telling.line("[build 4/7] RUN pip install --require-hashes -r requirements.txt")
         deadline = time.monotonic() + 10
         while len(said) < 3 and time.monotonic() < deadline:
@@ -20,7 +20,7 @@ def test_a_silent_step_is_named_with_its_time() -> None:
 
 def test_a_build_that_prints_is_left_alone() -> None:
     said: list[str] = []
-    with Silence(said.append, every_s=5) as telling:
+    with Heartbeat(said.append, every_s=5) as telling:
         for number in range(5):
             telling.line(f"line {number}")
     assert said == [f"line {number}" for number in range(5)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from seatrial.images.building.treemap import treemap
-from seatrial.images.building.verify_image import _PROOF, _gpu_options, judge
+from seatrial.images.building.verify_image import _SCRIPT, _gpu_options, judge
 from seatrial.job.plan import ContainerPlan, ImagePlan, Mount
 from seatrial.stack.machine import parse_target
 
@@ -28,9 +29,9 @@ SHOWN: dict[str, Any] = {
 
 
 def test_an_image_as_resolved() -> None:
-    proof = judge(SHOWN, IMAGE, parse_target("h100"))
-    assert proof.wrong == ()
-    assert proof.architectures == ("sm_80", "sm_90", "compute_90")
+    verification = judge(SHOWN, IMAGE, parse_target("h100"))
+    assert verification.wrong == ()
+    assert verification.architectures == ("sm_80", "sm_90", "compute_90")
 
 
 @pytest.mark.parametrize(
@@ -51,9 +52,9 @@ def test_what_does_not_hold_is_a_sentence(change: dict[str, Any], target: str, s
 
 def test_kernels_of_every_format_must_run_on_every_gpu() -> None:
     whole = {"cuda:0": {"float32": "", "bfloat16": ""}}
-    proof = judge({**SHOWN, "kernels": whole}, IMAGE, parse_target("h100"), on_gpu=True)
-    assert proof.wrong == ()
-    assert proof.kernels == {"cuda:0": ("float32", "bfloat16")}
+    verification = judge({**SHOWN, "kernels": whole}, IMAGE, parse_target("h100"), on_gpu=True)
+    assert verification.wrong == ()
+    assert verification.kernels == {"cuda:0": ("float32", "bfloat16")}
     broken = {**whole, "cuda:1": {"float32": "", "bfloat16": "RuntimeError: no kernel image is available"}}
     (wrong,) = judge({**SHOWN, "kernels": broken}, IMAGE, parse_target("h100"), on_gpu=True).wrong
     assert wrong == "no bfloat16 kernel runs on cuda:1: RuntimeError: no kernel image is available"
@@ -66,7 +67,7 @@ def test_a_framework_that_sees_no_gpu_is_no_proof() -> None:
 
 def test_the_proof_runs_a_kernel_for_every_format() -> None:
     pytest.importorskip("torch")
-    argv = [sys.executable, "-W", "ignore", "-c", _PROOF.read_text(), "torch", "cpu"]
+    argv = [sys.executable, "-W", "ignore", "-c", _SCRIPT.read_text(), "torch", "cpu"]
     shown = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120).stdout)
     assert shown["kernels"] == {"cpu": dict.fromkeys(("float32", "float64", "float16", "bfloat16", "int8"), "")}
     assert shown["errors"] == {}
@@ -103,4 +104,6 @@ def test_a_treemap_has_an_area_for_each_byte() -> None:
     svg = treemap("an <image>", {"torch": 600_000_000, "nvidia/cudnn": 300_000_000, "six": 1000})
     assert "an &lt;image&gt;" in svg
     assert svg.count("<rect") == 4  # the ground, two packages, and what is too small to see
+    areas = [float(w) * float(h) for w, h in re.findall(r'width="([\d.]+)" height="([\d.]+)" fill="#(?!fff)', svg)]
+    assert areas[0] / areas[1] == pytest.approx(2, rel=0.01)
     assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")

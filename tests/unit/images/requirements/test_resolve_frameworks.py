@@ -8,7 +8,7 @@ from packaging.specifiers import SpecifierSet
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.project import Needs
 from seatrial.images.requirements.requirements_files import Requirements
-from seatrial.images.requirements.resolve_frameworks import TORCH_VERSION, Settled, settle
+from seatrial.images.requirements.resolve_frameworks import TORCH_VERSION, Resolved, resolve_frameworks
 from seatrial.stack.machine import Machine, parse_target
 
 #: Source: https://pytorch.org/get-started/locally/ (pip, Linux, CPU).
@@ -18,7 +18,7 @@ ANY = Machine()
 A4000 = parse_target("driver=535.129,gpu=A4000")
 
 
-def settled(
+def resolved(
     *lines: str,
     imports: tuple[str, ...] = ("torch",),
     constraints: tuple[str, ...] = (),
@@ -28,9 +28,11 @@ def settled(
     python: str | None = None,
     requires: str = "",
     mirror: str | None = None,
-) -> Settled:
+) -> Resolved:
     needs = Needs(Requirements(lines, constraints, options), "requirements.txt", "it is there", SpecifierSet(requires))
-    return settle(needs, frozenset(imports), machine=machine, own_sources=own_sources, python=python, mirror=mirror)
+    return resolve_frameworks(
+        needs, frozenset(imports), machine=machine, own_sources=own_sources, python=python, mirror=mirror
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,29 +52,29 @@ def settled(
     ],
 )
 def test_torch_is_fixed_where_it_is_open(lines: tuple[str, ...], expected: tuple[str, ...]) -> None:
-    assert settled(*lines).requirements.lines == expected
+    assert resolved(*lines).requirements.lines == expected
 
 
 def test_a_constraint_decides_on_torch() -> None:
-    assert settled("torch", "numpy", constraints=("torch==2.9.0",)).requirements.lines == ("torch==2.9.0", "numpy")
+    assert resolved("torch", "numpy", constraints=("torch==2.9.0",)).requirements.lines == ("torch==2.9.0", "numpy")
 
 
 def test_the_build_that_the_driver_can_run() -> None:
-    found = settled("torch", machine=A4000)
+    found = resolved("torch", machine=A4000)
     assert found.requirements.lines[0] == f"{TORCH}+cu126"
     assert (found.index, found.index_needed) == ("https://download.pytorch.org/whl/cu126", True)
     assert "minor-version compatibility" in " ".join(choice.reason for choice in found.choices)
-    mirrored = settled("torch", machine=A4000, mirror="https://mirror.example/pytorch/")
+    mirrored = resolved("torch", machine=A4000, mirror="https://mirror.example/pytorch/")
     assert mirrored.index == "https://mirror.example/pytorch/cu126"
 
 
 def test_what_is_not_in_the_tables_is_left_to_pip_and_said() -> None:
-    found = settled("torch==2.99")
+    found = resolved("torch==2.99")
     assert "not in seatrial's tables" in found.warnings[0]
 
 
 def test_no_framework_where_nothing_imports_one() -> None:
-    found = settled("numpy", imports=("numpy",), requires=">=3.12")
+    found = resolved("numpy", imports=("numpy",), requires=">=3.12")
     assert (found.requirements.lines, found.index, found.stack.python) == (("numpy",), None, "3.12")
 
 
@@ -89,7 +91,7 @@ def test_no_framework_where_nothing_imports_one() -> None:
 def test_which_build_of_torch(
     machine: Machine | None, own_sources: bool, options: tuple[str, ...], index: str | None, build: str
 ) -> None:
-    found = settled("torch", machine=machine, own_sources=own_sources, options=options)
+    found = resolved("torch", machine=machine, own_sources=own_sources, options=options)
     assert found.index == index
     assert "+" not in found.requirements.lines[0]
     assert build in [choice.value for choice in found.choices]
@@ -97,32 +99,32 @@ def test_which_build_of_torch(
 
 def test_other_frameworks() -> None:
     gpu = parse_target("driver=535.129,gpu=T4")
-    assert settled(imports=("tensorflow",), machine=gpu).requirements.lines == ("tensorflow[and-cuda]==2.21.0",)
-    assert settled("tensorflow==2.20.0", machine=gpu).requirements.lines[0] == "tensorflow[and-cuda]==2.20.0"
-    assert settled(imports=("keras",), machine=None).requirements.lines == ("tensorflow-cpu==2.21.0",)
-    assert settled("tensorflow", imports=(), machine=None).requirements.lines == ("tensorflow==2.21.0",)
-    assert settled(imports=("flax", "jax"), machine=gpu).requirements.lines == ("jax[cuda12]==0.10.2",)
-    assert settled(imports=("jax",), machine=None).requirements.lines == ("jax==0.10.2",)
+    assert resolved(imports=("tensorflow",), machine=gpu).requirements.lines == ("tensorflow[and-cuda]==2.21.0",)
+    assert resolved("tensorflow==2.20.0", machine=gpu).requirements.lines[0] == "tensorflow[and-cuda]==2.20.0"
+    assert resolved(imports=("keras",), machine=None).requirements.lines == ("tensorflow-cpu==2.21.0",)
+    assert resolved("tensorflow", imports=(), machine=None).requirements.lines == ("tensorflow==2.21.0",)
+    assert resolved(imports=("flax", "jax"), machine=gpu).requirements.lines == ("jax[cuda12]==0.10.2",)
+    assert resolved(imports=("jax",), machine=None).requirements.lines == ("jax==0.10.2",)
 
 
 def test_transformers_alone_runs_on_torch() -> None:
-    assert settled("transformers", imports=("transformers",)).requirements.lines == ("transformers", TORCH, "numpy")
+    assert resolved("transformers", imports=("transformers",)).requirements.lines == ("transformers", TORCH, "numpy")
 
 
 def test_two_frameworks_share_a_python() -> None:
-    found = settled(imports=("torch", "tensorflow"), requires=">=3.12")
+    found = resolved(imports=("torch", "tensorflow"), requires=">=3.12")
     assert found.requirements.lines == (TORCH, "numpy", "tensorflow[and-cuda]==2.21.0")
     assert found.stack.python == "3.12"
 
 
 def test_conflicts_name_both_sides_and_what_works() -> None:
     with pytest.raises(GpuContractError, match=r"needs driver 580.65.06 or later.*has driver 535.129") as gpu:
-        settled("torch==2.13.0+cu130", machine=A4000)
+        resolved("torch==2.13.0+cu130", machine=A4000)
     assert "torch 2.13.0+cu126 on Python 3.11 (another build)" in (gpu.value.cause or "")
     assert gpu.value.run == "pip install 'torch==2.13.0+cu126' --index-url https://download.pytorch.org/whl/cu126"
     with pytest.raises(GpuContractError, match="has no CUDA, but GPUs are requested"):
-        settled("torch==2.13.0+cpu")
+        resolved("torch==2.13.0+cpu")
     with pytest.raises(ConfigError, match=r"Python 3.8 to 3.11, but the base image has Python 3.12"):
-        settled("torch==2.0.1", python="3.12")
+        resolved("torch==2.0.1", python="3.12")
     with pytest.raises(ConfigError, match=r"needs cuDNN 9.20.0.48, but the requirements pin cuDNN 8.9.2.26"):
-        settled("torch==2.13.0", "nvidia-cudnn-cu12==8.9.2.26")
+        resolved("torch==2.13.0", "nvidia-cudnn-cu12==8.9.2.26")

@@ -8,8 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.optim.capturable import adam, adamw, decay_groups  # noqa: E402
-from seatrial.train.optim.optimizer import CHUNK, CHUNKS_PER_LAUNCH, chunk_size, pieces  # noqa: E402
+from seatrial.train.optim.optimizer import CHUNK, CHUNKS_PER_LAUNCH, adam, adamw, chunk_size, decay_groups, pieces  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -75,7 +74,7 @@ def test_no_compiler_is_imported_by_a_training_that_does_not_compile(tmp_path):
 
     code = (
         "import sys, torch\n"
-        "from seatrial.train.optim.capturable import adam\n"
+        "from seatrial.train.optim.optimizer import adam\n"
         "model = torch.nn.Linear(3, 2)\n"
         "optimizer = adam(model, 0.1)\n"
         "model(torch.ones(1, 3)).sum().backward()\n"

@@ -1,9 +1,9 @@
-"""The proof that follows a build, on this machine's GPU: a kernel per number format and a training step in a container.
+"""The verification after a build, on this machine's GPU: a kernel per number format and a training step in a container.
 
-    python benchmarks/prove_gpu.py OUT [--config seatrial.toml] [--gpus 1] [--import torch]
+    python benchmarks/verify_image_gpu.py OUT [--config seatrial.toml] [--gpus 1] [--import torch]
 
 The image is the config's ready one: where no package index can be reached, it stands in for one that was just built.
-OUT gets prove.json; the exit code is 1 where something does not hold.
+OUT gets verify.json; the exit code is 1 where something does not hold.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from seatrial.images.building.verify_image import prove
+from seatrial.backends.containers.docker import Docker
+from seatrial.images.building.verify_image import verify_image
 from seatrial.job.plan import Plan
 
 
 def main() -> int:
-    """Plan a run as the command line does, and prove its image the way that ``seatrial build`` does."""
+    """Plan a run as the command line does, and verify its image the way that ``seatrial build`` does."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--config", type=Path, default=Path("seatrial.toml"))
@@ -41,12 +42,14 @@ def main() -> int:
         assert plan.image is not None
         started = time.monotonic()
         container = plan.container if plan.gpus else None
-        proof = prove(plan.image, given.imports.split(","), call=["docker"], machine=None, container=container)
+        verification = verify_image(
+            plan.image, given.imports.split(","), store=Docker().images, machine=None, container=container
+        )
     given.out.mkdir(parents=True, exist_ok=True)
-    shown = {**dataclasses.asdict(proof), "seconds": round(time.monotonic() - started, 1)}
-    (given.out / "prove.json").write_text(json.dumps(shown, indent=1) + "\n")
+    shown = {**dataclasses.asdict(verification), "seconds": round(time.monotonic() - started, 1)}
+    (given.out / "verify.json").write_text(json.dumps(shown, indent=1) + "\n")
     print(json.dumps(shown, indent=1))
-    return 1 if proof.wrong else 0
+    return 1 if verification.wrong else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Wants: what a project asks of its stack, read from its requirements, its imports and its configuration."""
+"""Constraints: what a project asks of its stack, read from its requirements, its imports and its configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from seatrial.stack.facts import Framework
 
 
 @dataclass(frozen=True)
-class Wants:
+class Constraints:
     """The project's side of the bargain.
 
     Attributes:

@@ -1,0 +1,244 @@
+"""HostFacts: every fact about the host that checks look at, read once. Tests give another root, or other answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from seatrial.backends import table
+from seatrial.backends.base import EngineFacts
+from seatrial.backends.containers.docker import docker_facts
+from seatrial.backends.containers.engine import ContainerEngine
+from seatrial.backends.containers.engine_errors import unavailable_error
+from seatrial.backends.containers.podman import podman_facts
+from seatrial.doctor.facts import cluster, pci
+from seatrial.errors import CommandTimeoutError, EngineUnavailableError
+from seatrial.probe import driver_files, gpu_health, nvml
+from seatrial.probe.driver_files import DriverFiles
+from seatrial.probe.gpu_health import GpuHealth
+from seatrial.probe.nvml import Inventory
+from seatrial.system import command
+from seatrial.system.command import Completed
+
+#: A question to a program of the host. modinfo and mokutil answer in milliseconds; an engine that is well, in 0.3 s.
+ANSWER_S = 3.0
+
+Run = Callable[..., Completed]
+
+
+class HostFacts:
+    """This host, read lazily; every fact is read once and may be asked for from several threads.
+
+    Args:
+        root: what stands for ``/`` when files are read.
+        run: runs a command; ``system.command.run``.
+        pynvml: stands for NVML; None loads the real one.
+        on: the engine asked for, ``auto`` for the first that works, ``local`` for a plain process.
+        kernel: release of the running kernel.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        *,
+        root: Path | str = "/",
+        run: Run = command.run,
+        pynvml: Any = None,
+        on: str = "auto",
+        kernel: str | None = None,
+    ) -> None:
+        self.environ = dict(os.environ if environ is None else environ)
+        self.root = str(root).rstrip("/")
+        self.on = on
+        self.kernel = kernel or platform.release()
+        self._run = run
+        self.pynvml = pynvml
+        self._answers: dict[tuple[str, ...], Completed | None] = {}
+        self._locks: dict[tuple[str, ...], threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._nvml = threading.Lock()
+        self._thread = threading.local()
+
+    # ------------------------------------------------------------------ files
+
+    @property
+    def unseen(self) -> list[str]:
+        """Paths that this thread might not read, since it last emptied the list."""
+        if not hasattr(self._thread, "unseen"):
+            self._thread.unseen = []
+        unseen: list[str] = self._thread.unseen
+        return unseen
+
+    def here(self, path: str) -> Path:
+        return Path(self.root + path)
+
+    def read(self, path: str) -> str | None:
+        """Text of a file, decoded with replacement; None when it is not there, or may not be read (see ``unseen``)."""
+        try:
+            return self.here(path).read_bytes().decode(errors="replace")
+        except PermissionError:
+            self.unseen.append(path)
+        except OSError:
+            pass
+        return None
+
+    def exists(self, path: str) -> bool:
+        return self.here(path).exists()
+
+    def names(self, folder: str) -> list[str]:
+        """Sorted names in a folder; [] when it is not there, or may not be read (see ``unseen``)."""
+        try:
+            return sorted(entry.name for entry in self.here(folder).iterdir())
+        except PermissionError:
+            self.unseen.append(folder)
+        except OSError:
+            pass
+        return []
+
+    # --------------------------------------------------------------- commands
+
+    def ask(self, *argv: str, timeout_s: float = ANSWER_S) -> Completed | None:
+        """A program's answer, None when it is not installed. Asked once. Raises CommandTimeoutError."""
+        with self._lock:
+            lock = self._locks.setdefault(argv, threading.Lock())
+        with lock:
+            if argv not in self._answers:
+                try:
+                    self._answers[argv] = self._run(argv, timeout_s=timeout_s)
+                except EngineUnavailableError:
+                    self._answers[argv] = None
+            return self._answers[argv]
+
+    def command(self, argv: Sequence[str], *, timeout_s: float, input: str | None = None) -> Completed:
+        """Run a command now. Raises EngineUnavailableError and CommandTimeoutError."""
+        return self._run(argv, timeout_s=timeout_s, input=input)
+
+    # ------------------------------------------------------------------ facts
+
+    @cached_property
+    def wsl(self) -> bool:
+        return self.exists("/dev/dxg")
+
+    @cached_property
+    def gpus_on_bus(self) -> tuple[pci.Device, ...]:
+        return pci.nvidia_gpus(self.root)
+
+    @cached_property
+    def driver(self) -> DriverFiles:
+        return driver_files.find(self.root or "/", self.environ)
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        with self._nvml:
+            return nvml.inventory(self.pynvml)
+
+    @property
+    def python(self) -> str:
+        return sys.executable
+
+    @cached_property
+    def health(self) -> list[GpuHealth]:
+        """Modes and limits of each GPU; [] without NVML."""
+        if self.inventory.error is not None:
+            return []
+        with self._nvml:
+            return gpu_health.read(self.pynvml if self.pynvml is not None else nvml.load())
+
+    @cached_property
+    def os_release(self) -> dict[str, str]:
+        """ID, VERSION_ID, ID_LIKE … of /etc/os-release."""
+        lines = (self.read("/etc/os-release") or self.read("/usr/lib/os-release") or "").splitlines()
+        pairs = (line.partition("=") for line in lines if "=" in line)
+        return {key: value.strip("\"'") for key, _, value in pairs}
+
+    # ---------------------------------------------------------------- engines
+
+    def backend(self, name: str) -> ContainerEngine:
+        return table.engine(name, self.environ)
+
+    def asks_for(self, name: str) -> bool:
+        """Whether this engine is one of those asked for."""
+        return self.on in ("auto", name)
+
+    @cached_property
+    def docker_info(self) -> dict[str, Any] | EngineUnavailableError | None:
+        """``docker info``; the error when the daemon does not answer; None when docker is not installed."""
+        return self._info("docker")
+
+    @cached_property
+    def podman_info(self) -> dict[str, Any] | EngineUnavailableError | None:
+        return self._info("podman")
+
+    def _info(self, name: str) -> dict[str, Any] | EngineUnavailableError | None:
+        traits = table.ENGINES[name].traits
+        try:
+            ended = self.ask(*table.client_call(name, self.environ), "info", "--format", traits.info_format)
+        except CommandTimeoutError as error:
+            return EngineUnavailableError(
+                error.message, cause="the engine hangs: its daemon or storage is blocked", run=f"{name} ps"
+            )
+        if ended is None:
+            return None
+        try:
+            info = json.loads(ended.stdout)
+        except ValueError:
+            info = None
+        if ended.exit_code == 0 and isinstance(info, dict) and info.get(traits.info_key):
+            return info
+        said = ended.stderr or "\n".join((info or {}).get("ServerErrors") or [])
+        return unavailable_error(name, said or ended.stdout, self.environ)
+
+    @cached_property
+    def docker(self) -> EngineFacts | None:
+        if not isinstance(self.docker_info, dict):
+            return None
+        client = self.docker_client or Path("docker")
+        return docker_facts(self.docker_info, hook=self.hook is not None, client=client)
+
+    @cached_property
+    def podman(self) -> EngineFacts | None:
+        if not isinstance(self.podman_info, dict):
+            return None
+        return podman_facts(self.podman_info, tuple(self.here(folder) for folder in ("/etc/cdi", "/var/run/cdi")))
+
+    @cached_property
+    def docker_client(self) -> Path | None:
+        """The program ``docker``, links resolved, as a path of the machine looked at."""
+        for folder in ("/usr/local/bin", "/usr/bin", "/bin", "/snap/bin"):
+            if self.exists(f"{folder}/docker") or self.here(f"{folder}/docker").is_symlink():
+                real = os.path.realpath(self.here(f"{folder}/docker"))
+                return Path(real.removeprefix(os.path.realpath(self.root or "/").rstrip("/")) or "/")
+        return None
+
+    @cached_property
+    def hook(self) -> str | None:
+        """The toolkit's hook, where dockerd looks for it."""
+        folders = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+        names = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+        paths = (f"{folder}/{name}" for folder in folders for name in names)
+        return next((path for path in paths if self.exists(path)), None)
+
+    @cached_property
+    def engine(self) -> EngineFacts | None:
+        """The engine whose containers are looked at: the one asked for, else the first that works."""
+        readers = {"docker": lambda: self.docker, "podman": lambda: self.podman}
+        facts = (readers[name]() for name in table.ENGINES if self.asks_for(name))
+        return next((one for one in facts if one is not None and one.available), None)
+
+    # ------------------------------------------------------------- kubernetes
+
+    @cached_property
+    def cluster(self) -> cluster.Cluster | cluster.ClusterError | None:
+        """The cluster of the kubeconfig; the error when it does not answer; None without a kubeconfig."""
+        path = cluster.kubeconfig(self.environ, self.root)
+        try:
+            return cluster.read(self.root + path) if path is not None else None
+        except cluster.ClusterError as error:
+            return error

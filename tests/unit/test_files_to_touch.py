@@ -1,0 +1,69 @@
+"""A check, a criterion and a verb: at most two files each, added to a copy of the source and used from there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from own_tree import Tree
+
+VERB = '''"""``seatrial hello``: says so."""
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def hello(name: str = "you") -> int:
+    print(f"hello {name}")
+    return 0
+'''
+
+CHECK = """def _odd(machine: Machine) -> Verdict:
+    return found("no-gpu-on-bus", ["asked by a test"], severity="warning")
+
+
+"""
+
+CRITERION = """def _lucky(case: Case, cause: ExitCause) -> Judgement:
+    wanted = case.plan.job.criteria.lucky_digit
+    return Judgement("pass" if wanted in case.plan.run_id else "fail", f"wanted {wanted}")
+
+
+"""
+
+
+def test_a_verb_is_its_file_and_a_row(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.add("cli/hello.py", VERB)
+    tree.put("cli/__init__.py", '    "hello": ("hello", "Say hello."),\n', after="VERBS:")
+    project = tree.project()
+    assert "Say hello." in project.cli("--help").stdout
+    assert project.cli("hello", "--name", "sea").stdout == "hello sea\n"
+    assert len(tree.touched) == 2
+
+
+def test_a_check_is_its_function_and_a_row_of_its_family(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.put("doctor/checks/hardware.py", CHECK, before="HARDWARE =")
+    row = '    Check("hardware.odd", "Nothing is odd", ("no-gpu-on-bus",), _odd),\n'
+    tree.put("doctor/checks/hardware.py", row, after="HARDWARE =")
+    ended = tree.project().cli("doctor", "--on", "local", "--host-only", "--json", exit_code=None)
+    results = {result["id"]: result for result in json.loads(ended.stdout)["checks"]}
+    assert results["hardware.odd"]["status"] == "warning"
+    assert len(tree.touched) == 1
+
+
+def test_a_criterion_is_its_option_and_a_row(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.put("job/model.py", '    lucky_digit: str = "2"\n', after="    metrics:")
+    tree.put("receipt/judging/criteria.py", CRITERION, before="#: ID, title and judge")
+    row = '    ("lucky", "A lucky run", _lucky),\n'
+    tree.put("receipt/judging/criteria.py", row, after="CRITERIA:")
+    project = tree.project()
+    project.write("train.py", "print('ready')\n")
+    project.run("train.py", "--gpus", "none")
+    judged = {criterion["id"]: criterion for criterion in project.receipt()["criteria"]}
+    assert judged["lucky"]["title"] == "A lucky run" and judged["lucky"]["verdict"] == "pass"
+    assert len(tree.touched) == 2

@@ -1,0 +1,66 @@
+"""No two modules of seatrial import each other, over however many others; imports in functions or for type
+checkers count as well."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import seatrial
+
+SOURCE = Path(seatrial.__file__).parent
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """Dotted name → file, of every module of a package."""
+    names = {}
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
+
+
+def imported(tree: ast.AST, known: dict[str, Path]) -> set[str]:
+    """The modules that a file imports, wherever in it: an import inside a function hides a circle, and breaks none."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in known else node.module)
+    return found & known.keys()
+
+
+def circle(package: Path) -> list[str] | None:
+    known = modules(package)
+    graph = {name: imported(ast.parse(path.read_text()), known) - {name} for name, path in known.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        names: list[str] = error.args[1]
+        return names
+    return None
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    assert len(modules(SOURCE)) > 300
+    assert circle(SOURCE) is None
+
+
+@pytest.mark.parametrize(
+    "start", ["import room.a", "if TYPE_CHECKING:\n    import room.a", "def later():\n    from room import a"]
+)
+def test_a_circle_is_found(tmp_path: Path, start: str) -> None:
+    package = tmp_path / "room"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text("from room import b\n")
+    (package / "b.py").write_text("from room.c import x\n")
+    (package / "c.py").write_text(f"{start}\nx = 1\n")
+    found = circle(package)
+    assert found is not None and set(found) == {"room.a", "room.b", "room.c"}
