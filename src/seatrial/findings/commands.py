@@ -11,3 +11,7 @@ ENABLE_CDI = "sudo nvidia-ctk runtime configure --runtime=docker --cdi.enabled &
 REGISTER_RUNTIME = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 
 INSTALL_TOOLKIT = "sudo apt-get install -y nvidia-container-toolkit && " + REGISTER_RUNTIME
+
+#: Ranges of user and group IDs that rootless Podman maps a container's users to.
+#: Source: github.com/containers/podman/blob/main/troubleshooting.md
+ADD_SUBIDS = 'sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 "$USER" && podman system migrate'

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 from seatrial.backends.base import EngineFacts, Handle
 from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
 from seatrial.backends.containers.engine import INFO_TIMEOUT_S, ContainerEngine
-from seatrial.backends.containers.engine_errors import ADD_SUBIDS, unavailable_error
+from seatrial.backends.containers.engine_errors import unavailable_error
 from seatrial.backends.containers.k8s_file import K8sFile
 from seatrial.backends.containers.log import OpenLog
 from seatrial.backends.containers.run_options import RunOptions
 from seatrial.errors import EngineUnavailableError, GpuContractError, SeatrialError
-from seatrial.findings.commands import GENERATE_CDI
+from seatrial.findings.commands import ADD_SUBIDS, GENERATE_CDI
 from seatrial.job.plan import ContainerPlan
 from seatrial.probe import proc
 from seatrial.system import command
