@@ -89,6 +89,11 @@ class Known(NamedTuple):
         )
 
 
+def mid_sentence(text: str) -> str:
+    """A title as it stands behind a colon: with a small letter, unless it begins with a name."""
+    return text[:1].lower() + text[1:] if text.split(" ")[0] in ("A", "An", "No", "The", "There", "This") else text
+
+
 def plain(text: str) -> str:
     """A text in one case and with one kind of quotes."""
     return text.lower().replace('\\"', QUOTE).translate(_QUOTES)

@@ -11,6 +11,7 @@ from seatrial.backends.kubernetes.pods import Pod
 from seatrial.backends.kubernetes.survey import Node
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
+from seatrial.findings.known import mid_sentence
 from seatrial.findings.match import first_in
 
 
@@ -53,7 +54,7 @@ def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Findin
     if known.severity == "warning" and known.id != "k8s-evicted":
         finding.severity = "error"  # a cluster without GPUs is a warning to doctor, and stops this pod
     told = facts.told or (image if known.id in _ABOUT_THE_IMAGE else "")
-    finding.message = f"Node {pod.node}: {finding.message}" + (f": {told}" if told else "")
+    finding.message = f"Node {pod.node}: {mid_sentence(finding.message)}" + (f": {told}" if told else "")
     return finding
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from seatrial.errors import ImageError
 from seatrial.findings.catalogue import AT_BUILD
+from seatrial.findings.known import mid_sentence
 from seatrial.findings.match import first_in
 from seatrial.job.plan import ImagePlan
 
@@ -55,7 +56,7 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
             "sides": _one_line(conflict["sides"]) if conflict else "",
         }
     )
-    return ImageError(f"{where}: {finding.message}", cause=f"{finding.cause} (the build said: {said})", run=finding.fix)
+    return ImageError(f"{where}: {mid_sentence(finding.message)}", cause=f"{finding.cause} (the build said: {said})", run=finding.fix)
 
 
 def step_in_words(line: str) -> str | None:
