@@ -118,7 +118,7 @@ def test_no_gpus_then_gpus_that_are_none(project: Project, cluster: Cluster) -> 
     project.run("train.py", "--gpus", "2", "--detach", "--name", "pending")
     project.wait_for(lambda: project.cli("runs", "logs", "pending") and project.events("finding"))
     [finding] = project.events("finding")
-    assert finding["id"] == "k8s-no-gpu-nodes", finding
+    assert finding["id"] == "k8s-no-gpu-resource", finding
     project.run("train.py", "--gpus", "2", "--require-capacity", exit_code=3)
     project.cli("runs", "stop", "pending", exit_code=None)
     _set_gpus(cluster, "1")

@@ -15,7 +15,13 @@ from seatrial.findings.match import match_lines, match_text
 MAX_LINE_BYTES = 1 << 16
 
 #: Entries that say which part failed and not why.
-GENERAL = ("cuda-error", "nccl-error", "toolkit-failed")
+PARTS = ("cuda-error", "nccl-error", "toolkit-failed")
+
+#: Entries that are taken only where no other fits.
+GENERAL = (*PARTS, "k8s-image-pull", "k8s-volume")
+
+#: Lines that may be one that was broken.
+BROKEN_LINES = 3
 
 #: Entry → entries that it follows from: pip that reaches no index then finds no package there.
 FOLLOWS = {
@@ -37,10 +43,14 @@ def explain_text(text: str) -> list[Finding]:
     except KeyError:
         pass
     found = match_text(text, LAYERS)
-    if not any(finding.id not in GENERAL for finding in found):
+    lines = [_TIMESTAMP.sub("", line).strip() for line in text.splitlines()]
+    general = [finding for finding in found if finding.id in GENERAL]
+    if found == general or (general and len(lines) <= BROKEN_LINES):
         # A terminal may have broken the line where it pleased: what is one line of an error stands in two.
-        found = match_text(" ".join(_TIMESTAMP.sub("", line).strip() for line in text.splitlines()), LAYERS) or found
-    return _causes(found or _cut_off(text))
+        whole = match_text(" ".join(lines), LAYERS)
+        said = [finding for finding in whole if finding.id not in GENERAL]
+        found = said or _cut_off(text, besides=found) or whole or found
+    return _causes(found)
 
 
 def explain_stream(stream: BinaryIO) -> list[Finding]:
@@ -54,8 +64,10 @@ def _causes(found: list[Finding]) -> list[Finding]:
     return [finding for finding in found if not ids.intersection(FOLLOWS.get(finding.id, ()))]
 
 
-def _cut_off(text: str) -> list[Finding]:
+def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
     """The failure whose symptom the text ends in the middle of, or begins in; the one of which it shows most."""
+    if any(finding.id not in PARTS for finding in besides):
+        return []
     line = plain(" ".join(text.split()))
     shown = [(length, entry) for entry in entries() if (length := _shown_of(entry, line)) >= MIN_CUT]
     if not shown:

@@ -1,6 +1,13 @@
 """Failures of the container engine and the NVIDIA container toolkit."""
 
-from seatrial.findings.commands import ADD_SUBIDS, ENABLE_CDI, GENERATE_CDI, INSTALL_TOOLKIT
+from seatrial.findings.commands import (
+    ADD_SUBIDS,
+    CREATE_NODES,
+    ENABLE_CDI,
+    GENERATE_CDI,
+    INSTALL_DOCKER,
+    INSTALL_TOOLKIT,
+)
 from seatrial.findings.known import Known
 
 _TOOLKIT = "NVIDIA/nvidia-container-toolkit"
@@ -208,7 +215,7 @@ ENGINE = (
         title="No working container engine was found",
         symptoms=(),
         cause="Neither Docker nor Podman is installed and responding",
-        fix="curl -fsSL https://get.docker.com | sudo sh   # or Podman; without one: seatrial run --on local",
+        fix=INSTALL_DOCKER + "   # or Podman; without one: seatrial run --on local",
         sources=("https://docs.docker.com/engine/install/",),
     ),
     Known(
@@ -287,7 +294,7 @@ ENGINE = (
         title="The GPU's device node /dev/nvidia{number} does not exist",
         symptoms=('custom device "/dev/nvidia{number}": no such file', "stat /dev/nvidia{number}: no such file"),
         cause="The driver is not loaded, or its device nodes were not created after boot",
-        fix="sudo nvidia-modprobe -u -c=0 && ls -l /dev/nvidia*",
+        fix=CREATE_NODES + " && ls -l /dev/nvidia*",
         sources=("seatrial: tests/recorded/engine-errors.json",),
     ),
     Known(

@@ -133,5 +133,5 @@ def _literal(text: str) -> str:
 def _filled(text: str, values: Mapping[str, str], in_title: bool = False) -> str:
     """With the values in place of their names; what is not known is ``<name>``, and left out of a title."""
     if in_title:
-        text = re.sub(":? ?" + _HOLE.pattern, lambda hole: hole.group(0) if values.get(hole.group(1)) else "", text)
+        text = re.sub(":? " + _HOLE.pattern, lambda hole: hole.group(0) if values.get(hole.group(1)) else "", text)
     return _HOLE.sub(lambda hole: values.get(hole.group(1)) or "<%s>" % hole.group(1), text)

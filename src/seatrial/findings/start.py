@@ -3,6 +3,7 @@
 The texts of Docker 20.10.24 and Podman 4.3.1 are kept in tests/recorded/engine-errors.json.
 """
 
+from seatrial.findings.commands import INSTALL_DOCKER
 from seatrial.findings.known import Known
 
 _RECORDED = "seatrial: tests/recorded/engine-errors.json"
@@ -69,7 +70,7 @@ START = (
         title="{Engine} cannot see {path}",
         symptoms=("error while creating mount source path '{path…}'",),
         cause="Docker from a snap cannot read outside the home folder",
-        fix="sudo snap remove docker && curl -fsSL https://get.docker.com | sudo sh",
+        fix="sudo snap remove docker && " + INSTALL_DOCKER,
         sources=("canonical/docker-snap#180",),
     ),
     Known(

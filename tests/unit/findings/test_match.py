@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.findings.catalogue import LAYERS, entries
-from symptoms import shown
 from seatrial.findings.match import MAX_CHARACTERS, MAX_EVIDENCE, match_lines, match_text
+from symptoms import shown
 
 LINES = {
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has …": "cuda-out-of-memory",

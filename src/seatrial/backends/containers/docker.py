@@ -13,6 +13,7 @@ from seatrial.backends.containers.cdi import read_specs
 from seatrial.backends.containers.engine import INFO_TIMEOUT_S, ContainerEngine
 from seatrial.backends.containers.engine_errors import unavailable_error
 from seatrial.errors import EngineUnavailableError
+from seatrial.findings.commands import INSTALL_DOCKER
 
 #: dockerd looks for this program on its own PATH, and offers ``--gpus`` when it is there.
 #: Source: moby daemon/nvidia_linux.go.
@@ -39,7 +40,7 @@ class Docker(ContainerEngine):
                 self.name,
                 available=False,
                 reason=f"{self.call[0]} is not installed",
-                fix="curl -fsSL https://get.docker.com | sudo sh",
+                fix=INSTALL_DOCKER,
             )
         try:
             info = self._info()

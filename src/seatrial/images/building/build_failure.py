@@ -56,7 +56,8 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
             "sides": _one_line(conflict["sides"]) if conflict else "",
         }
     )
-    return ImageError(f"{where}: {mid_sentence(finding.message)}", cause=f"{finding.cause} (the build said: {said})", run=finding.fix)
+    cause = f"{finding.cause} (the build said: {said})"
+    return ImageError(f"{where}: {mid_sentence(finding.message)}", cause=cause, run=finding.fix)
 
 
 def step_in_words(line: str) -> str | None:

@@ -95,11 +95,17 @@ REPORTED = {
     "unknown or invalid runtime name: nvidia": (GpuContractError, "no runtime named nvidia"),
     "unknown or invalid runtime name: kata": (EngineError, "no runtime named kata"),
     "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer"
-    " version, or use an earlier cuda container: unknown": (GpuContractError, "newer driver than the host's: cuda>=12.8"),
+    " version, or use an earlier cuda container: unknown": (
+        GpuContractError,
+        "newer driver than the host's: cuda>=12.8",
+    ),
     "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object"
     " file: no such file or directory: unknown": (GpuContractError, "user-space libraries are not on the host"),
-    "nvidia-container-cli: mount error: the moon is full": (GpuContractError, "to the container: mount error: the moon"),
-    "error gathering device information while adding custom device \"/dev/dxg\": no such file or directory": (
+    "nvidia-container-cli: mount error: the moon is full": (
+        GpuContractError,
+        "to the container: mount error: the moon",
+    ),
+    'error gathering device information while adding custom device "/dev/dxg": no such file or directory': (
         GpuContractError,
         "WSL's GPU device node",
     ),
