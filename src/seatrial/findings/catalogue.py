@@ -53,7 +53,7 @@ def _layer(name: str) -> Tuple[Known, ...]:
 @lru_cache(maxsize=None)
 def by_id(id: str) -> Known:
     """The entry of this ID. Raises KeyError."""
-    for layer in (*IN_RUN, *reversed(LAYERS)):  # what the agent asks for is found before more is read
+    for layer in (*IN_RUN, "running", *LAYERS):  # what the agent asks for is found before more is read
         for entry in _layer(layer):
             if entry.id == id:
                 return entry
