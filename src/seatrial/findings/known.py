@@ -89,9 +89,13 @@ class Known(NamedTuple):
         )
 
 
+#: First words of titles and causes that are no names.
+_SMALL = ("A", "An", "It", "No", "The", "There", "This")
+
+
 def mid_sentence(text: str) -> str:
-    """A title as it stands behind a colon: with a small letter, unless it begins with a name."""
-    return text[:1].lower() + text[1:] if text.split(" ")[0] in ("A", "An", "No", "The", "There", "This") else text
+    """A title or a cause as it stands behind a colon: with a small letter, unless it begins with a name."""
+    return text[:1].lower() + text[1:] if text.split(" ")[0] in _SMALL else text
 
 
 def plain(text: str) -> str:

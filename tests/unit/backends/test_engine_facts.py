@@ -127,7 +127,7 @@ def test_an_engine_that_is_not_installed(engine):
 @pytest.mark.parametrize(
     ("key", "reason", "fix"),
     [
-        ("docker-no-daemon", "The Docker daemon does not respond: It is not running", "sudo systemctl start docker"),
+        ("docker-no-daemon", "The Docker daemon does not respond: it is not running", "sudo systemctl start docker"),
         ("docker-permission", "This user has no access to the Docker daemon", "sudo usermod -aG docker"),
     ],
 )

@@ -169,4 +169,4 @@ def test_the_command_reads_stdin_and_says_what_it_knows() -> None:
     done = run(stdin=b"all is well\n")
     assert done.returncode == 1 and b"seatrial doctor" in done.stdout
     done = run("CUDA", "out of memory")
-    assert done.returncode == 0 and b"id   cuda-out-of-memory" in done.stdout
+    assert done.returncode == 0 and b"id    cuda-out-of-memory" in done.stdout

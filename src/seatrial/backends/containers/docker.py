@@ -14,6 +14,7 @@ from seatrial.backends.containers.engine import INFO_TIMEOUT_S, ContainerEngine
 from seatrial.backends.containers.engine_errors import unavailable_error
 from seatrial.errors import EngineUnavailableError
 from seatrial.findings.commands import INSTALL_DOCKER
+from seatrial.findings.known import mid_sentence
 
 #: dockerd looks for this program on its own PATH, and offers ``--gpus`` when it is there.
 #: Source: moby daemon/nvidia_linux.go.
@@ -45,7 +46,7 @@ class Docker(ContainerEngine):
         try:
             info = self._info()
         except EngineUnavailableError as error:
-            reason = f"{error.message}: {error.cause}" if error.cause else error.message
+            reason = f"{error.message}: {mid_sentence(error.cause)}" if error.cause else error.message
             return EngineFacts(self.name, available=False, reason=reason, fix=error.run)
         return docker_facts(info, hook=shutil.which(HOOK, path=SYSTEM_PATH) is not None, client=Path(program))
 

@@ -18,6 +18,7 @@ from seatrial.backends.containers.log import OpenLog
 from seatrial.backends.containers.run_options import RunOptions
 from seatrial.errors import EngineUnavailableError, GpuContractError, SeatrialError
 from seatrial.findings.commands import ADD_SUBIDS, GENERATE_CDI
+from seatrial.findings.known import mid_sentence
 from seatrial.job.plan import ContainerPlan
 from seatrial.probe import proc
 from seatrial.system import command
@@ -48,7 +49,7 @@ class Podman(ContainerEngine):
             if ended.exit_code != 0:
                 raise unavailable_error(self.name, ended.stderr)
         except EngineUnavailableError as error:
-            reason = f"{error.message}: {error.cause}" if error.cause else error.message
+            reason = f"{error.message}: {mid_sentence(error.cause)}" if error.cause else error.message
             return EngineFacts(self.name, available=False, reason=reason, fix=error.run)
         return podman_facts(json.loads(ended.stdout), DEFAULT_SPEC_DIRS)
 
