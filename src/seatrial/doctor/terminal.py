@@ -122,4 +122,4 @@ def print_finding(finding: Finding, console: Console, sources: Sequence[str] = (
     for line in finding_lines(finding, min(WIDTH, console.width), said=finding.message, indent="    "):
         _print(console, line)
     if sources:
-        _print(console, Text(f"    from {', '.join(sources)}", style="dim"))
+        _print(console, Text(f"    from  {', '.join(sources)}", style="dim"))
