@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seatrial.doctor.chain import CHAIN
-from seatrial.findings.catalogue import CATALOGUE, LAYERS
+from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.known import Known
 from seatrial.job.config import json_schema
 
@@ -27,25 +27,26 @@ def findings_text() -> str:
 def _findings_lines() -> Iterator[str]:
     yield "# Findings"
     yield ""
-    yield f"The {len(CATALOGUE)} failures that seatrial knows, from the host to the framework. Receipts and the agent"
-    yield "name them by ID. In symptoms, … stands for any text. Generated from `src/seatrial/findings/`."
-    for layer, entries in LAYERS.items():
+    yield f"The {len(entries())} failures that seatrial knows, from the host to the framework. Receipts and the agent"
+    yield "name them by ID. In symptoms, … and {name} stand for any text. Generated from `src/seatrial/findings/`."
+    for layer in LAYERS:
         yield ""
         yield f"## {layer.capitalize()}"
-        for entry in entries:
+        for entry in entries((layer,)):
             yield from _entry_lines(entry)
 
 
 def _entry_lines(entry: Known) -> Iterator[str]:
+    shown = entry.finding()
     yield ""
     yield f"### `{entry.id}`"
     yield ""
-    yield f"{entry.title} ({entry.severity})."
+    yield f"{shown.message} ({entry.severity})."
     yield ""
     if entry.symptoms:
         yield "- Printed: " + " · ".join(f"`{symptom}`" for symptom in entry.symptoms)
-    yield f"- Cause: {entry.cause}."
-    yield f"- Fix: `{entry.fix}`"
+    yield f"- Cause: {shown.cause}."
+    yield f"- Fix: `{shown.fix}`"
     yield "- Source: " + ", ".join(entry.sources)
 
 

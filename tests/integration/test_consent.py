@@ -106,13 +106,13 @@ def test_every_verb_that_would_act_on_it_refuses_without_a_terminal(stranger: Pr
     refused = stranger.cli(*words, exit_code=2)
     assert refused.stdout == "" and stranger.runs == []
     assert "gives the target your variable GREETING" in refused.stderr
-    assert f"run: seatrial {words[0]}" in refused.stderr
+    assert f"fix: seatrial {words[0]}" in refused.stderr
     assert not (Path(stranger.environ["SEATRIAL_STATE"]) / "trust.json").exists()
 
 
 def test_the_next_command_is_the_one_typed_with_trust(stranger: Project) -> None:
     refused = stranger.cli(*RUN, "--", "--epochs", "a b", exit_code=2).stderr
-    assert "  run: seatrial run train.py --on local --trust -- --epochs 'a b'\n" in refused
+    assert "  fix: seatrial run train.py --on local --trust -- --epochs 'a b'\n" in refused
 
 
 def test_trust_allows_and_remembers(stranger: Project) -> None:

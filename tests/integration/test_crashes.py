@@ -244,7 +244,7 @@ def test_a_disk_full_at_the_start_is_one_sentence(on_a_small_disk: Project) -> N
     filler = fill(on_a_small_disk.state)
     refused = on_a_small_disk.run("train.py", "--gpus", "none", exit_code=None)
     assert refused.returncode != 0 and refused.stderr.startswith("error: "), refused.stderr
-    assert "No space left" in refused.stderr and "  run: df -h" in refused.stderr
+    assert "No space left" in refused.stderr and "  fix: df -h" in refused.stderr
     assert on_a_small_disk.containers() == []
     filler.unlink()
     on_a_small_disk.run("train.py", "--gpus", "none")

@@ -51,7 +51,7 @@ def test_a_detached_run_from_start_to_prune(project: Project) -> None:
     said = project.cli("runs", "exec", "worker1", "--", "sh", "-c", "echo $SEATRIAL_RUN_ID; pwd; exit 4", exit_code=4)
     assert said.stdout.split()[-1] == ("/workspace" if project.engine else str(project.folder))
     in_use = project.run("train.py", "--name", "worker1", exit_code=2)
-    assert f'The name "worker1" belongs to run {run_id}' in in_use.stderr and "run: seatrial runs stop" in in_use.stderr
+    assert f'The name "worker1" belongs to run {run_id}' in in_use.stderr and "fix: seatrial runs stop" in in_use.stderr
     assert "has not ended" in project.cli("runs", "rm", "worker1", exit_code=2).stderr
     assert project.cli("prune").stdout == "removed 0 runs, 0 B\n"
 
@@ -264,7 +264,7 @@ def test_runs_that_are_not_there(local_project: Project) -> None:
 def test_an_engine_that_is_not_running(local_project: Project, words: list[str]) -> None:
     local_project.write("train.py", "")
     ended = local_project.cli("run", "train.py", *words, exit_code=5, DOCKER_HOST="unix:///nowhere/docker.sock")
-    assert ended.stderr.startswith("error: ") and "Docker" in ended.stderr and "  run: " in ended.stderr
+    assert ended.stderr.startswith("error: ") and "Docker" in ended.stderr and "  fix: " in ended.stderr
     assert local_project.runs == []
 
 

@@ -202,7 +202,7 @@ def test_no_network(docker_project: Project) -> None:
 def test_a_gpu_where_there_is_none(project: Project) -> None:
     project.write("train.py", "open('ran', 'w')")
     ended = project.run("train.py", "--gpus", "1", exit_code=3)
-    assert ended.stderr.startswith("error: ") and "why: " in ended.stderr and "run: " in ended.stderr
+    assert ended.stderr.startswith("error: ") and "cause: " in ended.stderr and "fix: " in ended.stderr
     assert not (project.folder / "ran").exists()
     assert project.containers() == []
 

@@ -15,6 +15,5 @@ def exhausted() -> Optional[Finding]:
     memory = shm.read()
     if memory is None or memory.used_bytes < _FULL * memory.total_bytes:
         return None
-    known = by_id("shared-memory-too-small")
     used = "/dev/shm had %d of %d bytes in use when the target ended" % (memory.used_bytes, memory.total_bytes)
-    return Finding(known.id, known.severity, known.title, known.cause, known.fix, [used])
+    return by_id("shared-memory-too-small").finding([used])

@@ -134,8 +134,7 @@ class Watchdog:
         if (id, about) in self._told:
             return
         self._told.add((id, about))
-        known = by_id(id)
-        self._tell(Finding(known.id, severity or known.severity, known.title, known.cause, known.fix, [evidence]))
+        self._tell(by_id(id).finding([evidence], severity=severity))
 
 
 def _quiet(sample: Dict[str, Any]) -> bool:

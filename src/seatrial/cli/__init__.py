@@ -139,9 +139,11 @@ def _report(error: Exception, argv: list[str]) -> int:
 def _unknown_verb(word: str) -> int:
     import difflib
 
+    from seatrial.findings.labels import FIX
+
     near = difflib.get_close_matches(word, VERBS, n=1)
     hint = f"seatrial {near[0]} --help" if near else "seatrial --help"
     if word.endswith(".py"):
         hint = f"seatrial run {word}"
-    print(f'error: There is no command "{word}"\n  run: {hint}', file=sys.stderr)
+    print(f'error: There is no command "{word}"\n  {FIX}: {hint}', file=sys.stderr)
     return 2

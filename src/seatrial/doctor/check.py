@@ -77,15 +77,7 @@ def found(
     severity: str | None = None,
 ) -> Verdict:
     """A verdict from the catalogue's entry, with what is known better here. Errors break the chain."""
-    entry = by_id(id)
-    finding = Finding(
-        id,
-        severity or entry.severity,
-        message or entry.title,
-        cause or entry.cause,
-        fix or entry.fix,
-        list(evidence),
-    )
+    finding = by_id(id).finding(evidence, severity=severity, message=message, cause=cause, fix=fix)
     return of_finding(finding)
 
 

@@ -12,6 +12,7 @@ from seatrial.doctor.chain import CHAIN, HOST, Layer
 from seatrial.doctor.check import Check, Verdict, found, unknown
 from seatrial.doctor.facts.machine import Machine
 from seatrial.findings.finding import Finding
+from seatrial.findings.labels import FIX
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def second_opinion(environ: Mapping[str, str]) -> str:
     finding = first_broken(environ)
     if finding is None:
         return "The host side of the chain is healthy. To check the container side: seatrial doctor --image IMAGE"
-    fix = f"\n  run: {finding.fix}" if finding.fix else ""
+    fix = f"\n  {FIX}: {finding.fix}" if finding.fix else ""
     return f"First failed check on this host: {finding.message}{fix}\n  all: seatrial doctor"
 
 

@@ -1,38 +1,89 @@
-"""An error text, a log, or the ID of a finding → what the catalogue knows of it."""
+"""An error text, a log, or the ID of a finding → what the catalogue knows of it, whoever printed it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from seatrial.findings.catalogue import by_id
+from seatrial.findings.catalogue import LAYERS, by_id, entries
 from seatrial.findings.finding import Finding
+from seatrial.findings.known import Known, beginning, ending, plain
 from seatrial.findings.match import match_lines, match_text
 
 #: A line longer than this is read in pieces: memory stays bounded whatever comes. Symptoms are below 150 characters.
 MAX_LINE_BYTES = 1 << 16
 
 #: Entries that say which part failed and not why.
-GENERAL = ("cuda-error", "nccl-error")
+PARTS = ("cuda-error", "nccl-error", "toolkit-failed")
+
+#: Entries that are taken only where no other fits.
+GENERAL = (*PARTS, "k8s-image-pull", "k8s-volume")
+
+#: Lines that may be one that was broken.
+BROKEN_LINES = 3
+
+#: Entry → entries that it follows from: pip that reaches no index then finds no package there.
+FOLLOWS = {
+    "package-missing": ("package-index-certificate", "package-index-unreachable"),
+    "registry-unreachable": ("base-image-missing",),
+}
+
+#: Characters of a symptom that a text cut off in its middle must still show.
+MIN_CUT = 20
+
+#: What loggers put before each line: a date, a time, both.
+_TIMESTAMP = re.compile(r"^\s*[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\S*\s+")
 
 
 def explain_text(text: str) -> list[Finding]:
     """Known failures in a text as somebody copied it, or the entry of an ID."""
-    word = text.strip()
     try:
-        entry = by_id(word)
+        return [by_id(text.strip()).finding()]
     except KeyError:
-        found = match_text(text)
-        if any(finding.id not in GENERAL for finding in found):
-            return found
+        pass
+    found = match_text(text, LAYERS)
+    lines = [_TIMESTAMP.sub("", line).strip() for line in text.splitlines()]
+    general = [finding for finding in found if finding.id in GENERAL]
+    if found == general or (general and len(lines) <= BROKEN_LINES):
         # A terminal may have broken the line where it pleased: what is one line of an error stands in two.
-        return match_text(" ".join(text.split())) or found
-    return [Finding(entry.id, entry.severity, entry.title, entry.cause, entry.fix)]
+        whole = match_text(" ".join(lines), LAYERS)
+        said = [finding for finding in whole if finding.id not in GENERAL]
+        found = said or _cut_off(text, besides=found) or whole or found
+    return _causes(found)
 
 
 def explain_stream(stream: BinaryIO) -> list[Finding]:
     """Known failures in a log of any size and encoding."""
-    return match_lines(_bounded_lines(stream))
+    return _causes(match_lines(_bounded_lines(stream), LAYERS))
+
+
+def _causes(found: list[Finding]) -> list[Finding]:
+    """Without what follows from another of them."""
+    ids = {finding.id for finding in found}
+    return [finding for finding in found if not ids.intersection(FOLLOWS.get(finding.id, ()))]
+
+
+def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
+    """The failure whose symptom the text ends in the middle of, or begins in; the one of which it shows most."""
+    if any(finding.id not in PARTS for finding in besides):
+        return []
+    line = plain(" ".join(text.split()))
+    shown = [(length, entry) for entry in entries() if (length := _shown_of(entry, line)) >= MIN_CUT]
+    if not shown:
+        return []
+    _, entry = max(shown, key=lambda one: one[0])
+    return [entry.finding([f"part of a line: {line[:200]}"])]
+
+
+def _shown_of(entry: Known, line: str) -> int:
+    """How many characters of a symptom's beginning the line ends with, or of its end the line begins with."""
+    most = 0
+    for symptom in entry.symptoms:
+        first, last = beginning(symptom), ending(symptom)
+        most = max([most, *(n for n in range(MIN_CUT, len(first) + 1) if line.endswith(first[:n]))])
+        most = max([most, *(n for n in range(MIN_CUT, len(last) + 1) if line.startswith(last[-n:]))])
+    return most
 
 
 def _bounded_lines(stream: BinaryIO) -> Iterator[bytes]:

@@ -12,6 +12,7 @@ from seatrial.doctor.chain import Layer
 from seatrial.doctor.check import Status
 from seatrial.doctor.examine import Result
 from seatrial.findings.finding import Finding
+from seatrial.findings.labels import CAUSE, FIX
 
 WIDTH = 110
 
@@ -72,7 +73,7 @@ def print_summary(results: Sequence[Result], console: Console, seconds: float) -
     _print(console, Text(f"First failed check: {broken.check.id}: {said} ({seconds:.1f} s)", style="bold red"))
     fix = broken.verdict.findings[0].fix if broken.verdict.findings else None
     if fix:
-        _print(console, Text("  run: ", style="bold").append(fix, style="not bold"))
+        _print(console, Text(f"  {FIX}: ", style="bold").append(fix, style="not bold"))
 
 
 def _lines(result: Result, width: int) -> Iterator[Text]:
@@ -88,16 +89,16 @@ def finding_lines(finding: Finding, width: int, *, said: str = "", indent: str =
     if finding.message != said:
         yield from _wrapped(finding.message, indent, width, "bold")
     if finding.cause:
-        yield from _wrapped(finding.cause, f"{indent}why  ", width)
+        yield from _wrapped(finding.cause, f"{indent}{CAUSE} ", width)
     for line in finding.evidence:
         for piece in filter(str.strip, line.splitlines()):
-            yield from _wrapped(piece, f"{indent}seen ", width, "dim")
+            yield from _wrapped(piece, f"{indent}seen  ", width, "dim")
     if finding.fix:
         fix = finding.fix
         if len(fix) > MAX_COMMAND:  # a shell goes on behind &&, so the lines can be copied as they are
-            fix = fix.replace(" && ", f" &&\n{' ' * len(indent)}     ")
-        yield Text(f"{indent}fix  ", style="bold").append(fix, style="not bold cyan")
-    yield Text(f"{indent}id   {finding.id}", style="dim")
+            fix = fix.replace(" && ", f" &&\n{' ' * len(indent)}      ")
+        yield Text(f"{indent}{FIX}   ", style="bold").append(fix, style="not bold cyan")
+    yield Text(f"{indent}id    {finding.id}", style="dim")
 
 
 def _wrapped(text: str, head: str, width: int, style: str = "", head_style: str = "") -> Iterator[Text]:
@@ -121,4 +122,4 @@ def print_finding(finding: Finding, console: Console, sources: Sequence[str] = (
     for line in finding_lines(finding, min(WIDTH, console.width), said=finding.message, indent="    "):
         _print(console, line)
     if sources:
-        _print(console, Text(f"    from {', '.join(sources)}", style="dim"))
+        _print(console, Text(f"    from  {', '.join(sources)}", style="dim"))

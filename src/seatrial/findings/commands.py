@@ -11,3 +11,14 @@ ENABLE_CDI = "sudo nvidia-ctk runtime configure --runtime=docker --cdi.enabled &
 REGISTER_RUNTIME = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 
 INSTALL_TOOLKIT = "sudo apt-get install -y nvidia-container-toolkit && " + REGISTER_RUNTIME
+
+INSTALL_DOCKER = "curl -fsSL https://get.docker.com | sudo sh"
+
+#: Loads nvidia_uvm and makes the device nodes of the driver.
+CREATE_NODES = "sudo nvidia-modprobe -u -c=0"
+
+BUILD_DRIVER_MODULE = "sudo apt install linux-headers-$(uname -r) && sudo dkms autoinstall && sudo modprobe nvidia"
+
+#: Ranges of user and group IDs that rootless Podman maps a container's users to.
+#: Source: github.com/containers/podman/blob/main/troubleshooting.md
+ADD_SUBIDS = 'sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 "$USER" && podman system migrate'

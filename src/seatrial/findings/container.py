@@ -129,22 +129,6 @@ CONTAINER = (
         sources=("pytorch: c10/core/impl/alloc_cpu.cpp",),
     ),
     Known(
-        id="read-only-root",
-        title="A write outside the writable folders failed",
-        symptoms=("Read-only file system",),
-        cause="The container's root is read-only; the project, /models, /tmp and the caches can be written",
-        fix="seatrial run --writable …",
-        sources=("https://docs.docker.com/reference/cli/docker/container/run/#read-only",),
-    ),
-    Known(
-        id="disk-full",
-        title="A disk is full",
-        symptoms=("No space left on device", "Disk quota exceeded"),
-        cause="The disk of the models folder, the caches, /tmp (memory) or the engine's store is full",
-        fix="df -h . && docker system df   # seatrial prune removes old runs and images",
-        sources=("https://docs.docker.com/engine/manage-resources/pruning/",),
-    ),
-    Known(
         id="too-many-open-files",
         title="The limit of open files was reached",
         symptoms=("Too many open files", "received 0 items of ancdata"),

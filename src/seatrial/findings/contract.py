@@ -62,8 +62,7 @@ def _finding(
     fix: Optional[str] = None,
 ) -> Finding:
     """An error of the catalogue's entry, with what is known better here."""
-    entry = by_id(id)
-    return Finding(id, "error", message or entry.title, cause or entry.cause, fix or entry.fix, evidence)
+    return by_id(id).finding(evidence, severity="error", message=message, cause=cause, fix=fix)
 
 
 def _device_nodes(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:

@@ -25,15 +25,10 @@ def cut_down(kept: str, gpus: Sequence[Dict[str, Any]]) -> Optional[Finding]:
     for gpu in gpus if kept else ():
         capability = gpu.get("compute_capability")
         if capability and not covers(kept.split(), capability):
-            entry = by_id("image-cut-down")
             name = gpu.get("name") or gpu["uuid"]
             message = "The image has device code for compute capability %s only, and %s is %s"
-            return Finding(
-                entry.id,
-                "error",
-                message % (", ".join(kept.split()), name, capability),
-                entry.cause,
-                entry.fix,
+            return by_id("image-cut-down").finding(
                 ["%s=%s" % (ARCHITECTURES, kept), "%s has compute capability %s" % (gpu["uuid"], capability)],
+                message=message % (", ".join(kept.split()), name, capability),
             )
     return None

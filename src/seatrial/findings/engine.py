@@ -1,6 +1,13 @@
 """Failures of the container engine and the NVIDIA container toolkit."""
 
-from seatrial.findings.commands import ENABLE_CDI, GENERATE_CDI, INSTALL_TOOLKIT
+from seatrial.findings.commands import (
+    ADD_SUBIDS,
+    CREATE_NODES,
+    ENABLE_CDI,
+    GENERATE_CDI,
+    INSTALL_DOCKER,
+    INSTALL_TOOLKIT,
+)
 from seatrial.findings.known import Known
 
 _TOOLKIT = "NVIDIA/nvidia-container-toolkit"
@@ -8,7 +15,7 @@ _TOOLKIT = "NVIDIA/nvidia-container-toolkit"
 ENGINE = (
     Known(
         id="toolkit-missing",
-        title="Docker has no GPU support: the NVIDIA container toolkit is missing or not configured",
+        title="{Engine} cannot pass GPUs to containers: the NVIDIA Container Toolkit is missing or not configured",
         symptoms=('could not select device driver "" with capabilities: [[', 'could not select device driver "nvidia"'),
         cause="The toolkit is not installed, or was installed after the Docker daemon started",
         fix=INSTALL_TOOLKIT,
@@ -35,15 +42,19 @@ ENGINE = (
     ),
     Known(
         id="runtime-unknown",
-        title="The engine has no runtime named nvidia",
-        symptoms=("unknown or invalid runtime name: nvidia", "Unknown runtime specified nvidia"),
+        title="{Engine} has no runtime named nvidia",
+        symptoms=(
+            "unknown or invalid runtime name: nvidia",
+            "Unknown runtime specified nvidia",
+            'OCI runtime "nvidia" not found',
+        ),
         cause="daemon.json does not name the runtime, or was edited without restarting the daemon",
         fix=INSTALL_TOOLKIT,
         sources=(_TOOLKIT + "#150", "NVIDIA/nvidia-docker#838"),
     ),
     Known(
         id="cdi-no-vendor",
-        title="Docker looked for the GPU in CDI specs and found none",
+        title="{Engine} finds no CDI spec for an NVIDIA GPU",
         symptoms=("failed to discover GPU vendor from CDI", "AMD CDI spec not found"),
         cause="From Docker 29.2 on --gpus goes through CDI, and no spec of kind nvidia.com/gpu exists",
         fix=GENERATE_CDI,
@@ -51,15 +62,15 @@ ENGINE = (
     ),
     Known(
         id="cdi-unresolvable",
-        title="A requested CDI device is in no spec that the engine reads",
-        symptoms=("unresolvable CDI devices",),
+        title="{Engine} has no CDI device {devices}",
+        symptoms=("unresolvable CDI devices {devices}",),
         cause="The spec is missing, is where this engine does not look, or is older than a driver or MIG change",
         fix=GENERATE_CDI + " && nvidia-ctk cdi list",
         sources=(_TOOLKIT + "#146", _TOOLKIT + "#434"),
     ),
     Known(
         id="cdi-off",
-        title="CDI is disabled in this engine, so it cannot resolve GPUs by CDI name",
+        title="CDI is disabled in {Engine}, so it cannot resolve GPUs by CDI name",
         symptoms=('could not select device driver "cdi"',),
         cause="Docker enables it by default from 28.2; before that it is a daemon setting",
         fix=ENABLE_CDI,
@@ -67,9 +78,9 @@ ENGINE = (
     ),
     Known(
         id="cdi-spec-stale",
-        title="The CDI spec is older than the driver: it names files that no longer exist",
+        title="The CDI spec is older than the driver: it names a file that does not exist: {file}",
         symptoms=(
-            "failed to stat CDI host device",
+            'failed to stat CDI host device "{file}"',
             "failed to fulfil mount request: open /usr/lib…nvidia",
             'error mounting "/usr/lib…libcuda.so',
             'error mounting "/usr/lib…libnvidia',
@@ -138,8 +149,8 @@ ENGINE = (
     ),
     Known(
         id="image-requires-newer-driver",
-        title="The image requires a newer driver than the host's",
-        symptoms=("requirement error: unsatisfied condition: cuda>=",),
+        title="The image requires a newer driver than the host's: {condition}",
+        symptoms=("requirement error: unsatisfied condition: {condition},", "unsatisfied condition: cuda>="),
         cause="The image's NVIDIA_REQUIRE_CUDA is higher than the driver supports",
         fix="seatrial run --image <one with a lower CUDA> …   # or upgrade the driver",
         sources=(_TOOLKIT + "#152", "nvidia-container-toolkit: container_config.go"),
@@ -184,8 +195,8 @@ ENGINE = (
         id="engine-permission",
         title="This user has no access to the Docker daemon",
         symptoms=(
-            "permission denied while trying to connect to the Docker daemon socket",
-            "permission denied while trying to connect to the docker API",
+            "permission denied while trying to connect to the docker",
+            "dial unix {socket}: connect: permission denied",
         ),
         cause="The user is not in the docker group",
         fix='sudo usermod -aG docker "$USER" && newgrp docker',
@@ -194,7 +205,7 @@ ENGINE = (
     Known(
         id="engine-down",
         title="The Docker daemon does not respond",
-        symptoms=("Cannot connect to the Docker daemon",),
+        symptoms=("Cannot connect to the Docker daemon", "failed to connect to the docker API"),
         cause="It is not running, or DOCKER_HOST points elsewhere",
         fix="sudo systemctl start docker",
         sources=("https://docs.docker.com/engine/daemon/troubleshoot/",),
@@ -204,7 +215,7 @@ ENGINE = (
         title="No working container engine was found",
         symptoms=(),
         cause="Neither Docker nor Podman is installed and responding",
-        fix="curl -fsSL https://get.docker.com | sudo sh   # or Podman; without one: seatrial run --on local",
+        fix=INSTALL_DOCKER + "   # or Podman; without one: seatrial run --on local",
         sources=("https://docs.docker.com/engine/install/",),
     ),
     Known(
@@ -225,9 +236,11 @@ ENGINE = (
         symptoms=(
             "no subuid ranges found",
             "insufficient UIDs or GIDs",
+            "newuidmap",
+            "requires additional UIDs or GIDs defined in /etc/subuid",
         ),
         cause="/etc/subuid and /etc/subgid have no range for this user",
-        fix='sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 "$USER" && podman system migrate',
+        fix=ADD_SUBIDS,
         sources=("https://github.com/containers/podman/blob/main/troubleshooting.md",),
     ),
     Known(
@@ -267,5 +280,29 @@ ENGINE = (
             "container-device-interface: pkg/cdi/spec-dirs.go",
         ),
         severity="warning",
+    ),
+    Known(
+        id="toolkit-failed",
+        title="The NVIDIA Container Toolkit could not add the GPU to the container: {reason}",
+        symptoms=("nvidia-container-cli: {reason…}",),
+        cause="The driver and the toolkit are incompatible, or the driver is not loaded",
+        fix="nvidia-smi && nvidia-container-cli --debug=/dev/stderr info",
+        sources=("NVIDIA/libnvidia-container: src/cli",),
+    ),
+    Known(
+        id="gpu-node-missing-on-host",
+        title="The GPU's device node /dev/nvidia{number} does not exist",
+        symptoms=('custom device "/dev/nvidia{number}": no such file', "stat /dev/nvidia{number}: no such file"),
+        cause="The driver is not loaded, or its device nodes were not created after boot",
+        fix=CREATE_NODES + " && ls -l /dev/nvidia*",
+        sources=("seatrial: tests/recorded/engine-errors.json",),
+    ),
+    Known(
+        id="wsl-node-missing",
+        title="WSL's GPU device node /dev/dxg does not exist",
+        symptoms=('custom device "/dev/dxg": no such file', "stat /dev/dxg: no such file"),
+        cause="WSL is too old, or Windows has no GPU driver with WSL support",
+        fix="wsl --update   # in Windows, with a current NVIDIA driver; then: wsl --shutdown",
+        sources=("https://docs.nvidia.com/cuda/wsl-user-guide/",),
     ),
 )

@@ -1,5 +1,6 @@
 """Failures of the host: driver, kernel modules, the GPU itself."""
 
+from seatrial.findings.commands import BUILD_DRIVER_MODULE, CREATE_NODES
 from seatrial.findings.known import Known
 
 HOST = (
@@ -12,7 +13,7 @@ HOST = (
             "Failed to initialize NVML: Driver Not Loaded",
         ),
         cause="There is no nvidia module for the running kernel, often after a kernel update without its headers",
-        fix="sudo apt install linux-headers-$(uname -r) && sudo dkms autoinstall && sudo modprobe nvidia",
+        fix=BUILD_DRIVER_MODULE,
         sources=("NVIDIA/nvidia-container-toolkit#1611",),
     ),
     Known(
@@ -86,7 +87,7 @@ HOST = (
         symptoms=(),
         cause="The nvidia_uvm module is not loaded on the host, or the node was not passed into the container; "
         "nvidia-smi works without it",
-        fix="sudo nvidia-modprobe -u -c=0",
+        fix=CREATE_NODES,
         sources=("pytorch/pytorch#49081", "NVIDIA/nvidia-container-toolkit#1743", "measured on an H200, driver 580"),
     ),
     Known(

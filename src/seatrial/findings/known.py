@@ -1,9 +1,32 @@
-"""Known: one entry of the catalogue of failures, and how its symptoms are found in a line."""
+"""Known: one entry of the catalogue of failures, how its symptoms are found in a text, and the finding it becomes.
 
-from typing import NamedTuple, Tuple
+A symptom is literal text. ``…`` stands for any text within the line, ``{name}`` for a word that is kept under that
+name, ``{name…}`` for several words. Case and the kind of quotes do not matter. Title, cause and fix may use the
+names; ``{engine}`` and ``{Engine}`` are always known.
+"""
+
+import re
+from functools import lru_cache
+from typing import Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from seatrial.findings.finding import Finding
 
 #: Stands for any text inside a symptom: ``"DataLoader worker (pid … is killed by signal"``.
 GAP = "…"
+
+_HOLE = re.compile(r"\{([A-Za-z]+)(…?)\}")
+_BLANK = re.compile(_HOLE.pattern + "|" + GAP)
+
+#: Every quote is read as this one: programs, shells and JSON logs differ in them.
+QUOTE = "'"
+_QUOTES = str.maketrans(dict.fromkeys('"`´“”‘’', QUOTE))
+_ANY_QUOTE = r"\\?[\"'`´“”‘’]"
+
+#: What stands behind a value at the end of a symptom and does not belong to it.
+_BEHIND = ".,;:)]\"'`"
+
+#: For texts that do not tell which engine printed them.
+ENGINE_WORDS = {"engine": "docker", "Engine": "Docker"}
 
 
 class Known(NamedTuple):
@@ -11,9 +34,8 @@ class Known(NamedTuple):
 
     Attributes:
         id: stable kebab-case name; findings carry it.
-        title: what is wrong, in a few words without a period.
-        symptoms: what programs print, literally, within one line; ``…`` stands for any text. () when nothing
-            is printed and only looking at the machine shows it.
+        title: what is wrong, in a few words without a period. A name without a value is left out of it.
+        symptoms: what programs print, within one line. () when nothing is printed and only looking shows it.
         cause: why, in one sentence.
         fix: the command that fixes it as typed, or the change to make; the first one to try.
         sources: where it was reported or read, ``owner/repository#issue`` on GitHub or a page.
@@ -28,18 +50,92 @@ class Known(NamedTuple):
     sources: Tuple[str, ...]
     severity: str = "error"
 
-    def shows_in(self, line: str) -> bool:
-        """Whether one of the symptoms stands in the line."""
-        return any(_contains(line, symptom) for symptom in self.symptoms)
+    def values_in(self, text: str, plain_text: str) -> Optional[Dict[str, str]]:
+        """The values of the first symptom that stands in the text; None if none does.
+
+        Args:
+            plain_text: ``plain(text)``, which is made once for all entries.
+        """
+        for symptom in self.symptoms:
+            if beginning(symptom) not in plain_text:
+                continue
+            if not _BLANK.search(symptom):
+                return {}
+            found = _pattern(symptom).search(text)
+            if found:
+                values = {name: value.rstrip(_BEHIND) for name, value in found.groupdict().items()}
+                return {name: value for name, value in values.items() if value}
+        return None
+
+    def finding(
+        self,
+        evidence: Sequence[str] = (),
+        *,
+        values: Optional[Mapping[str, str]] = None,
+        severity: Optional[str] = None,
+        message: Optional[str] = None,
+        cause: Optional[str] = None,
+        fix: Optional[str] = None,
+    ) -> Finding:
+        """The finding, with the values filled in; what is given besides is known better there."""
+        known = dict(ENGINE_WORDS, **(values or {}))
+        return Finding(
+            self.id,
+            severity or self.severity,
+            message or _filled(self.title, known, in_title=True),
+            cause or _filled(self.cause, known),
+            fix or _filled(self.fix, known),
+            list(evidence),
+        )
 
 
-def _contains(line: str, symptom: str) -> bool:
-    if GAP not in symptom:
-        return symptom in line
-    at = 0
-    for piece in symptom.split(GAP):
-        at = line.find(piece, at)
-        if at < 0:
-            return False
-        at += len(piece)
-    return True
+#: First words of titles and causes that are no names.
+_SMALL = ("A", "An", "It", "No", "The", "There", "This")
+
+
+def mid_sentence(text: str) -> str:
+    """A title or a cause as it stands behind a colon: with a small letter, unless it begins with a name."""
+    return text[:1].lower() + text[1:] if text.split(" ")[0] in _SMALL else text
+
+
+def plain(text: str) -> str:
+    """A text in one case and with one kind of quotes."""
+    return text.lower().replace('\\"', QUOTE).translate(_QUOTES)
+
+
+@lru_cache(maxsize=None)
+def beginning(symptom: str) -> str:
+    """A symptom up to its first gap or value, plain."""
+    return plain(_BLANK.split(symptom, maxsplit=1)[0])
+
+
+def ending(symptom: str) -> str:
+    """A symptom from its last gap or value on, plain."""
+    blanks = list(_BLANK.finditer(symptom))
+    return plain(symptom[blanks[-1].end() :] if blanks else symptom)
+
+
+@lru_cache(maxsize=None)
+def _pattern(symptom: str) -> "re.Pattern[str]":
+    """The symptom with its gaps as groups. Compiled only for a text that shows its beginning."""
+    pattern, at = "", 0
+    for blank in _BLANK.finditer(symptom):
+        pattern += _literal(symptom[at : blank.start()])
+        at, name = blank.end(), blank.group(1)
+        if name is None:
+            pattern += ".*?"
+        else:
+            words = "." if blank.group(2) else r"[^\s\"'`]"
+            pattern += "(?P<%s>%s+%s)" % (name, words, "" if at == len(symptom) else "?")
+    return re.compile(pattern + _literal(symptom[at:]), re.IGNORECASE)
+
+
+def _literal(text: str) -> str:
+    return "".join(_ANY_QUOTE if plain(letter) == QUOTE else re.escape(letter) for letter in text)
+
+
+def _filled(text: str, values: Mapping[str, str], in_title: bool = False) -> str:
+    """With the values in place of their names; what is not known is ``<name>``, and left out of a title."""
+    if in_title:
+        text = re.sub(":? " + _HOLE.pattern, lambda hole: hole.group(0) if values.get(hole.group(1)) else "", text)
+    return _HOLE.sub(lambda hole: values.get(hole.group(1)) or "<%s>" % hole.group(1), text)

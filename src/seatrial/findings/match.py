@@ -2,60 +2,93 @@
 
 import re
 from functools import lru_cache
-from typing import Dict, Iterable, List
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
 
-from seatrial.findings.catalogue import CATALOGUE
+from seatrial.findings.catalogue import IN_RUN, entries
 from seatrial.findings.finding import Finding
-from seatrial.findings.known import GAP
+from seatrial.findings.known import QUOTE, Known, beginning, plain
 
 #: Lines kept as evidence of one finding, and characters kept of a line.
 MAX_EVIDENCE = 3
 MAX_CHARACTERS = 300
 
-
-def _any_of(words: List[bytes]) -> bytes:
-    """A pattern that finds the words, those with a common beginning side by side behind it."""
-    if b"" in words:  # what begins with a shorter word is found by it
-        return b""
-    rests: Dict[bytes, List[bytes]] = {}
-    for word in words:
-        rests.setdefault(word[:1], []).append(word[1:])
-    return b"(?:" + b"|".join(re.escape(first) + _any_of(rest) for first, rest in rests.items()) + b")"
+#: ``plain`` for bytes: the quotes that are one byte.
+_ONE_QUOTE = bytes.maketrans(b'"`', QUOTE.encode() * 2)
 
 
-@lru_cache(maxsize=1)
-def _any_beginning() -> "re.Pattern[bytes]":
-    """Any symptom's beginning, up to its first gap. Compiled when first needed: that takes 60 ms.
+class Match(NamedTuple):
+    """An entry that a text shows, and the values of its symptom there."""
 
-    One regex for all, as a tree: 3 µs a line of 80 bytes; as one flat alternation 12 µs, and searching for each in turn
-    83 µs (Python 3.11 on a 2-core build machine).
-    """
-    return re.compile(_any_of([symptom.split(GAP)[0].encode() for entry in CATALOGUE for symptom in entry.symptoms]))
+    known: Known
+    values: Dict[str, str]
 
 
-def match_text(text: str) -> List[Finding]:
+def first_in(text: str, layers: Sequence[str]) -> Optional[Match]:
+    """The first entry of these layers, in the catalogue's order, that a text of one or more lines shows."""
+    plain_text = plain(text)
+    for entry in entries(tuple(layers)):
+        values = entry.values_in(text, plain_text)
+        if values is not None:
+            return Match(entry, values)
+    return None
+
+
+def match_text(text: str, layers: Sequence[str] = IN_RUN) -> List[Finding]:
     """Known failures in a text, one finding of each, in order of appearance."""
-    return match_lines(line.encode("utf-8", "replace") for line in text.splitlines())
+    return match_lines((line.encode("utf-8", "replace") for line in text.splitlines()), layers)
 
 
-def match_lines(lines: Iterable[bytes]) -> List[Finding]:
+def match_lines(lines: Iterable[bytes], layers: Sequence[str] = IN_RUN) -> List[Finding]:
     """Known failures in the lines of a log, one finding of each, in order of appearance.
 
     Evidence is ``line 12: RuntimeError: CUDA out of memory…``, at most MAX_EVIDENCE lines of MAX_CHARACTERS. A
     line shows one failure at most: the first of the catalogue. Text that is no UTF-8 is read with replacements.
     """
     findings: Dict[str, Finding] = {}
-    any_beginning = _any_beginning()
+    any_beginning = _any_beginning(tuple(layers))
     for number, raw in enumerate(lines, 1):
-        if not any_beginning.search(raw):
+        if not any_beginning.search(_plain_bytes(raw)):
             continue
         line = raw.decode("utf-8", "replace")
-        entry = next((entry for entry in CATALOGUE if entry.shows_in(line)), None)
-        if entry is None:  # only a beginning
+        match = first_in(line, layers)
+        if match is None:  # only a beginning
             continue
-        finding = findings.get(entry.id)
+        finding = findings.get(match.known.id)
         if finding is None:
-            finding = findings[entry.id] = Finding(entry.id, entry.severity, entry.title, entry.cause, entry.fix)
+            values = dict(_engine_of(line), **match.values)
+            finding = findings[match.known.id] = match.known.finding(values=values)
         if len(finding.evidence) < MAX_EVIDENCE:
             finding.evidence.append("line %d: %s" % (number, line.strip()[:MAX_CHARACTERS]))
     return list(findings.values())
+
+
+def _engine_of(line: str) -> Dict[str, str]:
+    """Which engine printed a line: Podman's begin with "Error: ", Docker's with "docker: " or the daemon's response."""
+    is_podman = "podman" in line.lower() or line.startswith("Error: ")
+    return {"engine": "podman", "Engine": "Podman"} if is_podman else {}
+
+
+def _plain_bytes(raw: bytes) -> bytes:
+    if b"\\" in raw or b"\xe2\x80" in raw or b"\xc2\xb4" in raw:  # escaped or curly quotes
+        return plain(raw.decode("utf-8", "replace")).encode("utf-8", "replace")
+    return raw.lower().translate(_ONE_QUOTE)
+
+
+def _any_of(words: Iterable[bytes]) -> bytes:
+    """A pattern that finds the words, those with a common beginning side by side behind it."""
+    rests: Dict[bytes, List[bytes]] = {}
+    for word in words:
+        if not word:  # what begins with a shorter word is found by it
+            return b""
+        rests.setdefault(word[:1], []).append(word[1:])
+    return b"(?:" + b"|".join(re.escape(first) + _any_of(rest) for first, rest in rests.items()) + b")"
+
+
+@lru_cache(maxsize=None)
+def _any_beginning(layers: Sequence[str]) -> "re.Pattern[bytes]":
+    """Any symptom's beginning, up to its first gap. Compiled when first needed: that takes 60 ms.
+
+    One regex for all, as a tree: 3 µs a line of 80 bytes; as one flat alternation 12 µs, and searching for each in turn
+    83 µs (Python 3.11 on a 2-core build machine).
+    """
+    return re.compile(_any_of(beginning(symptom).encode() for entry in entries(layers) for symptom in entry.symptoms))

@@ -17,6 +17,7 @@ from seatrial.backends.kubernetes.manifests.render import as_yaml
 from seatrial.backends.local.venv import ensure_venv
 from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.events import EvidenceLog
+from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
 from seatrial.images.origin import origin_labels
@@ -123,10 +124,11 @@ def _refuse_cut_down_image(plan: Plan) -> None:
     kept = image.architectures or tuple(image.env.get(ARCHITECTURES, "").split()) if image else ()
     for gpu in plan.gpus if kept else ():
         if not covers(kept, gpu.compute_capability or "0.0"):
+            known = by_id("image-cut-down")
             raise GpuContractError(
                 f"The image has device code for {', '.join(kept)} only, but {gpu.name} is {gpu.compute_capability}",
-                cause="it was built with image.slim = 'arch' for another target",
-                run="seatrial run … --slim unused",
+                cause=known.cause,
+                run=known.fix,
             )
 
 

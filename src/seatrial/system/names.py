@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
-from seatrial.findings.catalogue import CATALOGUE
+from seatrial.findings.catalogue import entries
 
 #: Names of variables whose values are secrets.
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACCESS|SSH).?KEY", re.IGNORECASE)
@@ -167,7 +167,7 @@ def is_telling(name: str) -> bool:
 @cache
 def _vocabulary() -> frozenset[str]:
     """Words of our own: of the findings' texts, and _COMMON."""
-    texts = (text for known in CATALOGUE for text in (known.id, known.title, known.cause, known.fix, *known.symptoms))
+    texts = (text for known in entries() for text in (known.id, known.title, known.cause, known.fix, *known.symptoms))
     return frozenset(word for text in texts for word in re.findall(r"[a-z]+", text.lower())) | set(_COMMON.split())
 
 

@@ -19,6 +19,10 @@ EXIT_USAGE = 2
 EXIT_TERMINATED = 143
 
 
+#: What stands before the remedy, as in the host's errors (findings/labels.py); a test compares.
+FIX_LABEL = "fix"
+
+
 class TrainError(Exception):
     """What failed, in one sentence, and the command or change that fixes it."""
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 import torch
 
 from seatrial.train import engine, precision
-from seatrial.train.errors import InputError, TrainError
+from seatrial.train.errors import FIX_LABEL, InputError, TrainError
 from seatrial.train.loop import Settings
 from seatrial.train.saving.checkpoint import checkpoints
 from seatrial.train.trackers import TRACKERS
@@ -162,7 +162,7 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
     except TrainError as error:
         print(f"error: {error.message}", file=sys.stderr)
         if error.fix:
-            print(f"  try: {error.fix}", file=sys.stderr)
+            print(f"  {FIX_LABEL}: {error.fix}", file=sys.stderr)
         code = error.exit_code
     sys.stdout.flush()
     sys.exit(code)

@@ -46,7 +46,7 @@ def refused(capsys, tmp_path, monkeypatch):
         assert cli._main(list(words)) == 2
         out, err = capsys.readouterr()
         assert out == "" and err.startswith("error: ") and "Traceback" not in err
-        assert len(err.split("\n  why: ")[0].split("\n  run: ")[0].strip().splitlines()) == 1
+        assert len(err.split("\n  cause: ")[0].split("\n  fix: ")[0].strip().splitlines()) == 1
         assert not any(ord(letter) < 32 and letter != "\n" for letter in err)
         assert not (tmp_path / ".seatrial").exists()
         return err

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from seatrial.doctor.explain import explain_stream, explain_text
-from seatrial.findings.catalogue import CATALOGUE
-from seatrial.findings.known import GAP
+from seatrial.findings.catalogue import entries
+from symptoms import shown
 
 #: As printed, with what differs from case to case filled in → the entry.
 PRINTED = {
@@ -102,14 +102,14 @@ def test_what_is_printed_leads_to_its_entry(text: str) -> None:
     assert [finding.id for finding in explain_text(text)] == [PRINTED[text]]
 
 
-@pytest.mark.parametrize("entry", [entry for entry in CATALOGUE if entry.symptoms], ids=lambda entry: entry.id)
+@pytest.mark.parametrize("entry", [entry for entry in entries() if entry.symptoms], ids=lambda entry: entry.id)
 def test_every_symptom_leads_to_its_own_entry(entry: object) -> None:
     for symptom in entry.symptoms:  # type: ignore[attr-defined]
-        text = symptom.replace(GAP, " 12 ")
+        text = shown(symptom)
         assert [finding.id for finding in explain_text(text)] == [entry.id]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.id)
 def test_an_id_is_explained(entry: object) -> None:
     [finding] = explain_text(f" {entry.id}\n")  # type: ignore[attr-defined]
     assert finding.cause and finding.fix
@@ -169,4 +169,4 @@ def test_the_command_reads_stdin_and_says_what_it_knows() -> None:
     done = run(stdin=b"all is well\n")
     assert done.returncode == 1 and b"seatrial doctor" in done.stdout
     done = run("CUDA", "out of memory")
-    assert done.returncode == 0 and b"id   cuda-out-of-memory" in done.stdout
+    assert done.returncode == 0 and b"id    cuda-out-of-memory" in done.stdout

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 import seatrial.findings
-from seatrial.findings.catalogue import CATALOGUE, by_id
+from seatrial.findings.catalogue import by_id, entries
 from seatrial.findings.finding import SEVERITIES
 from seatrial.findings.known import GAP, Known
 
+CATALOGUE = entries()
 FOLDER = Path(seatrial.findings.__file__).parent
 
 
@@ -37,4 +38,5 @@ def test_the_agent_can_carry_it(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
     imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    assert all(name in ("re", "typing", "functools") or name.startswith("seatrial.findings.") for name in imported)
+    ours = [name for name in imported if name.startswith("seatrial.findings.")]
+    assert set(imported) - set(ours) <= {"re", "typing", "functools", "importlib"}

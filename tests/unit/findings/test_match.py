@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.findings.catalogue import CATALOGUE
-from seatrial.findings.known import GAP
+from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.match import MAX_CHARACTERS, MAX_EVIDENCE, match_lines, match_text
+from symptoms import shown
 
 LINES = {
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has …": "cuda-out-of-memory",
@@ -73,11 +73,11 @@ def test_ordinary_lines_show_nothing(line: str) -> None:
     assert match_text(line) == []
 
 
-@pytest.mark.parametrize("entry", [entry for entry in CATALOGUE if entry.symptoms], ids=lambda entry: entry.id)
+@pytest.mark.parametrize("entry", [entry for entry in entries() if entry.symptoms], ids=lambda entry: entry.id)
 def test_every_symptom_is_found_and_is_its_own_entrys(entry) -> None:
     for symptom in entry.symptoms:
-        line = "prefix " + symptom.replace(GAP, "some text") + " suffix"
-        assert [finding.id for finding in match_text(line)] == [entry.id]
+        line = "prefix " + shown(symptom) + " suffix"
+        assert [finding.id for finding in match_text(line, LAYERS)] == [entry.id]
 
 
 def test_evidence_is_the_line_with_its_number_and_is_bounded() -> None:

@@ -108,6 +108,7 @@ class TestHtml:
     def test_the_tiles_do_not_show_the_busy_gpu_alone(self, scenario, tmp_path):
         page = html.render(scenario("gpu-not-used").judge(tmp_path))
         assert "<b>44 %</b><span>GPU utilisation</span>" in page
+        assert "<b>cause:</b> The script uses 1 GPU" in page and "<b>fix:</b></p><pre><code>seatrial run" in page
 
     def test_a_hundred_thousand_steps_stay_small_and_keep_their_spike(self, scenario, tmp_path):
         run = scenario("cpu-success")

@@ -16,6 +16,7 @@ from seatrial.agent.plan import Gpu, Plan
 from seatrial.agent.streams.journal import Journal, say
 from seatrial.findings.cut_down import ARCHITECTURES, cut_down
 from seatrial.findings.finding import Finding
+from seatrial.findings.labels import in_one_line
 from seatrial.probe import cuda, nvml
 
 #: The first cuInit on a machine with 8 GPUs takes seconds.
@@ -106,7 +107,7 @@ def passed(trial: Trial, journal: Journal) -> bool:
 def tell(finding: Finding, journal: Journal) -> None:
     """The broken contract, in the evidence and on the agent's stderr."""
     journal.write("finding", **finding.to_dict())
-    say("%s. %s. Run: %s" % (finding.message, finding.cause, finding.fix))
+    say(in_one_line(finding.message, finding.cause, finding.fix))
 
 
 def _counted(count: int, visible: List[Dict[str, Any]]) -> List[Gpu]:

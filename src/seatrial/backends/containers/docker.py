@@ -11,6 +11,7 @@ from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.cdi import read_specs
 from seatrial.backends.containers.client import EngineTraits
 from seatrial.backends.containers.engine import ContainerEngine
+from seatrial.findings.commands import INSTALL_DOCKER
 
 #: dockerd looks for this program on its own PATH, and offers ``--gpus`` when it is there.
 #: Source: moby daemon/nvidia_linux.go.
@@ -23,7 +24,7 @@ class Docker(ContainerEngine):
 
     traits = EngineTraits(
         "docker",
-        install="curl -fsSL https://get.docker.com | sudo sh",
+        install=INSTALL_DOCKER,
         restart="sudo systemctl restart docker",
         info_format="{{json .}}",
         info_key="ServerVersion",

@@ -34,6 +34,7 @@ from seatrial.errors import (
     EngineUnavailableError,
     GpuContractError,
 )
+from seatrial.findings.known import mid_sentence
 from seatrial.job.plan import (
     CHECKS_ROLE,
     COMPANION_FOLDER,
@@ -76,7 +77,7 @@ class ContainerEngine(ABC):
         try:
             return self.facts_of(self.client.info(), Path(program))
         except EngineUnavailableError as error:
-            reason = f"{error.message}: {error.cause}" if error.cause else error.message
+            reason = f"{error.message}: {mid_sentence(error.cause)}" if error.cause else error.message
             return EngineFacts(self.name, available=False, reason=reason, fix=error.run)
 
     @abstractmethod

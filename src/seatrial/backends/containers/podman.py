@@ -11,12 +11,11 @@ from seatrial.backends.base import EngineFacts, Handle
 from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
 from seatrial.backends.containers.client import EngineTraits
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.backends.containers.engine_errors import ADD_SUBIDS
 from seatrial.backends.containers.k8s_file import K8sFile
 from seatrial.backends.containers.log import OpenLog
 from seatrial.backends.containers.run_options import RunOptions
 from seatrial.errors import GpuContractError, SeatrialError
-from seatrial.findings.commands import GENERATE_CDI
+from seatrial.findings.commands import ADD_SUBIDS, GENERATE_CDI
 from seatrial.job.plan import ContainerPlan
 from seatrial.probe import proc
 from seatrial.system import command

@@ -10,6 +10,7 @@ from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_hold
 from seatrial.backends.kubernetes.pods import Pod
 from seatrial.backends.kubernetes.survey import read_node
 from seatrial.errors import SeatrialError
+from seatrial.findings.labels import in_one_line
 
 #: Events that tell how far a pod is. Source: kubernetes pkg/kubelet/events/event.go.
 _STEPS = {
@@ -79,7 +80,7 @@ class Progress:
         if finding is None or f"{pod.node} {finding.id} {finding.message}" in self._said:
             return
         self._said.add(f"{pod.node} {finding.id} {finding.message}")
-        self._say(f"{finding.message}. {finding.cause}. Run: {finding.fix}")
+        self._say(in_one_line(finding.message, finding.cause, finding.fix))
         self._record("finding", **finding.to_dict())
 
     async def _surroundings(self, pod: Pod, message: str) -> Surroundings:

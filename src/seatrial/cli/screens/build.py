@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from seatrial.findings.labels import FIX
 from seatrial.images.dockerfiles.parts import Remark
 from seatrial.runs.build_command import Built
 
@@ -92,7 +93,7 @@ def print_findings(path: Path, findings: Sequence[Remark], *, as_json: bool) -> 
         colour = {"error": "red", "warning": "yellow"}.get(each.severity, "cyan")
         place = Text(f"{each.file or path}:{each.line}: ")
         out.print(place.append(each.severity, style=f"bold {colour}").append(f" {each.message}"))
-        out.print(Text(f"    {each.fix}", style="dim"))
+        out.print(Text(f"    {FIX}: {each.fix}", style="dim"))
     out.print(f"{path}: {len(findings) or 'no'} remark{'s' * (len(findings) != 1)}")
 
 

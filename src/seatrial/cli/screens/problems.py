@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractError, SeatrialError
+from seatrial.findings.labels import CAUSE, FIX
 
 #: How errors and findings say "the same on the CPU", without knowing what was typed.
 WITHOUT_GPUS = "seatrial run --gpus none …"
@@ -104,9 +105,9 @@ def _print(console: Console, message: str, cause: str | None, run: str | None) -
     lines = Text()
     lines.append("error", style="bold red").append(f": {_visible(' '.join(message.splitlines())).rstrip('.')}\n")
     if cause:
-        lines.append("  why", style="bold").append(f": {_visible(cause)}\n")
+        lines.append(f"  {CAUSE}", style="bold").append(f": {_visible(cause)}\n")
     if run:
-        lines.append("  run", style="bold").append(f": {_visible(run)}\n")
+        lines.append(f"  {FIX}", style="bold").append(f": {_visible(run)}\n")
     console.print(lines, end="")
 
 

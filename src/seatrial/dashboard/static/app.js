@@ -5,6 +5,8 @@ const main = document.getElementById("main");
 const state = document.getElementById("state");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let source = null;
+// The words of findings/labels.py.
+const CAUSE = "cause", FIX = "fix";
 
 // -- building blocks ------------------------------------------------------------------------------------------------
 
@@ -219,8 +221,12 @@ function runView(id) {
       const r = run.receipt, facts = [["run", run.id], ["target", r.header.target], ["on", r.header.backend], ["state", run.ended ? r.exit_cause.words : "running"]];
       const bound = run.ended ? r.diagnosis?.words : run.bound_by || r.diagnosis?.words;
       if (bound) facts.push(["bound by", bound]);
-      for (const advice of r.diagnosis?.advice || []) facts.push(["try", `${advice.change} (${advice.gain})`]);
-      for (const finding of r.findings) facts.push([finding.severity, finding.message + (finding.fix ? ` — ${finding.fix}` : "")]);
+      for (const advice of r.diagnosis?.advice || []) facts.push([FIX, `${advice.change} (${advice.gain})`]);
+      for (const finding of r.findings) {
+        facts.push([finding.severity, finding.message]);
+        if (finding.cause) facts.push([CAUSE, finding.cause]);
+        if (finding.fix) facts.push([FIX, finding.fix]);
+      }
       title.textContent = run.name || run.id;
       for (const warning of r.warnings) facts.push(["note", warning]);
       about.replaceChildren(make("dl", {}, ...facts.flatMap(([k, v]) => [make("dt", {}, k), make("dd", {}, v)])),

@@ -8,6 +8,7 @@ from seatrial.doctor.check import Check, Verdict, found, of_finding, ok, skipped
 from seatrial.doctor.facts.inspection import LookError
 from seatrial.doctor.facts.machine import Machine
 from seatrial.errors import GpuContractError
+from seatrial.findings.catalogue import AT_START
 from seatrial.findings.contract import explain_missing
 from seatrial.findings.match import match_text
 from seatrial.job.units import format_bytes
@@ -41,7 +42,7 @@ def _starts(machine: Machine) -> Verdict:
     except GpuContractError as error:
         return found("gpus-not-injectable", [error.message], cause=error.cause, fix=error.run)
     except LookError as error:
-        known = match_text(error.stderr or str(error))
+        known = match_text(error.stderr or str(error), AT_START)
         if known:
             return of_finding(known[0])
         fix = error.error.run if error.error is not None else None

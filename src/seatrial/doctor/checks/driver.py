@@ -5,6 +5,7 @@ from __future__ import annotations
 from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown, worst
 from seatrial.doctor.facts import pci
 from seatrial.doctor.facts.machine import Machine
+from seatrial.findings.commands import BUILD_DRIVER_MODULE, CREATE_NODES
 from seatrial.job.units import format_bytes
 from seatrial.probe.gpu_health import COMPUTE_MODES, FABRIC_COMPLETED, FABRIC_STATES
 
@@ -28,7 +29,7 @@ def _loaded(machine: Machine) -> Verdict:
         built = "nvidia.ko" in modules
         evidence.append(f"/lib/modules/{machine.kernel} has {'the module nvidia' if built else 'no module nvidia'}")
         if built:
-            fix = "sudo modprobe nvidia && sudo nvidia-modprobe -u -c=0"
+            fix = f"sudo modprobe nvidia && {CREATE_NODES}"
             return found("driver-not-loaded", evidence, cause="The module is built but not loaded", fix=fix)
     return found("driver-not-loaded", evidence, fix=_install_driver(machine))
 
@@ -40,7 +41,7 @@ def _install_driver(machine: Machine) -> str:
         return "sudo dnf install kernel-devel-$(uname -r) && sudo dkms autoinstall && sudo modprobe nvidia"
     if "suse" in family:
         return "sudo zypper install kernel-default-devel && sudo dkms autoinstall && sudo modprobe nvidia"
-    return "sudo apt install linux-headers-$(uname -r) && sudo dkms autoinstall && sudo modprobe nvidia"
+    return BUILD_DRIVER_MODULE
 
 
 def _signed(machine: Machine) -> Verdict:

@@ -8,6 +8,8 @@ from pathlib import Path, PurePath
 import seatrial
 from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown, worst
 from seatrial.doctor.facts.machine import Machine
+from seatrial.findings.catalogue import by_id
+from seatrial.findings.commands import CREATE_NODES
 from seatrial.findings.contract import CU_INIT_CAUSES
 from seatrial.probe.driver_files import REQUIRED_LIBRARIES, WSL_FOLDER
 
@@ -79,15 +81,13 @@ def _nodes(machine: Machine) -> Verdict:
         evidence.append(f"/proc/modules: nvidia_uvm is {'loaded' if loaded else 'not loaded'}")
         return found("uvm-node-missing", evidence)
     if missing:
-        fix = "sudo nvidia-modprobe -u -c=0 && ls -l /dev/nvidia*"
+        fix = by_id("gpu-node-missing-on-host").fix
         return found("device-nodes-missing", evidence, message=f"{', '.join(missing)} missing on this host", fix=fix)
     minors = {gpu.minor for gpu in machine.inventory.gpus if gpu.minor is not None}
     absent = sorted(minors - set(driver.gpus))
     if absent:
         names = ", ".join(f"/dev/nvidia{minor}" for minor in absent)
-        return found(
-            "device-node-missing", evidence, message=f"{names} is not there", fix="sudo nvidia-modprobe -u -c=0"
-        )
+        return found("device-node-missing", evidence, message=f"{names} is not there", fix=CREATE_NODES)
     return ok(f"{len(there)} device nodes, /dev/nvidia-uvm among them")
 
 

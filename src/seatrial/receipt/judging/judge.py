@@ -27,6 +27,7 @@ from seatrial.errors import (
     EXIT_TARGET_FAILED,
 )
 from seatrial.events import Chain
+from seatrial.findings.catalogue import AT_START
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
 from seatrial.job.plan import Plan
@@ -95,7 +96,7 @@ def judge(
         output=read_output(run_dir) if output is None else output,
         measurements=measure(evidence, expected),
         state=state,
-        engine_findings=tuple(match_text(state.error)) if state and state.error else (),
+        engine_findings=tuple(match_text(state.error, AT_START)) if state and state.error else (),
         run_dir=run_dir,
         image=image,
     )

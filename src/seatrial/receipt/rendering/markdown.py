@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from seatrial.findings.labels import CAUSE, FIX
 from seatrial.receipt.model import Criterion, FindingRecord, Receipt
 from seatrial.receipt.rendering.rows import Row, diagnosis_rows, header_rows, headline, measured_rows, metric_rows
 
@@ -61,9 +62,9 @@ def _criterion(criterion: Criterion) -> tuple[str, str, str]:
 def _finding(finding: FindingRecord) -> Iterator[str]:
     yield f"- {_SEVERITIES[finding.severity]} **{_text(finding.id)}**: {_text(finding.message)}"
     if finding.cause:
-        yield f"  - why: {_text(finding.cause)}"
+        yield f"  - {CAUSE}: {_text(finding.cause)}"
     if finding.fix:
-        yield f"  - fix: {_text(finding.fix)}"
+        yield f"  - {FIX}: {_text(finding.fix)}"
     for line in finding.evidence[:3]:
         yield f"  - seen: {_text(line)}"
 

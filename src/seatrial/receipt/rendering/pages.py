@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from seatrial.findings.labels import CAUSE, FIX
 from seatrial.receipt.model import Plot
 from seatrial.receipt.rendering.svg import draw, legend
 
@@ -21,6 +22,7 @@ def render_page(name: str, **values: Any) -> str:
 def _environment() -> Environment:
     loader = PackageLoader("seatrial.receipt.rendering", "templates")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
+    made.globals.update(CAUSE=CAUSE, FIX=FIX)
     made.filters["legend"] = legend
     made.filters["draw"] = _drawn
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from seatrial.findings.labels import FIX
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import count, energy, figure, gpu_names, metric_figure, percent
 from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal
@@ -96,7 +97,7 @@ def diagnosis_rows(receipt: Receipt) -> list[Row]:
     rows += [Row("seen", line) for line in diagnosis.evidence]
     if diagnosis.mfu is not None:
         rows.append(Row("MFU", f"{percent(100 * diagnosis.mfu)} of the GPUs' peak in bf16"))
-    return rows + [Row("try", f"{advice.change} ({advice.gain})") for advice in diagnosis.advice]
+    return rows + [Row(FIX, f"{advice.change} ({advice.gain})") for advice in diagnosis.advice]
 
 
 def metric_rows(receipt: Receipt) -> list[Row]:

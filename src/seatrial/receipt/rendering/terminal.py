@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from seatrial.findings.labels import CAUSE, FIX
 from seatrial.receipt.model import Criterion, FindingRecord, Receipt
 from seatrial.receipt.rendering.rows import Row, diagnosis_rows, header_rows, headline, measured_rows, metric_rows
 
@@ -92,9 +93,9 @@ def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:
 def _finding(finding: FindingRecord, width: int) -> Iterator[Text]:
     mark, style = _SEVERITIES[finding.severity]
     yield from _wrapped(finding.message, f"{mark} ", width, style)
-    for label, words in (("why", finding.cause), ("fix", finding.fix), ("seen", "; ".join(finding.evidence[:3]))):
+    for label, words in ((CAUSE, finding.cause), (FIX, finding.fix), ("seen", "; ".join(finding.evidence[:3]))):
         if words:
-            yield from _wrapped(words, f"    {label:<4}  ", width, dim=8)
+            yield from _wrapped(words, f"    {label:<5}  ", width, dim=9)
 
 
 def _wrapped(words: str, first: str, width: int, style: str = "", dim: int = 0) -> Iterator[Text]:

@@ -44,14 +44,19 @@ AROUND = Surroundings(ITEM, "nvidia.com/gpu", NODES, (("team/other", 6), ("team/
         (
             "FailedScheduling",
             'persistentvolumeclaim "models" not found',
-            "k8s-volume",
+            "k8s-claim-missing",
             "no PersistentVolumeClaim models",
         ),
         ("FailedScheduling", "0/1 nodes are available: 1 Insufficient memory.", "k8s-insufficient-resources", "memory"),
         ("FailedCreate", 'pods "x" is forbidden: exceeded quota: team', "k8s-quota", "quota"),
-        ("Failed", 'Failed to pull image "x": no space left on device', "k8s-image-pull", "ghcr.io/me/x:1"),
+        ("Failed", 'Failed to pull image "x": no space left on device', "k8s-node-disk-full", "ghcr.io/me/x:1"),
         ("ErrImageNeverPull", "Container image is not present", "k8s-image-not-there", "not on the node"),
-        ("FailedCreatePodSandBox", 'no runtime for "nvidia" is configured', "k8s-runtime-class", "RuntimeClass"),
+        ("Failed", 'Failed to pull image "x": pull access denied', "k8s-image-denied", "ghcr.io/me/x:1"),
+        ("ErrImagePull", 'rpc error: code = NotFound desc = "x": not found', "k8s-image-unknown", "ghcr.io/me/x:1"),
+        ("Failed", 'Failed to pull image "x": dial tcp: no such host', "k8s-registry-unreachable", "ghcr.io/me/x:1"),
+        ("ImagePullBackOff", 'Back-off pulling image "x"', "k8s-image-pull", "ghcr.io/me/x:1"),
+        ("FailedCreatePodSandBox", 'no runtime for "nvidia" is configured', "k8s-runtime-missing", "containerd"),
+        ("FailedCreate", 'pod rejected: RuntimeClass "nvidia" not found', "k8s-runtime-class", "RuntimeClass"),
         (
             "UnexpectedAdmissionError",
             "cannot allocate unhealthy devices nvidia.com/gpu",
@@ -59,7 +64,7 @@ AROUND = Surroundings(ITEM, "nvidia.com/gpu", NODES, (("team/other", 6), ("team/
             "unhealthy",
         ),
         ("OOMKilled", "", "k8s-oom-killed", "more memory"),
-        ("Evicted", "The node was low on resource: memory.", "k8s-evicted", "evicted it"),
+        ("Evicted", "The node was low on resource: memory.", "k8s-evicted", "evicted the pod: The node was low"),
     ],
 )
 def test_what_the_cluster_says(reason: str, message: str, id: str, says: str) -> None:
@@ -83,7 +88,7 @@ def test_more_gpus_than_any_node_has() -> None:
 
 def test_nodes_that_may_not_be_listed() -> None:
     finding = explain(POD, "FailedScheduling", "Insufficient nvidia.com/gpu", Surroundings(ITEM, "nvidia.com/gpu"))
-    assert finding is not None and "No permission to list" in str(finding.cause)
+    assert finding is not None and "no permission to list nodes" in finding.message
 
 
 def test_who_holds_gpus() -> None:

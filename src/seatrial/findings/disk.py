@@ -1,0 +1,22 @@
+"""Failures to write: a disk that is full or read-only, on the host, in a build and in a container."""
+
+from seatrial.findings.known import Known
+
+DISK = (
+    Known(
+        id="read-only-root",
+        title="A write outside the writable folders failed",
+        symptoms=("Read-only file system",),
+        cause="The container's root is read-only; the project, /models, /tmp and the caches can be written",
+        fix="seatrial run --writable …",
+        sources=("https://docs.docker.com/reference/cli/docker/container/run/#read-only",),
+    ),
+    Known(
+        id="disk-full",
+        title="A disk is full",
+        symptoms=("No space left on device", "Disk quota exceeded"),
+        cause="The disk of the models folder, the caches, /tmp (memory) or the engine's store is full",
+        fix="df -h . && {engine} system df   # seatrial prune removes old runs and images",
+        sources=("https://docs.docker.com/engine/manage-resources/pruning/",),
+    ),
+)

@@ -1,0 +1,11 @@
+"""A symptom of the catalogue as a program would print it, with something where it has gaps and values."""
+
+from __future__ import annotations
+
+import re
+
+from seatrial.findings.known import GAP
+
+
+def shown(symptom: str) -> str:
+    return re.sub(r"\{\w+…?\}|" + GAP, "some-12", symptom)
