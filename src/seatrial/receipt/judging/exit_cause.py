@@ -59,7 +59,7 @@ def _gpu_contract(case: Case) -> str | None:
 
 
 def _running(case: Case) -> str | None:
-    live = case.state is not None and case.state.status in ("created", "running")
+    live = case.state is not None and case.state.is_live
     return "Still running: this receipt is provisional" if live and case.evidence.exited is None else None
 
 
