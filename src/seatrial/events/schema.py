@@ -1,10 +1,10 @@
 """The schema of events.jsonl: each kind of event is a class, and an object of it one event to be written.
 
-Besides its own keys a line has ``t`` (Unix time in seconds), ``type``, ``source`` and ``_chain``. ``source`` is ``agent`` (in
-the container or beside the local process), ``host`` (the seatrial CLI) or ``target``. A target's lines are its reports:
-it writes them to the file named in ``$SEATRIAL_EVENTS``, the agent passes them on, and they are ``step`` events
-whatever they say. ``_seq`` numbers the lines that an agent sent, from 1 at its start; ``node`` tells whose they are in
-a run of several. ``_chain`` is the digest of this line and all before it (EvidenceLog).
+Besides its own keys a line has ``t`` (Unix time in seconds), ``type``, ``source`` and ``_chain``. ``source`` is
+``agent`` (in the container or beside the local process), ``host`` (the seatrial CLI) or ``target``. A target's lines
+are its reports: it writes them to the file named in ``$SEATRIAL_EVENTS``, the agent passes them on, and they are
+``step`` events whatever they say. ``_seq`` numbers the lines that an agent sent, from 1 at its start; ``node`` tells
+whose they are in a run of several. ``_chain`` is the digest of this line and all before it (EvidenceLog).
 
 Readers skip what they do not know; writers never change the meaning of a key. A key with a default here is left out of
 the line where the writer does not give it. docs/reference/events.md is made from these classes.
