@@ -37,4 +37,7 @@ def test_the_agent_can_carry_it(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
     imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    assert all(name in ("re", "typing", "functools") or name.startswith("seatrial.findings.") for name in imported)
+    assert all(
+        name in ("re", "typing", "functools", "seatrial.events") or name.startswith("seatrial.findings.")
+        for name in imported
+    )
