@@ -72,7 +72,7 @@ class Agent:
 
     def events(self, type: str) -> list[dict]:
         read = events.read(str(self.record / "events.jsonl"))
-        assert read[2] == 0
+        assert read[1] == 0
         return [event for event in read[0] if event["type"] == type]
 
     def exited(self) -> dict:

@@ -133,7 +133,7 @@ class Project:
 
     def events(self, type: str) -> list[dict[str, Any]]:
         """Of the last run."""
-        return list(events.of_type(events.read(str(self.last / "events.jsonl"))[0], type))
+        return list(events.of_type(events.read(str((self.last / "events.jsonl").resolve()))[0], events.KINDS[type]))
 
     def output(self, stream: str = "stdout") -> str:
         """Of the last run."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import NoneType
+from typing import get_args, get_origin, get_type_hints
 
 from seatrial.doctor.chain import CHAIN
+from seatrial.events import schema
 from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.known import Known
 from seatrial.job.config import json_schema
@@ -73,7 +78,64 @@ def _checks_lines() -> Iterator[str]:
             yield f"| `{check.id}` | {check.title} | {finds} | {', '.join(f'`{need}`' for need in check.needs)} |"
 
 
-PAGES = {"seatrial.schema.json": schema_text, "findings.md": findings_text, "checks.md": checks_text}
+def events_text() -> str:
+    """events.md: what stands in events.jsonl, kind by kind."""
+    return "\n".join(_events_lines()) + "\n"
+
+
+def _events_lines() -> Iterator[str]:
+    yield "# Events"
+    yield ""
+    yield "events.jsonl is the evidence of a run: one JSON object a line, append-only. Generated from"
+    yield "`src/seatrial/events/schema.py`."
+    yield ""
+    yield (schema.__doc__ or "").split("\n\n")[1].replace("``", "`")
+    yield ""
+    yield "Readers skip what they do not know; writers never change the meaning of a key."
+    for type, kind in schema.KINDS.items():
+        about, _, keys = (inspect.getdoc(kind) or "").partition("\n\n")
+        yield from ("", f"## `{type}`", "", about, "")
+        if kind is schema.Step:
+            yield keys
+        elif kind.__annotations__:
+            yield from _table({key: _json_type(kind, key) for key in kind.__annotations__}, dict(_KEY.findall(keys)))
+    yield from ("", "## Keys of a GPU's sample", "")
+    yield "Of each entry of `sample.gpus`. A counter that the chip or driver does not have is null, never 0."
+    yield ""
+    yield from _table(dict.fromkeys(schema.GPU_SAMPLE, ""), schema.GPU_SAMPLE)
+
+
+#: ``key: what it is``, which may go on in indented lines.
+_KEY = re.compile(r"^(\w+): ((?:.|\n )+)", re.MULTILINE)
+
+
+def _json_type(kind: type[schema.Event], key: str) -> str:
+    """What JSON has for a key: ``integer or null``."""
+    hint = get_type_hints(kind)[key]
+    optional = NoneType in get_args(hint)
+    inner = get_args(hint)[0] if optional else hint
+    words = JSON_TYPES[get_origin(inner) or inner] + (" or null" if optional else "")
+    return words + (", may be absent" if hasattr(kind, key) else "")
+
+
+JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "true or false", list: "array", dict: "object"}
+
+
+def _table(types: Mapping[str, str], words: Mapping[str, str]) -> Iterator[str]:
+    typed = any(types.values())
+    yield "| key | type | |" if typed else "| key | |"
+    yield "|---|---|---|" if typed else "|---|---|"
+    for key, type in types.items():
+        said = " ".join(words.get(key, "").split()).removesuffix(".")
+        yield f"| `{key}` | {type} | {said} |" if typed else f"| `{key}` | {said} |"
+
+
+PAGES = {
+    "seatrial.schema.json": schema_text,
+    "findings.md": findings_text,
+    "checks.md": checks_text,
+    "events.md": events_text,
+}
 
 if __name__ == "__main__":
     for name, text in PAGES.items():

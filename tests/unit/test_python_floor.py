@@ -11,8 +11,7 @@ import seatrial
 pytest.importorskip("vermin")
 PACKAGE = Path(seatrial.__file__).parent
 CARRIED = [
-    PACKAGE / name
-    for name in ("__init__.py", "events.py", "frames.py", "agent", "probe", "findings", "images/slimming")
+    PACKAGE / name for name in ("__init__.py", "events", "frames.py", "agent", "probe", "findings", "images/slimming")
 ]
 
 

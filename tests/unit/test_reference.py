@@ -19,7 +19,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["seatrial.schema.json", "findings.md", "checks.md"])
+@pytest.mark.parametrize("name", ["seatrial.schema.json", "findings.md", "checks.md", "events.md"])
 def test_page_is_current(name: str) -> None:
     current = (REFERENCE / name).read_text(encoding="utf-8")
     assert current == generator().PAGES[name](), "run: python docs/reference/generate.py"

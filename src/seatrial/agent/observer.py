@@ -13,6 +13,7 @@ from seatrial.agent.plan import Gpu, Plan
 from seatrial.agent.streams.journal import Journal
 from seatrial.agent.streams.reports import Reports
 from seatrial.agent.watchdog import Watchdog
+from seatrial.events import GpuContext, Sample
 from seatrial.findings.finding import Finding
 from seatrial.probe import proc
 from seatrial.probe.sampler import Sampler
@@ -74,7 +75,7 @@ class Observer(threading.Thread):
                 early = time.monotonic() - started_s < _GPM_FIRST_FOR_S
                 self._sampler.gpm_interval_s = GPM_FIRST_S if early else GPM_LATER_S
                 sample = self._sampler.sample()
-                self._journal.write("sample", **sample)
+                self._journal.write(Sample(**sample))
                 self._watchdog.look(sample)
                 due_s = max(due_s + self._interval_s, time.monotonic())
 
@@ -128,8 +129,8 @@ class Observer(threading.Thread):
         if self._unproven.pop(uuid, None) is not None:
             self._sampler.mains.add(pid)
             self.contexts.append(uuid)
-            self._journal.write("gpu.context", uuid=uuid, pid=pid, evidence=evidence, memory_bytes=memory_bytes)
+            self._journal.write(GpuContext(uuid=uuid, pid=pid, evidence=evidence, memory_bytes=memory_bytes))
 
     def _tell(self, finding: Finding) -> None:
-        self._journal.write("finding", **finding.to_dict())
+        self._journal.write(finding.event())
         self._alerts.send(finding)

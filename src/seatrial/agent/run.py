@@ -18,6 +18,7 @@ from seatrial.agent.streams import output, redaction
 from seatrial.agent.streams.journal import Journal, say
 from seatrial.agent.streams.redaction import Redactor
 from seatrial.agent.streams.reports import Reports
+from seatrial.events import AgentFinished, ModelsSaved, Signal, TargetExited, TargetStarted, never_started
 from seatrial.findings.finding import Finding
 from seatrial.probe import proc
 from seatrial.probe.cgroup import Cgroup
@@ -119,39 +120,29 @@ class Run:
         contexts = list(observer.contexts) if stopped else None  # one that hangs in NVML may have missed some
         if self._plan.evidence_dir is None:  # the host cannot see the volumes of a pod
             self._tell_saved(time.time() - (time.monotonic() - started_s))
-        self._journal.write("agent.finished", exit_code=code, energy_j=energy_j, contexts=contexts)
+        self._journal.write(AgentFinished(exit_code=code, energy_j=energy_j, contexts=contexts))
         return code
 
     def _tell_saved(self, started: float) -> None:
         folder = self._env.get("SEATRIAL_MODELS_DIR")
         if folder is not None:
-            self._journal.write("models.saved", files=saved.models(folder, started))
+            self._journal.write(ModelsSaved(files=saved.models(folder, started)))
 
     def _cannot_run(self, program: str, error: OSError) -> int:
         code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_CANNOT_RUN
         message = "%s cannot be run: %s" % (error.filename or program, error.strerror)
         say(message)
         self._journal.note(message)
-        self._journal.write(
-            "target.exited",
-            exit_code=code,
-            signal=None,
-            cause="exited",
-            seconds=0.0,
-            max_rss_bytes=None,
-            oom_kills=None,
-        )
-        self._journal.write("agent.finished", exit_code=code, energy_j={})
+        self._journal.write(never_started("exited", code))
+        self._journal.write(AgentFinished(exit_code=code, energy_j={}))
         return code
 
     def _write_started(self, argv: List[str]) -> None:
         redactor = Redactor(self._secrets)
+        argv = [redactor.text(word) for word in argv]
+        # Its framework is told by torch's kernel.
         self._journal.write(
-            "target.started",
-            pid=self._target.pid,
-            argv=[redactor.text(word) for word in argv],
-            launcher=self._plan.launcher,
-            framework=None,  # torch's kernel tells
+            TargetStarted(pid=self._target.pid, argv=argv, launcher=self._plan.launcher, framework=None)
         )
 
     def _open_streams(self) -> None:
@@ -274,9 +265,8 @@ class Run:
     def _write_signal(self, number: int, origin: str, pids: List[int]) -> None:
         self._signals += 1
         if self._signals <= _SIGNALS_TOLD:
-            self._journal.write(
-                "signal", signal=int(number), name=signals.name(number), origin=origin, forwarded_to=pids
-            )
+            name = signals.name(number)
+            self._journal.write(Signal(signal=int(number), name=name, origin=origin, forwarded_to=pids))
         elif self._signals == _SIGNALS_TOLD + 1:
             self._journal.note("signals beyond the first %d are forwarded but not recorded" % _SIGNALS_TOLD)
 
@@ -324,16 +314,17 @@ class Run:
         if self._contract_broken:  # how it ended is of no account, nor is it a failure of its own
             cause, exit_code, killed_by = "gpu-contract", None, None
         if self._exhausted is not None:
-            self._journal.write("finding", **self._exhausted.to_dict())
+            self._journal.write(self._exhausted.event())
         oom_kills = self._cgroup.oom_kills()
         self._journal.write(
-            "target.exited",
-            exit_code=exit_code,
-            signal=killed_by,
-            cause=cause,
-            seconds=round(seconds, 3),
-            max_rss_bytes=self._max_rss_bytes,
-            oom_kills=None if oom_kills is None or oom_kills_before is None else oom_kills - oom_kills_before,
+            TargetExited(
+                exit_code=exit_code,
+                signal=killed_by,
+                cause=cause,
+                seconds=round(seconds, 3),
+                max_rss_bytes=self._max_rss_bytes,
+                oom_kills=None if oom_kills is None or oom_kills_before is None else oom_kills - oom_kills_before,
+            )
         )
         if self._contract_broken:
             return EXIT_GPU_CONTRACT

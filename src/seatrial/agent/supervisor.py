@@ -14,6 +14,7 @@ from seatrial.agent.process.environment import target_environment
 from seatrial.agent.run import EXIT_GPU_CONTRACT, Run
 from seatrial.agent.streams import redaction
 from seatrial.agent.streams.journal import Journal, say
+from seatrial.events import AgentFinished, AgentStarted, Signal, never_started
 from seatrial.probe import nvml
 from seatrial.probe.cgroup import Cgroup
 
@@ -38,7 +39,7 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
         outcome = _check(plan, env, journal)
         if outcome is None or plan.host_sampled:
             code = EXIT_GPU_CONTRACT if outcome is None else 0
-            journal.write("agent.finished", exit_code=code, energy_j={})
+            journal.write(AgentFinished(exit_code=code, energy_j={}))
             return code
         if outcome.gpus:
             plan = plan._replace(gpus=list(outcome.gpus))
@@ -54,24 +55,26 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
     except signals.Stopped as stopped:
         say("stopped by %s before the target was started" % signals.name(stopped.number))
         name = signals.name(stopped.number)
-        journal.write("signal", signal=stopped.number, name=name, origin="engine", forwarded_to=[])
-        journal.write("agent.finished", exit_code=128 + stopped.number, energy_j={})
+        journal.write(Signal(signal=stopped.number, name=name, origin="engine", forwarded_to=[]))
+        journal.write(AgentFinished(exit_code=128 + stopped.number, energy_j={}))
         return 128 + stopped.number
     finally:
         gpu_memory.remove(hooks)
 
 
 def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str]) -> None:
+    limits = {"memory_limit_bytes": cgroup.memory_limit_bytes(), "cpu_quota_cores": cgroup.cpu_quota_cores()}
     journal.write(
-        "agent.started",
-        pid=os.getpid(),
-        hostname=socket.gethostname(),
-        python=platform.python_version(),
-        agent_version=seatrial.__version__,
-        uid=os.getuid(),
-        gid=os.getgid(),
-        cgroup={"memory_limit_bytes": cgroup.memory_limit_bytes(), "cpu_quota_cores": cgroup.cpu_quota_cores()},
-        alterable=alterable,
+        AgentStarted(
+            pid=os.getpid(),
+            hostname=socket.gethostname(),
+            python=platform.python_version(),
+            agent_version=seatrial.__version__,
+            uid=os.getuid(),
+            gid=os.getgid(),
+            cgroup=limits,
+            alterable=alterable,
+        )
     )
 
 
@@ -84,15 +87,7 @@ def _check(plan: Plan, env: Dict[str, str], journal: Journal) -> Optional[check.
     outcome = check.check(plan, env, journal)
     if outcome.finding is not None:
         check.tell(outcome.finding, journal)
-        journal.write(
-            "target.exited",
-            exit_code=None,
-            signal=None,
-            cause="gpu-contract",
-            seconds=0.0,
-            max_rss_bytes=None,
-            oom_kills=None,
-        )
+        journal.write(never_started("gpu-contract", None))
         return None
     if outcome.extra:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in outcome.gpus or plan.gpus)

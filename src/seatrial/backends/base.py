@@ -64,6 +64,11 @@ class State:
     image_id: str | None = None
     seconds: float | None = None
 
+    @property
+    def is_live(self) -> bool:
+        """It runs, or is about to. What is not live has ended, whether or not the engine knows how."""
+        return self.status in ("created", "running")
+
 
 @dataclass(frozen=True)
 class EngineFacts:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import events, frames
-from seatrial.events import EvidenceLog
+from seatrial.events import EvidenceLog, Lines
 
 _NUMBERS = {frames.STDOUT: 1, frames.STDERR: 2}
 _NAMES = {1: "stdout.log", 2: "stderr.log"}
@@ -82,9 +82,9 @@ class Sink:
             return
         step, claimed = events.report(text.rstrip(b"\n"))
         if claimed is not None:
-            step = {"type": "report.refused", "source": "agent", "t": None, "claims": {claimed: 1}}
+            step = events.as_dict(events.ReportRefused(claims={claimed: 1}), "agent", None)
         elif step is None:
-            step = {"type": "report.unreadable", "source": "agent", "t": None}
+            step = events.as_dict(events.ReportUnreadable(), "agent", None)
         if step["t"] is None:
             step["t"] = _seconds(at)
         self._keep(node, {**step, "_seq": int(seq)})
@@ -97,12 +97,13 @@ class Sink:
             self._last_seq = seq
         self._events.append({**event, "node": node} if self._many else event)
 
-    def host_event(self, type: str, **keys: Any) -> None:
+    def host_event(self, event: events.Event) -> None:
         """An event of the host, once: whoever follows a run again sees the same again."""
-        mark = _mark({**keys, "type": type})
+        keys = events.as_dict(event, "host", events.now())
+        mark = _mark(keys)
         if mark not in self._told:
             self._told.add(mark)
-            self._events.append({"t": round(time.time(), 4), "type": type, "source": "host", **keys})
+            self._events.append(keys)
             self.flush()
 
     def flush(self) -> None:
@@ -154,15 +155,14 @@ def _told(path: Path) -> tuple[set[str], int]:
     """Marks of the host's events so far, and the number of the agent's last line."""
     marks: set[str] = set()
     last = 0
-    with path.open("rb") as file:
-        for line in file:
-            event = events.parse(line)
-            if event is None:
-                continue
-            if event["source"] == "host":
-                marks.add(_mark(event))
-            if isinstance(seq := event.get("_seq"), int):
-                last = max(last, seq)
+    for line in Lines(str(path)).new():
+        event = events.parse(line)
+        if event is None:
+            continue
+        if event["source"] == "host":
+            marks.add(_mark(event))
+        if isinstance(seq := event.get("_seq"), int):
+            last = max(last, seq)
     return marks, last
 
 

@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, List, Optional
 
+from seatrial.events import Found
+
 SEVERITIES = ("error", "warning", "info")
 
 
@@ -38,8 +40,12 @@ class Finding:
         self.evidence = list(evidence or [])
 
     def to_dict(self) -> Dict[str, Any]:
-        """The finding as it is written to events.jsonl and receipt.json."""
+        """The finding as it is written to receipt.json."""
         return {name: getattr(self, name) for name in ("id", "severity", "message", "cause", "fix", "evidence")}
+
+    def event(self) -> Found:
+        """The finding as it is written to events.jsonl."""
+        return Found(**self.to_dict())
 
     def __repr__(self) -> str:
         return "Finding(%r, %r, %r)" % (self.id, self.severity, self.message)

@@ -8,7 +8,6 @@ from typing import Literal
 
 from seatrial.backends.base import PlaceKind
 from seatrial.errors import GpuContractError
-from seatrial.events import WEBHOOK_SECRET
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
 from seatrial.job.model import DataMount, Job
@@ -21,7 +20,7 @@ from seatrial.planning.launcher import Launcher, choose_launcher, restarts
 from seatrial.planning.options import gpu_memory_limit, refuse_options
 from seatrial.planning.process_parts import process_parts
 from seatrial.planning.recipe_env import with_env_flags
-from seatrial.planning.secrets import targets_secrets, without_secrets
+from seatrial.planning.secrets import WEBHOOK_SECRET, targets_secrets, without_secrets
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.target_command import Places
 

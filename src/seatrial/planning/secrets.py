@@ -13,8 +13,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from seatrial.errors import UsageError
-from seatrial.events import WEBHOOK_SECRET
 from seatrial.job.model import Job
+
+#: The secret under whose name the webhook of ``[watch]`` travels: whoever has its URL may post there.
+WEBHOOK_SECRET = "SEATRIAL_WEBHOOK"
 
 #: A shorter value stands in many words by chance.
 _TELLING_LENGTH = 8

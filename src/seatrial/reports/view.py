@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial import events
 from seatrial.backends.base import State
 from seatrial.receipt.evidence.output import Output
 from seatrial.receipt.judging.judge import judge
@@ -67,7 +66,7 @@ def provisional(run: Run) -> Receipt:
     The logs are not read, which can take a minute: what they hold is judged once, at the end.
     """
     plan = run.plan()
-    evidence, _, skipped = events.read(str(run.events_path))
+    evidence, skipped = run.events()
     receipt = judge(
         plan,
         evidence,

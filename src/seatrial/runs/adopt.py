@@ -5,11 +5,10 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 
-from seatrial import events
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle
 from seatrial.errors import SeatrialError
-from seatrial.events import EvidenceLog
+from seatrial.events import HostLaunched
 from seatrial.job.plan import Plan
 from seatrial.runs.liveness import leases
 from seatrial.runs.store import Run
@@ -41,19 +40,17 @@ def record_start(run: Run, plan: Plan, backend: Backend, handle: Handle, environ
     """Write down that it runs: the handle first, by which everybody finds it."""
     run.save_handle(handle)
     leases(environ).bind(run.id, handle)
-    written, _, _ = events.read(str(run.events_path))
-    if any(events.of_type(written, "host.launched")):
+    if run.has(HostLaunched):
         return
     facts = backend.images.image(plan.image.tag) if backend.images and plan.image else None
-    log = EvidenceLog(str(run.events_path), "host")
-    log.write(
-        "host.launched",
-        backend=backend.name,
-        host=platform.node(),
-        handle=handle.id,
-        image=plan.image.tag if plan.image else None,
-        image_id=facts.id if facts else None,
-        image_digest=facts.digest if facts else None,
-        image_bytes=facts.size_bytes if facts else None,
+    run.record(
+        HostLaunched(
+            backend=backend.name,
+            host=platform.node(),
+            handle=handle.id,
+            image=plan.image.tag if plan.image else None,
+            image_id=facts.id if facts else None,
+            image_digest=facts.digest if facts else None,
+            image_bytes=facts.size_bytes if facts else None,
+        )
     )
-    log.close()

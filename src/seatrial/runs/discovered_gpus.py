@@ -14,7 +14,7 @@ def with_discovered_gpus(plan: Plan, evidence: list[dict[str, Any]]) -> Plan:
     if plan.agent.gpu_count is None:
         return plan
     found: dict[str, Gpu] = {}
-    for check in events.of_type(evidence, "gpu.check"):
+    for check in events.of_type(evidence, events.GpuCheck):
         for gpu in _taken(check, plan.agent.gpu_count):
             found.setdefault(gpu.uuid, gpu)
     gpus = tuple(found.values())

@@ -11,11 +11,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from seatrial import events
 from seatrial.backends import table
 from seatrial.backends.base import Handle, State
 from seatrial.errors import DiskError
-from seatrial.events import EvidenceLog, follow_chain
+from seatrial.events import HostState, follow_chain, of_type
 from seatrial.planning import secrets
 from seatrial.receipt.judging.judge import judge
 from seatrial.receipt.model import Receipt
@@ -41,7 +40,7 @@ def finalise(run: Run, environ: Mapping[str, str]) -> Receipt | None:
             return load(run.folder)
         handle = handle_of(run, environ)
         state = state_of(handle, environ) if handle else None
-        if state is not None and state.status in ("created", "running"):
+        if state is not None and state.is_live:
             return None
         if run.is_starting():
             return None
@@ -58,10 +57,8 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
         with table.backend(handle.backend, environ).collect(handle, run.folder, lambda line: None):
             pass  # what is left of it comes before it is judged
         if state is not None:
-            log = EvidenceLog(str(run.events_path), "host")
-            log.write("host.state", **_keys(state))
-            log.close()
-    evidence, _, skipped = events.read(str(run.events_path))
+            run.record(_host_state(state))
+    evidence, skipped = run.events()
     plan = with_discovered_gpus(plan, evidence)
     store = table.backend(plan.backend, environ).images
     image = store.image(plan.image.tag) if store and plan.image and handle else None
@@ -98,16 +95,15 @@ def _give_back(run: Run, handle: Handle | None, environ: Mapping[str, str]) -> N
         table.backend(handle.backend, environ).remove(handle)
 
 
-def _keys(state: State) -> dict[str, Any]:
-    keys = {"status": state.status, "exit_code": state.exit_code, "oom_killed": state.oom_killed}
-    more = {"error": state.error, "seconds": state.seconds}
-    return keys | {key: value for key, value in more.items() if value is not None}
+def _host_state(state: State) -> HostState:
+    told = {"error": state.error, "seconds": state.seconds}
+    more: dict[str, Any] = {key: value for key, value in told.items() if value is not None}
+    return HostState(status=state.status, exit_code=state.exit_code, oom_killed=state.oom_killed, **more)
 
 
 def _told_state(run: Run) -> State | None:
     """The run's last state, if it was collected whole by a process that came no further than that."""
-    written, _, _ = events.read(str(run.events_path))
-    told = next((event for event in events.of_type(written, "host.state") if event["source"] == "host"), None)
+    told = next((event for event in of_type(run.events()[0], HostState) if event["source"] == "host"), None)
     if told is None or "status" not in told:
         return None
     keys = ("exit_code", "oom_killed", "error", "seconds")

@@ -16,7 +16,6 @@ from seatrial.backends.kubernetes.backend import cluster_manifests
 from seatrial.backends.kubernetes.manifests.render import as_yaml
 from seatrial.backends.local.venv import ensure_venv
 from seatrial.errors import GpuContractError, SeatrialError
-from seatrial.events import EvidenceLog
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
@@ -140,7 +139,6 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
             events, so that a receipt can tell it; its leases and secrets are taken back.
     """
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
-    log = EvidenceLog(str(run.events_path), "host")
     handle = None
     try:
         make_ready(prepared, environ, say)
@@ -153,10 +151,8 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
         secrets.remove_secrets(run.id, environ)
         run.give_up()
         if isinstance(error, (SeatrialError, KeyboardInterrupt)):
-            log.write("finding", **_as_finding(error).to_dict())
+            run.record(_as_finding(error).event())
         raise
-    finally:
-        log.close()
     if plan.companion is not None:
         without_agent.record_start(run, plan)
 

@@ -32,7 +32,7 @@ def leases(environ: Mapping[str, str]) -> Leases:
         if table.place(handle.backend) != "container" or not _CONTAINER_ID.fullmatch(handle.id):
             return False
         try:
-            return state_of(handle, environ).status in ("created", "running")
+            return state_of(handle, environ).is_live
         except EngineUnavailableError:
             return True  # an engine that does not answer may still run it: a GPU is not given away on a guess
 

@@ -68,7 +68,7 @@ def is_live(run: Run, environ: Mapping[str, str]) -> bool:
     handle = handle_of(run, environ)
     if handle is None:
         return run.is_starting()
-    return state_of(handle, environ).status in ("created", "running")
+    return state_of(handle, environ).is_live
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,6 @@ def _live(run: Run, environ: Mapping[str, str]) -> tuple[Backend, Handle]:
             f"Run {run.id} is being prepared: its image may be building",
             run="seatrial runs ls   # until it runs; Ctrl-C where it was started ends it",
         )
-    if handle is None or state_of(handle, environ).status not in ("created", "running"):
+    if handle is None or not state_of(handle, environ).is_live:
         raise UsageError(f"Run {run.id} has ended", run=f"seatrial runs show {run.id}")
     return table.backend(handle.backend, environ), handle

@@ -32,7 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seatrial import events
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
+from seatrial.events import Event, EvidenceLog
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.state import state_folder
@@ -86,6 +88,19 @@ class Run:
     @property
     def events_path(self) -> Path:
         return self.folder / "events.jsonl"
+
+    def events(self) -> tuple[list[dict[str, Any]], int]:
+        """(events so far, lines that were none). Raises OSError."""
+        return events.read(str(self.events_path))
+
+    def has(self, kind: type[Event]) -> bool:
+        """Whether an event of this kind has been written."""
+        return any(events.of_type(self.events()[0], kind))
+
+    def record(self, event: Event) -> None:
+        """Write down what the host saw or did. Raises OSError."""
+        with EvidenceLog(str(self.events_path), "host") as log:
+            log.write(event)
 
     @property
     def outputs(self) -> Path:

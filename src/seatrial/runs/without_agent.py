@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from seatrial import events
 from seatrial.backends.base import Backend, Handle, State
-from seatrial.events import EvidenceLog
+from seatrial.events import TargetExited, TargetStarted
 from seatrial.job.plan import Plan
 from seatrial.runs.store import Run
 
@@ -14,9 +13,7 @@ _ALL = 2**31 - 1
 
 def record_start(run: Run, plan: Plan) -> None:
     """The target is the container's own command: it has started with it."""
-    log = EvidenceLog(str(run.events_path), "host")
-    log.write("target.started", pid=None, argv=list(plan.agent.argv), launcher="none", framework=None)
-    log.close()
+    run.record(TargetStarted(pid=None, argv=list(plan.agent.argv), launcher="none", framework=None))
 
 
 def record_end(run: Run, backend: Backend, handle: Handle, state: State) -> None:
@@ -24,20 +21,18 @@ def record_end(run: Run, backend: Backend, handle: Handle, state: State) -> None
 
     The engine does not tell a signal from an exit code above 128, which shells and engines both use for one.
     """
-    written, _, _ = events.read(str(run.events_path))
-    if state.status != "exited" or any(events.of_type(written, "target.exited")):
+    if state.status != "exited" or run.has(TargetExited):
         return
     (run.folder / "stdout.log").write_text(backend.logs_tail(handle, _ALL))
     code = state.exit_code or 0
     number = code - 128 if code > 128 else None
-    log = EvidenceLog(str(run.events_path), "host")
-    log.write(
-        "target.exited",
-        exit_code=None if number else code,
-        signal=number,
-        cause="signal" if number else "exited",
-        seconds=state.seconds,
-        max_rss_bytes=None,
-        oom_kills=None,
+    run.record(
+        TargetExited(
+            exit_code=None if number else code,
+            signal=number,
+            cause="signal" if number else "exited",
+            seconds=state.seconds,
+            max_rss_bytes=None,
+            oom_kills=None,
+        )
     )
-    log.close()

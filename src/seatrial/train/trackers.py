@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from seatrial.events import EVENTS_VARIABLE, EventLog
+from seatrial.events import EVENTS_VARIABLE, StepLog
 from seatrial.train.errors import InputError
 
 Values = Mapping[str, float | int | str]
@@ -31,10 +31,10 @@ class EventsTracker:
     """Appends ``step`` lines to $SEATRIAL_EVENTS (schema: seatrial.events); receipts plot them."""
 
     def __init__(self, path: str) -> None:
-        self._log = EventLog(path, "target")
+        self._log = StepLog(path)
 
     def log(self, values: Values) -> None:
-        self._log.write("step", **values)
+        self._log.write(values)
 
     def close(self) -> None:
         self._log.close()

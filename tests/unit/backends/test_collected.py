@@ -36,7 +36,7 @@ def take(folder: Path, log: bytes, **options: Any) -> list[dict[str, Any]]:
 
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
-    read, _, skipped = events.read(str(folder / "events.jsonl"))
+    read, skipped = events.read(str(folder / "events.jsonl"))
     assert skipped == 0 and events.follow_chain(str(folder / "events.jsonl")).broken_at is None
     return read
 
@@ -120,9 +120,9 @@ def test_no_log_stops_the_collector(
     folder = tmp_path_factory.mktemp("record")
     take(folder, b"".join(line + b"\n" for line in lines), nodes=nodes, again=again)
     sink = Sink(folder, nodes, again=again)  # and what it wrote does not stop the next
-    sink.host_event("host.pod", name="p")
+    sink.host_event(events.Note(message="p"))
     sink.close()
-    assert recorded(folder)[-1]["name"] == "p"
+    assert recorded(folder)[-1]["message"] == "p"
 
 
 def test_numbered_lines_that_come_again_are_passed_over(tmp_path: Path) -> None:
@@ -166,10 +166,10 @@ def test_several_nodes_tell_theirs(tmp_path: Path) -> None:
 def test_an_event_of_the_host_is_written_once_whoever_follows(tmp_path: Path) -> None:
     for _ in range(2):
         sink = Sink(tmp_path, nodes=2)
-        sink.host_event("host.pod", name="a")
-        sink.host_event("host.pod", name="b")
+        sink.host_event(events.Note(message="a"))
+        sink.host_event(events.Note(message="b"))
         sink.close()
-    assert [event["name"] for event in recorded(tmp_path)] == ["a", "b"]
+    assert [event["message"] for event in recorded(tmp_path)] == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", ["stdout.log", "output.idx", "events.jsonl"])

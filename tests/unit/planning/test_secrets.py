@@ -7,9 +7,8 @@ import pytest
 from cluster_plans import a_cluster_plan
 from fakes import load_job
 from seatrial.errors import UsageError
-from seatrial.events import WEBHOOK_SECRET
 from seatrial.job.model import Job, Target, WatchOptions
-from seatrial.planning.secrets import check_secrets, hide_webhook, targets_secrets
+from seatrial.planning.secrets import WEBHOOK_SECRET, check_secrets, hide_webhook, targets_secrets
 
 CLUSTER = {"uid": 1234, "context": "test", "namespace": "default"}
 SECRET = {"HF_TOKEN": "hf_0123456789"}

@@ -45,7 +45,7 @@ def test_learns_saves_and_reports(
 ) -> None:
     monkeypatch.setenv("SEATRIAL_EVENTS", str(tmp_path / "events.jsonl"))
     assert run(data, tmp_path, "--epochs", "3") == 0
-    lines, _, skipped = events.read(str(tmp_path / "events.jsonl"))
+    lines, skipped = events.read(str(tmp_path / "events.jsonl"))
     assert skipped == 0
     tests = [line for line in lines if line["phase"] == "test"]
     assert [line["epoch"] for line in tests] == [1, 2, 3]
@@ -147,5 +147,5 @@ def test_real_mnist_reaches_98_5_percent(tmp_path: Path, monkeypatch: pytest.Mon
         pytest.skip("the real MNIST is not here: neither ../shared/data/mnist nor $SEATRIAL_DATA/mnist")
     monkeypatch.setenv("SEATRIAL_EVENTS", str(tmp_path / "events.jsonl"))
     assert mnist.main(["--data", str(folder), "--models", str(tmp_path), "--epochs", "3"]) == 0
-    lines, _, _ = events.read(str(tmp_path / "events.jsonl"))
+    lines, _ = events.read(str(tmp_path / "events.jsonl"))
     assert lines[-1]["accuracy"] >= 0.985

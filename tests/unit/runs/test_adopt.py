@@ -93,7 +93,7 @@ def test_it_is_found_and_lives_on(killed: Killed) -> None:
     [line] = list_runs(killed.store, killed.environ)
     assert (line.id, line.status) == (run.id, "running")
     assert run.handle() is not None and run_actions.is_live(run, killed.environ)
-    launched = list(events.of_type(events.read(str(run.events_path))[0], "host.launched"))
+    launched = list(events.of_type(events.read(str(run.events_path))[0], events.HostLaunched))
     assert len(launched) == 1
     receipt = run_actions.stop(run, killed.environ)
     assert (receipt.exit_cause.id, receipt.exit_code) == ("stopped", 0)
@@ -150,7 +150,7 @@ print(handle_of(run, os.environ).id)
     both = [subprocess.Popen(argv, env=killed.environ, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     answers = {process.communicate()[0] for process in both}
     assert len(answers) == 1 and answers != {""}
-    assert len(list(events.of_type(events.read(str(run.events_path))[0], "host.launched"))) == 1
+    assert len(list(events.of_type(events.read(str(run.events_path))[0], events.HostLaunched))) == 1
 
 
 def test_its_gpu_is_not_given_away_meanwhile(killed: Killed) -> None:

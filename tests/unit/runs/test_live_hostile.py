@@ -7,8 +7,9 @@ import time
 import pytest
 
 from fakes import a_plan
+from seatrial import events
 from seatrial.runs.following import live
-from seatrial.runs.following.live import live_runs, look, tail
+from seatrial.runs.following.live import TAIL_BYTES, live_runs, look
 from seatrial.runs.store import RunStore
 
 NOW = time.time()
@@ -115,7 +116,7 @@ def test_a_file_that_shrinks_and_grows_meanwhile(run):
     for size in (3_000_000, 10, 0, 600_000, 1):
         run.events_path.write_bytes(GOOD * (size // len(GOOD) + 1))
         os.truncate(run.events_path, size)
-        read, _ = tail(run.events_path)
+        read, _ = events.tail(str(run.events_path), TAIL_BYTES)
         assert all(event["loss"] == 0.5 for event in read)
 
 

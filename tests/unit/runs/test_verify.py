@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import UsageError
-from seatrial.events import EvidenceLog
+from seatrial.events import EvidenceLog, Note
 from seatrial.job.model import Job, Target
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following.watch import follow
@@ -69,7 +69,7 @@ def _cut(run: Run) -> None:
 
 
 def _add(run: Run) -> None:
-    EvidenceLog(str(run.events_path), "agent").write("gpu.context", uuid="GPU-0", pid=1)
+    EvidenceLog(str(run.events_path), "agent").write(Note(message="more"))
 
 
 def _add_bare(run: Run) -> None:

@@ -14,6 +14,7 @@ from seatrial.agent.contract.context import explain
 from seatrial.agent.contract.trial import Trial, beaten_to_the_memory
 from seatrial.agent.plan import Gpu, Plan
 from seatrial.agent.streams.journal import Journal, say
+from seatrial.events import GpuCheck, GpuKernel
 from seatrial.findings.cut_down import ARCHITECTURES, cut_down
 from seatrial.findings.finding import Finding
 from seatrial.findings.labels import in_one_line
@@ -57,13 +58,14 @@ def check(plan: Plan, env: Dict[str, str], journal: Journal) -> Outcome:
     visible = [gpu["uuid"] for gpu in seen["visible"]]
     complete = set(expected) <= set(visible)
     journal.write(
-        "gpu.check",
-        expected=expected,
-        visible=seen["visible"],
-        driver=inventory.driver_version,
-        cuda_driver=seen["cuda_driver"] or inventory.cuda_driver_version,
-        ok=complete,
-        error=seen["error"] or inventory.error,
+        GpuCheck(
+            expected=expected,
+            visible=seen["visible"],
+            driver=inventory.driver_version,
+            cuda_driver=seen["cuda_driver"] or inventory.cuda_driver_version,
+            ok=complete,
+            error=seen["error"] or inventory.error,
+        )
     )
     extra = [uuid for uuid in visible if uuid not in expected]
     if not complete:
@@ -106,7 +108,7 @@ def passed(trial: Trial, journal: Journal) -> bool:
 
 def tell(finding: Finding, journal: Journal) -> None:
     """The broken contract, in the evidence and on the agent's stderr."""
-    journal.write("finding", **finding.to_dict())
+    journal.write(finding.event())
     say(in_one_line(finding.message, finding.cause, finding.fix))
 
 
@@ -119,7 +121,7 @@ def _counted(count: int, visible: List[Dict[str, Any]]) -> List[Gpu]:
 def _write_kernels(kernels: List[Dict[str, Any]], journal: Journal) -> Optional[Dict[str, Any]]:
     """The first that failed, or None."""
     for kernel in kernels:
-        journal.write("gpu.kernel", **kernel)
+        journal.write(GpuKernel(**kernel))
     return next((kernel for kernel in kernels if not kernel["ok"]), None)
 
 

@@ -36,14 +36,13 @@ class Journal:
         self._complained = False
         self._refused: Dict[str, int] = {}
 
-    def write(self, type: str, **keys: Any) -> None:
+    def write(self, event: events.Event) -> None:
         """One event, or a complaint when it cannot be written."""
-        event = {"t": round(time.time(), 4), "type": type, "source": "agent"}
-        event.update(keys)
+        keys = events.as_dict(event, "agent", events.now())
         with self._lock:
             self._seq += 1
-            event["_seq"] = self._seq
-            line = self._redacted(events.encode(event)[:-1])
+            keys["_seq"] = self._seq
+            line = self._redacted(events.encode(keys)[:-1])
             if self._stream is not None:
                 self._stream.send(frames.encode(frames.EVIDENCE, line), keep=True)
             else:
@@ -63,22 +62,22 @@ class Journal:
                 line = b"%d %.4f %s" % (self._seq, time.time(), self._redacted(line[: events.MAX_REPORT_BYTES + 1]))
                 self._stream.send(frames.encode(frames.REPORT, line), keep=True)
             else:
-                step = step or {"type": "report.unreadable", "source": "agent", "t": None}
+                step = step or events.as_dict(events.ReportUnreadable(), "agent", events.now())
                 self._seq += 1
                 step["_seq"] = self._seq
                 if step["t"] is None:
-                    step["t"] = round(time.time(), 4)
+                    step["t"] = events.now()
                 self._append(events.parse(self._redacted(events.encode(step)[:-1])))
 
     def _refuse(self, claimed: str) -> None:
         self._refused[claimed] = self._refused.get(claimed, 0) + 1
         if sum(self._refused.values()) <= _TOLD_ONE_BY_ONE:
-            self.write("report.refused", claims={claimed: 1})
+            self.write(events.ReportRefused(claims={claimed: 1}))
 
     def tell_refused(self) -> None:
         """How many reports posed as evidence beyond those told one by one. Call once, at the end."""
         if sum(self._refused.values()) > _TOLD_ONE_BY_ONE:
-            self.write("report.refused", claims=dict(self._refused), total=True)
+            self.write(events.ReportRefused(claims=dict(self._refused), total=True))
 
     def _append(self, event: Optional[Dict[str, Any]]) -> None:
         assert self._log is not None
@@ -108,7 +107,7 @@ class Journal:
 
     def note(self, message: str) -> None:
         """A sentence for the receipt's timeline."""
-        self.write("note", message=message)
+        self.write(events.Note(message=message))
 
 
 def say(message: str) -> None:

@@ -242,10 +242,9 @@ class ContainerEngine(ABC):
 
     def _keep_checks(self, run_dir: Path) -> None:
         """The evidence of a companion, which has ended, into the run's."""
-        checked, _, _ = events.read(str(run_dir / COMPANION_FOLDER / "events.jsonl"))
-        log = events.EvidenceLog(str(run_dir / "events.jsonl"), "agent")
-        log.append(checked)
-        log.close()
+        checked, _ = events.read(str(run_dir / COMPANION_FOLDER / "events.jsonl"))
+        with events.EvidenceLog(str(run_dir / "events.jsonl"), "agent") as log:
+            log.append(checked)
 
 
 def _container(plan: Plan) -> tuple[ContainerPlan, str]:
@@ -275,14 +274,14 @@ def _agent_has_started(plan: Plan) -> bool:
     outputs = next((mount.source for mount in mounts if mount.target == CONTAINER_RUN), None)
     if outputs is None:
         return False
-    written, _, _ = events.read(str(outputs / "events.jsonl"))
-    return any(events.of_type(written, "agent.started"))
+    started = events.mark(events.AgentStarted)
+    return any(started in line for line in events.Lines(str(outputs / "events.jsonl")).new())
 
 
 def _contract_error(run_dir: Path, stderr: str) -> GpuContractError:
     """The finding that the companion's agent has written, as an error."""
-    written, _, _ = events.read(str(run_dir / "events.jsonl"))
-    findings = [finding for finding in events.of_type(written, "finding") if finding.get("severity") == "error"]
+    written, _ = events.read(str(run_dir / "events.jsonl"))
+    findings = [finding for finding in events.of_type(written, events.Found) if finding.get("severity") == "error"]
     if not findings:
         return GpuContractError(f"The GPU check failed: {last_line(stderr)}")
     finding = findings[-1]

@@ -262,8 +262,8 @@ def _workload_paths(plan: ClusterPlan) -> list[str]:
 
 def _said_by_agents(run_dir: Path) -> State:
     """The end as the agents told it, when the cluster has forgotten the run."""
-    written, _, _ = events.read(str(run_dir / "events.jsonl"))
-    finished = list(events.of_type(written, "agent.finished"))
+    written, _ = events.read(str(run_dir / "events.jsonl"))
+    finished = list(events.of_type(written, events.AgentFinished))
     if not finished:
         return State("gone")
     codes = [event.get("exit_code") for event in finished]

@@ -10,6 +10,7 @@ from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_hold
 from seatrial.backends.kubernetes.pods import Pod
 from seatrial.backends.kubernetes.survey import read_node
 from seatrial.errors import SeatrialError
+from seatrial.events import Event, HostPod, Note
 from seatrial.findings.labels import in_one_line
 
 #: Events that tell how far a pod is. Source: kubernetes pkg/kubelet/events/event.go.
@@ -37,7 +38,7 @@ class Progress:
         record: writes a host event of the run.
     """
 
-    def __init__(self, cluster: Cluster, say: Callable[[str], None], record: Callable[..., None]) -> None:
+    def __init__(self, cluster: Cluster, say: Callable[[str], None], record: Callable[[Event], None]) -> None:
         self._cluster, self._say, self._record = cluster, say, record
         self._said: set[str] = set()
         self._items: dict[str, dict[str, Any]] = {}
@@ -50,7 +51,8 @@ class Progress:
         if pod.started and not pod.ended:
             self._once(f"{pod.name} is running" + (f" on {pod.host}" if pod.host else ""))
         if pod.started and pod.image_id:
-            self._record("host.pod", name=pod.name, node=pod.node, host=pod.host, image=image_digest(pod.image_id))
+            image = image_digest(pod.image_id)
+            self._record(HostPod(name=pod.name, node=pod.node, host=pod.host, image=image))
         if pod.reason in ("OOMKilled", "Evicted", "Preempting"):
             await self._trouble(pod, pod.reason, pod.message or "")
         for condition in item.get("status", {}).get("conditions") or []:
@@ -81,7 +83,7 @@ class Progress:
             return
         self._said.add(f"{pod.node} {finding.id} {finding.message}")
         self._say(in_one_line(finding.message, finding.cause, finding.fix))
-        self._record("finding", **finding.to_dict())
+        self._record(finding.event())
 
     async def _surroundings(self, pod: Pod, message: str) -> Surroundings:
         """Nodes and holders, asked only where the answer needs them; what may not be read is left out."""
@@ -104,4 +106,4 @@ class Progress:
         if line not in self._said:
             self._said.add(line)
             self._say(line)
-            self._record("note", message=line)
+            self._record(Note(message=line))

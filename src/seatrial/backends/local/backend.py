@@ -82,8 +82,8 @@ class Local:
         """``gone`` when the agent has ended without its last word: killed, or the machine went down."""
         if _is_running(handle):
             return State("running")
-        written, _, _ = events.read(str(_run_dir(handle) / "events.jsonl"))
-        finished = list(events.of_type(written, "agent.finished"))
+        written, _ = events.read(str(_run_dir(handle) / "events.jsonl"))
+        finished = list(events.of_type(written, events.AgentFinished))
         return State("exited", exit_code=finished[-1].get("exit_code")) if finished else State("gone")
 
     def stop(self, handle: Handle, grace_s: float) -> None:

@@ -19,8 +19,8 @@ WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
 
 _PACKAGE = Path(seatrial.__file__).parent
 _DIST_INFO = f"seatrial-{seatrial.__version__}.dist-info"
-_ROOMS = ("recipes", "train")
-_FILES = ("__init__.py", "events.py")
+_ROOMS = ("events", "recipes", "train")
+_FILES = ("__init__.py",)
 
 _IMPORTS = re.compile(
     r"^\s*(?:from seatrial\.(\w+)[\w.]* import |from seatrial import ([\w, ]+)|import seatrial\.(\w+))", re.MULTILINE

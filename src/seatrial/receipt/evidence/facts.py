@@ -13,13 +13,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from seatrial.events import EVIDENCE_TYPES
+from seatrial.events import (
+    EVIDENCE_TYPES,
+    Event,
+    Found,
+    GpuCheck,
+    GpuContext,
+    GpuKernel,
+    Step,
+    TargetExited,
+    TargetStarted,
+)
+from seatrial.events import Sample as SampleEvent
 from seatrial.findings.finding import Finding
 from seatrial.receipt.evidence.clock import in_order, straighten
 from seatrial.receipt.evidence.fields import clean, items, mapping, number, text
 from seatrial.receipt.evidence.steps import Steps, read_steps
 
-#: Numbers of a sample that describe the container, in the order of events.py.
+#: Numbers of a sample that describe the container, in the order of events.Sample.
 HOST_KEYS = ("cpu_cores", "memory_bytes", "memory_limit_bytes", "shm_used_bytes", "shm_total_bytes", "processes")
 
 
@@ -81,18 +92,18 @@ class Evidence:
                 found.setdefault(type, []).append(moment)
         return found
 
-    def all(self, type: str) -> list[Moment]:
-        return self._by_type.get(type, [])
+    def all(self, kind: type[Event]) -> list[Moment]:
+        return self._by_type.get(kind.type, [])
 
-    def first(self, type: str) -> Moment | None:
-        return next(iter(self.all(type)), None)
+    def first(self, kind: type[Event]) -> Moment | None:
+        return next(iter(self.all(kind)), None)
 
-    def last(self, type: str) -> Moment | None:
-        return next(reversed(self.all(type)), None)
+    def last(self, kind: type[Event]) -> Moment | None:
+        return next(reversed(self.all(kind)), None)
 
     @cached_property
     def target_started(self) -> Moment | None:
-        return self.first("target.started")
+        return self.first(TargetStarted)
 
     @cached_property
     def exited(self) -> Moment | None:
@@ -100,15 +111,15 @@ class Evidence:
 
         A node's last end counts, since a pod that was lost comes back.
         """
-        ends = {moment.number("node"): moment for moment in self.all("target.exited")}
+        ends = {moment.number("node"): moment for moment in self.all(TargetExited)}
         failed = (moment for moment in ends.values() if moment.number("exit_code") != 0)
-        return min(failed, key=lambda moment: moment.at_s, default=self.last("target.exited"))
+        return min(failed, key=lambda moment: moment.at_s, default=self.last(TargetExited))
 
     @cached_property
     def contexts(self) -> dict[str, Moment]:
         """UUID → the first CUDA context of the target seen on it."""
         found: dict[str, Moment] = {}
-        for moment in self.all("gpu.context"):
+        for moment in self.all(GpuContext):
             if uuid := moment.text("uuid"):
                 found.setdefault(uuid, moment)
         return found
@@ -117,7 +128,7 @@ class Evidence:
     def kernels(self) -> dict[str, list[Moment]]:
         """UUID → the kernels run on it to try it."""
         found: dict[str, list[Moment]] = {}
-        for moment in self.all("gpu.kernel"):
+        for moment in self.all(GpuKernel):
             if uuid := moment.text("uuid"):
                 found.setdefault(uuid, []).append(moment)
         return found
@@ -125,28 +136,28 @@ class Evidence:
     @cached_property
     def visible(self) -> list[dict[str, Any]]:
         """GPUs that CUDA saw in the last gpu.check, each with a ``uuid``."""
-        check = self.last("gpu.check")
+        check = self.last(GpuCheck)
         entries = items(check.keys.get("visible")) if check else []
         return [entry for entry in entries if isinstance(entry, dict) and text(entry.get("uuid"))]
 
     @cached_property
     def samples(self) -> tuple[Sample, ...]:
-        return tuple(_sample(moment) for moment in self.all("sample"))
+        return tuple(_sample(moment) for moment in self.all(SampleEvent))
 
     @cached_property
     def steps(self) -> Steps:
-        return read_steps((moment.at_s, moment.keys) for moment in self.all("step"))
+        return read_steps((moment.at_s, moment.keys) for moment in self.all(Step))
 
     @cached_property
     def findings(self) -> list[Finding]:
-        return [finding_of(moment.keys) for moment in self.all("finding")]
+        return [finding_of(moment.keys) for moment in self.all(Found)]
 
     @cached_property
     def window(self) -> Window | None:
         """The training window (see above), or None when the target never started."""
         if self.target_started is None:
             return None
-        steps = self.all("step")
+        steps = self.all(Step)
         if len(steps) > 1 and steps[-1].at_s > steps[0].at_s:
             return Window(steps[0].at_s, steps[-1].at_s, "the first to the last step line")
         begin, begins = self.target_started, "the start of the target"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from seatrial.events import GpuCheck
 from seatrial.job.condition import holds
 from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes, format_seconds
@@ -63,7 +64,7 @@ def _no_gpu(case: Case) -> Judgement | None:
 def _gpus_visible(case: Case, cause: ExitCause) -> Judgement:
     if no_gpu := _no_gpu(case):
         return no_gpu
-    check, asked = case.evidence.last("gpu.check"), count(len(case.expected), "GPU")
+    check, asked = case.evidence.last(GpuCheck), count(len(case.expected), "GPU")
     if check is None:
         return Judgement("fail", "the check in the container never reported", asked)
     visible = {text(entry["uuid"]) for entry in case.evidence.visible}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from seatrial.diagnosis.rules import diagnose
+from seatrial.events import Sample, Step
 from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.model import AdviceRecord, DiagnosisRecord
 
@@ -14,7 +15,7 @@ def diagnose_case(case: Case) -> DiagnosisRecord | None:
         return None
     inside = [m for m in case.evidence.moments if window.start_s <= m.at_s <= window.end_s]
     samples, steps = (
-        [{**m.keys, "t": m.at_s} for m in inside if m.keys.get("type") == type] for type in ("sample", "step")
+        [{**m.keys, "t": m.at_s} for m in inside if m.keys.get("type") == kind.type] for kind in (Sample, Step)
     )
     found = diagnose(samples, steps, case.expected[0].name)
     if found is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+from seatrial.events import AgentFinished, AgentStarted, HostLaunched, Note, Signal
 from seatrial.findings.finding import Finding
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.evidence.facts import Moment
@@ -44,7 +45,7 @@ def _contradicted(case: Case) -> str | None:
 
 
 def _gpu_contract(case: Case) -> str | None:
-    exited, finished = case.evidence.exited, case.evidence.last("agent.finished")
+    exited, finished = case.evidence.exited, case.evidence.last(AgentFinished)
     never_started = case.evidence.target_started is None
     by_agent = exited is not None and exited.keys.get("cause") == "gpu-contract"
     refused = never_started and finished is not None and finished.number("exit_code") == 3
@@ -59,7 +60,7 @@ def _gpu_contract(case: Case) -> str | None:
 
 
 def _running(case: Case) -> str | None:
-    live = case.state is not None and case.state.status in ("created", "running")
+    live = case.state is not None and case.state.is_live
     return "Still running: this receipt is provisional" if live and case.evidence.exited is None else None
 
 
@@ -69,7 +70,7 @@ def _stopped_before_start(case: Case) -> str | None:
 
 
 def _has_begun(case: Case) -> bool:
-    return bool(case.evidence.first("agent.started") or case.evidence.target_started or case.evidence.exited)
+    return bool(case.evidence.first(AgentStarted) or case.evidence.target_started or case.evidence.exited)
 
 
 def _engine(case: Case) -> str | None:
@@ -78,7 +79,7 @@ def _engine(case: Case) -> str | None:
     refusal = next((f.message for f in case.evidence.findings if f.severity == "error"), None)
     if refusal:
         return f"The run could not be started: {refusal}"
-    if case.state is None and case.evidence.first("host.launched") is None:
+    if case.state is None and case.evidence.first(HostLaunched) is None:
         doing = "its image was built" if case.plan.image and case.plan.image.build else "it was prepared"
         return f"The run never started: seatrial was interrupted while {doing}"
     if case.state is None or case.state.status == "gone":
@@ -119,7 +120,7 @@ def _shared_memory(case: Case) -> str | None:
 
 
 def _stopped(case: Case) -> str | None:
-    signals = [moment for moment in case.evidence.all("signal") if _asks_to_stop(moment)]
+    signals = [moment for moment in case.evidence.all(Signal) if _asks_to_stop(moment)]
     stops = [moment for moment in signals if moment.number("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     if not stops or case.evidence.exited is None:
         return None
@@ -159,7 +160,7 @@ def _script_error(case: Case) -> str | None:
     if not code:
         return None
     if case.evidence.target_started is None:  # the agent notes why it could not run it
-        note = case.evidence.last("note")
+        note = case.evidence.last(Note)
         return f"The target could not be run: {(note and note.text('message')) or f'exit code {code}'}"
     said = case.output.exception or case.output.last_line
     return f"The target exited with {code}" + (f": {said}" if said else " and printed no reason")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from seatrial.events import AgentFinished
 from seatrial.findings.finding import Finding
 from seatrial.job.plan import Gpu
 from seatrial.receipt.formatting import count, short_uuid
@@ -25,7 +26,7 @@ def unused_gpus(case: Case) -> tuple[Gpu, ...]:
     if exited is None or started is None or exited.number("exit_code") != 0:
         return ()
     running = [s for s in case.evidence.samples if started.at_s <= s.at_s <= exited.at_s]
-    finished = case.evidence.last("agent.finished")
+    finished = case.evidence.last(AgentFinished)
     looked = finished is not None and isinstance(finished.keys.get("contexts"), list)
 
     by_host = {uuid for uuid, (_, ours, _) in witness(case.evidence).items() if ours}

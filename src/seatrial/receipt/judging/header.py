@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from seatrial.events import AgentStarted, GpuCheck, HostLaunched, HostPod
 from seatrial.receipt.evidence.facts import Moment
 from seatrial.receipt.evidence.fields import mapping, number, text
 from seatrial.receipt.judging.judging_input import Case, target_line
@@ -14,8 +15,8 @@ from seatrial.receipt.model import Header, Image, ReceiptGpu
 def make_header(case: Case, now: float) -> Header:
     """The header; what nobody recorded is None."""
     plan, evidence = case.plan, case.evidence
-    check, agent = evidence.last("gpu.check"), evidence.first("agent.started")
-    launched = evidence.first("host.launched")
+    check, agent = evidence.last(GpuCheck), evidence.first(AgentStarted)
+    launched = evidence.first(HostLaunched)
     framework, framework_cuda = _framework(case)
     return Header(
         run_id=plan.run_id,
@@ -71,7 +72,7 @@ def _image(case: Case, launched: Moment | None) -> Image | None:
     digest = _text(launched, "image_digest")
     if digest is None and case.image is not None:
         digest = case.image.digest or case.image.id
-    if digest is None and (pod := case.evidence.last("host.pod")) is not None:
+    if digest is None and (pod := case.evidence.last(HostPod)) is not None:
         digest = _text(pod, "image")
     return Image(tag=case.plan.image.tag, digest=digest, size_bytes=case.image_bytes)
 

@@ -26,7 +26,7 @@ from seatrial.errors import (
     EXIT_INTERRUPTED,
     EXIT_TARGET_FAILED,
 )
-from seatrial.events import Chain
+from seatrial.events import Chain, ReportUnreadable
 from seatrial.findings.catalogue import AT_START
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
@@ -165,7 +165,7 @@ def _warnings(case: Case) -> tuple[str, ...]:
         )
     if why := alterable(case):
         warnings.append(f"Evidence could be altered by the target: {why}")
-    if unreadable := len(evidence.all("report.unreadable")):
+    if unreadable := len(evidence.all(ReportUnreadable)):
         lines = count(unreadable, "line")
         warnings.append(
             f"{lines} that the script wrote to $SEATRIAL_EVENTS were skipped: not JSON objects, or too long"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends.base import ImageFacts, State
+from seatrial.events import HostLaunched
 from seatrial.findings.finding import Finding
 from seatrial.job.plan import CONTAINER_MODELS, Gpu, Plan
 from seatrial.receipt.evidence.facts import Evidence
@@ -53,7 +54,7 @@ class Case:
 
     @property
     def image_bytes(self) -> int | None:
-        launched = self.evidence.first("host.launched")
+        launched = self.evidence.first(HostLaunched)
         told = launched.number("image_bytes") if launched else None
         return self.image.size_bytes if self.image else int(told) if told else None
 

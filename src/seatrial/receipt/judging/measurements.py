@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Literal
 
+from seatrial.events import AgentFinished, AgentStarted
 from seatrial.receipt.evidence.facts import Evidence, Sample
 from seatrial.receipt.evidence.fields import mapping, number
 from seatrial.receipt.evidence.series import Point
@@ -71,7 +72,7 @@ def _gpu_use(samples: Sequence[Sample], uuid: str) -> GpuUse:
 
 def _energy(evidence: Evidence, uuids: Sequence[str]) -> tuple[float | None, Literal["counter", "power"] | None]:
     """Joules of all GPUs: by the agent's own difference, else of the counters in the samples, else from power."""
-    told = [mapping(finished.keys.get("energy_j")) for finished in evidence.all("agent.finished")]
+    told = [mapping(finished.keys.get("energy_j")) for finished in evidence.all(AgentFinished)]
     differences = [_sum(number(one.get(uuid)) for one in told if uuid in one) for uuid in uuids]
     if None in differences or not uuids:
         differences = [_counter_difference(evidence.samples, uuid) for uuid in uuids]
@@ -110,7 +111,7 @@ def _memory_peak(evidence: Evidence) -> int | None:
 
 def _memory_limit(evidence: Evidence) -> int | None:
     """Of the samples, else, for a run too short to have one, what the agent read when it started."""
-    started = evidence.first("agent.started")
+    started = evidence.first(AgentStarted)
     at_start = number(mapping(started.keys.get("cgroup")).get("memory_limit_bytes")) if started else None
     return _top(_values(evidence.samples, "memory_limit_bytes") or ([at_start] if at_start else []))
 

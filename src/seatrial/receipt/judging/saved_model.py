@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
+from seatrial.events import AgentStarted, ModelsSaved
 from seatrial.job.units import format_bytes
 from seatrial.receipt.evidence.fields import clean, number
 from seatrial.receipt.formatting import count
@@ -66,7 +67,7 @@ def judge_saved_model(case: Case) -> Judgement:
 
 def _told_by_pods(case: Case, patterns: tuple[str, ...]) -> Judgement:
     """On a cluster the agents look, at the end of each attempt."""
-    told = case.evidence.all("models.saved")
+    told = case.evidence.all(ModelsSaved)
     if not told:
         return Judgement("not judged", "no agent reported saved models")
     files = {
@@ -93,7 +94,7 @@ def _started_at(case: Case) -> float | None:
     """Unix time from which a file is this run's: the agent's start, since a target can be quicker than its event."""
     if case.evidence.target_started is None:
         return None
-    begin = case.evidence.first("agent.started") or case.evidence.target_started
+    begin = case.evidence.first(AgentStarted) or case.evidence.target_started
     return number(begin.keys.get("t"))
 
 

@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from seatrial.events import (
+    AgentStarted,
+    Event,
+    Found,
+    GpuCheck,
+    GpuContext,
+    GpuKernel,
+    HostLaunched,
+    HostState,
+    Note,
+    ReportRefused,
+    Signal,
+    Step,
+    TargetExited,
+    TargetStarted,
+)
 from seatrial.job.units import format_bytes
 from seatrial.receipt.evidence.facts import Evidence, Moment
 from seatrial.receipt.evidence.fields import items, mapping
@@ -17,20 +33,20 @@ MAX_OF_A_TYPE = 20
 def make_timeline(evidence: Evidence) -> tuple[Entry, ...]:
     """Entries in the order they happened."""
     entries: list[Entry] = []
-    for type, words in _WORDS.items():
-        moments = evidence.all(type)
-        if type == "gpu.context":
+    for kind, words in _WORDS.items():
+        moments = evidence.all(kind)
+        if kind is GpuContext:
             moments = list(evidence.contexts.values())
         kept = moments[:MAX_OF_A_TYPE]
         entries += [Entry(at_s=moment.at_s, words=words(moment)) for moment in kept]
         if len(moments) > len(kept):
-            entries.append(Entry(at_s=moments[-1].at_s, words=f"… {len(moments) - len(kept)} more of: {type}"))
+            entries.append(Entry(at_s=moments[-1].at_s, words=f"… {len(moments) - len(kept)} more of: {kind.type}"))
     entries += _steps(evidence)
     return tuple(sorted(entries, key=lambda entry: entry.at_s))
 
 
 def _steps(evidence: Evidence) -> list[Entry]:
-    moments = evidence.all("step")
+    moments = evidence.all(Step)
     if not moments:
         return []
     first = Entry(at_s=moments[0].at_s, words="First line of numbers from the script")
@@ -102,20 +118,18 @@ def _state(moment: Moment) -> str:
     )
 
 
-#: Type → words. A type that is not here is not in the timeline (samples and steps are in the plots).
-_WORDS: dict[str, Callable[[Moment], str]] = {
-    "host.launched": _launched,
-    "agent.started": _agent_started,
-    "gpu.check": _checked,
-    "gpu.kernel": _kernel,
-    "target.started": _target_started,
-    "gpu.context": _context,
-    "note": lambda moment: moment.text("message") or "(an empty note)",
-    "finding": lambda moment: f"Finding: {moment.text('message') or moment.text('id') or '?'}",
-    "signal": _signal,
-    "report.refused": lambda moment: (
-        f"The target forged evidence: {', '.join(mapping(moment.keys.get('claims')))[:200]}"
-    ),
-    "target.exited": _exited,
-    "host.state": _state,
+#: Kind → words. A kind that is not here is not in the timeline (samples and steps are in the plots).
+_WORDS: dict[type[Event], Callable[[Moment], str]] = {
+    HostLaunched: _launched,
+    AgentStarted: _agent_started,
+    GpuCheck: _checked,
+    GpuKernel: _kernel,
+    TargetStarted: _target_started,
+    GpuContext: _context,
+    Note: lambda moment: moment.text("message") or "(an empty note)",
+    Found: lambda moment: f"Finding: {moment.text('message') or moment.text('id') or '?'}",
+    Signal: _signal,
+    ReportRefused: lambda moment: f"The target forged evidence: {', '.join(mapping(moment.keys.get('claims')))[:200]}",
+    TargetExited: _exited,
+    HostState: _state,
 }

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from seatrial.events import Chain
+from seatrial.events import AgentFinished, AgentStarted, Chain, HostWitness, ReportRefused
 from seatrial.findings.finding import Finding
 from seatrial.job.mount import changeable
 from seatrial.job.plan import Plan
@@ -49,7 +49,7 @@ def alterable(case: Case) -> str | None:
     """Why the target could have altered the evidence, or None where it could not."""
     if (planted := _planted(case.plan)) is not None:
         return planted
-    started = case.evidence.all("agent.started")
+    started = case.evidence.all(AgentStarted)
     if not started:
         return None
     if any("alterable" not in moment.keys for moment in started):
@@ -81,7 +81,7 @@ def missing_lines(evidence: Evidence) -> int:
         seq, node = whole(moment.keys.get("_seq")), moment.number("node")
         if seq is None:
             continue
-        if moment.keys.get("type") == "agent.started":
+        if moment.keys.get("type") == AgentStarted.type:
             last[node] = 0
         before = last.get(node, 0)
         missing += max(0, seq - before - 1)
@@ -92,7 +92,7 @@ def missing_lines(evidence: Evidence) -> int:
 def refused(evidence: Evidence) -> dict[str, int]:
     """Type of evidence → reports of the target that posed as it."""
     told: dict[float | None, list[Moment]] = {}
-    for moment in evidence.all("report.refused"):
+    for moment in evidence.all(ReportRefused):
         told.setdefault(moment.number("node"), []).append(moment)
     found: dict[str, int] = {}
     for moments in told.values():
@@ -151,7 +151,7 @@ def refused_finding(claims: dict[str, int]) -> Finding:
 
 def _exit_codes(case: Case) -> list[str]:
     """Of a container: PID 1's own words against what the engine saw of it."""
-    state, finished = case.state, case.evidence.last("agent.finished")
+    state, finished = case.state, case.evidence.last(AgentFinished)
     if state is None or case.plan.container is None or case.plan.companion is not None or finished is None:
         return []
     told = whole(finished.keys.get("exit_code"))
@@ -165,7 +165,7 @@ def _exit_codes(case: Case) -> list[str]:
 def witness(evidence: Evidence) -> dict[str, tuple[int, int, int]]:
     """UUID → looks of the host, with a process of the run's there, with only others'."""
     found: dict[str, tuple[int, int, int]] = {}
-    for moment in evidence.all("host.witness"):
+    for moment in evidence.all(HostWitness):
         for uuid, seen in mapping(moment.keys.get("gpus")).items():
             counts = [whole(mapping(seen).get(key)) or 0 for key in ("looks", "ours", "others")]
             before = found.get(str(uuid), (0, 0, 0))

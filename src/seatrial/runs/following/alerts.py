@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 from seatrial import events
 from seatrial.receipt.evidence.fields import clean
 from seatrial.runs.store import Run
 
-_FINDING = b'"type":"finding"'
+_FINDING = events.mark(events.Found)
 
 
 class Alerts:
@@ -19,29 +20,15 @@ class Alerts:
     """
 
     def __init__(self, run: Run, *, from_now: bool = False) -> None:
-        self._path = run.events_path
-        self._offset = 0
+        self._lines = events.Lines(str(run.events_path))
         if from_now:
-            for _ in self._lines():
-                pass
+            deque(self._lines.new(), maxlen=0)
 
     def new(self) -> Iterator[str]:
         """``warning: The run seems to hang (no step … for 300 s)``; control characters are taken out."""
-        for line in self._lines():
+        for line in self._lines.new():
             event = events.parse(line) if _FINDING in line else None
             if event is not None and event["source"] == "agent":
                 seen = next(iter(event.get("evidence") or []), None)
                 words = f"{event.get('severity')}: {event.get('message')}" + (f" ({seen})" if seen else "")
                 yield clean(words)
-
-    def _lines(self) -> Iterator[bytes]:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        return  # still being written
-                    self._offset += len(line)
-                    yield line
-        except FileNotFoundError:
-            return

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from seatrial import events
 from seatrial.diagnosis.diagnosis import Diagnosis
 from seatrial.diagnosis.rules import diagnose
-from seatrial.errors import SeatrialError, UntrustedPathError
+from seatrial.errors import SeatrialError
 from seatrial.runs.following import recorder
 from seatrial.runs.store import Run, RunStore, run_name
-from seatrial.system import nofollow
 
 #: The end of events.jsonl that is read: a minute of samples of 8 GPUs and a step line each 50 ms is below this.
 TAIL_BYTES = 512 * 1024
@@ -45,13 +42,13 @@ class Live:
 
 def look(run: Run, gpu_name: str = "") -> Live:
     """Read the tail of its events; a run that has written none yet has nothing to show."""
-    read, skipped = tail(run.events_path)
-    samples, steps = list(events.of_type(read, "sample")), list(events.of_type(read, "step"))
+    read, skipped = events.tail(str(run.events_path), TAIL_BYTES)
+    samples, steps = list(events.of_type(read, events.Sample)), list(events.of_type(read, events.Step))
     timed = [[event for event in kind if _has_time(event)] for kind in (samples, steps)]
     times = [event["t"] for event in timed[0] or timed[1]]
     # By the last line and not by the latest time: a clock that was set back would hide all that comes after.
     recent = [[event for event in kind if abs(event["t"] - times[-1]) <= LOOK_BACK_S] for kind in timed]
-    findings = list(events.of_type(read, "finding"))
+    findings = list(events.of_type(read, events.Found))
     return Live(
         numbers=_numbers(steps[-1]) if steps else {},
         sample=samples[-1] if samples else None,
@@ -63,24 +60,6 @@ def look(run: Run, gpu_name: str = "") -> Live:
 
 def _has_time(event: Mapping[str, Any]) -> bool:
     return event["t"] is not None and 0 <= event["t"] < _LATEST_S
-
-
-def tail(path: Path, size: int = TAIL_BYTES) -> tuple[list[dict[str, Any]], int]:
-    """(events of the file's last bytes, lines that were none). The line cut in two at the beginning is no loss.
-
-    What is no regular file has no events: where agent and target are the same user, a script can put a pipe there.
-    """
-    try:
-        with nofollow.open_regular(path) as file:
-            begin = max(0, os.fstat(file.fileno()).st_size - size)
-            file.seek(begin)
-            data = file.read(2 * size)  # what is appended meanwhile included, within reason
-    except (OSError, UntrustedPathError):
-        return [], 0
-    first = data.find(b"\n") + 1 if begin else 0
-    lines = [line for line in data[first : data.rfind(b"\n") + 1].split(b"\n") if line.strip()]
-    read = [event for event in map(events.parse, lines) if event is not None]
-    return read, len(lines) - len(read)
 
 
 def live_runs(store: RunStore) -> list[dict[str, Any]]:

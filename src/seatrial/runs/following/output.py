@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from seatrial.events import Lines
 from seatrial.system.nofollow import open_regular
 
 Stream = Literal["stdout", "stderr"]
@@ -29,7 +30,7 @@ class OutputReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._index_offset = 0
+        self._index = Lines(str(folder / "output.idx"))
         self._offsets: dict[Stream, int] = {"stdout": 0, "stderr": 0}
 
     def new(self) -> Iterator[tuple[Stream, bytes]]:
@@ -49,22 +50,16 @@ class OutputReader:
         for stream, count, _ in every[: len(every) - len(kept)]:
             self._offsets[stream] += count
         if kept:
-            self._index_offset = kept[0][2]
+            self._index.offset = kept[0][2]
 
     def _new_chunks(self) -> Iterator[tuple[Stream, int, int]]:
         """(stream, bytes, where its line begins in the index)."""
-        try:
-            with open_regular(self._folder / "output.idx") as file:
-                file.seek(self._index_offset)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        return  # still being written
-                    begin, self._index_offset = self._index_offset, self._index_offset + len(line)
-                    fields = line.split()
-                    if len(fields) == 3 and fields[1] in _STREAMS and fields[2].isdigit():
-                        yield _STREAMS[fields[1]], int(fields[2]), begin
-        except FileNotFoundError:
-            return
+        begin = self._index.offset
+        for line in self._index.new():
+            fields = line.split()
+            if len(fields) == 3 and fields[1] in _STREAMS and fields[2].isdigit():
+                yield _STREAMS[fields[1]], int(fields[2]), begin
+            begin = self._index.offset
 
     def _take(self, stream: Stream, count: int | None) -> Iterator[tuple[Stream, bytes]]:
         try:

@@ -12,7 +12,7 @@ from types import FrameType
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
 from seatrial.errors import UsageError
-from seatrial.events import EvidenceLog
+from seatrial.events import AgentFinished, Signal, of_type, tail
 from seatrial.job.plan import AGENT_GRACE_S
 from seatrial.runs import without_agent
 from seatrial.runs.adopt import handle_of
@@ -28,6 +28,9 @@ Say = Callable[[str], None]
 #: Docker costs a process (about 20 ms of CPU).
 LOG_INTERVAL_S = 0.1
 STATE_INTERVAL_S = 1.0
+
+#: What an agent that has ended, or the host after it, has written last.
+_LAST_LINES_BYTES = 4096
 
 
 def follow(
@@ -64,7 +67,7 @@ def follow(
     asked = time.monotonic()
     alerts = Alerts(run, from_now=tail is not None)
     with witnessing(run, run.plan(), handle), backend.collect(handle, run.folder, say):
-        while until_end and state.status in ("created", "running"):
+        while until_end and state.is_live:
             for stream, data in reader.new():
                 write(stream, data)
             time.sleep(log_interval_s)
@@ -75,7 +78,7 @@ def follow(
                     say(line)
     for stream, data in reader.new():
         write(stream, data)
-    if state.status not in ("created", "running"):
+    if not state.is_live:
         if run.plan().companion is not None:
             without_agent.record_end(run, backend, handle, state)
         for stream, data in reader.rest():
@@ -98,13 +101,7 @@ def of_rank(run: Run, rank: int, write: Write) -> Write:
 
 def _has_finished(run: Run) -> bool:
     """The agent's last line is there: ask the engine now instead of at the next interval."""
-    try:
-        with run.events_path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 4096))
-            return b'"type":"agent.finished"' in file.read()
-    except FileNotFoundError:
-        return False
+    return any(of_type(tail(str(run.events_path), _LAST_LINES_BYTES)[0], AgentFinished))
 
 
 def request_stop(run: Run, backend: Backend, handle: Handle, grace_s: float) -> None:
@@ -112,9 +109,7 @@ def request_stop(run: Run, backend: Backend, handle: Handle, grace_s: float) -> 
 
     Recorded, so that the receipt says who ended the run.
     """
-    log = EvidenceLog(str(run.events_path), "host")
-    log.write("signal", signal=int(signal.SIGTERM), name="SIGTERM", origin="user", forwarded_to=[])
-    log.close()
+    run.record(Signal(signal=int(signal.SIGTERM), name="SIGTERM", origin="user", forwarded_to=[]))
     backend.stop(handle, grace_s + AGENT_GRACE_S)
 
 

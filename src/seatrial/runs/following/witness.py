@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from seatrial.backends.base import Handle
-from seatrial.events import EvidenceLog
+from seatrial.events import HostWitness
 from seatrial.job.plan import Plan
 from seatrial.probe.attribution import owner
 from seatrial.probe.nvml import ComputeProcess
@@ -77,6 +77,4 @@ def witnessing(run: Run, plan: Plan, handle: Handle) -> Iterator[None]:
         if not hung:
             sampler.close()
         if not run.ended and any(counts["looks"] for counts in witness.seen.values()):
-            log = EvidenceLog(str(run.events_path), "host")
-            log.write("host.witness", gpus=witness.seen)
-            log.close()
+            run.record(HostWitness(gpus=witness.seen))

@@ -27,7 +27,7 @@ def pen(request, tmp_path, capfdbinary):
 
     def written():
         if request.param == "filed":
-            read, _, skipped = events.read(str(tmp_path / "events.jsonl"))
+            read, skipped = events.read(str(tmp_path / "events.jsonl"))
             assert skipped == 0 and events.follow_chain(str(tmp_path / "events.jsonl")).broken_at is None
             return read
         found = []
@@ -47,7 +47,7 @@ def pen(request, tmp_path, capfdbinary):
 
 def test_events_are_numbered_from_one(pen):
     journal, written = pen
-    journal.write("note", message="one")
+    journal.write(events.Note(message="one"))
     journal.report(b'{"step": 1, "loss": 0.5}')
     journal.note("two")
     read = written()
@@ -155,7 +155,7 @@ def test_a_full_disk_is_said_once_and_is_no_end(tmp_path, capfd, monkeypatch):
     monkeypatch.undo()
     journal.note("after")
     assert capfd.readouterr().err.count("events are being lost") == 1
-    read, _, skipped = events.read(str(tmp_path / "events.jsonl"))
+    read, skipped = events.read(str(tmp_path / "events.jsonl"))
     assert [event["_seq"] for event in read] == [1, 4] and skipped == 0  # what is missing is known by its number
     assert events.follow_chain(str(tmp_path / "events.jsonl")).broken_at is None
 
@@ -170,7 +170,7 @@ def test_evidence_is_kept_for_a_reader_that_stalls_and_output_is_not(monkeypatch
         output = journal.way_out(1)
         for number in range(40):
             output.write(b"%d " % number + b"x" * 100_000 + b"\n")
-            journal.write("sample", number=number)
+            journal.write(events.Step(number=number))
         assert output.dropped_bytes > 1_000_000
         caught = []
         reader = threading.Thread(target=lambda: caught.extend(iter(lambda: os.read(read_end, 1 << 16), b"")))

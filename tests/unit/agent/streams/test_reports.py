@@ -153,7 +153,7 @@ def test_evidence_in_it_is_refused(desk):
 
 
 def test_a_folder_that_is_gone_is_no_trouble(desk):
-    desk.reports._path = str(desk.path / "not" / "there")
+    desk.reports._lines.path = str(desk.path / "not" / "there")
     desk.reports.read()
     desk.reports.finish()
     assert desk.told() == []

@@ -72,7 +72,7 @@ class Container:
 
     def numbers(self) -> list[int]:
         path = str(self.record / "events.jsonl")
-        read, _, skipped = events.read(path)
+        read, skipped = events.read(path)
         assert skipped == 0 and events.follow_chain(path).broken_at is None
         return [event["_seq"] for event in read]
 

@@ -2,8 +2,9 @@
 
 import json
 
+from seatrial import events
 from seatrial.runs.following.alerts import Alerts
-from seatrial.runs.following.live import TAIL_BYTES, look, tail
+from seatrial.runs.following.live import TAIL_BYTES, look
 from seatrial.runs.store import Run
 
 
@@ -52,7 +53,7 @@ def test_a_run_without_events_has_nothing_to_show(tmp_path):
 def test_only_the_end_of_a_large_file_is_read(tmp_path):
     run = a_run(tmp_path)
     write(run, *(b'{"step":%d,"t":1}\n' % number for number in range(100_000)))
-    read, skipped = tail(run.events_path)
+    read, skipped = events.tail(str(run.events_path), TAIL_BYTES)
     assert skipped == 0 and read[-1]["step"] == 99_999 and len(read) < TAIL_BYTES / 15
 
 

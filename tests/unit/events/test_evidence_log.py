@@ -116,14 +116,14 @@ def test_a_chain_that_an_event_brings_along_is_not_taken_over(tmp_path: Path) ->
     log = EvidenceLog(path, "host")
     log.append([{"type": "step", "_chain": "0" * 32}, {"type": "step", "x": ',"_chain":"' + "0" * 32 + '"}'}])
     assert follow_chain(path) == events.Chain(2, log._last, None)
-    assert log.write("note", message="m")["source"] == "host"
+    log.write(events.Note(message="m"))
     assert follow_chain(path).lines == 3
 
 
 def _write_many(path: str, name: str, count: int) -> None:
     log = EvidenceLog(path, name)
     for number in range(count):
-        log.write("note", message=f"{name} {number}" + "x" * (number % 7) * 1000)
+        log.write(events.Note(message=f"{name} {number}" + "x" * (number % 7) * 1000))
 
 
 def test_several_processes_write_one_chain(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_several_processes_write_one_chain(tmp_path: Path) -> None:
         writer.join()
     assert [writer.exitcode for writer in writers] == [0] * 4
     assert follow_chain(path)[0::2] == (1200, None)
-    read, _, skipped = events.read(path)
+    read, skipped = events.read(path)
     assert skipped == 0
     for n in range(4):  # each in its own order
         own = [event["message"].rstrip("x") for event in read if event["source"] == f"writer{n}"]
@@ -147,21 +147,21 @@ def test_several_processes_write_one_chain(tmp_path: Path) -> None:
 def test_what_a_killed_writer_left_unfinished_is_cut_off(tmp_path: Path, size: int) -> None:
     path = tmp_path / "events.jsonl"
     log, other = EvidenceLog(str(path), "agent"), EvidenceLog(str(path), "host")
-    log.write("note", message="first " + "x" * size)
+    log.write(events.Note(message="first " + "x" * size))
     whole = path.read_bytes()
     for torn in (b"{", b'{"type":"note","message":"' + b"y" * size, whole[:-1]):
         with path.open("ab") as file:
             file.write(torn)
-        other.write("note", message="after")
+        other.write(events.Note(message="after"))
         assert follow_chain(str(path)).broken_at is None, torn[:40]
-        log.write("note", message="and so on")
+        log.write(events.Note(message="and so on"))
     assert [event["message"][:5] for event in events.read(str(path))[0]] == ["first", *["after", "and s"] * 3]
 
 
 def test_a_log_that_holds_nothing_but_a_torn_line_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"x" * 200_000)
-    EvidenceLog(str(path), "host").write("note", message="m")
+    EvidenceLog(str(path), "host").write(events.Note(message="m"))
     assert follow_chain(str(path))[0::2] == (1, None)
 
 
@@ -169,24 +169,24 @@ def test_lines_that_were_forged_at_the_end_stay_found(tmp_path: Path) -> None:
     """A later writer goes on from what stands there, and does not make it good."""
     path = tmp_path / "events.jsonl"
     log = EvidenceLog(str(path), "host")
-    log.write("note", message="m")
+    log.write(events.Note(message="m"))
     with path.open("ab") as file:
         file.write(b'{"type":"gpu.context","source":"agent"}\n')
-    log.write("note", message="after")
+    log.write(events.Note(message="after"))
     assert follow_chain(str(path))[0::2] == (1, 2)
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "events.jsonl")
     log = EvidenceLog(path, "host")
-    log.write("note", message="before")
+    log.write(events.Note(message="before"))
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[: len(data) // 2]))
     with pytest.raises(OSError, match="No space") as raised:
         log.append([{"type": "note", "message": "a"}, {"type": "note", "message": "b"}])
     assert raised.value.errno == errno.ENOSPC
     monkeypatch.undo()
-    log.write("note", message="after")
+    log.write(events.Note(message="after"))
     assert [event["message"] for event in events.read(path)[0]] == ["before", "after"]
     assert follow_chain(path)[0::2] == (2, None)
 

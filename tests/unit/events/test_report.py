@@ -63,16 +63,6 @@ def test_any_other_type_is_a_step(type: str) -> None:
     assert claimed is None and step is not None and step["type"] == "step"
 
 
-def test_a_type_that_readers_judge_by_is_among_those_refused() -> None:
-    """A type that the schema documents is nobody's to report."""
-    documented = {
-        line.split()[0]
-        for line in (events.__doc__ or "").splitlines()
-        if line.startswith("    ") and not line.startswith("     ") and line.split()
-    }
-    assert documented - {"step"} == EVIDENCE_TYPES
-
-
 def test_a_line_is_long_at_most() -> None:
     longest = b'{"x":"' + b"y" * (MAX_REPORT_BYTES - 8) + b'"}'
     assert report(longest)[0] is not None

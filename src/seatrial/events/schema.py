@@ -1,0 +1,340 @@
+"""The schema of events.jsonl: each kind of event is a class, and an object of it one event to be written.
+
+Besides its own keys a line has ``t`` (Unix time in seconds), ``type``, ``source`` and ``_chain``. ``source`` is
+``agent`` (in the container or beside the local process), ``host`` (the seatrial CLI) or ``target``. A target's lines
+are its reports: it writes them to the file named in ``$SEATRIAL_EVENTS``, the agent passes them on, and they are
+``step`` events whatever they say. ``_seq`` numbers the lines that an agent sent, from 1 at its start; ``node`` tells
+whose they are in a run of several. ``_chain`` is the digest of this line and all before it (EvidenceLog).
+
+Readers skip what they do not know; writers never change the meaning of a key. A key with a default here is left out of
+the line where the writer does not give it. docs/reference/events.md is made from these classes.
+"""
+
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, List, Optional, Type
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:  # for type checkers alone, which then know each class's keys
+
+    def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
+        return lambda decorated: decorated
+
+
+#: Type, as it stands in a line → its class. Filled by the classes below.
+KINDS: "Dict[str, Type[Event]]" = {}
+
+
+@dataclass_transform(kw_only_default=True)
+class Event:
+    """One event, made with its keys as keywords; ``vars`` of it has them. Raises TypeError for one too many or too few.
+
+    Neither a NamedTuple nor a dataclass: twenty of those cost every agent 5 ms of its start, these 1 ms.
+    """
+
+    type: ClassVar[str]
+
+    def __init_subclass__(cls, type: str) -> None:
+        cls.type = type
+        KINDS[type] = cls
+
+    def __init__(self, /, **keys: Any) -> None:
+        known = self.__class__.__annotations__
+        wrong = [key for key in keys if key not in known]
+        wrong += [key for key in known if key not in keys and not hasattr(self.__class__, key)]
+        if wrong:
+            raise TypeError("%s cannot have, or has to have: %s" % (self.type, ", ".join(wrong)))
+        self.__dict__.update(keys)
+
+
+class AgentStarted(Event, type="agent.started"):
+    """The agent has started, before anything else.
+
+    alterable: why the target could alter the agent's evidence; null where it cannot.
+    cgroup: `memory_limit_bytes` and `cpu_quota_cores`.
+    """
+
+    pid: int
+    hostname: str
+    python: str
+    agent_version: str
+    uid: int
+    gid: int
+    cgroup: Dict[str, Any]
+    alterable: Optional[str]
+
+
+class GpuCheck(Event, type="gpu.check"):
+    """What CUDA sees, looked at before the target starts.
+
+    expected: UUIDs of the plan.
+    visible: each with `uuid`, `name`, `index`, `compute_capability`, `memory_bytes`.
+    ok: all that was expected is visible.
+    """
+
+    expected: List[str]
+    visible: List[Dict[str, Any]]
+    driver: Optional[str]
+    cuda_driver: Optional[str]
+    ok: bool
+    error: Optional[str]
+
+
+class GpuKernel(Event, type="gpu.kernel"):
+    """A kernel was tried on a GPU.
+
+    kind: `driver` or `torch`: what launched it.
+    ms: how long it took.
+    torch: `version`, `cuda` and `arch_list` of the target's torch; null for the driver's kernel.
+    """
+
+    uuid: str
+    kind: str
+    ok: bool
+    ms: Optional[float]
+    error: Optional[str]
+    torch: Optional[Dict[str, Any]]
+
+
+class Found(Event, type="finding"):
+    """A finding (findings.Finding): something is wrong.
+
+    evidence: the lines it rests on.
+    """
+
+    id: str
+    severity: str
+    message: str
+    cause: Optional[str]
+    fix: Optional[str]
+    evidence: List[str]
+
+
+class TargetStarted(Event, type="target.started"):
+    """The target's process has started.
+
+    pid: null where the host tells it, which sees the container alone.
+    framework: `name` and `version`; null where a kernel of torch tells it.
+    """
+
+    pid: Optional[int]
+    argv: List[str]
+    launcher: str
+    framework: Optional[Dict[str, Any]]
+
+
+class Sample(Event, type="sample"):
+    """What GPUs and container did at one moment.
+
+    gpus: each with the keys of a GPU's sample.
+    cpu_cores: cores in use by the container.
+    main_cpu_cores: of the target's first process and those seen with a CUDA context.
+    worker_cpu_cores: of all others.
+    workers: how many others.
+    cpu_throttled_pct: share of scheduler periods in which the CPU quota stopped the container; null without a quota.
+    """
+
+    gpus: List[Dict[str, Any]]
+    cpu_cores: Optional[float]
+    memory_bytes: Optional[int]
+    memory_limit_bytes: Optional[int]
+    shm_used_bytes: Optional[int]
+    shm_total_bytes: Optional[int]
+    processes: int
+    main_cpu_cores: Optional[float]
+    worker_cpu_cores: Optional[float]
+    workers: int
+    cpu_throttled_pct: Optional[float]
+    cpu_quota_cores: Optional[float]
+
+
+class GpuContext(Event, type="gpu.context"):
+    """The first CUDA context of the target seen on a GPU; the proof of "used".
+
+    evidence: `nvml-process` or `uvm-mapping`.
+    """
+
+    uuid: str
+    pid: int
+    evidence: str
+    memory_bytes: Optional[int]
+
+
+class Step(Event, type="step"):
+    """Numbers of a script, under any names; any number is plotted.
+
+    Keys that mean something: `step`, `epoch`, `loss`, `accuracy`, `images` (count since the last line), `images_per_s`,
+    `phase` (`train` or `test`). For diagnosis: `data_s` (seconds waited for data since the last line),
+    `communication_s` (the same for other ranks), `flops` (floating-point operations since the last line, of this rank).
+    """
+
+    def __init__(self, /, **keys: Any) -> None:
+        self.__dict__.update(keys)
+
+
+class Note(Event, type="note"):
+    """Something the user should know, shown in the receipt's timeline."""
+
+    message: str
+
+
+class Signal(Event, type="signal"):
+    """A signal came, or was sent by the agent.
+
+    signal: its number.
+    origin: `user`, `engine`, `timeout` or `agent`.
+    forwarded_to: PIDs that got it.
+    """
+
+    signal: int
+    name: str
+    origin: str
+    forwarded_to: List[int]
+
+
+class TargetExited(Event, type="target.exited"):
+    """The target has ended, or was never started.
+
+    exit_code: null if killed.
+    signal: that killed it; null if it exited.
+    cause: `exited`, `signal`, `timeout` or `gpu-contract`.
+    oom_kills: by the kernel meanwhile, as the cgroup counts them.
+    """
+
+    exit_code: Optional[int]
+    signal: Optional[int]
+    cause: str
+    seconds: Optional[float]
+    max_rss_bytes: Optional[int]
+    oom_kills: Optional[int]
+
+
+def never_started(cause: str, exit_code: Optional[int]) -> TargetExited:
+    """The end of a target that there never was."""
+    return TargetExited(exit_code=exit_code, signal=None, cause=cause, seconds=0.0, max_rss_bytes=None, oom_kills=None)
+
+
+class ModelsSaved(Event, type="models.saved"):
+    """Model files under /models written by this run, as seen from inside.
+
+    files: each with `path` and `bytes`.
+    """
+
+    files: List[Dict[str, Any]]
+
+
+class ReportRefused(Event, type="report.refused"):
+    """Reports of the target posed as evidence.
+
+    claims: type → lines.
+    total: these are all; each one before was told by itself.
+    """
+
+    claims: Dict[str, int]
+    total: bool = False
+
+
+class ReportUnreadable(Event, type="report.unreadable"):
+    """A report of the target is no JSON object, or longer than MAX_REPORT_BYTES."""
+
+
+class AgentFinished(Event, type="agent.finished"):
+    """The agent's last line.
+
+    exit_code: of the agent.
+    energy_j: UUID → joules since agent.started.
+    contexts: UUIDs of the gpu.context events; null when the agent could not look until the end.
+    """
+
+    exit_code: int
+    energy_j: Dict[str, Optional[float]]
+    contexts: Optional[List[str]] = None
+
+
+class HostLaunched(Event, type="host.launched"):
+    """A backend has started the run.
+
+    host: its name.
+    handle: the container's or process's ID.
+    """
+
+    backend: str
+    host: str
+    handle: str
+    image: Optional[str]
+    image_id: Optional[str]
+    image_digest: Optional[str]
+    image_bytes: Optional[int]
+
+
+class HostPod(Event, type="host.pod"):
+    """A pod of a cluster runs.
+
+    node: its number in the run.
+    host: the cluster's node.
+    image: the digest that its node runs.
+    """
+
+    name: str
+    node: int
+    host: Optional[str]
+    image: str
+
+
+class HostState(Event, type="host.state"):
+    """What the engine said at the end.
+
+    status: `exited` or `gone`.
+    oom_killed: the engine saw the kernel's OOM killer act.
+    error: in the engine's words.
+    seconds: between start and end.
+    """
+
+    status: str
+    exit_code: Optional[int]
+    oom_killed: bool
+    error: str = ""
+    seconds: float = 0.0
+
+
+class HostWitness(Event, type="host.witness"):
+    """What the host's own NVML saw of the run's GPUs.
+
+    gpus: UUID → `looks` (how often it was asked for the processes there), `ours` (how often it listed one of this
+        run's container), `others` (how often only others').
+    """
+
+    gpus: Dict[str, Dict[str, int]]
+
+
+#: Keys of one entry of ``sample.gpus``; a counter that the chip or driver does not have is null, never 0.
+GPU_SAMPLE = {
+    "uuid": "",
+    "utilization_pct": "NVML: share of the last sample period in which some kernel ran",
+    "memory_utilization_pct": "NVML: share of that period in which device memory was read or written",
+    "graphics_activity_pct": "GPM: share of time with any context active",
+    "sm_activity_pct": "GPM: share of SM cycles with a warp resident",
+    "sm_occupancy_pct": "GPM: resident warps of the possible",
+    "tensor_activity_pct": "GPM: cycles with a tensor pipe active",
+    "fp32_activity_pct": "GPM: cycles with the FP32 pipe active",
+    "dram_activity_pct": "GPM: share of memory bandwidth",
+    "pcie_tx_bytes_per_s": "GPM: from the GPU",
+    "pcie_rx_bytes_per_s": "GPM: to the GPU",
+    "nvlink_tx_bytes_per_s": "GPM: all links, headers included",
+    "nvlink_rx_bytes_per_s": "GPM: all links, headers included",
+    "memory_used_bytes": "what the driver reserves for itself included",
+    "memory_free_bytes": "",
+    "memory_reserved_bytes": "by the driver, for itself",
+    "memory_total_bytes": "",
+    "power_w": "",
+    "energy_j": "since the driver loaded; read seldom, it costs 3.4 ms of CPU a call on an H200",
+    "temperature_c": "",
+    "sm_clock_mhz": "",
+    "memory_clock_mhz": "",
+    "throttle_reasons": "list of names, [] when none",
+    "ecc_corrected": "since the driver loaded; read as seldom as the energy",
+    "ecc_uncorrected": "since the driver loaded; read as seldom as the energy",
+}
+GPU_SAMPLE_KEYS = tuple(GPU_SAMPLE)
+
+#: What only agent and host may say. A report of another type, or of none, is a step.
+EVIDENCE_TYPES = frozenset(KINDS) - {Step.type}

@@ -1,0 +1,127 @@
+"""Events written down: as lines of events.jsonl, chained or not."""
+
+import fcntl
+import json
+import os
+import time
+from typing import Any, Dict, List, Mapping, Optional
+
+from seatrial.events.chain import CHAIN_START, link, split_chain
+from seatrial.events.schema import Event, Step
+
+#: Environment variable that names the file target scripts may append JSON lines to.
+EVENTS_VARIABLE = "SEATRIAL_EVENTS"
+
+
+def now() -> float:
+    """The time of an event that happens now."""
+    return round(time.time(), 4)
+
+
+def as_dict(event: Event, source: str, t: Optional[float]) -> Dict[str, Any]:
+    """An event as it stands in a line. ``source``: ``agent``, ``host`` or ``target``."""
+    keys = {"t": t, "type": event.__class__.type, "source": source}
+    keys.update(vars(event))
+    return keys
+
+
+def encode(event: Dict[str, Any]) -> bytes:
+    """One line of events.jsonl. NaN and infinities become null: JSON has none."""
+    try:
+        text = json.dumps(event, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(event), separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+class StepLog:
+    """A target's own numbers, appended to a file. One write(2) a line on an O_APPEND descriptor: writers do not mix."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Append one step. Raises OSError when the disk is full; the line is then not there."""
+        line = encode(as_dict(Step(**values), "target", now()))
+        written = os.write(self._fd, line)
+        if written != len(line):  # a torn line ends here, so that the next one is readable
+            os.write(self._fd, b"\n")
+            raise OSError(28, "No space left on device", self.path)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class EvidenceLog:
+    """Appends to a run's events.jsonl, each line chained to those before it. Several processes may write at once.
+
+    A line's ``_chain`` is the digest of the line without it and of the chain before: whoever changes, adds or removes a
+    line has to change every later one. The last one stands in the receipt.
+    """
+
+    def __init__(self, path: str, source: str) -> None:
+        self.path = path
+        self.source = source
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._size, self._last = 0, CHAIN_START
+
+    def write(self, event: Event) -> None:
+        """Append one event. Raises OSError when the disk is full; the line is then not there."""
+        self.append([as_dict(event, self.source, now())])
+
+    def append(self, events: List[Dict[str, Any]]) -> None:
+        """Append events as they are, all or none. Raises OSError."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            self._catch_up()
+            lines, last = [], self._last
+            for event in events:
+                line = encode({key: value for key, value in event.items() if key != "_chain"})[:-1]
+                last = link(last, line)
+                lines.append(line[:-1] + b',"_chain":"%s"}\n' % last.encode())
+            data = b"".join(lines)
+            if os.write(self._fd, data) != len(data):
+                os.ftruncate(self._fd, self._size)
+                raise OSError(28, "No space left on device", self.path)
+            self._size, self._last = self._size + len(data), last
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _catch_up(self) -> None:
+        """Learn what others have appended meanwhile; what a writer that was killed left unfinished is cut off."""
+        size = os.fstat(self._fd).st_size
+        if size == self._size:
+            return
+        span = 64 * 1024
+        while True:
+            begin = max(0, size - span)
+            tail = os.pread(self._fd, size - begin, begin)
+            whole = tail.rfind(b"\n") + 1
+            start = tail.rfind(b"\n", 0, max(0, whole - 1)) + 1
+            if begin == 0 or start > 0:
+                break
+            span *= 4
+        if whole < len(tail):
+            os.ftruncate(self._fd, begin + whole)
+        self._size = begin + whole
+        self._last = (split_chain(tail[start : whole - 1])[1] or CHAIN_START) if whole else CHAIN_START
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> "EvidenceLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

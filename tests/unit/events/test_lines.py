@@ -1,0 +1,94 @@
+"""Whole lines of a growing file: each once, in whatever pieces they come, whatever becomes of the file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seatrial.events import Lines
+from seatrial.events import lines as lines_module
+
+
+def add(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+@given(st.lists(st.text("ab\n", max_size=12).map(str.encode), max_size=8))
+def test_each_line_comes_once_when_it_is_complete(pieces: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        lines, read = Lines(str(path)), []
+        for piece in pieces:
+            add(path, piece)
+            read += lines.new()
+        *whole, rest = b"".join(pieces).split(b"\n")
+        assert read == whole and list(lines.new()) == [] and lines.rest() == rest
+
+
+@given(st.lists(st.text("ab", max_size=5).map(str.encode), min_size=1, max_size=8), st.integers(1, 60))
+def test_the_end_of_a_file_has_no_half_of_a_line(told: list[bytes], size: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        data = b"".join(line + b"\n" for line in told)
+        path.write_bytes(data)
+        lines = Lines(str(path))
+        lines.skip_to_last(size)
+        read = list(lines.new())
+        assert read == told[len(told) - len(read) :]
+        assert len(b"".join(read)) + len(read) <= size or size >= len(data)
+
+
+def test_what_is_there_can_be_passed_over(tmp_path: Path) -> None:
+    add(tmp_path / "log", b"old\n")
+    lines = Lines(str(tmp_path / "log"))
+    lines.skip_to_last(0)
+    add(tmp_path / "log", b"new\n")
+    assert list(lines.new()) == [b"new"]
+
+
+def test_a_reader_that_stops_in_between_goes_on_there(tmp_path: Path) -> None:
+    add(tmp_path / "log", b"1\n2\n3\n")
+    lines = Lines(str(tmp_path / "log"))
+    assert next(lines.new()) == b"1" and lines.offset == 2
+    assert list(lines.new()) == [b"2", b"3"]
+
+
+def test_a_line_of_any_length_costs_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 10)
+    lines = Lines(str(tmp_path / "log"))
+    for piece in (b"before\n" + b"x" * 25, b"x" * 31 + b"\n", b"after\n", b"y" * 40):
+        add(tmp_path / "log", piece)
+    assert list(lines.new()) == [b"before", b"after"] and lines.too_long == 2 and lines.rest() == b""
+
+
+@pytest.mark.parametrize("other", [b"", b"b\n", b"longer than before\n"])
+def test_another_file_in_its_place_is_read_from_its_beginning(tmp_path: Path, other: bytes) -> None:
+    path, new = tmp_path / "log", tmp_path / "new"
+    add(path, b"first\n")
+    lines = Lines(str(path))
+    assert list(lines.new()) == [b"first"]
+    new.write_bytes(other)
+    new.rename(path)
+    assert list(lines.new()) == other.splitlines()
+    os.truncate(path, 0)
+    assert list(lines.new()) == []
+    add(path, b"again\n")
+    assert list(lines.new()) == [b"again"]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_nothing_but_a_regular_file_is_opened(tmp_path: Path, kind: str) -> None:
+    path, said = tmp_path / "log", []
+    add(tmp_path / "secret", b"secret\n")
+    {"link": lambda: path.symlink_to(tmp_path / "secret"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[
+        kind
+    ]()
+    lines = Lines(str(path), said.append)
+    lines.skip_to_last(100)
+    assert list(lines.new()) == [] and lines.rest() == b"" and said

@@ -1,0 +1,87 @@
+"""The kinds of events: what older versions wrote is still read, and today's writers would write it again."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial import events
+from seatrial.events import KINDS, Found, HostState, Note, Sample, Step
+from seatrial.events.schema import GPU_SAMPLE_KEYS, Event
+
+RECORDED = Path(__file__).parents[2] / "recorded" / "events"
+LOGS = sorted(RECORDED.glob("*.jsonl"))
+ENVELOPE = ("t", "type", "source", "_seq", "node", "_chain")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    read, skipped = events.read(str(path))
+    assert skipped == 0
+    return read
+
+
+def made_again(event: dict[str, Any]) -> dict[str, Any]:
+    """The event of today's class, as it would be written."""
+    kind = KINDS[event["type"]]
+    keys = {key: value for key, value in event.items() if key in kind.__annotations__ or key not in ENVELOPE}
+    made = events.as_dict(kind(**keys), event["source"], event["t"])
+    return json.loads(events.encode({**made, **{key: event[key] for key in ("_seq", "node") if key in event}}))
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+def test_recorded_events_are_what_is_written_today(path: Path) -> None:
+    for event in lines(path):
+        assert made_again(event) == {key: value for key, value in event.items() if key != "_chain"}
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+def test_recorded_logs_hold(path: Path) -> None:
+    chain = events.follow_chain(str(path))
+    assert (chain.lines, chain.broken_at) == (len(lines(path)), None)
+
+
+def test_every_kind_was_recorded() -> None:
+    assert {event["type"] for path in LOGS for event in lines(path)} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_kind_refuses_a_key_that_it_has_not(kind: type[Event]) -> None:
+    keys = dict.fromkeys(kind.__annotations__)
+    assert vars(kind(**keys)) == keys
+    if kind is not Step:
+        with pytest.raises(TypeError, match="colour"):
+            kind(**keys, colour=1)
+
+
+def test_a_key_that_is_missing_is_refused_unless_it_has_a_default() -> None:
+    with pytest.raises(TypeError, match="message"):
+        Note()  # type: ignore[call-arg]
+    state = HostState(status="gone", exit_code=None, oom_killed=False)
+    assert vars(state) == {"status": "gone", "exit_code": None, "oom_killed": False} and state.error == ""
+
+
+def test_what_is_not_known_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"type":"host.later","t":1,"x":1}\n{"type":"note","t":2,"message":"m","later":[]}\n')
+    read, skipped = events.read(str(path))
+    assert skipped == 0 and [event["message"] for event in events.of_type(read, Note)] == ["m"]
+
+
+def test_a_line_has_the_mark_of_its_kind() -> None:
+    line = events.encode(events.as_dict(Note(message='"type":"finding"'), "agent", 1.0))
+    assert events.mark(Note) in line and events.mark(Found) not in line
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_what_is_said_of_a_key_is_of_one_that_there_is(kind: type[Event]) -> None:
+    told = [line.partition(":")[0] for line in (inspect.getdoc(kind) or "").splitlines()[1:] if line[:1].islower()]
+    assert set(told) <= set(kind.__annotations__) and (kind.__doc__ or "").endswith((".\n", ".", ".\n    "))
+
+
+def test_a_sample_has_all_keys_of_a_gpu() -> None:
+    samples = [event for path in LOGS for event in events.of_type(lines(path), Sample) if event["gpus"]]
+    assert samples and all(tuple(gpu) == GPU_SAMPLE_KEYS for event in samples for gpu in event["gpus"])
