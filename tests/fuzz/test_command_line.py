@@ -51,7 +51,7 @@ def refused(project: Path, name: str, *words: str) -> None:
     ended = seatrial(project, *words)
     assert ended.returncode == EXIT_USAGE, ended.stdout + ended.stderr
     assert name in ended.stderr
-    assert "run:" in ended.stderr
+    assert "fix:" in ended.stderr
 
 
 @pytest.mark.parametrize("known", [known for known, (name, _) in NONSENSE.items() if name in READ_EVERYWHERE])

@@ -182,7 +182,7 @@ def test_bad_input(project: Project, tmp_path: Path) -> None:
     for flags, says, variables in cases:
         ended = project.run("train.py", "--gpus", "none", *flags, exit_code=None, **variables)
         assert ended.returncode in (2, 5) and says in ended.stderr, ended.stderr
-        assert "Traceback" not in ended.stderr and ended.stderr.count("run:") <= 1
+        assert "Traceback" not in ended.stderr and ended.stderr.count("fix:") <= 1
 
 
 def test_expired_credentials(project: Project, tmp_path: Path, kubeconfig: Path) -> None:
