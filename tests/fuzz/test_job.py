@@ -14,6 +14,7 @@ from fuzz.hostile import ODD_TEXTS, ODD_VALUES, as_toml, changed_values, nearly
 from seatrial.backends.containers.env_file import read_env_file
 from seatrial.images.plan import plan_image
 from seatrial.images.recipes import RECIPES
+from seatrial.job.script import ScriptFacts
 
 CONFIG: dict[str, Any] = {
     "name": "baseline",
@@ -63,7 +64,7 @@ def project(project: Path) -> Path:
 def load(project: Path, flags: dict[str, Any]) -> object:
     job = load_job(project, flags, recipes=RECIPES, cwd=project)
     if job.target.kind in ("script", "module"):
-        plan_image(job, imports=frozenset(), compiles=False, cpu_only=True)
+        plan_image(job, script=ScriptFacts(), cpu_only=True)
     return job
 
 

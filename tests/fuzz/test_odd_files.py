@@ -15,7 +15,7 @@ from seatrial.images.building.code_layer import with_code
 from seatrial.images.dockerfiles.lint import check_dockerfile
 from seatrial.images.plan import plan_image
 from seatrial.job.plan import ImagePlan
-from seatrial.job.script import script_facts
+from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.system.project_files import read_bytes, read_text
 
 NAMES = (
@@ -67,7 +67,7 @@ def no_text(path: Path) -> None:
 def planned(project: Path) -> object:
     job = load_job(project, {"target": "train.py"})
     facts = script_facts(job.target, project)
-    return plan_image(job, imports=frozenset(facts.imports), compiles=False, cpu_only=True)
+    return plan_image(job, script=facts, cpu_only=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -156,7 +156,7 @@ def test_dockerignore(project: Path, make: Callable[[Path], None]) -> None:
 def test_code_that_leads_out_goes_into_no_image(project: Path) -> None:
     outside(project / "key")
     (project / "again.py").symlink_to("train.py")
-    plan, _ = plan_image(load_job(project, {"target": "train.py"}), imports=frozenset(), compiles=False, cpu_only=True)
+    plan, _ = plan_image(load_job(project, {"target": "train.py"}), script=ScriptFacts(), cpu_only=True)
     layered: ImagePlan = with_code(plan, project)
     assert {"code/train.py", "code/again.py"} <= set(layered.context_files)
     assert "code/key" not in layered.context_files

@@ -11,6 +11,7 @@ from fuzz.attack import attack, one_case
 from fuzz.hostile import BOMB, as_toml, changed_values, nearly
 from seatrial.images.plan import plan_image
 from seatrial.job.model import Job, Target
+from seatrial.job.script import ScriptFacts
 
 REQUIREMENTS = """\
 # what it needs
@@ -108,7 +109,7 @@ setup(
 def planned(project: Path) -> object:
     """All that a plan makes of the project's files."""
     job = Job(project=project, target=Target(kind="script", value="train.py"))
-    return plan_image(job, imports=frozenset({"torch", "numpy", "yaml"}), compiles=False, cpu_only=True)
+    return plan_image(job, script=ScriptFacts(imports=("numpy", "torch", "yaml")), cpu_only=True)
 
 
 def plan_with(project: Path, name: str, data: bytes) -> object:

@@ -37,7 +37,7 @@ def read(project: Path, data: bytes, name: str = "train.py") -> object:
     (project / name).write_bytes(data)
     job = Job(project=project, target=Target(kind="script", value="train.py"))
     facts = script_facts(job.target, project)
-    return plan_image(job, imports=frozenset(facts.imports), compiles=False, cpu_only=True)
+    return plan_image(job, script=facts, cpu_only=True)
 
 
 def test_script(project: Path, cases: int) -> None:

@@ -26,6 +26,8 @@ from seatrial.errors import (
 )
 from seatrial.job.plan import ImagePlan, Mount
 
+pytestmark = pytest.mark.both_engines
+
 IMAGE = "python:3.11-slim-bookworm"
 
 
@@ -182,8 +184,6 @@ from seatrial.backends.base import Handle
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.job.plan import Plan
-
-pytestmark = pytest.mark.both_engines
 backend = {"docker": Docker, "podman": Podman}[sys.argv[1]](sys.argv[2].split())
 if sys.argv[3] == "exec":
     sys.exit(backend.exec(Handle(backend=sys.argv[1], id=sys.argv[4]), ["sh", "-c", "tty; exit 5"], interactive=True))

@@ -23,6 +23,7 @@ from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
 from seatrial.images.plan import pip_conf, plan_image
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
+from seatrial.job.script import ScriptFacts
 
 #: A self-signed certificate is all that a bundle of extra authorities must look like; nobody is asked to present it.
 MAKE_CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -keyout /dev/null -days 2 -subj /CN=seatrial-test -out"
@@ -40,7 +41,7 @@ class Builder:
         options = ImageOptions(build_network="host", **image)
         target = target or Target(kind="script", value="train.py")
         job = Job(project=self.project, target=target, image=options)
-        return plan_image(job, imports=frozenset(imports), compiles=False, cpu_only=True)[0], options
+        return plan_image(job, script=ScriptFacts(imports=tuple(imports)), cpu_only=True)[0], options
 
     def build(
         self, plan: ImagePlan, options: ImageOptions, progress: Any = None, labels: dict[str, str] | None = None

@@ -33,11 +33,13 @@ from seatrial.images.dockerfiles.write import (
 )
 from seatrial.images.project import Needs, project_needs
 from seatrial.images.recipes import recipe_requirements
+from seatrial.images.requirements.code_conflicts import check_code
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.resolve_frameworks import Resolved, resolve_frameworks
 from seatrial.images.slim import Slimming, slimmer_bytes, slimming_for
 from seatrial.job.model import Flavour, ImageOptions, Job
 from seatrial.job.plan import Choice, ImagePlan
+from seatrial.job.script import ScriptFacts
 from seatrial.stack.machine import Machine, parse_target
 from seatrial.stack.resolve import Stack
 from seatrial.system.project_files import read_bytes
@@ -52,8 +54,7 @@ _MAX_BUNDLE_BYTES = 20_000_000
 def plan_image(
     job: Job,
     *,
-    imports: frozenset[str],
-    compiles: bool,
+    script: ScriptFacts,
     cpu_only: bool,
     machine: Machine | None = None,
     multi_gpu: bool = False,
@@ -61,8 +62,7 @@ def plan_image(
     """The image this job runs in, and why it is like that.
 
     Args:
-        imports: top-level names that the target imports; without meaning for a recipe or a ready image.
-        compiles: the target compiles when it runs (torch.compile, Triton, C++ extensions).
+        script: what reading the target showed; without meaning for a ready image.
         cpu_only: the run has no GPU.
         machine: what it will run on, unless ``image.target`` names another; None: nothing is known of it.
         multi_gpu: the target may use several GPUs, so that what those need is kept when slimming.
@@ -80,13 +80,18 @@ def plan_image(
         choice = Choice(what="image", value=job.image.ready, reason="an existing image was requested; nothing is built")
         return ImagePlan(tag=job.image.ready, build=False, python=None), (choice,)
     machine = _machine(job, machine, cpu_only)
-    needs = image_needs(job, imports)
-    base, resolved = _base_and_stack(job, needs, imports, machine)
+    compiles = script.compiler_evidence is not None
+    needs = image_needs(job, script)
+    base, resolved = _base_and_stack(job, needs, script, machine)
+    check_code(script, needs, resolved)
     slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu)
-    own = WHEEL_NAME if job.target.kind == "recipe" or "seatrial" in imports else None
+    own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
     plan = _to_build(job, base, resolved, slimming, own, compiles=compiles)
     choices = (base.choice, needs.choice, *resolved.choices, *_compiler(compiles), *slimming.choices)
-    warnings = tuple(Choice(what="warning", value=text, reason="decided by the resolver") for text in resolved.warnings)
+    warnings = (
+        *(Choice(what="warning", value=text, reason="read in the source") for text in needs.warnings),
+        *(Choice(what="warning", value=text, reason="decided by the resolver") for text in resolved.warnings),
+    )
     return plan, (*choices, *warnings)
 
 
@@ -137,18 +142,18 @@ def _to_build(
 
 
 def plan_packages(
-    job: Job, *, imports: frozenset[str], cpu_only: bool, machine: Machine | None = None, python: str | None = None
+    job: Job, *, script: ScriptFacts, cpu_only: bool, machine: Machine | None = None, python: str | None = None
 ) -> Resolved:
     """What pip is asked for in a virtual environment of this Python, where there is no image to choose."""
+    needs = image_needs(job, script)
     resolved = resolve_frameworks(
-        image_needs(job, imports),
-        imports,
+        needs,
+        frozenset(needs.imports),
         machine=_machine(job, machine, cpu_only),
         own_sources=_own_sources(job),
         python=python,
         mirror=job.image.torch_index,
     )
-    needs = image_needs(job, imports)
     return replace(resolved, choices=(needs.choice, *resolved.choices))
 
 
@@ -159,13 +164,13 @@ def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | Non
     return None if cpu_only else machine or Machine()
 
 
-def _base_and_stack(job: Job, needs: Needs, imports: frozenset[str], machine: Machine | None) -> tuple[Base, Resolved]:
+def _base_and_stack(job: Job, needs: Needs, script: ScriptFacts, machine: Machine | None) -> tuple[Base, Resolved]:
     """Base image and stack together: the base has one Python, and the stack may need a base."""
 
     def resolved_on(python: str | None) -> Resolved:
         return resolve_frameworks(
             needs,
-            imports,
+            frozenset(needs.imports),
             machine=machine,
             own_sources=_own_sources(job),
             python=python,
@@ -245,15 +250,16 @@ def pip_conf(options: ImageOptions) -> str | None:
     return "\n".join(["[global]", *lines, ""]) if lines else None
 
 
-def image_needs(job: Job, imports: frozenset[str]) -> Needs:
+def image_needs(job: Job, script: ScriptFacts) -> Needs:
     """What the job's target needs from pip, ``image.requirements`` included."""
+    further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
     if job.target.kind == "recipe":
         found = Requirements(lines=recipe_requirements(job.target))
-        needs = Needs(found, f"the recipe {job.target.value}", f"the recipe {job.target.value} uses them")
+        name = f"the recipe {job.target.value}"
+        needs = Needs(found, name, f"{name} uses them", imports=script.imports)
     else:
         script_dir = (job.project / job.target.value).parent if job.target.kind == "script" else job.project
-        needs = project_needs(job.project, imports, script_dir)
-    further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
+        needs = project_needs(job.project, script, script_dir, also=further)
     if not further:
         return needs
     reason = f"{needs.reason}; image.requirements adds {', '.join(further)}"

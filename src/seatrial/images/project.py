@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
+from seatrial.errors import ConfigError
 from seatrial.images.requirements.conda_environment import read_environment
-from seatrial.images.requirements.packages import packages_of_imports
+from seatrial.images.requirements.packages import (
+    ImportedPackages,
+    implied_packages,
+    packages_of_imports,
+    provides,
+)
 from seatrial.images.requirements.pyproject import locked_versions, pyproject_requirements, requires_python
-from seatrial.images.requirements.requirements_files import Requirements, canonical_name, read_requirements
+from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed, read_requirements
 from seatrial.images.requirements.setup_py import read_setup
 from seatrial.job.plan import Choice
+from seatrial.job.script import FRAMEWORKS, ScriptFacts
 from seatrial.system.project_files import is_there, read_sources
 
 #: Written by ``seatrial build --lock``: every package of the image at its version.
@@ -32,41 +42,131 @@ class Needs:
     Attributes:
         source: the file they are from, as it is called in sentences.
         python: the project's ``requires-python``.
+        imports: top-level names that the target imports, by which frameworks are chosen.
+        warnings: what is imported and will not be installed, or is installed on a guess.
     """
 
     requirements: Requirements
     source: str
     reason: str
     python: SpecifierSet = field(default_factory=SpecifierSet)
+    imports: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def plus(self, more: Requirements) -> Needs:
+        """The same with further requirements."""
+        return replace(self, requirements=self.requirements + more)
 
     @property
     def choice(self) -> Choice:
         return Choice(what="packages", value=", ".join(self.requirements.lines) or "none", reason=self.reason)
 
 
-def project_needs(project: Path, imports: frozenset[str], script_dir: Path) -> Needs:
+def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tuple[str, ...] = ()) -> Needs:
     """The first of requirements.txt, pyproject.toml (with uv.lock), setup.py, environment.yml, the imports.
 
+    What the script cannot do without and no file lists is added where its package is known.
+
     Args:
-        imports: top-level names that the target imports.
         script_dir: the script's folder; its modules belong to the project.
+        also: requirements that are installed as well, whatever the project lists.
 
     Raises ConfigError naming ``file:line``.
     """
-    packages = packages_of_imports(imports, {project, project / "src", script_dir})
+    roots = {project, project / "src", script_dir}
+    packages = packages_of_imports(script.imports, roots)
     needs = _from_files(project, packages)
+    imports = script.imports
     if needs is None:
-        needs = Needs(Requirements(lines=packages), "the imports", "no file lists packages: using the imports")
-    extra = _implied(needs.requirements, script_dir, project)
-    return _locked(Needs(needs.requirements + extra, needs.source, needs.reason, needs.python), project)
+        if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
+            imports = (*imports, script.framework)
+            packages = packages_of_imports(imports, roots)
+        reason = "no file lists packages: using the imports"
+        warnings = tuple(map(partial(_guessed, script), packages.guessed.items()))
+        needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
+    else:
+        needs = _with_imported(needs, packages, script, also)
+    told = needs.plus(Requirements(lines=also))
+    needs = replace(needs, imports=imports, warnings=(*needs.warnings, *_not_installed(told, packages, script)))
+    needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
+    return _locked(_with_asserted(needs, script), project)
 
 
-def _from_files(project: Path, packages: tuple[str, ...]) -> Needs | None:
+def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts, also: tuple[str, ...]) -> Needs:
+    """What is imported and not listed, frameworks aside, whose build is chosen later."""
+    if any("--hash" in line for line in needs.requirements.lines):  # pip then takes nothing without one
+        return needs
+    listed = needs.requirements + Requirements(lines=also)
+    missing = {
+        name: package
+        for name, package in packages.known.items()
+        if name not in FRAMEWORKS and not _is_listed(listed, name, package)
+    }
+    if not missing:
+        return needs
+    shown = ", ".join(f"{package} ({script.where.get(name, 'imported')})" for name, package in missing.items())
+    more = Requirements(lines=tuple(dict.fromkeys(missing.values())))
+    return replace(
+        needs, requirements=needs.requirements + more, reason=f"{needs.reason}; the target also imports {shown}"
+    )
+
+
+def _is_listed(found: Requirements, name: str, package: str) -> bool:
+    for line in found.lines:
+        listed = canonical_name(line)
+        if name.lower() in line.lower() if listed is None else provides(listed, name, package):
+            return True
+    return False
+
+
+def _guessed(script: ScriptFacts, guess: tuple[str, str]) -> str:
+    name, package = guess
+    where = script.where.get(name, "the target")
+    return f"{package} is a guess: {where} imports {name}, and seatrial does not know its package"
+
+
+def _not_installed(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Iterator[str]:
+    """Imports for which nothing is installed, each with what to do."""
+    guesses = {} if needs.source == "the imports" else packages.guessed
+    for name, ask in {**packages.elsewhere, **guesses}.items():
+        if not _is_listed(needs.requirements, name, ask):
+            why = f"{needs.source} does not list it"
+            if name in packages.elsewhere:
+                why = f"on the package index, {name} is another project or missing"
+            remedy = f'add it in seatrial.toml: [image] requirements = ["{ask}"]'
+            yield f"{script.where.get(name, 'the target')} imports {name}, which is not installed: {why}; {remedy}"
+    for name in packages.unknown:
+        yield f"{script.where.get(name, 'the target')} imports {name}: not in the project, and no package is installed"
+
+
+def _with_asserted(needs: Needs, script: ScriptFacts) -> Needs:
+    """Versions that the target ends without: pinned where the project leaves them open.
+
+    Raises ConfigError: the project asks for another version.
+    """
+    for module, (version, where) in script.asserted.items():
+        lines = needs.requirements.lines
+        place = next((at for at, line in enumerate(lines) if canonical_name(line) == canonicalize_name(module)), None)
+        requirement = parsed(lines[place]) if place is not None else None
+        if place is None or requirement is None or requirement.url:
+            continue
+        if requirement.specifier and not requirement.specifier.contains(version, prereleases=True):
+            raise ConfigError(
+                f"{where} ends the script unless {module} is {version}, and {needs.source} asks for {lines[place]}",
+                run=f"change one of the two: {module}=={version} in {needs.source}, or the assert",
+            )
+        if not requirement.specifier:
+            found = needs.requirements.replaced(place, f"{lines[place]}=={version}")
+            needs = replace(needs, requirements=found, reason=f"{needs.reason}; {where} asserts {module} {version}")
+    return needs
+
+
+def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
     python = requires_python(project / "pyproject.toml")
     if is_there(file := project / "requirements.txt"):
         return Needs(read_requirements(file, project), "requirements.txt", "requirements.txt exists", python)
     if is_there(file := project / "pyproject.toml"):
-        listed = pyproject_requirements(file, packages)
+        listed = pyproject_requirements(file, packages.lines)
         if listed is not None:
             reason = "[project] of pyproject.toml lists them"
             locked = locked_versions(project / "uv.lock")
@@ -80,17 +180,15 @@ def _from_files(project: Path, packages: tuple[str, ...]) -> Needs | None:
     for name in ("environment.yml", "environment.yaml"):
         if is_there(file := project / name):
             environment = read_environment(file)
-            have = {canonical_name(line) for line in environment.lines}
-            more = tuple(package for package in packages if canonical_name(package) not in have)
-            reason = f"the pip part of {name} lists them" + (", the imports list the rest" if more else "")
-            return Needs(Requirements(lines=environment.lines + more), name, reason, environment.python)
+            reason = f"the pip part of {name} lists them"
+            return Needs(Requirements(lines=environment.lines), name, reason, environment.python)
     return None
 
 
-def _implied(found: Requirements, script_dir: Path, project: Path) -> Requirements:
-    """Packages that no import names, though the imported ones ask for them: accelerate, bitsandbytes."""
+def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> Requirements:
+    """Packages that no import names, though the imported ones ask for them: tensorboard, accelerate, bitsandbytes."""
     have = {canonical_name(line) for line in found.lines}
-    lines = []
+    lines = [package for package in implied_packages(script.modules) if package not in have]
     if "transformers" in have and "accelerate" not in have:
         lines.append("accelerate")  # Trainer and device_map refuse to work without it
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
@@ -109,4 +207,4 @@ def _locked(needs: Needs, project: Path) -> Needs:
         return needs
     locked = read_requirements(file, project)
     requirements = needs.requirements + Requirements(constraints=locked.lines)
-    return Needs(requirements, needs.source, f"{needs.reason}; {LOCK} pins the versions", needs.python)
+    return replace(needs, requirements=requirements, reason=f"{needs.reason}; {LOCK} pins the versions")

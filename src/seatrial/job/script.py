@@ -36,8 +36,10 @@ class ScriptFacts:
             which the script cannot start.
         optional_imports: such names behind a condition, in functions that may never be called, in
             ``try … except ImportError``.
-        modules: dotted names of what ``imports`` and ``optional_imports`` stand for, as they are written.
+        modules: dotted name of what ``imports`` stands for, as it is written → ``file.py:line``.
         where: name of either → ``file.py:line`` of its first import.
+        asserted: module → (version, where), where the script ends unless a module has just that version.
+        tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
         framework: ``torch``, ``tensorflow``, ``jax`` or None.
         torchrun_evidence: where it can use one process per GPU, or None.
         launcher_evidence: where it cannot run without what torchrun sets, even as one process, or None.
@@ -51,8 +53,10 @@ class ScriptFacts:
 
     imports: tuple[str, ...] = ()
     optional_imports: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
+    modules: dict[str, str] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)
+    asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
+    tensorflow_1: str | None = None
     framework: str | None = None
     torchrun_evidence: str | None = None
     launcher_evidence: str | None = None
@@ -60,6 +64,11 @@ class ScriptFacts:
     compiler_evidence: str | None = None
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
+
+    @property
+    def uses_seatrial(self) -> bool:
+        """It imports our training library."""
+        return any(module.partition(".")[0] == "seatrial" for module in self.modules)
 
     @property
     def multi_gpu_evidence(self) -> str | None:
@@ -111,8 +120,10 @@ def _facts(reading: Reading) -> ScriptFacts:
     return ScriptFacts(
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
-        modules=tuple(sorted({*reading.needed, *reading.optional})),
+        modules=reading.needed,
         where={**optional, **imports},
+        asserted=reading.asserted,
+        tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         framework=_framework(imports) or _framework(optional),
         torchrun_evidence=torchrun,
         launcher_evidence=needs_launcher,

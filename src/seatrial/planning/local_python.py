@@ -58,7 +58,7 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
     base = Path(sys.executable)
     resolved = plan_packages(
         job,
-        imports=frozenset(script.imports),
+        script=script,
         cpu_only=cpu_only,
         machine=host.machine(),
         python=f"{sys.version_info.major}.{sys.version_info.minor}",

@@ -23,7 +23,7 @@ def project_file(project: Path, script: str | None = None) -> str:
     target = script or _script(project)
     job = Job(project=project, target=Target(kind="script", value=target))
     facts = script_facts(job.target, project)
-    needs = image_needs(job, frozenset(facts.imports))
+    needs = image_needs(job, facts)
     flavour, why = needed_flavour(ImageOptions(), project, needs.requirements)
     reasons = [
         f"# {needs.reason}: {', '.join(needs.requirements.lines) or 'none'}",

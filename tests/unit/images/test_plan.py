@@ -15,6 +15,7 @@ from seatrial.images.plan import pip_conf, plan_image
 from seatrial.images.recipes import RECIPES, TOOLS
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
+from seatrial.job.script import ScriptFacts
 from seatrial.stack.machine import Machine, parse_target
 
 TORCH = frozenset({"torch", "argparse"})
@@ -41,7 +42,12 @@ def planned(
     **image: Any,
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     job = Job(project=project, target=target, image=ImageOptions(target=built_for, **image))
-    return plan_image(job, imports=imports, compiles=compiles, cpu_only=cpu_only, machine=machine)
+    script = ScriptFacts(
+        imports=tuple(sorted(imports - {"seatrial"})),
+        modules=dict.fromkeys(imports, "train.py:1"),
+        compiler_evidence="train.py:1" if compiles else None,
+    )
+    return plan_image(job, script=script, cpu_only=cpu_only, machine=machine)
 
 
 def text_of(plan: ImagePlan) -> str:
@@ -110,7 +116,7 @@ def test_a_recipe_keeps_nccl_for_several_gpus_alone(project: Path) -> None:
     def unused(*, multi_gpu: bool, nodes: int) -> str:
         options = ImageOptions(target="h100", slim="unused")
         job = Job(project=project, target=Target(kind="recipe", value="mnist"), image=options, nodes=nodes)
-        plan, _ = plan_image(job, imports=frozenset(), compiles=False, cpu_only=False, multi_gpu=multi_gpu)
+        plan, _ = plan_image(job, script=ScriptFacts(), cpu_only=False, multi_gpu=multi_gpu)
         return str(plan.dockerfile)
 
     assert "linalg,nccl,nvshmem" in unused(multi_gpu=False, nodes=1)

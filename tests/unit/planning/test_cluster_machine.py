@@ -9,6 +9,7 @@ import pytest
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.images.plan import plan_image
 from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.script import ScriptFacts
 from seatrial.planning.cluster.machine import cluster_machine
 
 A100 = {
@@ -53,7 +54,7 @@ def test_the_build_of_torch_follows_the_clusters_driver(tmp_path: Path) -> None:
 
     def build(*labels: dict[str, str]) -> str:
         machine = cluster_machine(cluster(*labels), {})
-        plan, _ = plan_image(job, imports=frozenset({"torch"}), compiles=False, cpu_only=False, machine=machine)
+        plan, _ = plan_image(job, script=ScriptFacts(imports=("torch",)), cpu_only=False, machine=machine)
         return plan.stack["build"]
 
     assert (build(A100), build(H200), build(A100, H200)) == ("cu126", "cu130", "cu126")

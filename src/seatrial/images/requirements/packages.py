@@ -1,47 +1,18 @@
-"""Import name → package name on the Python Package Index, where the two differ."""
+"""Import name → package on the Python Package Index: known, guessed, or better not guessed."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from seatrial.job.reading.modules import is_file, is_folder
+from packaging.utils import canonicalize_name
 
-#: Source of each row: the project's page at https://pypi.org/project/<package>/. opencv-python-headless, because a
-#: container has no display and the plain package needs libGL; faiss-cpu, because there is no other wheel.
-PACKAGE_OF_IMPORT: dict[str, str] = {
-    "Crypto": "pycryptodome",
-    "Levenshtein": "levenshtein",
-    "OpenSSL": "pyopenssl",
-    "PIL": "pillow",
-    "absl": "absl-py",
-    "attr": "attrs",
-    "bs4": "beautifulsoup4",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "docx": "python-docx",
-    "dotenv": "python-dotenv",
-    "faiss": "faiss-cpu",
-    "fitz": "pymupdf",
-    "git": "gitpython",
-    "google": "protobuf",
-    "hydra": "hydra-core",
-    "ignite": "pytorch-ignite",
-    "imblearn": "imbalanced-learn",
-    "jwt": "pyjwt",
-    "mpl_toolkits": "matplotlib",
-    "pkg_resources": "setuptools<81",  # removed from setuptools in 81, says its own warning
-    "pynvml": "nvidia-ml-py",
-    "serial": "pyserial",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "slugify": "python-slugify",
-    "umap": "umap-learn",
-    "yaml": "pyyaml",
-    "zmq": "pyzmq",
-}
+from seatrial.job.reading.modules import is_file, is_folder
+from seatrial.stack.facts import table
 
 #: Standard modules that came or went between Python 3.10 and 3.14: the host's list may lack what the image has, or
 #: the other way round. Source: "What's New in Python" 3.11 to 3.14.
@@ -58,24 +29,93 @@ _OURS = "seatrial"
 #: Source: packaging.python.org/specifications/name-normalization; longer names than 100 there are none.
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_]{0,98}[A-Za-z0-9])?")
 
+#: Import name → how the packages begin that provide it, where there are several builds of one.
+_BUILDS = {"cv2": "opencv-", "faiss": "faiss-", "onnxruntime": "onnxruntime", "tensorflow": "tensorflow"}
 
-def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> tuple[str, ...]:
-    """Packages that provide these top-level names, sorted; neither standard modules nor the project's own.
+#: A package by another's name that is the same module to those who import it.
+_SHORTEST_SHARED = 5
 
-    A name without a row in the table is taken to be its own package's, unless no package can be called so,
-    as ``_C`` and ``é``.
+
+@dataclass(frozen=True)
+class ImportedPackages:
+    """Packages for imported modules.
+
+    Attributes:
+        known: import name → package, from the table of import names.
+        guessed: import name → a package of the same name, which nobody has looked at.
+        elsewhere: import name → what to ask pip for instead; the index has no such package, or another's.
+        unknown: names that projects give to their own modules, and names that no package can have.
+    """
+
+    known: Mapping[str, str]
+    guessed: Mapping[str, str]
+    elsewhere: Mapping[str, str]
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What pip is asked for where no file lists packages, sorted."""
+        return tuple(sorted({*self.known.values(), *self.guessed.values()}, key=str.lower))
+
+
+def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> ImportedPackages:
+    """The packages that provide these top-level names; neither standard modules nor the project's own.
 
     Args:
         local_roots: folders whose modules and packages belong to the project.
     """
     roots = list(local_roots)
-    foreign = (
-        name
-        for name in imports
-        if name not in sys.stdlib_module_names
-        and name not in _STANDARD_SOMEWHERE
-        and name != _OURS
-        and _PACKAGE.fullmatch(name)
-        and not any(is_file(root / f"{name}.py") or is_folder(root / name) for root in roots)
-    )
-    return tuple(sorted({PACKAGE_OF_IMPORT.get(name, name.replace("_", "-")) for name in foreign}, key=str.lower))
+    names = _names()
+    known: dict[str, str] = {}
+    guessed: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
+    unknown = []
+    for name in sorted(imports):
+        standard = name in sys.stdlib_module_names or name in _STANDARD_SOMEWHERE or name == _OURS
+        if standard or any(is_file(root / f"{name}.py") or is_folder(root / name) for root in roots):
+            continue
+        if name in names.elsewhere:
+            elsewhere[name] = names.elsewhere[name]
+        elif name in names.renamed:
+            known[name] = names.renamed[name]
+        elif name in names.same:
+            known[name] = name.replace("_", "-")
+        elif name in names.generic or not _PACKAGE.fullmatch(name):
+            unknown.append(name)
+        else:
+            guessed[name] = name.replace("_", "-")
+    return ImportedPackages(known, guessed, elsewhere, tuple(unknown))
+
+
+def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:
+    """Packages that imported modules need and that no import names: tensorboard for ``torch.utils.tensorboard``."""
+    implied = _names().implied
+    return tuple(sorted({implied[module] for module in modules if module in implied}))
+
+
+def provides(listed: str, name: str, package: str) -> bool:
+    """Whether a listed package, by its canonical name, may be meant to provide an imported module.
+
+    Args:
+        name: of the module. package: what the table has for it, or a guess.
+    """
+    wanted = canonicalize_name(re.split(r"[<>=!~]", package)[0])
+    if listed in (canonicalize_name(name), wanted) or listed.startswith(_BUILDS.get(name, f"{wanted}-")):
+        return True
+    return len(listed) >= _SHORTEST_SHARED and wanted.startswith(listed)  # pycrypto, pycryptodome
+
+
+@dataclass(frozen=True)
+class _Names:
+    same: frozenset[str]
+    renamed: dict[str, str]
+    elsewhere: dict[str, str]
+    generic: frozenset[str]
+    implied: dict[str, str]
+
+
+@lru_cache(maxsize=1)
+def _names() -> _Names:
+    data = table("import_names")
+    same, generic = (frozenset(" ".join(data[key]).split()) for key in ("same_name", "generic"))
+    return _Names(same, data["renamed"], data["elsewhere"], generic, data["implied"])

@@ -15,7 +15,10 @@ _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseExcept
 _EXITS = {"exit", "_exit", "quit"}
 
 #: Nodes with nothing below them that could run.
-_LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop, ast.alias)
+_LEAVES = (
+    *(ast.Name, ast.Constant, ast.Import, ast.ImportFrom, ast.Global, ast.Pass),
+    *(ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop),
+)
 
 #: Nodes some of whose parts may not run, or hold statements.
 _BRANCHING = (
@@ -102,6 +105,8 @@ class Flow:
         if isinstance(node, ast.Match):
             bodies = [inner for case in node.cases for inner in _block(case.body, False, False)]
             return [*_each([node.subject], certain, needed), *bodies]
+        if isinstance(node, ast.With) and any(_suppresses(item.context_expr) for item in node.items):
+            needed = False
         head: list[ast.expr] = [node.iter] if isinstance(node, ast.For | ast.AsyncFor) else []
         head += [node.test] if isinstance(node, ast.While) else []
         head += [item.context_expr for item in node.items] if isinstance(node, ast.With | ast.AsyncWith) else []
@@ -176,6 +181,13 @@ def _catches_import_error(handler: ast.ExceptHandler) -> bool:
         return True
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return any(_ends_with(each, name) for each in types for name in _IMPORT_ERRORS)
+
+
+def _suppresses(node: ast.expr) -> bool:
+    """``with suppress(ImportError):``"""
+    if not (isinstance(node, ast.Call) and _ends_with(node.func, "suppress")):
+        return False
+    return any(_ends_with(each, name) for each in node.args for name in _IMPORT_ERRORS)
 
 
 def _gives_up(block: _Block) -> bool:

@@ -14,14 +14,14 @@ from typing import TypeAlias
 from seatrial.errors import TargetError
 from seatrial.job.reading.flow import Flow, Seen
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
-from seatrial.job.reading.signs import MOST_PARTS, TELLING, dotted, modules_of, signs
+from seatrial.job.reading.signs import MOST_PARTS, TELLING, asserted_version, dotted, modules_of, signs
 from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 
 #: Reading ends there: it is for hints, and what a plan waits for.
 _MAX_FILES = 500
 _MOST_MARKS, _MOST_BYTES = 3 * MOST_MARKS, 10 * MAX_BYTES
-_MOST_NAMES = 3_000
+_MOST_NAMES = 1_000
 _MOST_UNITS = 5_000
 _MOST_FOLDERS = 200
 
@@ -40,6 +40,7 @@ class Reading:
 
     Attributes:
         needed, optional: dotted names of modules that are not the project's.
+        asserted: module → (the version that an ``assert`` asks for, where).
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
     """
 
@@ -47,6 +48,7 @@ class Reading:
     optional: dict[str, str] = field(default_factory=dict)
     signs: dict[str, str] = field(default_factory=dict)
     certain_signs: dict[str, str] = field(default_factory=dict)
+    asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
 
@@ -87,7 +89,8 @@ class ProjectReader:
         self.perhaps: list[_Unit] = []
         self.visited: set[_Unit] = set()
         self.mentioned: set[str] = set()
-        self.names = 0
+        self.located: dict[tuple[str, Path], list[tuple[Path, Path] | None]] = {}
+        self._is_package: bool | None = None
         self._top_folders: list[Path] | None = None
 
     def read(self, start: Path) -> Reading:
@@ -135,6 +138,8 @@ class ProjectReader:
             self.mentioned.add(node.attr)
         elif isinstance(node, ast.Assign):
             self._remember_type(module, node)
+        elif isinstance(node, ast.Assert) and certain and seen.certain and (asserted := asserted_version(node)):
+            self.reading.asserted.setdefault(asserted[0], (asserted[1], f"{module.shown}:{node.lineno}"))
         if isinstance(node, TELLING):
             for sign, shown in signs(node):
                 evidence = f"{module.shown}:{node.lineno} {shown}"
@@ -191,13 +196,10 @@ class ProjectReader:
     def _follow(self, module: _Module, node: _Import, *, needed: bool) -> None:
         """Queue files of the project that an import names; note the other modules."""
         for name, roots, bound in _imported(node, module.path, self.roots):
-            self.names += 1
-            if self.names > _MOST_NAMES:
-                return
             parts = name.split(".", MOST_PARTS)[:MOST_PARTS]
-            if roots is self.roots:
-                self._extend_by_package(parts[0])
-            found = [locate_module(".".join(parts[: end + 1]), roots) for end in range(len(parts))]
+            found = self._located(parts, roots)
+            if found is None:
+                return
             for each in found:
                 if each is not None:
                     (self.certain if needed else self.perhaps).append((each[0], ""))
@@ -206,9 +208,21 @@ class ProjectReader:
             if found[-1] is not None:
                 for local, inner in bound.items():
                     module.bound[local] = (found[-1][0], inner)
-            if roots is self.roots and not any(found) and not self._is_projects(module, parts[0]):
-                where = f"{module.shown}:{node.lineno}"
-                (self.reading.needed if needed else self.reading.optional).setdefault(name, where)
+            modules = self.reading.needed if needed else self.reading.optional
+            if name in modules or roots is not self.roots or any(found) or self._is_projects(module, parts[0]):
+                continue
+            modules[name] = f"{module.shown}:{node.lineno}"
+
+    def _located(self, parts: list[str], roots: list[Path]) -> list[tuple[Path, Path] | None] | None:
+        """(file, root) of the module and of the packages that it is in; None when too many names were looked for."""
+        key = (".".join(parts), roots[0])
+        if key not in self.located:
+            if len(self.located) >= _MOST_NAMES:
+                return None
+            if roots is self.roots:
+                self._extend_by_package(parts[0])
+            self.located[key] = [locate_module(".".join(parts[: end + 1]), roots) for end in range(len(parts))]
+        return self.located[key]
 
     def _is_projects(self, module: _Module, top: str) -> bool:
         """A folder without ``__init__.py``, or a file beside the one that imports it."""
@@ -218,14 +232,15 @@ class ProjectReader:
 
     def _extend_by_package(self, top: str) -> None:
         """A package of the project in ``lib/`` or ``python/`` is imported once the project is installed."""
-        if top in self.reading.needed or top in sys.stdlib_module_names or locate_module(top, self.roots):
-            return
-        if not any(is_file(self.project / name) for name in _PACKAGING):
+        if self._is_package is None:
+            self._is_package = any(is_file(self.project / name) for name in _PACKAGING)
+        if not self._is_package or top in sys.stdlib_module_names or locate_module(top, self.roots):
             return
         for folder in self._folders():
             if is_file(folder / top / "__init__.py"):
                 self.packaged.append(folder)
                 self.roots.append(folder)
+                self.located.clear()
                 return
 
     def _folders(self) -> list[Path]:
@@ -255,6 +270,7 @@ class ProjectReader:
                     ours = folder.is_relative_to(self.project) and is_folder(folder)
                     if ours and folder not in self.roots and len(self.roots) < MOST_PARTS:
                         self.roots.append(folder)
+                        self.located.clear()
 
     # ------------------------------------------------------------------ calls
 

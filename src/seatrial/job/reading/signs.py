@@ -28,6 +28,12 @@ _NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
 #: Arguments of theirs that say it instead.
 _SAYS_RANKS = {"rank", "world_size", "store"}
 
+#: What TensorFlow 2 has under tf.compat.v1 alone. Source: tensorflow.org/guide/migrate.
+_TENSORFLOW_1 = {
+    *("placeholder", "Session", "InteractiveSession", "global_variables_initializer", "get_variable", "ConfigProto"),
+    *("variable_scope", "reset_default_graph", "app", "flags", "contrib", "layers", "trainable_variables"),
+}
+
 #: Parts of a dotted name that are looked at.
 MOST_PARTS = 20
 
@@ -43,14 +49,30 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         yield from _of_a_variable(node)
     elif isinstance(node, ast.Call):
         yield from _of_a_call(node)
-    elif isinstance(node, ast.Attribute) and dotted(node) == "torch.compile":
-        yield "compiler", "torch.compile"
+    elif isinstance(node, ast.Attribute):
+        name = dotted(node)
+        if name == "torch.compile":
+            yield "compiler", name
+        elif name.startswith(("tf.", "tensorflow.")) and name.split(".")[1] in _TENSORFLOW_1:
+            yield "tensorflow-1", name
     elif isinstance(node, ast.Import | ast.ImportFrom):
         for module in modules_of(node):
             if module.split(".")[0] == "triton" or module.startswith("torch.utils.cpp_extension"):
                 yield "compiler", module
             elif module == "torch.compile":
                 yield "compiler", "torch.compile"
+
+
+def asserted_version(node: ast.AST) -> tuple[str, str] | None:
+    """(module, version) of ``assert timm.__version__ == "0.3.2"``."""
+    test = node.test if isinstance(node, ast.Assert) else None
+    if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
+        return None
+    [version] = test.comparators
+    name = dotted(test.left)
+    if not (name.endswith(".__version__") and isinstance(version, ast.Constant) and isinstance(version.value, str)):
+        return None
+    return name.partition(".")[0], version.value
 
 
 def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:

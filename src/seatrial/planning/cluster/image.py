@@ -25,8 +25,7 @@ def cluster_image(
     )
     image, choices = plan_image(
         job,
-        imports=frozenset(script.imports),
-        compiles=script.compiler_evidence is not None,
+        script=script,
         cpu_only=cpu_only,
         machine=cluster_machine(facts, job.kubernetes.node_selector),
         multi_gpu=request.kind == "all" or (request.count or 0) > 1 or script.multi_gpu_evidence is not None,

@@ -82,8 +82,7 @@ def _image(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> 
     """The image to build, or the ready one with what it says of itself filled in."""
     image, choices = plan_image(
         job,
-        imports=frozenset(script.imports),
-        compiles=script.compiler_evidence is not None,
+        script=script,
         cpu_only=not gpus,
         machine=site.host.machine(gpus),
         multi_gpu=len(gpus) > 1 or script.multi_gpu_evidence is not None,

@@ -1,0 +1,56 @@
+"""Code that the chosen versions cannot run: known before the build, not after it."""
+
+from __future__ import annotations
+
+from packaging.version import InvalidVersion, Version
+
+from seatrial.errors import ConfigError
+from seatrial.images.project import Needs
+from seatrial.images.requirements.requirements_files import canonical_name, parsed
+from seatrial.images.requirements.resolve_frameworks import Resolved
+from seatrial.job.script import ScriptFacts
+from seatrial.stack.facts import table
+
+
+def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
+    """Raises ConfigError: the target imports or uses what the chosen framework no longer has."""
+    wheel = resolved.stack.wheel
+    if wheel is None:
+        return
+    conflicts = table("import_names")
+    for module, row in conflicts["removed"].items():
+        name, since, where = row["framework"], row["since"], script.modules.get(module)
+        if where and wheel.framework == name and _reaches(wheel.version, since):
+            raise ConfigError(
+                f"{where} imports {module}, which {name} {since} and later lack; the plan has {wheel.version}",
+                run=row["fix"],
+            )
+    for line in resolved.requirements.lines:
+        for row in conflicts["old_packages"].get(canonical_name(line) or "", ()):
+            pinned = _pinned(line)
+            if pinned and not _reaches(pinned, row["before"]) and _reaches(wheel.version, row["since"]):
+                raise ConfigError(
+                    f"{line} does not run with {wheel.framework} {wheel.version}: {row['why']}",
+                    cause=needs.reason,
+                    run=row["fix"],
+                )
+    if script.tensorflow_1 and wheel.framework == "tensorflow" and _reaches(wheel.version, "2"):
+        raise ConfigError(
+            f"{script.tensorflow_1} is TensorFlow 1, and the plan has tensorflow {wheel.version}",
+            cause="TensorFlow 2 has these names under tf.compat.v1 alone; TensorFlow 1.15 needs Python 3.7",
+            run="replace `import tensorflow as tf` by `import tensorflow.compat.v1 as tf`, or name an image that has "
+            "TensorFlow 1: seatrial run --image tensorflow/tensorflow:1.15.5-gpu …",
+        )
+
+
+def _pinned(line: str) -> str | None:
+    requirement = parsed(line)
+    versions = [each.version for each in requirement.specifier if each.operator == "=="] if requirement else []
+    return versions[0] if versions else None
+
+
+def _reaches(version: str, least: str) -> bool:
+    try:
+        return Version(version) >= Version(least)
+    except InvalidVersion:  # ==2.*
+        return False
