@@ -88,11 +88,7 @@ def plan_image(
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
     plan = _to_build(job, base, resolved, slimming, own, compiles=compiles)
     choices = (base.choice, needs.choice, *resolved.choices, *_compiler(compiles), *slimming.choices)
-    warnings = (
-        *(Choice(what="warning", value=text, reason="read in the source") for text in needs.warnings),
-        *(Choice(what="warning", value=text, reason="decided by the resolver") for text in resolved.warnings),
-    )
-    return plan, (*choices, *warnings)
+    return plan.model_copy(update={"warnings": (*needs.warnings, *resolved.warnings)}), choices
 
 
 def _to_build(
@@ -154,7 +150,8 @@ def plan_packages(
         python=python,
         mirror=job.image.torch_index,
     )
-    return replace(resolved, choices=(needs.choice, *resolved.choices))
+    warnings = (*needs.warnings, *resolved.warnings)
+    return replace(resolved, choices=(needs.choice, *resolved.choices), warnings=warnings)
 
 
 def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | None:

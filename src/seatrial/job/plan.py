@@ -110,6 +110,7 @@ class ImagePlan(Frozen):
         stack: what was resolved, e.g. ``{"torch": "2.13.0", "build": "cu126", "python": "3.11"}``; also labels.
         slimmed: the build leaves things out (image.slim). architectures: compute capabilities that are left in it;
             () for all that the packages have.
+        warnings: what the user should know of it before it is built.
     """
 
     tag: str
@@ -128,6 +129,7 @@ class ImagePlan(Frozen):
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 class AgentPlan(Frozen):

@@ -41,6 +41,7 @@ class LocalPython:
     choices: tuple[Choice, ...]
     venv: VenvPlan | None = None
     env: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: bool) -> LocalPython:
@@ -76,6 +77,7 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
         (Choice(what="python", value=f"a managed venv, {interpreter}", reason=lacking), *choices),
         venv,
         {"PYTHONPATH": str(write_wheel(host.cache_folder / "recipes"))} if job.target.kind == "recipe" else {},
+        resolved.warnings,
     )
 
 

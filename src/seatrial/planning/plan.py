@@ -84,7 +84,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         venv=parts.venv,
         agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive),
         choices=(*(site.selection.choices if site.selection else ()), *parts.choices, launcher_choice),
-        warnings=parts.warnings,
+        warnings=(*parts.warnings, *(parts.image.warnings if parts.image else ())),
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection else None,
     )

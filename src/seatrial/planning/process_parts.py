@@ -37,4 +37,5 @@ def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         python=str(python.interpreter),
         venv=python.venv,
         choices=python.choices,
+        warnings=python.warnings,
     )
