@@ -32,10 +32,12 @@ NOT_OF_CUDA = {
     "loss-not-finite",
     "no-c-compiler",
     "no-network",
+    "project-module-not-on-path",
     "python-module-missing",
     "read-only-root",
     "shared-memory-too-small",
     "too-many-open-files",
+    "torch-six-removed",
     "user-unknown",
 }
 

@@ -41,6 +41,7 @@ from seatrial.receipt.judging.gpu_contract import not_used_finding, unused_gpus
 from seatrial.receipt.judging.header import make_header
 from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.judging.measurements import measure
+from seatrial.receipt.judging.missing_module import about_the_project
 from seatrial.receipt.judging.plots import make_plots
 from seatrial.receipt.judging.timeline import make_timeline
 from seatrial.receipt.judging.trust import (
@@ -128,7 +129,8 @@ def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     found = [contradiction_finding(case.contradictions)] if case.contradictions else []
     found += [not_used_finding(case, unused)] if unused else []
     found += [refused_finding(claims)] if (claims := refused(case.evidence)) else []
-    found += [*case.evidence.findings, *case.engine_findings, *case.output.findings]
+    found += [*case.evidence.findings, *case.engine_findings]
+    found += [about_the_project(finding, case.plan) for finding in case.output.findings]
     if cause.id == "finished" and not case.gpus_required:
         found = [finding for finding in found if finding.id not in EXPECTED_WITHOUT_GPU]
     return list({finding.id: finding for finding in reversed(found)}.values())[::-1]
