@@ -6,6 +6,7 @@ uses the key ``agent`` alone.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -288,6 +289,18 @@ class Plan(Frozen):
     warnings: tuple[str, ...] = ()
     git_commit: str | None = None
     driver_version: str | None = None
+
+    @property
+    def target_line(self) -> str:
+        """The target as one would type it behind ``seatrial run``: ``train.py -- --epochs 5``."""
+        target = self.job.target
+        words = {
+            "script": [target.value],
+            "module": ["-m", target.value],
+            "recipe": [target.value],
+            "image": ["--image", self.job.image.ready or ""],
+        }[target.kind]
+        return shlex.join([*words, *(["--", *target.args] if target.args else [])])
 
     @property
     def on_the_host(self) -> bool:

@@ -33,7 +33,6 @@ from seatrial.planning.site import Site
 from seatrial.runs import without_agent
 from seatrial.runs.adopt import record_start
 from seatrial.runs.cluster_ready import make_image_ready
-from seatrial.runs.finalise import finalise
 from seatrial.runs.liveness import leases
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.store import Run, RunStore, new_run_id, project_key
@@ -99,6 +98,8 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
     ground = _survey(job, environ)
     store = RunStore(job.project, environ)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
+        from seatrial.runs.finalise import finalise  # rare, and it loads all that judges
+
         finalise(earlier, environ)  # one that ended while nobody watched does not hold its name
     namesake = store.newest_of(job.name) if job.name is not None else None
     run = store.create(new_run_id(), job.name)

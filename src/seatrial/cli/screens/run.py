@@ -6,17 +6,18 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from seatrial.job.plan import Plan
-from seatrial.receipt.judging.judging_input import target_line
-from seatrial.receipt.model import Receipt
-from seatrial.receipt.rendering import terminal
 from seatrial.runs.following.output import Stream
 from seatrial.runs.store import Run
+
+if TYPE_CHECKING:
+    from seatrial.receipt.model import Receipt
 
 
 class Screen:
@@ -52,7 +53,7 @@ class Screen:
         if plan.cluster is not None and plan.cluster.nodes > 1:
             gpus = f"{plan.cluster.nodes} pods with {gpus}"
         where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend
-        self.say(f"{plan.run_id}: {target_line(plan)} on {gpus} ({where})")
+        self.say(f"{plan.run_id}: {plan.target_line} on {gpus} ({where})")
         for warning in plan.warnings:
             self.say(f"warning: {warning}")
 
@@ -75,6 +76,8 @@ class Screen:
             return
         if self._answer_only and receipt.exit_code == 0:
             return
+        from seatrial.receipt.rendering import terminal  # a plan shows no receipt, and is asked for often
+
         terminal.render(receipt, self._err if self._answer_only else self._out)
         self.say(f"receipt: {_shown((run.place if run.recorded else run.folder) / 'receipt.html')}")
 
@@ -88,7 +91,7 @@ class Screen:
         table.add_column(overflow="fold")
         for choice in plan.choices:
             table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
-        self._out.print(f"[bold]{target_line(plan)}[/] on [bold]{plan.backend}[/]\n")
+        self._out.print(f"[bold]{plan.target_line}[/] on [bold]{plan.backend}[/]\n")
         self._out.print(table)
         for warning in plan.warnings:
             self._out.print(Text("! ", style="bold yellow").append(warning))

@@ -6,7 +6,7 @@ from seatrial.events import AgentFinished
 from seatrial.findings.finding import Finding
 from seatrial.job.plan import Gpu
 from seatrial.receipt.formatting import count, short_uuid
-from seatrial.receipt.judging.judging_input import Case, target_line
+from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.judging.trust import witness
 
 #: Of evidence of before agents told what they had seen at the end: samples of a GPU that it takes to say "never used".
@@ -62,7 +62,7 @@ def not_used_finding(case: Case, unused: tuple[Gpu, ...]) -> Finding:
     used = len(case.expected) - len(unused)
     if used:
         cause = f"The script uses {count(used, 'GPU')}; one process uses one GPU unless it is written for more"
-        fix = f"seatrial run --gpus {used} {target_line(case.plan)}   (or --launcher torchrun for a distributed script)"
+        fix = f"seatrial run --gpus {used} {case.plan.target_line}   (or --launcher torchrun for a distributed script)"
     else:
         cause = "The script never moved its model or data to the GPU, or its framework is a CPU build"
         fix = 'device = "cuda" in the script: model.to("cuda"), data.to("cuda"); or seatrial run --gpus none'

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from seatrial.events import AgentStarted, GpuCheck, HostLaunched, HostPod
 from seatrial.receipt.evidence.facts import Moment
 from seatrial.receipt.evidence.fields import mapping, number, text
-from seatrial.receipt.judging.judging_input import Case, target_line
+from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.model import Header, Image, ReceiptGpu
 
 
@@ -21,7 +21,7 @@ def make_header(case: Case, now: float) -> Header:
     return Header(
         run_id=plan.run_id,
         name=plan.job.name,
-        target=target_line(plan),
+        target=plan.target_line,
         git_commit=plan.git_commit,
         backend=plan.backend,
         host=_text(launched, "host") or (_text(agent, "hostname") if plan.on_the_host else None),

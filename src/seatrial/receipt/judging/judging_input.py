@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,15 +56,3 @@ class Case:
         launched = self.evidence.first(HostLaunched)
         told = launched.number("image_bytes") if launched else None
         return self.image.size_bytes if self.image else int(told) if told else None
-
-
-def target_line(plan: Plan) -> str:
-    """The target as one would type it behind ``seatrial run``: ``train.py -- --epochs 5``."""
-    target = plan.job.target
-    words = {
-        "script": [target.value],
-        "module": ["-m", target.value],
-        "recipe": [target.value],
-        "image": ["--image", plan.job.image.ready or ""],
-    }[target.kind]
-    return shlex.join([*words, *(["--", *target.args] if target.args else [])])
