@@ -120,7 +120,7 @@ sys.exit(7)
 
 
 @pytest.fixture(
-    scope="module",
+    scope="session",  # a module's fixture may be made twice under xdist
     params=[
         pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.xdist_group("attacks-docker")]),
         pytest.param("podman", marks=[pytest.mark.podman, pytest.mark.xdist_group("attacks-podman")]),

@@ -62,7 +62,13 @@ def target(container_project: Project) -> Project:
     return container_project
 
 
-@pytest.mark.parametrize("name", list(LEFTOVERS))
+#: In the core tier; the others leave other things at the same places.
+QUICK = ("links to a home, everywhere", "events.jsonl becomes a pipe", "receipts and summaries of its own")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LEFTOVERS]
+)
 def test_nothing_it_leaves_is_followed(target: Project, victim: Canaries, name: str) -> None:
     before = victim.digest()
     target.write("train.py", SCRIPT.format(code=LEFTOVERS[name].replace("{victim}", str(victim.home))))

@@ -113,7 +113,7 @@ DEATHS = {
 }
 
 #: Two for the core tier; the whole table takes minutes.
-QUICK = ("agent half way into a checkpoint", "command line between the engine's run and the record")
+QUICK = ("agent half way into a checkpoint",)
 
 
 def weights(steps: int = STEPS) -> list[str]:

@@ -160,6 +160,7 @@ def test_dark_mode_follows_the_system_at_once(page, site):
     assert page.evaluate(colour) != light == "rgb(244, 245, 247)"
 
 
+@pytest.mark.slow
 def test_a_thousand_runs_are_paged_and_found(page, site):
     began = time.monotonic()
     page.goto(site[0] + "#/runs")
@@ -178,6 +179,7 @@ def test_curves_and_markup_in_names(page, site):
     assert "loss" in page.inner_text(".plots")
 
 
+@pytest.mark.slow
 def test_a_log_of_50_megabytes_with_markup(page, site):
     began = time.monotonic()
     page.goto(site[0] + "#/runs/20261121-000003-aaaa")

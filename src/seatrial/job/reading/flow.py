@@ -7,6 +7,7 @@ follows an early ``return`` may never be reached.
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -24,6 +25,12 @@ _LEAVES = (
 _BRANCHING = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.BoolOp, ast.IfExp, ast.If, ast.Try),
     *(ast.Match, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
+)
+
+#: Statements, and parts of them, that hold statements.
+_HOLDING = (
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.ExceptHandler, ast.Match),
+    *(ast.match_case, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
 )
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -58,7 +65,7 @@ class Flow:
         self._provided = provided
         self.functions: dict[str, FunctionNode] = {}
         self.bases: dict[str, tuple[str, ...]] = {}
-        for node in ast.walk(tree):
+        for node in _compound(tree):
             if isinstance(node, ast.ClassDef):
                 self.bases[node.name] = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
                 for method in node.body:
@@ -133,6 +140,15 @@ class Flow:
         return (
             children + _block(node.orelse, certain, needed and not optional) + _block(node.finalbody, certain, needed)
         )
+
+
+def _compound(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every statement that holds others, in the order of ast.walk."""
+    pending: deque[ast.AST] = deque([tree])
+    while pending:
+        node = pending.popleft()
+        yield node
+        pending.extend(each for each in ast.iter_child_nodes(node) if isinstance(each, _HOLDING))
 
 
 def _each(nodes: Sequence[ast.expr], certain: bool, needed: bool) -> list[Seen]:

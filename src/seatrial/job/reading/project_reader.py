@@ -146,7 +146,7 @@ class ProjectReader:
                 self.reading.signs.setdefault(sign, evidence)
                 if certain and seen.certain:
                     self.reading.certain_signs.setdefault(sign, evidence)
-        if isinstance(node, _Import):
+        if isinstance(node, _Import) and len(self.located) < _MOST_NAMES:
             self._follow(module, node, needed=certain and seen.needed)
         elif isinstance(node, ast.Call):
             self._extend_path(module, node)

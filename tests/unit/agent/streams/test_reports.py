@@ -102,6 +102,7 @@ def test_an_unfinished_line_that_is_too_long_is_none_at_the_end(desk):
     assert desk.steps() == [1]
 
 
+@pytest.mark.slow
 def test_a_fast_writer_does_not_keep_the_agent(desk, monkeypatch):
     desk.write(b"".join(line(number) for number in range(200_000)))
     desk.reports.read(1 << 20)
