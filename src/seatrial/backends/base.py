@@ -113,6 +113,21 @@ class EngineFacts:
         """``--gpus`` works: through the toolkit's hook, or its registered runtime."""
         return self.nvidia_hook or "nvidia" in self.runtimes
 
+    @property
+    def names_every_user(self) -> bool:
+        """A user ID without a name gets a line in the container's /etc/passwd."""
+        return self.name == "podman"
+
+    @property
+    def keeps_the_callers_id(self) -> bool:
+        """Rootless, it can map the caller to the same ID inside (``--userns keep-id``)."""
+        return self.rootless and self.name == "podman"
+
+    @property
+    def default_network_may_be_the_hosts(self) -> bool:
+        """Its configuration, containers.conf, chooses the network of a container that names none."""
+        return self.name == "podman"
+
 
 @dataclass(frozen=True)
 class ImageFacts:

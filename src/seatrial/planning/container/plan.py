@@ -91,7 +91,7 @@ def plan_container(
     refuse_unenforceable(job, engine)
     _refuse_gpu_devices(job)
     user, userns, user_choice = _user(engine, host.uid, host.gid)
-    named_user = engine.name == "docker" and user != "0:0"  # Podman writes a passwd entry by itself
+    named_user = not engine.names_every_user and user != "0:0"
     mounts = _mounts(job, site, injection, named_user=named_user)
     if image.python is not None:
         _refuse_planted_python(image.python, mounts)
@@ -165,7 +165,7 @@ def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: P
 
 def _user(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Choice]:
     """Whom the container runs as, so that its files belong to the caller."""
-    if engine.rootless and engine.name == "podman":
+    if engine.keeps_the_callers_id:
         user, userns, reason = f"{uid}:{gid}", "keep-id", "rootless Podman maps the caller to itself (keep-id)"
     elif engine.rootless:
         user, userns, reason = (
@@ -253,7 +253,7 @@ def _hostname(job: Job, engine: EngineFacts, run_id: str) -> str | None:
     """
     if job.network == "none":
         return "localhost"
-    if job.network is None and engine.name == "podman":
+    if job.network is None and engine.default_network_may_be_the_hosts:
         return None
     if job.network is not None and (job.network == "host" or job.network.startswith(("container:", "ns:"))):
         return None
