@@ -92,6 +92,22 @@ def test_evidence_in_a_module_of_the_project(tmp_path: Path) -> None:
     assert found.torchrun_evidence == "engine/ranks.py:2 init_process_group"
 
 
+def test_a_relative_import_that_finds_nothing_hides_no_module_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text(
+        "try:\n    from .net import x\nexcept ImportError:\n    pass\nimport net\n"
+    )
+    (tmp_path / "net.py").write_text("import einops\n")
+    found = script_facts(Target(kind="script", value="scripts/train.py"), tmp_path)
+    assert (found.imports, found.import_roots) == (("einops",), (".",))
+
+
+def test_a_class_that_nothing_speaks_of_shows_nothing(tmp_path: Path) -> None:
+    library = "class Trainer:\n    def __init__(self):\n        Accelerator()\ndef data(): pass\n"
+    assert facts(tmp_path, "import library\nlibrary.data()\n", library=library).torchrun_evidence is None
+    assert facts(tmp_path, "import library\nif x: library.Trainer()\n", library=library).torchrun_evidence
+
+
 def test_modules_that_import_each_other_end(tmp_path: Path) -> None:
     assert facts(tmp_path, "import a", a="import b", b="import a, train").files == ("train.py", "a.py", "b.py")
 

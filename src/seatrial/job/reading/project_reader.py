@@ -89,7 +89,7 @@ class ProjectReader:
         self.perhaps: list[_Unit] = []
         self.visited: set[_Unit] = set()
         self.mentioned: set[str] = set()
-        self.located: dict[tuple[str, Path], list[tuple[Path, Path] | None]] = {}
+        self.located: dict[tuple[str, Path | None], list[tuple[Path, Path] | None]] = {}
         self._is_package: bool | None = None
         self._top_folders: list[Path] | None = None
 
@@ -114,8 +114,9 @@ class ProjectReader:
             if module is None:
                 continue
             for name, function in module.flow.functions.items():
-                known = name.split(".")[-1]
-                spoken_of = known in self.mentioned or function.decorator_list or known.startswith("__")
+                owner, _, known = name.rpartition(".")
+                # Calling a class runs its __init__, using it its other methods of that kind.
+                spoken_of = (owner if known.startswith("__") else known) in self.mentioned or function.decorator_list
                 if (path, name) not in self.visited and spoken_of:
                     self.perhaps.append((path, name))
         return bool(self.perhaps)
@@ -215,7 +216,7 @@ class ProjectReader:
 
     def _located(self, parts: list[str], roots: list[Path]) -> list[tuple[Path, Path] | None] | None:
         """(file, root) of the module and of the packages that it is in; None when too many names were looked for."""
-        key = (".".join(parts), roots[0])
+        key = (".".join(parts), None if roots is self.roots else roots[0])  # None: an absolute import
         if key not in self.located:
             if len(self.located) >= _MOST_NAMES:
                 return None

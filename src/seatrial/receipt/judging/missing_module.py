@@ -9,7 +9,8 @@ from pathlib import Path
 
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
-from seatrial.job.plan import Plan
+from seatrial.job.plan import CONTAINER_PROJECT, Plan
+from seatrial.job.reading.modules import locate_module
 
 _NAMED = re.compile(r"No module named '([\w.]+)'")
 
@@ -25,19 +26,15 @@ def about_the_project(finding: Finding, plan: Plan) -> Finding:
     folder = _folder_of(named[1].partition(".")[0], plan.job.project) if named else None
     if named is None or folder is None:
         return finding
-    seen = plan.agent.workdir if str(folder) == "." else f"{plan.agent.workdir}/{folder}"
+    root = str(plan.job.project) if plan.on_the_host else CONTAINER_PROJECT
+    seen = root if str(folder) == "." else f"{root}/{folder}"
     return by_id("project-module-not-on-path").finding(finding.evidence, values={"module": named[1], "folder": seen})
 
 
 def _folder_of(module: str, project: Path) -> Path | None:
     """The folder that a module lies in, relative to the project; the nearest to its top."""
-    for folder in islice(_folders(project), _MOST_FOLDERS):
-        try:
-            if (folder / f"{module}.py").is_file() or (folder / module / "__init__.py").is_file():
-                return folder.relative_to(project)
-        except OSError:  # a name too long, a folder that may not be read
-            continue
-    return None
+    found = locate_module(module, list(islice(_folders(project), _MOST_FOLDERS)))
+    return found[1].relative_to(project) if found else None
 
 
 def _folders(project: Path) -> Iterator[Path]:

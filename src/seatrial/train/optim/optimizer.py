@@ -9,6 +9,7 @@ to 2.13: 800 modules, 2 to 5 s), of which a training that does not compile needs
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, cast
@@ -28,7 +29,7 @@ CHUNKS_PER_LAUNCH = 36
 SMALLEST_CHUNK = 2048
 
 
-class Optimizer:
+class Optimizer(ABC):
     """Base of this library's optimizers.
 
     Args:
@@ -46,9 +47,9 @@ class Optimizer:
         self.param_groups: list[dict[str, Any]] = [{**defaults, **group} for group in listed]
         self.state: dict[Tensor, dict[str, Any]] = {}
 
+    @abstractmethod
     def step(self) -> None:
         """Update every parameter that has a gradient."""
-        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """State and groups with parameters as numbers, as torch's optimizers have it. Tensors are the live ones."""
@@ -74,8 +75,9 @@ class Optimizer:
             self.state[parameter] = self._fresh(parameter)
         return self.state[parameter]
 
+    @abstractmethod
     def _fresh(self, parameter: Tensor) -> dict[str, Any]:
-        raise NotImplementedError
+        """A parameter's state before its first step."""
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
