@@ -130,10 +130,10 @@ def _not_installed(needs: Needs, packages: ImportedPackages, script: ScriptFacts
     guesses = {} if needs.source == "the imports" else packages.guessed
     for name, ask in {**packages.elsewhere, **guesses}.items():
         if not _is_listed(needs.requirements, name, ask):
-            why = f"{needs.source} does not list it"
+            why, remedy = f"{needs.source} does not list it", f"if {ask} is its package (a guess), add it"
             if name in packages.elsewhere:
-                why = f"on the package index, {name} is another project or missing"
-            remedy = f'add it in seatrial.toml: [image] requirements = ["{ask}"]'
+                why, remedy = f"on the package index, {name} is another project or missing", "add it"
+            remedy += f' in seatrial.toml: [image] requirements = ["{ask}"]'
             yield f"{script.where.get(name, 'the target')} imports {name}, which is not installed: {why}; {remedy}"
     for name in packages.unknown:
         yield f"{script.where.get(name, 'the target')} imports {name}: not in the project, and no package is installed"
