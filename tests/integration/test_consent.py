@@ -35,22 +35,27 @@ def stranger(tmp_path: Path, environ: dict[str, str]) -> Iterator[Project]:
 
 
 def on_a_terminal(project: Project, *words: str, typed: str) -> tuple[int, str]:
-    """(exit code, what was shown) of a command on a pty; ``typed`` when it asks."""
+    """(exit code, what was shown) of a command on a pty; ``typed`` when it asks.
+
+    It is typed again when nothing follows: Python's ``input`` drops a Ctrl-C that comes while it flushes the question.
+    """
     argv = project.argv(*words)
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(project.folder)
         os.execve(argv[0], argv, project.environ)
-    shown, answered, end_s = b"", False, time.monotonic() + 60
+    shown, asked, end_s = b"", False, time.monotonic() + 60
     while time.monotonic() < end_s:
-        if not select.select([terminal], [], [], 0.2)[0]:
+        if not select.select([terminal], [], [], 3)[0]:
+            if asked:
+                os.write(terminal, typed.encode())
             continue
         try:
             shown += os.read(terminal, 65536)
         except OSError:  # Linux ends a terminal so
             break
-        if not answered and QUESTION.encode() in shown:
-            answered = True
+        if not asked and QUESTION.encode() in shown:
+            asked = True
             os.write(terminal, typed.encode())
     else:
         os.kill(pid, signal.SIGKILL)
