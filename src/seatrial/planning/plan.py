@@ -86,7 +86,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         choices=(*(site.selection.choices if site.selection else ()), *parts.choices, launcher_choice),
         warnings=(*parts.warnings, *(parts.image.warnings if parts.image else ())),
         git_commit=git_commit(job.project),
-        driver_version=site.host.inventory.driver_version if site.selection else None,
+        driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
     )
 
 

@@ -6,7 +6,7 @@ from seatrial.backends.containers.env_file import read_env_file
 from seatrial.images.recipes import recipe
 from seatrial.job.model import Job
 from seatrial.job.script import ScriptFacts
-from seatrial.planning.local_gpus import gpu_plan, selected
+from seatrial.planning.local_gpus import gpu_count, gpu_plan, selected
 from seatrial.planning.local_python import choose_python
 from seatrial.planning.multi_host import meeting
 from seatrial.planning.secrets import without_secrets
@@ -28,7 +28,7 @@ def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         places=places,
         argv=tuple(argv),
         script=script_index,
-        gpus=gpu_plan(job, gpus, "host" if gpus else "none"),
+        gpus=gpu_plan(job, site, "host" if gpu_count(site) else "none"),
         keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
         evidence_dir=str(site.record),
         secrets_dir=str(site.secrets_folder) if job.secrets else None,

@@ -19,6 +19,7 @@ from seatrial.job.plan import (
     Mount,
     VenvPlan,
 )
+from seatrial.planning.another_machine import AnotherMachine
 from seatrial.planning.host import HostFacts
 from seatrial.planning.target_command import Places
 
@@ -57,6 +58,7 @@ class Site:
         may_pull: a ready image that is not here may be pulled to look inside, and a cluster is asked anew.
         selection: this machine's GPUs that answer the request (leased, when the plan is about to be launched); None
             where a scheduler picks them.
+        another: the machine that the plan is made for, where it is not this one.
         cluster: what the cluster has; None on this machine.
     """
 
@@ -73,6 +75,7 @@ class Site:
     resumed: Resumed | None = None
     may_pull: bool = True
     selection: Selection | None = None
+    another: AnotherMachine | None = None
     cluster: ClusterSite | None = None
 
 

@@ -68,7 +68,7 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
         labels=origin_labels(job),
     )
     machine = _machine(plan, environ)
-    here = plan.container if plan.gpus and job.image.target is None else None
+    here = plan.container if plan.gpus else None  # this machine has the GPUs that the image is for
     imports = script_facts(job.target, job.project).imports
     verification = verify_image(image, imports, store=store, machine=machine, container=here)
     if verification.wrong:

@@ -26,6 +26,7 @@ from seatrial.job.model import Job
 from seatrial.job.plan import COMPANION_FOLDER, Choice, Plan
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning import secrets
+from seatrial.planning.another_machine import AnotherMachine, another_machine, refuse_without_gpu
 from seatrial.planning.cluster.survey import survey_cluster
 from seatrial.planning.host import HostFacts, read_host
 from seatrial.planning.plan import make_plan, select_gpus, with_defaults
@@ -70,15 +71,22 @@ class _Ground:
 
 
 def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
-    """What ``prepare`` and ``start`` would do. Makes no folder, takes no lease, pulls and builds nothing."""
+    """What ``prepare`` and ``start`` would do, here or on the machine that ``image.target`` describes.
+
+    Makes no folder, takes no lease, pulls and builds nothing.
+    """
     ground = _survey(job, environ)
     run = RunStore(job.project, environ).run(new_run_id())
-    selection = None
+    selection, another = None, None
     if ground.backend.place != "cluster":
-        selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
-    plan = _plan(ground, run, selection, environ, may_pull=False)
-    if job.image.target is None:  # else it is meant for another machine than this
-        _refuse_cut_down_image(plan)
+        another = another_machine(ground.job, ground.host)
+        selection = (
+            another.selection()
+            if another
+            else select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
+        )
+    plan = _plan(ground, run, selection, environ, another=another, may_pull=False)
+    _refuse_cut_down_image(plan)
     return plan
 
 
@@ -190,6 +198,7 @@ def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> 
     if ground.backend.place == "cluster":
         return None
     if not ground.host.gpus:
+        refuse_without_gpu(ground.job, ground.host)
         return select_gpus(ground.job, ground.script, ground.host, leased={})
     with leases(environ).locked():
         selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
@@ -213,6 +222,7 @@ def _plan(
     selection: Selection | None,
     environ: Mapping[str, str],
     *,
+    another: AnotherMachine | None = None,
     interactive: bool = False,
     may_pull: bool = True,
 ) -> Plan:
@@ -234,6 +244,7 @@ def _plan(
         resumed=resumed(earlier, on_a_volume=on_a_cluster) if earlier else None,
         may_pull=may_pull,
         selection=selection,
+        another=another,
         cluster=survey_cluster(job, ground.host, offline=not may_pull) if on_a_cluster else None,
     )
     plan = make_plan(job, site, ground.script, interactive=interactive)

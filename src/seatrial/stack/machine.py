@@ -56,6 +56,16 @@ def this_machine(driver: str | None, gpus: Iterable[tuple[str, str | None]]) -> 
     return Machine(driver, tuple(found))
 
 
+def same_machine(target: Machine, here: Machine) -> bool:
+    """Whether a described machine may be the one that is here: each GPU named is there, and so is the driver."""
+    present = [(_model_of(gpu.name), gpu.cc) for gpu in here.gpus]
+    for gpu in target.gpus:
+        model = _model_of(gpu.name)
+        if not any((model is None or model == other) and cc == gpu.cc for other, cc in present):
+            return False
+    return target.driver in (None, here.driver)
+
+
 def parse_target(text: str) -> Machine:
     """``--target``: a GPU's name or capability, or ``driver=…,gpu=…`` with ``gpu`` as often as there are kinds.
 

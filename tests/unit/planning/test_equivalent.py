@@ -36,7 +36,7 @@ def planned(**container: object) -> Plan:
 
 
 def test_docker_run() -> None:
-    words = shlex.split(as_docker(planned()).replace("\\\n", " "))
+    words = shlex.split(as_docker(planned()).replace("\\\n", " "), comments=True)
     assert words[:2] == ["docker", "run"]
     assert words[words.index("--gpus") + 1] == '"device=GPU-1"'
     assert "type=bind,source=/home/me/project,target=/workspace" in words

@@ -89,6 +89,31 @@ def choose(
     return _device_nodes(facts, gpus, driver, env, capabilities)
 
 
+def on_another_machine(
+    facts: EngineFacts, flag: str, devices: Sequence[str], capabilities: Sequence[str] = ()
+) -> InjectionPlan:
+    """For an engine like this one on a machine that was only described: as its toolkit is set up by NVIDIA's guide.
+
+    Args:
+        flag: for ``docker run --gpus``. devices: the GPUs by name; () where any will do.
+    """
+    env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if facts.name == "podman":
+        names = devices or ([str(index) for index in range(int(flag))] if flag.isdigit() else ["all"])
+        return InjectionPlan(
+            "cdi",
+            "planned for another machine: Podman there needs a CDI spec (nvidia-ctk cdi generate)",
+            devices=tuple(f"{CDI_KIND}={name}" for name in names),
+            env={**env, "NVIDIA_VISIBLE_DEVICES": "void"},
+        )
+    return InjectionPlan(
+        "nvidia-runtime",
+        "planned for another machine: Docker there needs the NVIDIA Container Toolkit",
+        gpus_flag=flag,
+        env={**env, "NVIDIA_DRIVER_CAPABILITIES": ",".join(capabilities or DEFAULT_CAPABILITIES)},
+    )
+
+
 def _none() -> InjectionPlan:
     return InjectionPlan(
         "none",

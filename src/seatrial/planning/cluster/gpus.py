@@ -27,6 +27,10 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
     if request.kind == "none":
         return PodGpus(GpuPlan("none", 0, "none"), Choice(what="gpus", value="none", reason="--gpus none"))
     if request.kind == "auto":
+        if job.image.target is not None:
+            return PodGpus(
+                _required(1), Choice(what="gpus", value=f"1 {resource}", reason=f"built for {job.image.target}")
+            )
         if any(node.allocatable for node in facts.nodes or ()):
             return PodGpus(_required(1), Choice(what="gpus", value=f"1 {resource}", reason="a node has some"))
         reason = f"no node has {resource}" if facts.nodes is not None else "no permission to list nodes"

@@ -23,7 +23,7 @@ from seatrial.job.plan import (
 from seatrial.job.script import ScriptFacts
 from seatrial.planning import agentless
 from seatrial.planning.container.plan import ContainerParts, plan_container
-from seatrial.planning.local_gpus import gpu_plan, selected
+from seatrial.planning.local_gpus import gpu_count, gpu_plan, selected
 from seatrial.planning.multi_host import meeting, with_network
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.target_command import container_places, target_argv
@@ -34,7 +34,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     job = with_network(job)
     gpus = selected(site)
     image, image_choices = _image(job, site, script, gpus)
-    way_in = injection.choose(site.engine, gpus, site.host.driver, capabilities=job.gpus.capabilities)
+    way_in = _way_in(job, site)
     places = container_places(job, resumes=site.resumed is not None)
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     command = (image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv
@@ -52,7 +52,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         places=places,
         argv=tuple(argv),
         script=script_index,
-        gpus=gpu_plan(job, gpus, way_in.strategy),
+        gpus=gpu_plan(job, site, way_in.strategy),
         keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
         evidence_dir=CONTAINER_RUN if made.companion is not None else None,  # the log is the target's own there
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
@@ -70,6 +70,13 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
 
 
+def _way_in(job: Job, site: Site) -> injection.InjectionPlan:
+    capabilities = job.gpus.capabilities
+    if site.another is not None:
+        return injection.on_another_machine(site.engine, site.another.flag, site.another.devices, capabilities)
+    return injection.choose(site.engine, selected(site), site.host.driver, capabilities=capabilities)
+
+
 def _with_recipes(made: ContainerParts, image: ImagePlan, site: Site) -> tuple[ContainerPlan, dict[str, str]]:
     """A ready image has no recipes inside: they are mounted as our own wheel, which Python imports as it is."""
     wheel = Mount(source=write_wheel(site.host.state_folder / "recipes"), target=CONTAINER_RECIPES, read_only=True)
@@ -85,7 +92,7 @@ def _image(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> 
         script=script,
         cpu_only=not gpus,
         machine=site.host.machine(gpus),
-        multi_gpu=len(gpus) > 1 or script.multi_gpu_evidence is not None,
+        multi_gpu=gpu_count(site) > 1 or script.multi_gpu_evidence is not None,
     )
     if image.build:
         return image, choices

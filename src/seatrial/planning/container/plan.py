@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
@@ -46,7 +46,7 @@ from seatrial.job.units import format_bytes
 from seatrial.planning.container.env import library_path, plan_env
 from seatrial.planning.container.limits import memory_limit, pids_limit, refuse_unenforceable, shm_limit
 from seatrial.planning.container.masks import masks
-from seatrial.planning.local_gpus import selected
+from seatrial.planning.local_gpus import gpu_count
 from seatrial.planning.site import Site
 
 #: Programs and libraries are run from /tmp: torch's and Triton's compilers, pip's builds. Docker's default is noexec.
@@ -88,6 +88,7 @@ def plan_container(
         EngineError: a limit that this engine cannot enforce.
     """
     engine, host = site.engine, site.host
+    room = host if site.another is None else replace(host, memory_bytes=None, most_pids=None)  # this one is no measure
     refuse_unenforceable(job, engine)
     _refuse_gpu_devices(job)
     user, userns, user_choice = _user(engine, host.uid, host.gid)
@@ -98,8 +99,8 @@ def plan_container(
     env = plan_env(
         job, image, injection, host.user_name, host.environ, [m for m in mounts if m not in injection.mounts]
     )
-    shm_bytes, shm_choice = shm_limit(job, len(selected(site)))
-    memory_bytes, memory_choice = memory_limit(job, engine, host.memory_bytes)
+    shm_bytes, shm_choice = shm_limit(job, gpu_count(site))
+    memory_bytes, memory_choice = memory_limit(job, engine, room.memory_bytes)
     plan = ContainerPlan(
         name=f"seatrial-{site.run_id}",
         hostname=_hostname(job, engine, site.run_id),
@@ -122,7 +123,7 @@ def plan_container(
         ulimits=job.ulimits,
         cpus=job.cpus,
         memory_bytes=memory_bytes,
-        pids=pids_limit(host.most_pids),
+        pids=pids_limit(room.most_pids),
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
         labels=_labels(job, site, image),

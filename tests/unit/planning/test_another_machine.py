@@ -1,0 +1,144 @@
+"""A plan for a machine that is only described, made where there is no GPU or another one."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from planning_sites import GPUS, a_host, a_site
+from seatrial.errors import GpuContractError
+from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.plan import Plan
+from seatrial.job.script import script_facts
+from seatrial.planning.another_machine import another_machine, refuse_without_gpu
+from seatrial.planning.equivalent import as_compose, as_docker
+from seatrial.planning.plan import make_plan
+
+SCRIPT = Target(kind="script", value="tools/train.py", args=("--note", "a $HOME 'b'"))
+
+
+def a_job(project: Path, gpus: str = "auto", target: str = "h100", **image: Any) -> Job:
+    (project / "tools").mkdir(parents=True, exist_ok=True)
+    (project / "tools" / "train.py").write_text("import common\nimport torch\n")
+    (project / "common.py").touch()
+    return Job(project=project, target=SCRIPT, gpus=gpus, image=ImageOptions(target=target, **image))  # type: ignore[arg-type]
+
+
+def planned(folder: Path, gpus: str = "auto", *, here: int = 0, backend: str = "docker", **image: Any) -> Plan:
+    job = a_job(folder / "project", gpus, **image)
+    site = a_site(backend, folder, job.project, gpus=here)
+    another = another_machine(job, site.host)
+    assert another is not None
+    site = replace(site, another=another, selection=another.selection())
+    return make_plan(job, site, script_facts(job.target, job.project))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "flag", "reserved"),
+    [
+        ("auto", "1", {"count": 1}),
+        ("2", "2", {"count": 2}),
+        ("all", "all", {"count": "all"}),
+        ("device=0,2", '"device=0,2"', {"device_ids": ["0", "2"]}),
+    ],
+)
+def test_the_other_machines_gpus_are_asked_for(tmp_path: Path, gpus: str, flag: str, reserved: dict[str, Any]) -> None:
+    plan = planned(tmp_path, gpus)
+    assert plan.container is not None and plan.container.gpus_flag == flag
+    assert plan.gpus == () and plan.agent.gpu_mode == "required"
+    assert "NVIDIA_VISIBLE_DEVICES" not in plan.container.env and "CUDA_VISIBLE_DEVICES" not in plan.container.env
+    assert plan.container.memory_bytes is None, "this machine's memory is no limit there"
+    service = yaml.safe_load(as_compose(plan))["services"]["train"]
+    assert service["deploy"]["resources"]["reservations"]["devices"] == [
+        {"driver": "nvidia", **reserved, "capabilities": ["gpu"]}
+    ]
+    assert plan.image is not None and plan.image.stack["build"] == "cu130"
+
+
+def test_podman_asks_by_cdi(tmp_path: Path) -> None:
+    container = planned(tmp_path, "2", backend="podman").container
+    assert container is not None and container.devices == ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
+
+
+def test_the_compose_file_builds_its_image_and_names_nothing_of_this_machine(tmp_path: Path) -> None:
+    text = as_compose(planned(tmp_path, "2"))
+    assert str(tmp_path) not in text
+    service = yaml.safe_load(text)["services"]["train"]
+    assert service["volumes"] == [{"type": "bind", "source": ".", "target": "/workspace", "read_only": False}]
+    dockerfile = service["build"]["dockerfile_inline"]
+    assert "torch==2.13.0" in dockerfile and "COPY requirements" not in dockerfile
+    assert "image" not in service and "pull_policy" not in service
+    assert service["environment"]["PYTHONPATH"] == "/workspace"
+    assert service["command"][-1] == "a $$HOME 'b'"
+
+
+@pytest.mark.parametrize("image", [{"slim": "arch"}, {"slim": "files"}])
+def test_an_image_that_needs_files_of_ours_is_built_here_and_sent(tmp_path: Path, image: dict[str, Any]) -> None:
+    text = as_compose(planned(tmp_path, **image))
+    service = yaml.safe_load(text)["services"]["train"]
+    assert service["pull_policy"] == "never" and "build" not in service
+    assert f"# then, to the other machine: docker save {service['image']} | ssh HOST docker load\n" in text
+    command = shlex.split(text.splitlines()[0].partition(": ")[2])
+    assert command[:2] == ["seatrial", "build"] and command[-2:] == ["--note", "a $HOME 'b'"]
+    assert command[command.index("--slim") + 1] == image["slim"]
+
+
+def test_docker_run_starts_in_the_project_there(tmp_path: Path) -> None:
+    command = as_docker(planned(tmp_path))
+    assert '--mount "type=bind,source=$PWD,target=/workspace"' in command and str(tmp_path) not in command
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="the docker command is not here")
+@pytest.mark.parametrize("gpus", ["1", "all", "device=0,2"])
+def test_compose_itself_reads_it(tmp_path: Path, gpus: str) -> None:
+    plan = planned(tmp_path, gpus)
+    file = tmp_path / "project" / "compose.yaml"
+    file.write_text(as_compose(plan))
+    checked = subprocess.run(
+        ["docker", "compose", "-f", str(file), "config"], capture_output=True, text=True, check=False, timeout=60
+    )
+    if "is not a docker command" in checked.stderr:
+        pytest.skip("Compose v2 is not here")
+    assert checked.returncode == 0, checked.stderr
+    service = yaml.safe_load(checked.stdout)["services"]["train"]
+    assert plan.image is not None and plan.image.dockerfile is not None
+    assert "$(python3 -c" in service["build"]["dockerfile_inline"].replace("$$", "$")
+    assert service["command"][-1].replace("$$", "$") == "a $HOME 'b'"
+
+
+@pytest.mark.parametrize(
+    ("target", "elsewhere"),
+    [
+        ("h200", False),
+        ("9.0", False),
+        ("driver=580.159.04,gpu=H200", False),
+        ("h100", True),  # the same capability, another GPU
+        ("driver=535.129.03,gpu=H200", True),
+        ("a100", True),
+    ],
+)
+def test_what_counts_as_this_machine(tmp_path: Path, target: str, elsewhere: bool) -> None:
+    host = a_host(tmp_path, GPUS)
+    assert (another_machine(a_job(tmp_path / "project", target=target), host) is not None) == elsewhere
+    assert another_machine(a_job(tmp_path / "project", "none", target), host) is None
+
+
+def test_a_machine_with_other_gpus_gives_none_of_them(tmp_path: Path) -> None:
+    plan = planned(tmp_path, here=2, target="a100")
+    assert plan.gpus == () and plan.container is not None and plan.container.gpus_flag == "1"
+    assert plan.driver_version is None
+
+
+def test_a_run_for_a_gpu_is_no_cpu_run(tmp_path: Path) -> None:
+    host = a_host(tmp_path)
+    with pytest.raises(GpuContractError, match="built for h100, and this machine has no NVIDIA GPU"):
+        refuse_without_gpu(a_job(tmp_path / "project"), host)
+    refuse_without_gpu(a_job(tmp_path / "project", "none"), host)
+    refuse_without_gpu(a_job(tmp_path / "project"), a_host(tmp_path, GPUS))
