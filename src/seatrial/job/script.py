@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module
 from seatrial.job.reading.project_reader import ProjectReader, Reading
@@ -39,6 +41,7 @@ class ScriptFacts:
         modules: dotted name of what ``imports`` stands for, as it is written → ``file.py:line``.
         where: name of either → ``file.py:line`` of its first import.
         asserted: module → (version, where), where the script ends unless a module has just that version.
+        paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → ``file.py:line``.
         tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
         framework: ``torch``, ``tensorflow``, ``jax`` or None.
         torchrun_evidence: where it can use one process per GPU, or None.
@@ -56,6 +59,7 @@ class ScriptFacts:
     modules: dict[str, str] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
     tensorflow_1: str | None = None
     framework: str | None = None
     torchrun_evidence: str | None = None
@@ -83,14 +87,30 @@ def script_facts(target: Target, project: Path) -> ScriptFacts:
     read and the training library under it is not: that offers much which the recipe does not ask for.
 
     Raises:
-        TargetError: the script itself has a syntax error (file, line and text), or cannot be read.
+        TargetError: the script itself has a syntax error (file, line and text), or cannot be read; it is a notebook.
     """
     start = _source(target, project)
     if start is None:
         return ScriptFacts()
     roots = [project, project / "src"] if target.kind == "module" else [start.parent, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
-    return _facts(ProjectReader(project, roots, inside).read(start))
+    reading = ProjectReader(project, roots, inside).read(start)
+    _refuse_a_notebook(reading)
+    return _facts(reading)
+
+
+def _refuse_a_notebook(reading: Reading) -> None:
+    """IPython puts ``get_ipython`` into a notebook's names; a script that Python starts has none."""
+    where = reading.certain_signs.get("notebook")
+    if where is None or "IPython.get_ipython" in {**reading.needed, **reading.optional}:
+        return
+    place, _, _ = where.partition(" ")
+    file = place.rpartition(":")[0]
+    raise TargetError(
+        f"{place} calls get_ipython(), which exists only in a notebook",
+        cause="a notebook exported to a script keeps its % and ! lines in that form",
+        run=f"sed -i '/get_ipython()/d' {shlex.quote(file)}    # and list in requirements.txt what they install",
+    )
 
 
 def _source(target: Target, project: Path) -> Path | None:
@@ -123,6 +143,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         modules=reading.needed,
         where={**optional, **imports},
         asserted=reading.asserted,
+        paths=reading.paths,
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         framework=_framework(imports) or _framework(optional),
         torchrun_evidence=torchrun,

@@ -11,6 +11,8 @@ from pathlib import Path
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, is_file, is_folder
+from seatrial.job.reading.shell_commands import training_command
+from seatrial.system.project_files import read_bytes
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -81,12 +83,8 @@ def _script(word: str, project: Path) -> str:
         raise TargetError(
             f"{word} is a notebook, not a script", run=f"jupyter nbconvert --to script {shlex.quote(word)}"
         )
-    if path.suffix in (".sh", ".bash"):
-        raise TargetError(
-            f"{word} is a shell script, not Python",
-            cause="a script is started by Python; shell scripts run in an existing image",
-            run=f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}",
-        )
+    if path.suffix in (".sh", ".bash", ".mk") or path.name.lower() in ("makefile", "gnumakefile"):
+        raise _no_python(word, path, root)
     if not path.is_relative_to(root):
         raise TargetError(
             f"{word} is outside the project {root}",
@@ -94,6 +92,23 @@ def _script(word: str, project: Path) -> str:
             run=f"cd {shlex.quote(str(path.parent))} && seatrial run {shlex.quote(path.name)}",
         )
     return str(path.relative_to(root))
+
+
+def _no_python(word: str, path: Path, root: Path) -> TargetError:
+    """For a shell script or Makefile: the command that stands in it, where it can be read."""
+    makefile = path.suffix not in (".sh", ".bash")
+    message = f"{word} is a {'Makefile' if makefile else 'shell script'}, not Python"
+    text = read_bytes(path, inside=root).decode(errors="replace") if path.is_relative_to(root) else ""
+    command = training_command(text, lambda name: is_file(root / name), makefile=makefile)
+    if command is not None:
+        typed = command.typed if len(command.typed) <= 100 else command.typed[:99] + "…"
+        return TargetError(message, cause=f"its line {command.line} runs: {typed}", run=command.seatrial)
+    bash = ["make", "-f"] if makefile else ["bash"]
+    return TargetError(
+        message,
+        cause="seatrial starts a script with Python; other programs run in an existing image",
+        run=f"seatrial run --image python:3.11-slim-bookworm -- {shlex.join([*bash, word])}",
+    )
 
 
 def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetError:

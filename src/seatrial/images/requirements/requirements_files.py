@@ -149,7 +149,7 @@ def checked_requirement(text: str, place: str) -> str:
     try:
         if len(requirement) > _MOST_CHARACTERS:
             raise InvalidRequirement("it is too long")
-        Requirement(requirement)
+        url = Requirement(requirement).url
     except RecursionError:
         raise ConfigError(f"{place}: {shown(requirement)} is nested too deep", run=_EXAMPLE) from None
     except ValueError as error:  # InvalidRequirement is one; so is a version of thousands of digits
@@ -160,6 +160,12 @@ def checked_requirement(text: str, place: str) -> str:
             cause=hint,
             run=_EXAMPLE,
         ) from error
+    if url is not None and url.startswith("file:"):
+        raise ConfigError(
+            f"{place}: {shown(requirement)} is a file of the machine that this list was made on",
+            cause="pip freeze writes such lines for packages that conda installed",
+            run="pip list --format=freeze > requirements.txt    # in that environment",
+        )
     return text
 
 

@@ -119,6 +119,8 @@ def _resolve_one(
     index = stack.index if not own_sources else None
     if not _rewritable(line, requirement):
         chosen = line
+    elif own_sources and machine is not None and constraints.variant is not None:
+        chosen = line  # a build that the project's own index has
     elif own_sources or framework != "torch":
         chosen = _keeping_name(stack.requirement.partition("+")[0], requirement)
     else:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from seatrial.errors import TargetError
 from seatrial.job.reading.flow import Flow, Seen
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
-from seatrial.job.reading.signs import MOST_PARTS, TELLING, asserted_version, dotted, modules_of, signs
+from seatrial.job.reading.signs import MOST_PARTS, TELLING, asserted_version, dotted, host_path, modules_of, signs
 from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 
@@ -24,6 +24,7 @@ _MOST_MARKS, _MOST_BYTES = 3 * MOST_MARKS, 10 * MAX_BYTES
 _MOST_NAMES = 1_000
 _MOST_UNITS = 5_000
 _MOST_FOLDERS = 200
+_MOST_PATHS = 100
 
 #: A project with one of these can be installed with pip, which then makes its packages importable.
 _PACKAGING = ("setup.py", "setup.cfg", "pyproject.toml")
@@ -40,6 +41,7 @@ class Reading:
 
     Attributes:
         needed, optional: dotted names of modules that are not the project's.
+        paths: literal path that may lie outside of the project → where.
         asserted: module → (the version that an ``assert`` asks for, where).
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
     """
@@ -49,6 +51,7 @@ class Reading:
     signs: dict[str, str] = field(default_factory=dict)
     certain_signs: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
 
@@ -141,6 +144,8 @@ class ProjectReader:
             self._remember_type(module, node)
         elif isinstance(node, ast.Assert) and certain and seen.certain and (asserted := asserted_version(node)):
             self.reading.asserted.setdefault(asserted[0], (asserted[1], f"{module.shown}:{node.lineno}"))
+        if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
+            self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         if isinstance(node, TELLING):
             for sign, shown in signs(node):
                 evidence = f"{module.shown}:{node.lineno} {shown}"

@@ -34,6 +34,9 @@ _TENSORFLOW_1 = {
     *("variable_scope", "reset_default_graph", "app", "flags", "contrib", "layers", "trainable_variables"),
 }
 
+#: Characters of a literal path; longer text is something else.
+_LONGEST_PATH = 200
+
 #: Parts of a dotted name that are looked at.
 MOST_PARTS = 20
 
@@ -75,6 +78,14 @@ def asserted_version(node: ast.AST) -> tuple[str, str] | None:
     return name.partition(".")[0], version.value
 
 
+def host_path(node: ast.AST) -> str | None:
+    """A literal path that may lie outside of the project: ``../data/train.csv``, ``/home/me/data``."""
+    text = node.value if isinstance(node, ast.Constant) else None
+    if not isinstance(text, str) or len(text) > _LONGEST_PATH or not text.isprintable():
+        return None
+    return text if text.startswith("../") or (text.startswith("/") and text.count("/") > 1) else None
+
+
 def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:
     """``os.environ["RANK"]`` raises where nobody sets it; a script that sets it needs nobody."""
     name = node.slice.value if isinstance(node.slice, ast.Constant) else None
@@ -85,6 +96,8 @@ def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:
 def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     called = dotted(node.func)
     last = called.rpartition(".")[2]
+    if called == "get_ipython":
+        yield "notebook", "get_ipython"
     if last in _TORCHRUN_NAMES or called in ("deepspeed.initialize", "deepspeed.init_distributed"):
         yield "torchrun", last
     elif last in _SPAWNS and (called in _SPAWNS or called.split(".")[-2] in ("mp", "multiprocessing")):

@@ -22,6 +22,7 @@ from seatrial.job.plan import (
 )
 from seatrial.job.script import ScriptFacts
 from seatrial.planning import agentless
+from seatrial.planning.container.outside import warn_of_outside
 from seatrial.planning.container.plan import ContainerParts, plan_container
 from seatrial.planning.local_gpus import gpu_count, gpu_plan, selected
 from seatrial.planning.multi_host import meeting, with_network
@@ -40,7 +41,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     command = (image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv
     made = plan_container(job, site, image, way_in, command)
     made_container, recipe_env = made.container, dict[str, str]()
-    warnings = (*way_in.warnings, *made.warnings)
+    warnings = (*way_in.warnings, *made.warnings, *warn_of_outside(job, script))
     if image.python is None:
         agentless.refuse_what_needs_the_agent(job)
         env = {**made_container.env, **places.env(), "SEATRIAL_RUN_ID": site.run_id}

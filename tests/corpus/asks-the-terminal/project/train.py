@@ -1,0 +1,4 @@
+import os
+
+_, columns = os.popen("stty size", "r").read().split()
+print("width", int(columns))

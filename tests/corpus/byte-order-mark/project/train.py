@@ -1,0 +1,3 @@
+﻿import tabulate
+
+print('größe', tabulate.__name__)

@@ -1,0 +1,4 @@
+import humanize
+import tabulate
+
+print(humanize.naturalsize(1000), tabulate.__name__)

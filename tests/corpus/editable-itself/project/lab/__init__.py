@@ -1,0 +1,3 @@
+import tabulate
+
+VERSION = 1

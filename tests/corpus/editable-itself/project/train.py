@@ -1,0 +1,4 @@
+import humanize
+import lab
+
+print('lab', lab.VERSION, humanize.__name__)

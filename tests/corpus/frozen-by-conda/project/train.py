@@ -1,0 +1,4 @@
+import idna
+import tabulate
+
+print(idna, tabulate)

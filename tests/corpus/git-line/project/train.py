@@ -1,0 +1,3 @@
+import segmenter
+
+segmenter.train()

@@ -1,0 +1,3 @@
+import idna
+
+print(idna.encode('bücher').decode())

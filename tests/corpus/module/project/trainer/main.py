@@ -1,0 +1,3 @@
+from .options import read
+
+print('epochs', read().epochs)

@@ -1,0 +1,3 @@
+import humanize
+
+print(humanize.intcomma(1000000))

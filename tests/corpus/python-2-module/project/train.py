@@ -1,0 +1,3 @@
+import utils
+
+print(utils.load('x'))

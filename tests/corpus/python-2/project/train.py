@@ -1,0 +1,4 @@
+import model
+
+for epoch in xrange(3):
+    print "epoch", epoch

@@ -1,0 +1,2 @@
+name = input('name? ')
+print('hello', name)

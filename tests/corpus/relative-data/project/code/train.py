@@ -1,0 +1,3 @@
+from pathlib import Path
+
+print(Path('../data/points.csv').read_text())

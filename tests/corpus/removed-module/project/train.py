@@ -1,0 +1,3 @@
+from torch._six import inf
+
+print(inf)

@@ -1,0 +1,4 @@
+import idna
+import tabulate
+
+print('idna', idna.__version__, tabulate.__name__)

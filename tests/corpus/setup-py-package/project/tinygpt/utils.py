@@ -1,0 +1,4 @@
+def set_seed(seed):
+    import torch
+
+    torch.manual_seed(seed)

@@ -1,0 +1,2 @@
+def say(n):
+    print(n, 'samples')

@@ -1,0 +1,4 @@
+import torch
+from apex import amp
+
+print(amp, torch)

@@ -1,0 +1,3 @@
+import shutil
+
+print("width", "=" * shutil.get_terminal_size().columns)

@@ -1,0 +1,4 @@
+import onnx
+import tensorflow as tf
+
+print(tf, onnx)

@@ -1,0 +1,5 @@
+from importlib.metadata import version
+
+import tabulate
+
+print(tabulate.__name__, version('tabulate'))

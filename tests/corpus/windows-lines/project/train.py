@@ -1,0 +1,4 @@
+import tabulate
+
+if True:
+    print(tabulate.__name__)
