@@ -46,6 +46,6 @@ def test_run(project: Project, request: pytest.FixtureRequest) -> None:
     shown = ended.stdout + ended.stderr
     assert ended.returncode == expected.get("exit", 0), shown
     assert [part for part in expected.get("prints", []) if part not in ended.stdout] == [], shown
-    assert [part for part in expected.get("says", []) if part not in ended.stderr] == [], shown
+    assert [part for part in expected.get("says", []) if part not in shown] == [], shown
     root = project.folder
     assert [name for name in expected.get("leaves", []) if not (root / name).is_file()] == [], shown

@@ -29,6 +29,9 @@ from seatrial.system.project_files import is_there, read_sources
 #: Written by ``seatrial build --lock``: every package of the image at its version.
 LOCK = "seatrial.lock"
 
+#: Lock files of package managers, in the order in which they are looked for.
+LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
+
 #: transformers and peft load these by themselves when a script asks for it; no import statement says so.
 _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
 
@@ -63,7 +66,7 @@ class Needs:
 
 
 def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tuple[str, ...] = ()) -> Needs:
-    """The first of requirements.txt, pyproject.toml (with uv.lock), setup.py, environment.yml, the imports.
+    """The first of requirements.txt, pyproject.toml (with its lock file), setup.py, environment.yml, the imports.
 
     What the script cannot do without and no file lists is added where its package is known.
 
@@ -168,10 +171,11 @@ def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
     if is_there(file := project / "pyproject.toml"):
         listed = pyproject_requirements(file, packages.lines)
         if listed is not None:
-            reason = "[project] of pyproject.toml lists them"
-            locked = locked_versions(project / "uv.lock")
+            reason = "pyproject.toml lists them"
+            lock = next((name for name in LOCKS if is_there(project / name)), LOCKS[0])
+            locked = locked_versions(project / lock)
             if locked:
-                reason += f"; uv.lock pins {len(locked)} versions"
+                reason += f"; {lock} pins {len(locked)} versions"
             return Needs(Requirements(lines=listed, constraints=locked), "pyproject.toml", reason, python)
     if is_there(file := project / "setup.py") and (setup := read_setup(file)) is not None:
         return Needs(

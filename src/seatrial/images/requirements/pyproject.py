@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
 from seatrial.errors import ConfigError
+from seatrial.images.requirements.poetry import poetry_python, poetry_requirements
 from seatrial.images.requirements.requirements_files import MOST_LINES, canonical_name, checked_requirement
 from seatrial.system import toml_file
 from seatrial.system.project_files import is_there, read_text
@@ -32,14 +33,16 @@ _OF_A_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ...] | None:
     """``[project] dependencies``, and of its extras what is imported; None when it declares no dependencies.
 
+    Of ``[tool.poetry]`` likewise, where ``[project]`` lists none.
+
     Raises ConfigError naming ``file:line``.
     """
-    text, table = _project_table(file)
+    text, whole = _tables(file)
+    table = _project(whole, file)
     if "dependencies" not in table:
-        return None
+        listed = poetry_requirements(_poetry(whole), file)
+        return None if listed is None else (*listed[0], *_imported(listed[1], listed[0], imported))
     required = _checked_list(table["dependencies"], "project.dependencies", file, text)
-    have = {canonical_name(line) for line in required}
-    wanted = {canonical_name(package) for package in imported} - have
     extras = table.get("optional-dependencies", {})
     if not isinstance(extras, dict):
         raise _wrong("project.optional-dependencies", "a table", extras, file)
@@ -48,18 +51,26 @@ def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ..
         for extra in sorted(extras)
         for line in _checked_list(extras[extra], f"project.optional-dependencies.{extra}", file, text)
     ]
+    return (*required, *_imported(optional, required, imported))
+
+
+def _imported(optional: Iterable[str], required: Iterable[str], imported: Iterable[str]) -> Iterator[str]:
+    """Of optional lines the first for each package that is imported and not required."""
+    wanted = {canonical_name(package) for package in imported} - {canonical_name(line) for line in required}
     for line in optional:
         if (name := canonical_name(line)) in wanted:
-            required.append(line)
             wanted.remove(name)
-    return tuple(required)
+            yield line
 
 
 def requires_python(file: Path) -> SpecifierSet:
     """``[project] requires-python``; empty where the file or the key is not there."""
     if not is_there(file):
         return SpecifierSet()
-    value = _project_table(file)[1].get("requires-python", "")
+    _, whole = _tables(file)
+    value = _project(whole, file).get("requires-python")
+    if value is None:
+        return poetry_python(_poetry(whole), file)
     return python_specifier(value, "pyproject.toml: project.requires-python")
 
 
@@ -76,9 +87,13 @@ def python_specifier(value: Any, place: str) -> SpecifierSet:
 
 
 def locked_versions(file: Path) -> tuple[str, ...]:
-    """``name==version`` of the packages in uv.lock that come from an index and have one version; () without a file.
+    """``name==version`` of the packages in a lock file that come from an index and have one version; () without a file.
 
-    Format: https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile
+    uv.lock, poetry.lock and pdm.lock have the same tables of ``[[package]]``. Where a package comes from stands in
+    its source: uv names each, the others only those that are from elsewhere.
+
+    Formats: https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile,
+    https://python-poetry.org/docs/basic-usage/#installing-with-poetrylock
     """
     if not is_there(file):
         return ()
@@ -87,13 +102,13 @@ def locked_versions(file: Path) -> tuple[str, ...]:
         raise ConfigError(f"{file.name}: more packages than any image could contain", run=f"ls -l {file}")
     packages = toml_file.parse_toml(text, file).get("package", [])
     if not isinstance(packages, list) or not all(isinstance(package, dict) for package in packages):
-        raise ConfigError(f"{file.name}: package must be a list of tables", run="uv lock")
+        raise ConfigError(f"{file.name}: package must be a list of tables", run=f"ls -l {file}")
     versions = Counter(str(package.get("name")) for package in packages)
     return tuple(
         sorted(
             checked_requirement(f"{package['name']}=={package['version']}", file.name)
             for package in packages
-            if "registry" in _table_of(package, "source")
+            if _from_an_index(package, file.name)
             and {"name", "version"} <= package.keys()
             and versions[str(package["name"])] == 1
             and not str(package["name"]).startswith(_OF_A_BUILD)
@@ -101,18 +116,32 @@ def locked_versions(file: Path) -> tuple[str, ...]:
     )
 
 
+def _from_an_index(package: dict[str, Any], lock: str) -> bool:
+    """uv writes a source for each package; Poetry and PDM for those that are not from the index of all."""
+    source = _table_of(package, "source")
+    return "registry" in source if lock == "uv.lock" else not source and not {"path", "git", "url"} & package.keys()
+
+
 def _table_of(table: dict[str, Any], key: str) -> dict[str, Any]:
     value = table.get(key)
     return value if isinstance(value, dict) else {}
 
 
-def _project_table(file: Path) -> tuple[str, dict[str, Any]]:
-    """The file's text, and its ``[project]``."""
+def _tables(file: Path) -> tuple[str, dict[str, Any]]:
+    """The file's text, and what it says."""
     text = read_text(file, inside=file.parent, limit_bytes=toml_file.MAX_BYTES)
-    table = toml_file.parse_toml(text, file).get("project", {})
+    return text, toml_file.parse_toml(text, file)
+
+
+def _project(whole: dict[str, Any], file: Path) -> dict[str, Any]:
+    table = whole.get("project", {})
     if not isinstance(table, dict):
         raise _wrong("project", "a table", table, file)
-    return text, table
+    return table
+
+
+def _poetry(whole: dict[str, Any]) -> dict[str, Any]:
+    return _table_of(_table_of(whole, "tool"), "poetry")
 
 
 def _wrong(key: str, expected: str, value: Any, file: Path) -> ConfigError:
