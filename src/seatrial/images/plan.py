@@ -36,6 +36,7 @@ from seatrial.images.recipes import recipe_requirements
 from seatrial.images.requirements.code_conflicts import check_code
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.resolve_frameworks import Resolved, resolve_frameworks
+from seatrial.images.requirements.system_packages import system_packages
 from seatrial.images.slim import Slimming, slimmer_bytes, slimming_for
 from seatrial.job.model import Flavour, ImageOptions, Job
 from seatrial.job.plan import Choice, ImagePlan
@@ -86,9 +87,32 @@ def plan_image(
     check_code(script, needs, resolved)
     slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu)
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
+    base, system_choices, system_warnings = _with_system_packages(base, job, resolved)
     plan = _to_build(job, base, resolved, slimming, own, compiles=compiles)
-    choices = (base.choice, needs.choice, *resolved.choices, *_compiler(compiles), *slimming.choices)
-    return plan.model_copy(update={"warnings": (*needs.warnings, *resolved.warnings)}), choices
+    choices = (
+        base.choice,
+        needs.choice,
+        *resolved.choices,
+        *system_choices,
+        *_compiler(compiles),
+        *slimming.choices,
+    )
+    return plan.model_copy(update={"warnings": (*needs.warnings, *resolved.warnings, *system_warnings)}), choices
+
+
+def _with_system_packages(base: Base, job: Job, resolved: Resolved) -> tuple[Base, tuple[Choice, ...], tuple[str, ...]]:
+    """The base with the Debian packages that the Python packages need; of a base of the user's own it is only said."""
+    needed = system_packages(resolved.requirements.lines)
+    packages = {each for few in needed.values() for each in few} - set(job.image.system_packages)
+    if not packages:
+        return base, (), ()
+    names, why = ", ".join(sorted(packages)), f"{', '.join(needed)}: the wheels do not bring them"
+    if job.image.base != DEFAULT_BASE:
+        listed = ", ".join(f'"{each}"' for each in sorted(packages))
+        fix = f"if {job.image.base} lacks them, add in seatrial.toml: [image] system_packages = [{listed}]"
+        return base, (), (f"{', '.join(needed)} needs {names}; {fix}",)
+    choice = Choice(what="Debian packages", value=names, reason=why)
+    return replace(base, system_packages=tuple(sorted({*base.system_packages, *packages}))), (choice,), ()
 
 
 def _to_build(
