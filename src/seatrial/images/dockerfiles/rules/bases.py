@@ -31,7 +31,7 @@ def cuda_twice(file: Dockerfile) -> Iterator[Remark]:
             and own_cuda
             and not cpu_index
             and not _CPU_BUILD.search(each.command.text)
-            and each.command.stage in file.chain
+            and each.command.stage in file.shipped
         ):
             yield Remark(
                 each.line,
@@ -114,9 +114,7 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
         elif ubuntu and ubuntu[1] not in image.ubuntu and ubuntu[1] <= max(max(one.ubuntu) for one in cuda_images()):
             problem = f"CUDA {image.cuda} is not built on Ubuntu {ubuntu[1]}"
         if problem:
-            flavour = next((kind for kind in ("devel", "runtime", "base") if kind in base["rest"]), "base")
-            flavour = f"cudnn-{flavour}" if "cudnn" in base["rest"] and flavour != "base" else flavour
-            instead = (image or cuda_images()[-1]).tag(flavour)
+            instead = (image or cuda_images()[-1]).tag(_flavour(stage.image))
             yield Remark(
                 stage.line, "dead-tag", "error", f"{stage.image} cannot be pulled: {problem}", f"FROM {instead}"
             )
@@ -124,14 +122,21 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
 
 def _old_release(stage: Stage, cuda: str, newest: CudaImage) -> Remark:
     """A patch release that was followed by another: the tag is there as long as NVIDIA keeps it."""
+    ubuntu = re.search(r"ubuntu(\d\d\.\d\d)", stage.image)
+    built = not ubuntu or ubuntu[1] in newest.ubuntu
     return Remark(
         stage.line,
         "old-tag",
         "hint",
         f"CUDA {cuda} was followed by {newest.cuda}, and NVIDIA removes tags of old releases: some day it "
         "cannot be pulled",
-        f"FROM {stage.image.replace(cuda, newest.cuda)}",
+        f"FROM {stage.image.replace(cuda, newest.cuda)}" if built else f"FROM {newest.tag(_flavour(stage.image))}",
     )
+
+
+def _flavour(image: str) -> str:
+    flavour = next((kind for kind in ("devel", "runtime", "base") if f"-{kind}" in image), "base")
+    return f"cudnn-{flavour}" if "cudnn" in image and flavour != "base" else flavour
 
 
 def _on_docker_hub(stage: Stage) -> re.Match[str] | None:

@@ -110,8 +110,8 @@ def torch_twice(file: Dockerfile) -> Iterator[Remark]:
                 each.line,
                 "torch-twice",
                 "warning",
-                f"torch is installed twice: in {before} and again {where}; the first stays in its layer, gigabytes that "
-                "nothing uses, and what was built for it can break",
+                f"torch is installed twice: in {before} and again {where}; the first stays in its layer, gigabytes "
+                "that nothing uses, and what was built for it can break",
                 f"use one of them: remove {wanted} here" + (", or FROM python:3.11-slim-bookworm" if base else ""),
             )
         before, release, tool = f"line {each.line}", pin[1] if pin else None, kind
@@ -192,7 +192,7 @@ def unpinned_sources(file: Dockerfile) -> Iterator[Remark]:
         branches = [word for word in each.packages if re.search(r"git\+\w+://|git\+ssh:", word) and not _git_pin(word)]
         if branches:
             more = f" and {len(branches) - 1} more" if len(branches) > 1 else ""
-            source = re.split(r"[#\s]", branches[0])[0].removesuffix("@main").removesuffix("@master")
+            source = branches[0].partition("#")[0].strip().removesuffix("@main").removesuffix("@master")
             yield Remark(
                 each.line,
                 "git-unpinned",

@@ -165,17 +165,16 @@ def runs_as_root(file: Dockerfile) -> Iterator[Remark]:
 def old_keys(file: Dockerfile) -> Iterator[Remark]:
     """apt-key is gone from Debian 13 and Ubuntu 24.10; NVIDIA's key of before 2022 is revoked."""
     for command in file.commands:
-        if command.words[:1] == ("apt-key",) and command.words[1:2] in (("del",), ("list",)):
-            continue
-        if match := re.search(r"apt-key\b|7fa2af80\.pub", command.text):
-            revoked = "7fa2af80" in command.text
+        # NVIDIA's repository for machine learning is still signed with the old key.
+        revoked = re.search(r"7fa2af80\.pub", command.text) and "machine-learning" not in command.text
+        if revoked or (command.words[:1] == ("apt-key",) and command.words[1:2] not in (("del",), ("list",))):
             yield Remark(
                 command.line,
                 "apt-key",
                 "error" if revoked else "warning",
                 "NVIDIA changed this key in April 2022: apt rejects the packages"
                 if revoked
-                else f"{match[0]} is gone from Debian 13 and Ubuntu 24.10 on: the build ends there after a "
+                else "apt-key is gone from Debian 13 and Ubuntu 24.10 on: the build ends there after a "
                 "change of the base",
                 "install cuda-keyring_1.1-1_all.deb, or use a base that has what you need"
                 if revoked
@@ -184,4 +183,26 @@ def old_keys(file: Dockerfile) -> Iterator[Remark]:
             )
 
 
-RULES = (apt_asks, apt_lists, shell_entrypoint, runs_as_root, old_keys)
+def lost_settings(file: Dockerfile) -> Iterator[Remark]:
+    """``RUN export A=b``: each RUN is a shell of its own."""
+    for each in file.of("RUN"):
+        commands = file.commands_of(each)
+        first = commands[0] if commands else None
+        if first is None or not all(_sets_only(command.words) for command in commands):
+            continue
+        pairs = [word for word in first.words[1:] if "=" in word]
+        folder = first.words[1] if first.words[0] == "cd" and len(first.words) > 1 else ""
+        yield Remark(
+            first.line,
+            "lost-setting",
+            "warning",
+            f"`{first.text}` is over when this RUN ends: the next line, and the container, know nothing of it",
+            f"ENV {pairs[0]}" if pairs else f"WORKDIR {folder}" if folder else 'SHELL ["/bin/bash", "-lc"]',
+        )
+
+
+def _sets_only(words: tuple[str, ...]) -> bool:
+    return words[:1] in (("export",), ("cd",)) or words[:2] in (("source", "activate"), ("conda", "activate"))
+
+
+RULES = (lost_settings, apt_asks, apt_lists, shell_entrypoint, runs_as_root, old_keys)
