@@ -40,7 +40,7 @@ FOUND = [
     (PY + "ENV NVIDIA_DRIVER_CAPABILITIES=utility,video\n", "no-compute", "error", 2),
     (PY + "ENV NVIDIA_DRIVER_CAPABILITIES compute\n", "no-utility", "warning", 2),
     (PY + "ENV LD_LIBRARY_PATH=/usr/local/cuda/lib64/stubs:$LD_LIBRARY_PATH\n", "stubs-at-run-time", "error", 2),
-    (PY + "ENV X=1\nENV LD_LIBRARY_PATH=/a:/usr/local/cuda/compat\n", "compat-at-run-time", "error", 3),
+    (PY + "ENV X=1 \\\n  LD_LIBRARY_PATH=/a:/usr/local/cuda/compat\n", "compat-at-run-time", "error", 3),
     (PY + "RUN echo /usr/local/cuda/lib64/stubs > /etc/ld.so.conf.d/s.conf\n", "stubs-at-run-time", "error", 2),
     (PY + "RUN ln -s /usr/local/cuda/lib64/stubs/libcuda.so /usr/lib/libcuda.so.1\n", "stubs-at-run-time", "error", 2),
     (PY + "RUN apt-get update && \\\n  apt-get install -y curl nvidia-driver-535\n", "driver-in-image", "error", 3),

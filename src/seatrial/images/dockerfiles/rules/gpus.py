@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from seatrial.images.dockerfiles.installs import installs_of
+from seatrial.images.dockerfiles.instructions import JOINT
 from seatrial.images.dockerfiles.parts import Dockerfile, Remark
 
 #: Values with which NVIDIA's runtime gives a container no GPU.
@@ -146,8 +147,9 @@ def _stubs(line: int, seen: str, fix: str) -> Remark:
 def _line_of(file: Dockerfile, folder: str) -> int:
     """The ENV that brings a folder in."""
     for each in file.of("ENV"):
-        if each.stage in file.chain and folder.rpartition("/")[2] in each.value and "LD_LIBRARY_PATH" in each.value:
-            return each.line
+        at = each.raw.find(folder.strip("/").rpartition("/")[2], max(0, each.raw.find("LD_LIBRARY_PATH")))
+        if each.stage in file.chain and at >= 0 and "LD_LIBRARY_PATH" in each.value:
+            return each.line + each.raw[:at].count(JOINT)
     setting = file.lasting("LD_LIBRARY_PATH")
     return setting.line if setting else 1
 
