@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from seatrial.findings.build import CONSEQUENCES
 from seatrial.findings.catalogue import LAYERS, by_id, entries
 from seatrial.findings.finding import Finding
 from seatrial.findings.known import Known, beginning, ending, plain
@@ -23,11 +24,14 @@ GENERAL = (*PARTS, "k8s-image-pull", "k8s-volume")
 #: Lines that may be one that was broken.
 BROKEN_LINES = 3
 
-#: Entry → entries that it follows from: pip that reaches no index then finds no package there.
+#: Entry → entries that it follows from.
 FOLLOWS = {
-    "package-missing": ("package-index-certificate", "package-index-unreachable"),
     "registry-unreachable": ("base-image-missing",),
+    "host-not-resolved": ("base-image-missing", "registry-unreachable"),
 }
+
+#: What a build shows beside its consequences.
+_OF_BUILDS = ("build", "registry", "disk")
 
 #: Characters of a symptom that a text cut off in its middle must still show.
 MIN_CUT = 20
@@ -61,6 +65,9 @@ def explain_stream(stream: BinaryIO) -> list[Finding]:
 def _causes(found: list[Finding]) -> list[Finding]:
     """Without what follows from another of them."""
     ids = {finding.id for finding in found}
+    roots = {entry.id for entry in entries(_OF_BUILDS)}.difference(CONSEQUENCES, FOLLOWS)
+    if ids & roots:  # pip that reaches no index then finds no package there
+        found = [finding for finding in found if finding.id not in CONSEQUENCES]
     return [finding for finding in found if not ids.intersection(FOLLOWS.get(finding.id, ()))]
 
 
