@@ -17,7 +17,7 @@ BUILD_PACKAGES = (
         id="rust-missing",
         title="A package is compiled with Rust, and the image has no Rust compiler",
         symptoms=("can't find Rust compiler", "Cargo, the Rust package manager, is not installed", "cargo: not found"),
-        cause="There is no wheel of this version for the image's Python",
+        cause="The version that was asked for has no wheel for this Python, only its source",
         fix="ask for a newer version of the package, which has a wheel: pip download --only-binary :all: NAME",
         sources=("https://setuptools-rust.readthedocs.io/",),
     ),
