@@ -8,7 +8,7 @@ BUILD_PACKAGES = (
     Known(
         id="git-missing",
         title="The image has no git, and a requirement comes from a git repository",
-        symptoms=("Cannot find command 'git'", "git: not found", "git: command not found", "Git executable not found"),
+        symptoms=("Cannot find command 'git'", "Git executable not found"),
         cause="Slim base images have none",
         fix='in seatrial.toml: [image] system_packages = ["git", "ca-certificates"]',
         sources=(_PIP + "topics/vcs-support/",),
@@ -24,7 +24,7 @@ BUILD_PACKAGES = (
     Known(
         id="cmake-missing",
         title="A package is built with CMake, and the image has none",
-        symptoms=("CMake must be installed to build", "No such file or directory: 'cmake'", "cmake: not found"),
+        symptoms=("CMake must be installed to build",),
         cause="There is no wheel of this version for the image's Python",
         fix='in seatrial.toml: [image] system_packages = ["build-essential", "cmake"]',
         sources=("https://cmake.org/download/",),
@@ -77,7 +77,6 @@ BUILD_PACKAGES = (
             "gcc: not found",
             "gcc: command not found",
             "g++: not found",
-            "make: not found",
             "linker `cc` not found",
             "Unknown compiler(s): [[",
             "No CMAKE_C_COMPILER could be found",
