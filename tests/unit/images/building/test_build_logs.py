@@ -55,7 +55,7 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         "│ exit code: 128\n╰─> See above for output.\n",
         "cannot find the server github.com", "build_network"),
     "no git": (PIP, "Collecting git+https://x/y\nERROR: Error [Errno 2] No such file or directory: 'git' while executing\n"
-               "ERROR: Cannot find command 'git' - do you have 'git' installed and in your PATH?\n", "no git", '"git"'),
+               "ERROR: Cannot find command 'git' - do you have 'git' installed and in your PATH?\n", "git", '"git"'),
     "no compiler": (PIP, "building 'a._b' extension\n      error: command 'gcc' failed: No such file or directory\n"
                     + WHEEL_END.format(name="pycocotools"), "no C compiler (needed by pycocotools)", "build-essential"),
     "Python.h": (PIP, "      a.c:4:10: fatal error: Python.h: No such file or directory\n      compilation terminated.\n"
