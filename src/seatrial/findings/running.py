@@ -8,7 +8,7 @@ RUNNING = (
     Known(
         id="gpu-xid",
         title="The driver reported an Xid error on a GPU",
-        symptoms=(),
+        symptoms=("NVRM: Xid (",),
         cause="Xid 13, 31, 43 and 45 come from the program itself; 48, 63, 64, 74, 79, 94, 95, 119 from the hardware",
         fix="sudo dmesg | grep -i xid   # and look its number up: https://docs.nvidia.com/deploy/xid-errors/",
         sources=("https://docs.nvidia.com/deploy/xid-errors/",),

@@ -39,6 +39,7 @@ LIBRARIES = {
     "libgthread-2.0.so.0": "libglib2.0-0",
     "libibverbs.so.1": "libibverbs1",
     "libmagic.so.1": "libmagic1",
+    "libmpi.so.12": "mpich",
     "libmpi.so.40": "openmpi-bin",
     "libnuma.so.1": "libnuma1",
     "libodbc.so.2": "unixodbc",

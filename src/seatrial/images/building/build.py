@@ -132,7 +132,7 @@ def _build(
         with Heartbeat(progress) as telling:
             for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
                 if text := readable(line):
-                    last_lines.append(text)
+                    last_lines.append(line.rstrip())  # with BuildKit's numbers: they tell which step failed
                     telling.line(text)
         store.tag(unfinished, image.tag)
     except ImageError as error:

@@ -47,7 +47,7 @@ def test_both_engines(folder: str, name: str, step: str, reason: str, run: str) 
         ("nopython", "seatrial-no-such-base:1 has no python3", "python3-venv"),
         ("nospace", "failed: a disk is full", "docker system df"),
         ("noversion", "the package index has no numpy==99.0", "change the version"),
-        ("sdist", "psutil has no wheel", "build-essential"),
+        ("sdist", "no C compiler (needed by psutil)", "build-essential"),
     ],
 )
 def test_docker(name: str, reason: str, run: str) -> None:

@@ -27,7 +27,7 @@ def planned(folder: Path, lines: str, **image: Any) -> tuple[str, list[str], tup
 
 
 def test_they_are_installed_and_named(tmp_path: Path) -> None:
-    dockerfile, told, _ = planned(tmp_path, "opencv-python\nlightgbm\n".replace("\\\n", "\n"))
+    dockerfile, told, _ = planned(tmp_path, "opencv-python\nlightgbm\n")
     assert told == ["libgl1, libglib2.0-0, libgomp1"]
     assert "--no-install-recommends libgl1 libglib2.0-0 libgomp1" in dockerfile
 
