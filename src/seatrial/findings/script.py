@@ -52,7 +52,7 @@ LIBRARIES = {
 
 def _missing_library(name: str) -> Known:
     return Known(
-        id="library-missing-" + name.partition(".so")[0].lower().replace(".", "-"),
+        id="library-missing-" + name.lower().replace(".", "-"),
         title="The image has no library " + name,
         symptoms=(name + ": cannot open shared object file",),
         cause="A Python package is linked with %s, which its wheel does not bring and slim images lack" % name,
