@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -66,7 +67,9 @@ class Needs:
 
 
 def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tuple[str, ...] = ()) -> Needs:
-    """The first of requirements.txt, pyproject.toml (with its lock file), setup.py, environment.yml, the imports.
+    """The first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
+
+    A requirements.txt nearer to the script than the project's own comes first.
 
     What the script cannot do without and no file lists is added where its package is known.
 
@@ -78,7 +81,7 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
     """
     roots = {project, project / "src", script_dir}
     packages = packages_of_imports(script.imports, roots)
-    needs = _from_files(project, packages)
+    needs = _nearest_list(project, script_dir, packages)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
@@ -88,7 +91,7 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
         warnings = tuple(map(partial(_guessed, script), packages.guessed.items()))
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
     else:
-        needs = _with_imported(needs, packages, script, also)
+        needs = _with_imported(_without_standard_modules(needs), packages, script, also)
     told = needs.plus(Requirements(lines=also))
     needs = replace(needs, imports=imports, warnings=(*needs.warnings, *_not_installed(told, packages, script)))
     needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
@@ -164,6 +167,50 @@ def _with_asserted(needs: Needs, script: ScriptFacts) -> Needs:
     return needs
 
 
+def _nearest_list(project: Path, script_dir: Path, packages: ImportedPackages) -> Needs | None:
+    """The list beside the script, or in a folder between it and the project's own.
+
+    An example's own list names what the example adds: of what it does not list, the project's list decides the version.
+    """
+    folders = [script_dir, *script_dir.parents] if script_dir.is_relative_to(project) else []
+    for folder in folders[: len(script_dir.parts) - len(project.parts)]:
+        if is_there(file := folder / "requirements.txt"):
+            name = str(file.relative_to(project))
+            found = read_requirements(file, project)
+            outer = _from_files(project, packages)
+            if outer is None or any("--hash" in line for line in (*found.lines, *outer.requirements.lines)):
+                return Needs(
+                    found, name, f"{name} is the nearest to the script", outer.python if outer else SpecifierSet()
+                )
+            more = tuple(
+                line
+                for line in outer.requirements.lines
+                for module, package in packages.known.items()
+                if canonical_name(line) == canonicalize_name(package) and not _is_listed(found, module, package)
+            )
+            both = replace(outer.requirements, lines=more) if more else Requirements()
+            reason = f"{name} is the nearest to the script" + (f"; {outer.source} lists {', '.join(more)}" * bool(more))
+            return Needs(found + both, name, reason, outer.python)
+    return _from_files(project, packages)
+
+
+def _without_standard_modules(needs: Needs) -> Needs:
+    """Lists name modules of Python itself at times; the index has nothing by that name, or something else."""
+    standard = [line for line in needs.requirements.lines if _is_standard_module(line)]
+    if not standard:
+        return needs
+    kept = replace(needs.requirements, lines=tuple(line for line in needs.requirements.lines if line not in standard))
+    what = "a module" if len(standard) == 1 else "modules"
+    told = f"{needs.source} lists {', '.join(standard)}, {what} of Python itself: left out, as the package index has "
+    told += "no such package, or another's"
+    return replace(needs, requirements=kept, warnings=(*needs.warnings, told))
+
+
+def _is_standard_module(line: str) -> bool:
+    requirement = parsed(line)
+    return requirement is not None and not requirement.marker and requirement.name in sys.stdlib_module_names
+
+
 def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
     python = requires_python(project / "pyproject.toml")
     if is_there(file := project / "requirements.txt"):
@@ -177,15 +224,18 @@ def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
             if locked:
                 reason += f"; {lock} pins {len(locked)} versions"
             return Needs(Requirements(lines=listed, constraints=locked), "pyproject.toml", reason, python)
+    for name in ("environment.yml", "environment.yaml"):
+        if is_there(file := project / name):
+            environment = read_environment(file)
+            reason = f"{name} lists them"
+            return Needs(Requirements(lines=environment.lines), name, reason, environment.python)
     if is_there(file := project / "setup.py") and (setup := read_setup(file)) is not None:
         return Needs(
             Requirements(lines=setup.lines), "setup.py", "install_requires of setup.py lists them", setup.python
         )
-    for name in ("environment.yml", "environment.yaml"):
+    for name in ("requirements/requirements.txt", "requirements/base.txt"):
         if is_there(file := project / name):
-            environment = read_environment(file)
-            reason = f"the pip part of {name} lists them"
-            return Needs(Requirements(lines=environment.lines), name, reason, environment.python)
+            return Needs(read_requirements(file, project), name, f"{name} exists", python)
     return None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module
-from seatrial.job.reading.project_reader import ProjectReader, Reading
+from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.recipe_names import source_of
 
 #: Top-level module → the framework it stands for. The frameworks themselves are looked for first.
@@ -94,7 +94,7 @@ def script_facts(target: Target, project: Path) -> ScriptFacts:
         return ScriptFacts()
     roots = [project, project / "src"] if target.kind == "module" else [start.parent, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
-    reading = ProjectReader(project, roots, inside).read(start)
+    reading = read_project(project, roots, inside, start)
     _refuse_a_notebook(reading)
     return _facts(reading)
 

@@ -291,3 +291,30 @@ def test_a_folder_that_the_script_puts_on_the_path(tmp_path: Path) -> None:
     (tmp_path / "vendored" / "net" / "__init__.py").write_text("import einops")
     found = facts(tmp_path, "import os, sys\nsys.path.insert(0, os.path.join(os.getcwd(), 'vendored'))\nimport net\n")
     assert found.imports == ("einops",)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os.path as osp, sys\nhere = osp.dirname(__file__)\ndef add(path):\n    sys.path.insert(0, path)\n"
+        "lib_path = osp.join(here, 'lib', 'inner')\nadd(lib_path)\n",
+        "import sys\nfrom pathlib import Path\n"
+        "LIB = Path(__file__).parent / 'lib' / 'inner'\nsys.path.append(str(LIB))\n",
+    ],
+)
+def test_a_folder_put_on_the_path_by_a_module_that_is_imported_last(tmp_path: Path, source: str) -> None:
+    (tmp_path / "lib" / "inner" / "layers").mkdir(parents=True)
+    (tmp_path / "lib" / "inner" / "layers" / "__init__.py").write_text("import yaml\n")
+    (tmp_path / "_paths.py").write_text(source)
+    (tmp_path / "train.py").write_text("import layers\nimport _paths\n")
+    facts = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    assert facts.imports == ("yaml",)
+
+
+def test_a_folder_without_init_is_the_projects_where_something_in_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "coco.py").touch()
+    (tmp_path / "train.py").write_text("import datasets\nfrom datasets import coco\n")
+    assert script_facts(Target(kind="script", value="train.py"), tmp_path).imports == ()
+    (tmp_path / "train.py").write_text("from datasets import load_dataset\n")
+    assert script_facts(Target(kind="script", value="train.py"), tmp_path).imports == ("datasets",)

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
+from seatrial.job.reading.signs import texts_of
+
 #: Errors by which a missing package shows.
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 _EXITS = {"exit", "_exit", "quit"}
@@ -32,6 +34,9 @@ _HOLDING = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.ExceptHandler, ast.Match),
     *(ast.match_case, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
 )
+
+#: Of a module's top, where folders for sys.path are looked for.
+_MOST_STATEMENTS, _LONGEST_PATH = 200, 200
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _Block: TypeAlias = list[ast.stmt]
@@ -81,6 +86,11 @@ class Flow:
     def inside(self, function: str) -> Iterator[Seen]:
         """What calling a function runs."""
         return self._walk(self.functions[function].body)
+
+    def joined_texts(self) -> list[str]:
+        """Text of what the module's top assigns, and of calls there: ``lib_path = join(here, "lib")`` → ``lib``."""
+        simple = (node for node in self._tree.body[:_MOST_STATEMENTS] if isinstance(node, ast.Assign | ast.Expr))
+        return [text for node in simple for text in texts_of(node.value) if len(text) < _LONGEST_PATH]
 
     def _walk(self, block: _Block) -> Iterator[Seen]:
         pending = _block(block, True, True)

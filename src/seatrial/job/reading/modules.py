@@ -36,3 +36,8 @@ def is_folder(path: Path) -> bool:
         return path.is_dir()
     except (OSError, ValueError):
         return False
+
+
+def is_package(path: Path) -> bool:
+    """A folder that Python takes for a package before any other place: it has an ``__init__.py``."""
+    return is_file(path / "__init__.py")

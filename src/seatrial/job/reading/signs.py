@@ -131,6 +131,19 @@ def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
     return names if isinstance(node, ast.Import) else [f"{node.module or ''}.{name}" for name in names]
 
 
+def texts_of(node: ast.AST) -> list[str]:
+    """Text in an expression; the parts of ``join(here, "a", "b")`` and ``here / "a" / "b"`` as one, ``a/b``."""
+    if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "join":
+        parts = [text for each in node.args for text in texts_of(each)]
+        return ["/".join(parts)] if parts else []
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        parts = [*texts_of(node.left), *texts_of(node.right)]
+        return ["/".join(parts)] if parts else []
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) and node.value else []
+    return [text for each in ast.iter_child_nodes(node) for text in texts_of(each)]
+
+
 def dotted(node: ast.AST) -> str:
     """``a.b.c`` of a chain of names, "" where it starts from anything else but keeps the last names."""
     parts: list[str] = []
