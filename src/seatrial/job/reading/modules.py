@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,18 +15,23 @@ def find_module(name: str, roots: Sequence[Path], *, main: bool = False) -> Path
 
 def locate_module(name: str, roots: Sequence[Path], *, main: bool = False) -> tuple[Path, Path] | None:
     """(file, the root that it was found under), or None."""
+    inner = name.replace(".", os.sep)
     for root in roots:
-        base = root.joinpath(*name.split("."))
-        for file in (base.with_name(base.name + ".py"), base / ("__main__.py" if main else "__init__.py")):
-            if is_file(file):
-                return file, root
+        base = os.path.join(root, inner)  # no Path yet: most of what is looked for is not there
+        for file in (f"{base}.py", os.path.join(base, "__main__.py" if main else "__init__.py")):
+            if _is_file(file):
+                return Path(file), root
     return None
 
 
 def is_file(path: Path) -> bool:
     """There is a file of this name, wherever links lead."""
+    return _is_file(str(path))
+
+
+def _is_file(path: str) -> bool:
     try:
-        return path.is_file()
+        return os.path.isfile(path)
     except (OSError, ValueError):  # a name too long, a null byte: no file has it
         return False
 
