@@ -24,6 +24,7 @@ from seatrial.images.requirements.pyproject import locked_versions, pyproject_re
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed, read_requirements
 from seatrial.images.requirements.setup_py import read_setup
 from seatrial.job.plan import Choice
+from seatrial.job.reading.modules import folder_of, is_package
 from seatrial.job.script import FRAMEWORKS, ScriptFacts
 from seatrial.system.project_files import is_there, read_sources
 
@@ -84,19 +85,23 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
     """
     roots = {project, project / "src", script_dir}
     packages = packages_of_imports(script.imports, roots)
+    found = {name: folder for name in packages.strangers if (folder := folder_of(name, project))}
+    own = {name: folder for name, folder in found.items() if not is_package(project / folder)}
+    packages = packages.without(own)
     needs = _nearest_list(project, script_dir, packages)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
-            packages = packages_of_imports(imports, roots)
+            packages = packages_of_imports(imports, roots).without(own)
         reason = "no file lists packages: using the imports"
         warnings = tuple(map(partial(_guessed, script), packages.guessed.items()))
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
     else:
         needs = _with_imported(_without_standard_modules(needs), packages, script, also)
     told = needs.plus(Requirements(lines=also))
-    needs = replace(needs, imports=imports, warnings=(*needs.warnings, *_not_installed(told, packages, script)))
+    warnings = (*needs.warnings, *_in_the_project(script, own), *_not_installed(told, packages, script))
+    needs = replace(needs, imports=imports, warnings=warnings)
     needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
     return _locked(_with_asserted(needs, script), project)
 
@@ -132,6 +137,20 @@ def _guessed(script: ScriptFacts, guess: tuple[str, str]) -> str:
     name, package = guess
     where = script.where.get(name, "the target")
     return f"{package} is a guess: {where} imports {name}, and seatrial does not know its package"
+
+
+def _in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Iterator[str]:
+    """Modules of the project's own that the target will not find."""
+    for name, folder in own.items():
+        yield (
+            f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/: unless the "
+            f"script adds that folder to sys.path, run with -e PYTHONPATH={folder}"
+        )
+    for name, where in script.missing.items():
+        yield (
+            f"{where} imports {name}, which is not in the project: if installing the project writes or compiles it, do "
+            "that first with pip install -e ."
+        )
 
 
 def _not_installed(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Iterator[str]:

@@ -267,3 +267,25 @@ def test_a_part_of_a_package_that_is_a_package_of_its_own(tmp_path: Path) -> Non
     modules = {"orbax": "train.py:1", "orbax.export": "train.py:1"}
     needs = project_needs(tmp_path, ScriptFacts(imports=("orbax",), modules=modules), tmp_path)
     assert set(needs.requirements.lines) == {"orbax-checkpoint", "orbax-export"}
+
+
+def test_a_module_that_lies_elsewhere_in_the_project_is_no_strangers_package(tmp_path: Path) -> None:
+    (tmp_path / "third_party" / "roi_layers").mkdir(parents=True)
+    (tmp_path / "third_party" / "roi_layers" / "__init__.py").touch()
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "__init__.py").touch()
+    (tmp_path / "net" / "fancy_pack.py").touch()  # net.fancy_pack, which is another module
+    needs = needs_of(tmp_path, "roi_layers", "fancy_pack")
+    assert needs.requirements.lines == ("fancy-pack",)
+    assert needs.warnings[1] == (
+        "the target imports roi_layers, which lies in the project's third_party/: unless the script adds that folder "
+        "to sys.path, run with -e PYTHONPATH=third_party"
+    )
+
+
+def test_a_module_that_installing_the_project_writes(tmp_path: Path) -> None:
+    needs = project_needs(tmp_path, ScriptFacts(missing={".version": "esr/__init__.py:6"}), tmp_path)
+    assert needs.warnings == (
+        "esr/__init__.py:6 imports .version, which is not in the project: if installing the project writes or compiles "
+        "it, do that first with pip install -e .",
+    )

@@ -318,3 +318,28 @@ def test_a_folder_without_init_is_the_projects_where_something_in_it_is_imported
     assert script_facts(Target(kind="script", value="train.py"), tmp_path).imports == ()
     (tmp_path / "train.py").write_text("from datasets import load_dataset\n")
     assert script_facts(Target(kind="script", value="train.py"), tmp_path).imports == ("datasets",)
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        ("from .version import *\n", {".version": "esr/__init__.py:1"}),
+        ("from esr.ops.gpu_nms import nms\n", {"esr.ops.gpu_nms": "esr/__init__.py:1"}),
+        ("from . import something\n", {}),
+        ("from .compiled import x\n", {}),
+        ("from .folder import x\n", {}),
+        ("try:\n    from .version import *\nexcept ImportError:\n    pass\n", {}),
+        ("from esr import name\n", {}),
+        ("import esr.version\n", {"esr.version": "esr/__init__.py:1"}),
+    ],
+)
+def test_a_module_of_a_package_of_the_project_that_is_not_there(
+    tmp_path: Path, source: str, missing: dict[str, str]
+) -> None:
+    (tmp_path / "esr" / "ops").mkdir(parents=True)
+    (tmp_path / "esr" / "folder").mkdir()
+    (tmp_path / "esr" / "ops" / "__init__.py").touch()
+    (tmp_path / "esr" / "compiled.cpython-311-x86_64-linux-gnu.so").touch()
+    (tmp_path / "esr" / "__init__.py").write_text(source)
+    (tmp_path / "train.py").write_text("import esr\n")
+    assert script_facts(Target(kind="script", value="train.py"), tmp_path).missing == missing

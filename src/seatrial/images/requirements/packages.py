@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -56,6 +56,19 @@ class ImportedPackages:
     def lines(self) -> tuple[str, ...]:
         """What pip is asked for where no file lists packages, sorted."""
         return tuple(sorted({*self.known.values(), *self.guessed.values()}, key=str.lower))
+
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Import names of which nobody knows whose they are."""
+        return (*self.guessed, *self.unknown)
+
+    def without(self, names: Collection[str]) -> ImportedPackages:
+        """The same without these import names."""
+        known, guessed, elsewhere = (
+            {name: package for name, package in each.items() if name not in names}
+            for each in (self.known, self.guessed, self.elsewhere)
+        )
+        return ImportedPackages(known, guessed, elsewhere, tuple(name for name in self.unknown if name not in names))
 
 
 def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> ImportedPackages:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+
+#: Folders of a project that are looked into, and how deep.
+_MOST_FOLDERS, _DEEPEST = 500, 3
 
 
 def find_module(name: str, roots: Sequence[Path], *, main: bool = False) -> Path | None:
@@ -47,3 +51,27 @@ def is_folder(path: Path) -> bool:
 def is_package(path: Path) -> bool:
     """A folder that Python takes for a package before any other place: it has an ``__init__.py``."""
     return is_file(path / "__init__.py")
+
+
+def folder_of(module: str, project: Path) -> Path | None:
+    """The folder that a module lies in, relative to the project; the nearest to its top."""
+    found = locate_module(module, list(islice(_folders(project), _MOST_FOLDERS)))
+    return found[1].relative_to(project) if found else None
+
+
+def _folders(project: Path) -> Iterator[Path]:
+    level = [project]
+    for _ in range(_DEEPEST + 1):
+        yield from level
+        level = [inside for folder in level for inside in _inside(folder)]
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return sorted(
+            path
+            for path in islice(folder.iterdir(), _MOST_FOLDERS)
+            if not path.name.startswith((".", "__", "site-packages")) and not path.is_symlink() and path.is_dir()
+        )
+    except OSError:
+        return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import glob
 import os
 import shlex
 import sys
@@ -51,12 +52,14 @@ class Reading:
     Attributes:
         needed, optional: dotted names of modules that are not the project's.
         paths: literal path that may lie outside of the project → where.
+        missing: modules of the project's packages that are needed and not there.
         asserted: module → (the version that an ``assert`` asks for, where).
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
     """
 
     needed: dict[str, str] = field(default_factory=dict)
     optional: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
     signs: dict[str, str] = field(default_factory=dict)
     certain_signs: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -227,6 +230,9 @@ class ProjectReader:
                     (self.certain if needed else self.perhaps).append((each[0], ""))
                     if roots is self.roots:
                         self.found_under.setdefault(each[1])
+            is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module
+            if needed and is_module and found[-1] is None and (any(found[:-1]) or roots is not self.roots):
+                self._note_missing(module, node, parts, roots)
             if found[-1] is not None:
                 for local, inner in bound.items():
                     module.bound[local] = (found[-1][0], inner)
@@ -234,6 +240,15 @@ class ProjectReader:
             if name in modules or roots is not self.roots or any(found) or self._is_projects(module, parts[0]):
                 continue
             modules[name] = f"{module.shown}:{node.lineno}"
+
+    def _note_missing(self, module: _Module, node: _Import, parts: list[str], roots: list[Path]) -> None:
+        """A module inside one of the project's packages that is not there: setup.py writes it, or a compiler does."""
+        for root in roots:
+            inside = root.joinpath(*parts[:-1])
+            if is_folder(inside / parts[-1]) or any(inside.glob(f"{glob.escape(parts[-1])}.*")):
+                return
+        dots = "." * (node.level if isinstance(node, ast.ImportFrom) else 0)
+        self.reading.missing.setdefault(dots + ".".join(parts), f"{module.shown}:{node.lineno}")
 
     def _located(self, parts: list[str], roots: list[Path]) -> list[tuple[Path, Path] | None] | None:
         """(file, root) of the module and of the packages that it is in; None when too many names were looked for."""
