@@ -17,11 +17,15 @@ from seatrial.job.reading.signs import texts_of
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 _EXITS = {"exit", "_exit", "quit"}
 
-#: Nodes with nothing below them that could run.
-_LEAVES = (
-    *(ast.Name, ast.Constant, ast.Import, ast.ImportFrom, ast.Global, ast.Pass),
-    *(ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop),
+#: Kinds of nodes that show nothing: a tree has one of them for every name.
+_SILENT = frozenset(
+    kind
+    for family in (ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
+    for kind in family.__subclasses__()
 )
+
+#: Kinds with nothing below them that could run.
+_LEAVES = frozenset((ast.Name, ast.Constant, ast.Import, ast.ImportFrom, ast.Global, ast.Pass))
 
 #: Nodes some of whose parts may not run, or hold statements.
 _BRANCHING = (
@@ -98,13 +102,13 @@ class Flow:
         while pending:  # no recursion: a chain of a thousand `elif` is one node inside the other
             seen = pending.pop()
             yield seen
-            if not isinstance(seen.node, _LEAVES):
+            if type(seen.node) not in _LEAVES:
                 pending.extend(reversed(self._children(seen)))
 
     def _children(self, seen: Seen) -> list[Seen]:
         node, certain, needed = seen
         if not isinstance(node, _BRANCHING):
-            return [Seen(each, certain, needed) for each in ast.iter_child_nodes(node)]
+            return [Seen(each, certain, needed) for each in _inside(node)]
         if isinstance(node, FunctionNode):
             return _each([*node.decorator_list, *node.args.defaults], certain, needed)
         if isinstance(node, ast.ClassDef):
@@ -159,6 +163,16 @@ def _compound(tree: ast.Module) -> Iterator[ast.AST]:
         node = pending.popleft()
         yield node
         pending.extend(each for each in ast.iter_child_nodes(node) if isinstance(each, _HOLDING))
+
+
+def _inside(node: ast.AST) -> Iterator[ast.AST]:
+    """As ast.iter_child_nodes, which takes twice as long, without those that show nothing."""
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            yield from (each for each in value if isinstance(each, ast.AST) and type(each) not in _SILENT)
+        elif isinstance(value, ast.AST) and type(value) not in _SILENT:
+            yield value
 
 
 def _each(nodes: Sequence[ast.expr], certain: bool, needed: bool) -> list[Seen]:

@@ -153,9 +153,10 @@ class ProjectReader:
 
     def _note(self, module: _Module, unit: str, seen: Seen, certain: bool) -> None:
         node = seen.node
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name):  # nearly half of all nodes
             self.mentioned.add(node.id)
-        elif isinstance(node, ast.Attribute):
+            return
+        if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
         elif isinstance(node, ast.Assign):
             self._remember_type(module, node)
