@@ -103,6 +103,14 @@ def test_libraries_that_packages_load(project: Path) -> None:
     assert "apt-get" not in (plan.dockerfile or "") and "mpich" not in plan.context_texts["requirements.txt"]
 
 
+def test_tensorflow_without_cuda_where_only_imports_name_it(project: Path) -> None:
+    plan, _ = planned(project, imports=frozenset({"tensorflow"}), cpu_only=True)
+    assert plan.context_texts["requirements.txt"] == "tensorflow-cpu==2.21.0\n"
+    (project / "requirements.txt").write_text("tensorflow\n")
+    plan, _ = planned(project, imports=frozenset({"tensorflow"}), cpu_only=True)
+    assert plan.context_texts["requirements.txt"] == "tensorflow==2.21.0\n"
+
+
 def test_certificate_and_index(project: Path, snapshot: SnapshotAssertion) -> None:
     (project / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\n")
     plan, _ = planned(

@@ -109,6 +109,9 @@ def _resolve_one(
         found, place = found + Requirements(lines=(line,)), len(found.lines)
     else:
         line, reason = found.lines[place], "imported" if needs.source == "the imports" else f"in {needs.source}"
+        if needs.source == "the imports" and line == framework:
+            line = _name_alone(framework, machine)
+            found = found.replaced(place, line)
     constraints = _constraints(framework, line, found, needs, machine, python)
     requirement = parsed(line)
     if requirement is None or requirement.url or not _known(constraints):
