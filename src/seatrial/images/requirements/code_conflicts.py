@@ -20,8 +20,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
         if (where := script.modules.get(name)) and not _held_below(since, package, resolved):
             raise ConfigError(
                 f"{where} imports {name}, which {package} {since} and later lack; no list asks for an older one",
-                cause=needs.reason,
-                run=f"pin {package}<{since}" + (f", or {row['instead']}" if "instead" in row else ""),
+                run=f"{row['instead']}, or pin {package}<{since}",
             )
     wheel = resolved.stack.wheel
     if wheel is None:

@@ -61,4 +61,4 @@ def test_code_and_versions(tmp_path: Path, source: str, requirements: str, said:
 def test_the_way_out_of_a_removed_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         plan(tmp_path, "from peft import prepare_model_for_int8_training\n", "peft\n")
-    assert caught.value.run == "pin peft<0.10, or use peft.prepare_model_for_kbit_training"
+    assert caught.value.run == "use peft.prepare_model_for_kbit_training, or pin peft<0.10"
