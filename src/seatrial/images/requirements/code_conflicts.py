@@ -22,6 +22,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
                 f"{where} imports {name}, which {package} {since} and later lack; no list asks for an older one",
                 run=f"{row['instead']}, or pin {package}<{since}",
             )
+    _check_tensorflow(script, resolved)
     wheel = resolved.stack.wheel
     if wheel is None:
         return
@@ -42,9 +43,15 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
                     cause=needs.reason,
                     run=row["fix"],
                 )
-    if script.tensorflow_1 and wheel.framework == "tensorflow" and _reaches(wheel.version, "2"):
+
+
+def _check_tensorflow(script: ScriptFacts, resolved: Resolved) -> None:
+    """TensorFlow 1's names, where the plan has TensorFlow 2, be it beside another framework."""
+    lines = [line for line in resolved.requirements.lines if canonical_name(line) in ("tensorflow", "tensorflow-cpu")]
+    version = _pinned(lines[0]) if lines else None
+    if script.tensorflow_1 and version and _reaches(version, "2"):
         raise ConfigError(
-            f"{script.tensorflow_1} is TensorFlow 1, and the plan has tensorflow {wheel.version}",
+            f"{script.tensorflow_1} is TensorFlow 1, and the plan has tensorflow {version}",
             cause="TensorFlow 2 has these names under tf.compat.v1 alone; TensorFlow 1.15 needs Python 3.7",
             run="replace `import tensorflow as tf` by `import tensorflow.compat.v1 as tf`, or name an image that has "
             "TensorFlow 1: seatrial run --image tensorflow/tensorflow:1.15.5-gpu …",

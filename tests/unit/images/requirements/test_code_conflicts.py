@@ -29,6 +29,11 @@ def plan(project: Path, source: str, requirements: str = "") -> None:
         ("import tensorflow as tf\ns = tf.Session()\n", "", "train.py:2 tf.Session is TensorFlow 1"),
         ("import tensorflow as tf\nw = tf.summary.FileWriter('x')\n", "", "train.py:2 tf.summary.FileWriter is Tens"),
         ("import tensorflow as tf\nw = tf.summary.create_file_writer('x')\n", "", None),
+        (
+            "import torch\nimport tensorflow as tf\ns = tf.Session()\n",
+            "torch\n",
+            "train.py:3 tf.Session is TensorFlow 1",
+        ),
         ("import tensorflow as tf\nimport layers\n", "", None),
         ("import torch\n", "basicsr>=1.4.2\ntorch>=1.7\n", "basicsr>=1.4.2 does not run with torch 2"),
         ("import torch\n", "basicsr>=1.4.2\ntorch<2.2\n", None),
