@@ -111,7 +111,7 @@ def _with_system_packages(base: Base, job: Job, resolved: Resolved) -> tuple[Bas
         listed = ", ".join(f'"{each}"' for each in sorted(packages))
         fix = f"if {job.image.base} lacks them, add in seatrial.toml: [image] system_packages = [{listed}]"
         return base, (), (f"{', '.join(needed)} needs {names}; {fix}",)
-    choice = Choice(what="Debian packages", value=names, reason=why)
+    choice = Choice(what="system packages", value=names, reason=why)
     return replace(base, system_packages=tuple(sorted({*base.system_packages, *packages}))), (choice,), ()
 
 

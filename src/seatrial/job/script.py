@@ -10,7 +10,7 @@ from pathlib import Path
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module
-from seatrial.job.reading.project_reader import ProjectReader, Reading
+from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.recipe_names import source_of
 
 #: Top-level module → the framework it stands for. The frameworks themselves are looked for first.
@@ -40,6 +40,7 @@ class ScriptFacts:
             ``try … except ImportError``.
         modules: dotted name of what ``imports`` stands for, as it is written → ``file.py:line``.
         where: name of either → ``file.py:line`` of its first import.
+        missing: module of one of the project's packages, as it is imported → where; it is needed and not there.
         asserted: module → (version, where), where the script ends unless a module has just that version.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → ``file.py:line``.
         tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
@@ -58,6 +59,7 @@ class ScriptFacts:
     optional_imports: tuple[str, ...] = ()
     modules: dict[str, str] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     tensorflow_1: str | None = None
@@ -94,7 +96,7 @@ def script_facts(target: Target, project: Path) -> ScriptFacts:
         return ScriptFacts()
     roots = [project, project / "src"] if target.kind == "module" else [start.parent, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
-    reading = ProjectReader(project, roots, inside).read(start)
+    reading = read_project(project, roots, inside, start)
     _refuse_a_notebook(reading)
     return _facts(reading)
 
@@ -142,6 +144,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         optional_imports=tuple(sorted(set(optional) - set(imports))),
         modules=reading.needed,
         where={**optional, **imports},
+        missing=reading.missing,
         asserted=reading.asserted,
         paths=reading.paths,
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),

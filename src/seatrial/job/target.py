@@ -116,7 +116,7 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         inside = sorted(path for path in _scripts(project / word) if "/" not in path)[:5]
         names = f"; it contains {', '.join(inside)}" if inside else ""
         example = shlex.quote(str(Path(word) / inside[0])) if inside else "train.py"
-        return TargetError(f"{word} is a folder, not a script{names}", run=f"seatrial run {example}")
+        return TargetError(f"the target {word} is a folder, not a script{names}", run=f"seatrial run {example}")
     near = _near(word, [*_scripts(project), *recipes])
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     run = f"seatrial run {shlex.quote(near[0])}" if near else f"ls {shlex.quote(str(project))}"

@@ -88,6 +88,29 @@ def test_recipe(project: Path, snapshot: SnapshotAssertion) -> None:
     assert text_of(plan) == snapshot
 
 
+def test_libraries_that_packages_load(project: Path) -> None:
+    (project / "requirements.txt").write_text("torch\nopencv-python==4.12.0.88\nmpi4py\n")
+    plan, choices = planned(project)
+    assert "--no-install-recommends libgl1 libglib2.0-0 &&" in (plan.dockerfile or "")
+    assert [each.reason for each in choices if each.what == "system packages"] == [
+        "opencv-python: the wheels do not bring them"
+    ]
+    assert plan.context_texts["requirements.txt"].endswith("mpi4py\nmpich\nnumpy\n")
+    own, choices = planned(project, base="docker.io/mine/with-everything:1")
+    assert "apt-get" not in (own.dockerfile or "")
+    (project / "requirements.txt").write_text("torch\nopencv-python-headless\nmpi4py\nopenmpi\n")
+    plan, choices = planned(project)
+    assert "apt-get" not in (plan.dockerfile or "") and "mpich" not in plan.context_texts["requirements.txt"]
+
+
+def test_tensorflow_without_cuda_where_only_imports_name_it(project: Path) -> None:
+    plan, _ = planned(project, imports=frozenset({"tensorflow"}), cpu_only=True)
+    assert plan.context_texts["requirements.txt"] == "tensorflow-cpu==2.21.0\n"
+    (project / "requirements.txt").write_text("tensorflow\n")
+    plan, _ = planned(project, imports=frozenset({"tensorflow"}), cpu_only=True)
+    assert plan.context_texts["requirements.txt"] == "tensorflow==2.21.0\n"
+
+
 def test_certificate_and_index(project: Path, snapshot: SnapshotAssertion) -> None:
     (project / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\n")
     plan, _ = planned(

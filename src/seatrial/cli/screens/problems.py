@@ -100,7 +100,7 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
 
 
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:
-    if re.match(r"(?!seatrial\b)[a-z]+ ", message):  # a sentence, and not a key, file or flag that begins it
+    if re.match(r"(?!seatrial\b)[a-z]+ (?!\d)", message):  # a sentence, and no key, file, flag or "jax 0.4" begins it
         message = message[0].upper() + message[1:]
     lines = Text()
     lines.append("error", style="bold red").append(f": {_visible(' '.join(message.splitlines())).rstrip('.')}\n")

@@ -109,6 +109,9 @@ def _resolve_one(
         found, place = found + Requirements(lines=(line,)), len(found.lines)
     else:
         line, reason = found.lines[place], "imported" if needs.source == "the imports" else f"in {needs.source}"
+        if needs.source == "the imports" and line == framework:
+            line = _name_alone(framework, machine)
+            found = found.replaced(place, line)
     constraints = _constraints(framework, line, found, needs, machine, python)
     requirement = parsed(line)
     if requirement is None or requirement.url or not _known(constraints):
@@ -126,9 +129,7 @@ def _resolve_one(
     else:
         chosen = stack.requirement
     found = found.replaced(place, chosen)
-    if "numpy" not in map(canonical_name, found.lines) and _needs_numpy(stack):
-        # Without it `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu).
-        found += Requirements(lines=("numpy",))
+    found = _with_numpy(found, stack)
     choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
     choices[0] = choices[0].model_copy(update={"value": chosen, "reason": f"{reason}; {choices[0].reason}"})
     if own_sources and stack.index:
@@ -267,6 +268,28 @@ def _keeping_name(chosen: str, asked: Requirement) -> str:
     if name == "tensorflow-cpu":
         extras = []
     return name + (f"[{','.join(extras)}]" if extras else "") + str(resolved.specifier)
+
+
+def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
+    """With a NumPy that torch can use.
+
+    Without any, `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu). Before 2.3, torch is built
+    for NumPy 1 and says the same of NumPy 2: https://github.com/pytorch/pytorch/issues/107302.
+    """
+    if not _needs_numpy(stack) or stack.wheel is None:
+        return found
+    old = Version(stack.wheel.version) < Version("2.3")
+    listed = [line for line in found.lines if canonical_name(line) == "numpy"]
+    if not listed:
+        return found + Requirements(lines=("numpy<2" if old else "numpy",))
+    if old and all("--hash" not in line and _admits_numpy_2(line) for line in listed):
+        return found + Requirements(constraints=("numpy<2",))
+    return found
+
+
+def _admits_numpy_2(line: str) -> bool:
+    requirement = parsed(line)
+    return requirement is not None and not requirement.url and requirement.specifier.contains("2.0.0")
 
 
 def _needs_numpy(stack: Stack) -> bool:

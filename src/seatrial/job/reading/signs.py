@@ -31,6 +31,8 @@ _SAYS_RANKS = {"rank", "world_size", "store"}
 #: What TensorFlow 2 has under tf.compat.v1 alone. Source: tensorflow.org/guide/migrate.
 _TENSORFLOW_1 = {
     *("placeholder", "Session", "InteractiveSession", "global_variables_initializer", "get_variable", "ConfigProto"),
+    *("Summary", "GraphKeys", "set_random_seed", "random_normal", "truncated_normal", "logging", "gfile"),
+    *("summary.FileWriter", "summary.merge_all", "train.AdamOptimizer", "train.GradientDescentOptimizer"),
     *("variable_scope", "reset_default_graph", "app", "flags", "contrib", "layers", "trainable_variables"),
 }
 
@@ -56,8 +58,10 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         name = dotted(node)
         if name == "torch.compile":
             yield "compiler", name
-        elif name.startswith(("tf.", "tensorflow.")) and name.split(".")[1] in _TENSORFLOW_1:
-            yield "tensorflow-1", name
+        elif name.startswith(("tf.", "tensorflow.")):
+            inner = name.partition(".")[2]
+            if inner in _TENSORFLOW_1 or inner.partition(".")[0] in _TENSORFLOW_1:
+                yield "tensorflow-1", name
     elif isinstance(node, ast.Import | ast.ImportFrom):
         for module in modules_of(node):
             if module.split(".")[0] == "triton" or module.startswith("torch.utils.cpp_extension"):
@@ -129,6 +133,19 @@ def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
     """Dotted names that an import names: ``torch.utils.tensorboard`` of ``from torch.utils import tensorboard``."""
     names = [alias.name for alias in node.names]
     return names if isinstance(node, ast.Import) else [f"{node.module or ''}.{name}" for name in names]
+
+
+def texts_of(node: ast.AST) -> list[str]:
+    """Text in an expression; the parts of ``join(here, "a", "b")`` and ``here / "a" / "b"`` as one, ``a/b``."""
+    if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "join":
+        parts = [text for each in node.args for text in texts_of(each)]
+        return ["/".join(parts)] if parts else []
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        parts = [*texts_of(node.left), *texts_of(node.right)]
+        return ["/".join(parts)] if parts else []
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) and node.value else []
+    return [text for each in ast.iter_child_nodes(node) for text in texts_of(each)]
 
 
 def dotted(node: ast.AST) -> str:

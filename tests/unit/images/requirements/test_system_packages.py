@@ -23,7 +23,7 @@ def planned(folder: Path, lines: str, **image: Any) -> tuple[str, list[str], tup
     (folder / "requirements.txt").write_text(lines)
     job = Job(project=folder, target=Target(kind="script", value="train.py"), image=ImageOptions(**image))
     plan, choices = plan_image(job, script=ScriptFacts(), cpu_only=True)
-    return plan.dockerfile or "", [each.value for each in choices if each.what == "Debian packages"], plan.warnings
+    return plan.dockerfile or "", [each.value for each in choices if each.what == "system packages"], plan.warnings
 
 
 def test_they_are_installed_and_named(tmp_path: Path) -> None:
