@@ -34,6 +34,7 @@ from seatrial.images.dockerfiles.write import (
 from seatrial.images.project import Needs, project_needs
 from seatrial.images.recipes import recipe_requirements
 from seatrial.images.requirements.code_conflicts import check_code
+from seatrial.images.requirements.pinned_pythons import IndexDoor, PinnedPythons, pinned_pythons
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.resolve_frameworks import Resolved, resolve_frameworks
 from seatrial.images.slim import Slimming, slimmer_bytes, slimming_for
@@ -58,6 +59,7 @@ def plan_image(
     cpu_only: bool,
     machine: Machine | None = None,
     multi_gpu: bool = False,
+    door: IndexDoor | None = None,
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """The image this job runs in, and why it is like that.
 
@@ -66,6 +68,7 @@ def plan_image(
         cpu_only: the run has no GPU.
         machine: what it will run on, unless ``image.target`` names another; None: nothing is known of it.
         multi_gpu: the target may use several GPUs, so that what those need is kept when slimming.
+        door: how package indexes are asked about pinned versions; None: the tables alone tell.
 
     Returns:
         (plan, choices). A ready image's entrypoint, cmd, env and python are for the caller to fill in from its
@@ -82,13 +85,18 @@ def plan_image(
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script)
-    base, resolved = _base_and_stack(job, needs, script, machine)
+    wheels = [path.name for path in _wheels(job)]
+    pins = pinned_pythons(needs.requirements, needs.source, job.image, door, needs.python, wheels)
+    if job.image.base != DEFAULT_BASE:
+        pins = _on_own_base(pins, python_of_image(job.image.base))
+    base, resolved = _base_and_stack(job, needs, machine, pins)
     check_code(script, needs, resolved)
     slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu)
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
     plan = _to_build(job, base, resolved, slimming, own, compiles=compiles)
-    choices = (base.choice, needs.choice, *resolved.choices, *_compiler(compiles), *slimming.choices)
-    return plan.model_copy(update={"warnings": (*needs.warnings, *resolved.warnings)}), choices
+    choices = (base.choice, needs.choice, *resolved.choices, *pins.choices, *_compiler(compiles), *slimming.choices)
+    warnings = (*needs.warnings, *resolved.warnings, *pins.warnings)
+    return plan.model_copy(update={"warnings": warnings}), choices
 
 
 def _to_build(
@@ -161,7 +169,14 @@ def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | Non
     return None if cpu_only else machine or Machine()
 
 
-def _base_and_stack(job: Job, needs: Needs, script: ScriptFacts, machine: Machine | None) -> tuple[Base, Resolved]:
+def _on_own_base(pins: PinnedPythons, python: str | None) -> PinnedPythons:
+    """The user's own base may know other indexes and have a compiler: what it lacks is told, not refused."""
+    lacking = pins.barred.get(python or "")
+    told = (f"{lacking}, and the base image has Python {python}",) if lacking else ()
+    return replace(pins, barred={}, warnings=(*pins.warnings, *told))
+
+
+def _base_and_stack(job: Job, needs: Needs, machine: Machine | None, pins: PinnedPythons) -> tuple[Base, Resolved]:
     """Base image and stack together: the base has one Python, and the stack may need a base."""
 
     def resolved_on(python: str | None) -> Resolved:
@@ -172,6 +187,7 @@ def _base_and_stack(job: Job, needs: Needs, script: ScriptFacts, machine: Machin
             own_sources=_own_sources(job),
             python=python,
             mirror=job.image.torch_index,
+            barred=pins.barred,
         )
 
     own_base = job.image.base != DEFAULT_BASE

@@ -78,7 +78,11 @@ def resolve(constraints: Constraints, machine: Machine) -> Stack | Conflict:
         if python is not None:
             return Stack(python=python, choices=(_python_choice(python, constraints, None),))
         required = f"the project requires Python {constraints.python_specifier}"
-        return Conflict((Violation("requires-python", f"Python {constraints.python or PYTHONS[0]}", required),), ())
+        if constraints.python and not len(constraints.python_specifier):
+            required = f"the base image has Python {constraints.python}"
+        first = constraints.python or PYTHONS[0]
+        needs = next(iter(constraints.barred.values()), f"Python {first}")
+        return Conflict((Violation("requires-python", needs, required),), ())
     fitting = [each for each in candidates(constraints) if next(violations(each, constraints, machine), None) is None]
     if fitting:
         return _stack(min(fitting, key=lambda each: _preference(each, constraints)), constraints, machine)
@@ -189,6 +193,8 @@ def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -
         return Choice(what="python", value=python, reason="the base image's")
     if python == PYTHONS[0]:
         return Choice(what="python", value=python, reason="every current framework has wheels for it")
+    if PYTHONS[0] in constraints.barred:
+        return Choice(what="python", value=python, reason=constraints.barred[PYTHONS[0]])
     reason = (
         f"requires-python is {constraints.python_specifier}"
         if len(constraints.python_specifier)
@@ -201,7 +207,8 @@ def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -
 
 def _python_alone(constraints: Constraints) -> str | None:
     pythons = (constraints.python,) if constraints.python else PYTHONS
-    return next((each for each in pythons if constraints.python_specifier.contains(f"{each}.99")), None)
+    fitting = (each for each in pythons if constraints.python_specifier.contains(f"{each}.99"))
+    return next((each for each in fitting if each not in constraints.barred), None)
 
 
 def _conflict(constraints: Constraints, machine: Machine) -> Conflict:
@@ -215,7 +222,7 @@ def _conflict(constraints: Constraints, machine: Machine) -> Conflict:
     ways = {
         "another version": replace(constraints, specifier=SpecifierSet(), torchvision=None, cudnn=None),
         "another build": replace(constraints, variant=None),
-        "another Python": replace(constraints, python=None, python_specifier=SpecifierSet()),
+        "another Python": replace(constraints, python=None, python_specifier=SpecifierSet(), barred={}),
         "another version and build": replace(
             constraints, specifier=SpecifierSet(), torchvision=None, cudnn=None, variant=None
         ),

@@ -85,6 +85,14 @@ def python_as_required(candidate: Candidate, constraints: Constraints, machine: 
     return None
 
 
+def pins_have_wheels(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+    """What else is required at a fixed version has wheels for this Python, too."""
+    if (reason := constraints.barred.get(candidate.python)) is None:
+        return None
+    low, high = candidate.wheel.python
+    return Violation("pins", reason, f"{candidate.name} for Python {low} to {high}")
+
+
 def driver_new_enough(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """CUDA's minimum driver, with minor-version compatibility, unless cuda-compat stands in."""
     if candidate.cpu or machine.driver is None or candidate.forward_compat:
@@ -164,6 +172,7 @@ RULES: tuple[Rule, ...] = (
     gpu_build,
     python_in_range,
     python_as_required,
+    pins_have_wheels,
     torchvision_pair,
     one_cudnn,
     code_for_every_gpu,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
@@ -17,7 +17,7 @@ from seatrial.job.script import BUILT_ON
 from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Framework, wheels
 from seatrial.stack.machine import Machine
-from seatrial.stack.resolve import Conflict, Stack, resolve
+from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
 
 #: The torch that this version of seatrial is developed and tested with (constraints.txt of the repository;
 #: https://pypi.org/project/torch/2.13.0/).
@@ -63,6 +63,7 @@ def resolve_frameworks(
     own_sources: bool,
     python: str | None = None,
     mirror: str | None = None,
+    barred: Mapping[str, str] | None = None,
 ) -> Resolved:
     """Add what is imported and not required, fix what is left open, choose the build for the machine.
 
@@ -71,6 +72,7 @@ def resolve_frameworks(
         own_sources: the user names an index or find-links.
         python: the base image's, where the user chose that.
         mirror: stands in for https://download.pytorch.org/whl.
+        barred: Python → which pin has no wheel for it.
 
     Raises:
         GpuContractError: no build does on these GPUs or this driver.
@@ -83,11 +85,14 @@ def resolve_frameworks(
         if place is None and not _imported(framework, imports):
             continue
         fixed = python or resolved.stack.python or None
-        resolved = _resolve_one(resolved, needs, framework, place, machine, own_sources, fixed)
+        resolved = _resolve_one(resolved, needs, framework, place, machine, own_sources, fixed, barred or {})
     if resolved.stack.wheel is None and not resolved.stack.python:
-        constraints = Constraints(None, python=python, python_specifier=needs.python, said=needs.source)
+        constraints = Constraints(
+            None, python=python, python_specifier=needs.python, barred=barred or {}, said=needs.source
+        )
         stack = _or_raise(resolve(constraints, machine or Machine()), constraints)
-        resolved = replace(resolved, stack=stack)
+        told = stack.choices if stack.python != PYTHONS[0] else ()
+        resolved = replace(resolved, stack=stack, choices=(*resolved.choices, *told))
     if mirror and resolved.index:
         build = resolved.index.rpartition("/")[2]
         resolved = replace(resolved, index=f"{mirror.rstrip('/')}/{build}")
@@ -102,6 +107,7 @@ def _resolve_one(
     machine: Machine | None,
     own_sources: bool,
     python: str | None,
+    barred: Mapping[str, str],
 ) -> Resolved:
     found = resolved.requirements
     if place is None:
@@ -109,7 +115,7 @@ def _resolve_one(
         found, place = found + Requirements(lines=(line,)), len(found.lines)
     else:
         line, reason = found.lines[place], "imported" if needs.source == "the imports" else f"in {needs.source}"
-    constraints = _constraints(framework, line, found, needs, machine, python)
+    constraints = replace(_constraints(framework, line, found, needs, machine, python), barred=barred)
     requirement = parsed(line)
     if requirement is None or requirement.url or not _known(constraints):
         return _left_to_pip(resolved, found, line, framework)
@@ -230,8 +236,10 @@ def _command(found: Conflict, constraints: Constraints) -> str:
     for way, stack in found.nearest:
         if way.startswith("another") and stack.requirement and "Python" not in way:
             return f"pip install '{stack.requirement}'" + (f" --index-url {stack.index}" if stack.index else "")
-        if way == "another Python":
+        if way == "another Python" and found.broken[0].rule != "pins":
             return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
+    if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
+        return f"change that version in {constraints.said.rpartition('(')[2].rstrip(')')}"
     return "seatrial plan … --gpus none"
 
 
