@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from packaging.specifiers import SpecifierSet
+
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import (
     DEFAULT_BASE,
@@ -42,7 +44,7 @@ from seatrial.job.model import Flavour, ImageOptions, Job
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.machine import Machine, parse_target
-from seatrial.stack.resolve import Stack
+from seatrial.stack.resolve import PYTHONS, Stack
 from seatrial.system.project_files import read_bytes
 
 #: Three times what torch 2.13 for CUDA 13.0 and its packages are as wheels (2.76 GB), and room.
@@ -86,7 +88,9 @@ def plan_image(
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script)
     wheels = [path.name for path in _wheels(job)]
-    pins = pinned_pythons(needs.requirements, needs.source, job.image, door, needs.python, wheels)
+    syntax, readable = _of_syntax(script)
+    pins = pinned_pythons(needs.requirements, needs.source, job.image, door, needs.python & readable, wheels)
+    pins = replace(pins, barred={**syntax, **pins.barred})
     if job.image.base != DEFAULT_BASE:
         pins = _on_own_base(pins, python_of_image(job.image.base))
     base, resolved = _base_and_stack(job, needs, machine, pins)
@@ -167,6 +171,16 @@ def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | Non
     if job.image.target is not None:
         return parse_target(job.image.target)
     return None if cpu_only else machine or Machine()
+
+
+def _of_syntax(script: ScriptFacts) -> tuple[dict[str, str], SpecifierSet]:
+    """(Python → why it cannot read the target's files, the others)."""
+    if script.least_python is None:
+        return {}, SpecifierSet()
+    (major, minor), where = script.least_python
+    reason = f"{where} is syntax of Python {major}.{minor} and later"
+    old = [python for python in PYTHONS if tuple(map(int, python.split("."))) < (major, minor)]
+    return dict.fromkeys(old, reason), SpecifierSet(f">={major}.{minor}")
 
 
 def _on_own_base(pins: PinnedPythons, python: str | None) -> PinnedPythons:

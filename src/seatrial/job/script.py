@@ -50,6 +50,7 @@ class ScriptFacts:
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
         files: the files that were read, relative to the project where they are inside.
+        least_python: the newest syntax in the files that it needs, e.g. ``((3, 10), "net.py:7")``, or None.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
     """
@@ -68,6 +69,7 @@ class ScriptFacts:
     compiler_evidence: str | None = None
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
+    least_python: tuple[tuple[int, int], str] | None = None
 
     @property
     def uses_seatrial(self) -> bool:
@@ -152,6 +154,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         compiler_evidence=seen.get("compiler"),
         files=reading.files,
         import_roots=reading.import_roots,
+        least_python=reading.least_python,
     )
 
 

@@ -90,7 +90,7 @@ def pins_have_wheels(candidate: Candidate, constraints: Constraints, machine: Ma
     if (reason := constraints.barred.get(candidate.python)) is None:
         return None
     low, high = candidate.wheel.python
-    return Violation("pins", reason, f"{candidate.name} for Python {low} to {high}")
+    return Violation("pins", reason, f"{candidate.name} has wheels for Python {low} to {high}")
 
 
 def driver_new_enough(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:

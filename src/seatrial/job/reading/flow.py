@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-#: Errors by which a missing package shows.
-_IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+#: Errors by which a missing package shows, or a module that this Python cannot read.
+_IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "SyntaxError", "Exception", "BaseException"}
 _EXITS = {"exit", "_exit", "quit"}
 
 #: Nodes with nothing below them that could run.

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from seatrial.errors import TargetError
 from seatrial.job.reading.flow import Flow, Seen
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
+from seatrial.job.reading.newest_syntax import least_python
 from seatrial.job.reading.signs import MOST_PARTS, TELLING, asserted_version, dotted, host_path, modules_of, signs
 from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
@@ -43,6 +44,7 @@ class Reading:
         needed, optional: dotted names of modules that are not the project's.
         paths: literal path that may lie outside of the project → where.
         asserted: module → (the version that an ``assert`` asks for, where).
+        least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``.
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
     """
 
@@ -54,6 +56,7 @@ class Reading:
     paths: dict[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
+    least_python: tuple[tuple[int, int], str] | None = None
 
 
 @dataclass
@@ -87,6 +90,8 @@ class ProjectReader:
         self.packaged: list[Path] = []
         self.reading = Reading()
         self.modules: dict[Path, _Module | None] = {}
+        self.broken: dict[Path, UnreadableSourceError] = {}
+        self.syntax: dict[Path, tuple[tuple[int, int], str]] = {}
         self.bytes_left, self.marks_left = _MOST_BYTES, _MOST_MARKS
         self.certain: list[_Unit] = []
         self.perhaps: list[_Unit] = []
@@ -127,6 +132,8 @@ class ProjectReader:
     def _visit(self, unit: _Unit, *, certain: bool) -> None:
         path, name = unit
         module = self._module(path)
+        if certain:
+            self._needs(path)
         if unit in self.visited or module is None or len(self.visited) >= _MOST_UNITS:
             self.visited.add(unit)
             return
@@ -159,6 +166,14 @@ class ProjectReader:
             if certain and seen.certain:
                 self.certain += self._called(module, unit, node)
 
+    def _needs(self, path: Path) -> None:
+        """A module is imported in any case. Raises TargetError: it is Python 2, which no image of ours runs."""
+        if (error := self.broken.get(path)) is not None and error.python_2:
+            raise _unreadable(error, path, self.project)
+        least = self.syntax.get(path)
+        if least is not None and (self.reading.least_python is None or least > self.reading.least_python):
+            self.reading.least_python = least
+
     # ------------------------------------------------------------------ files
 
     def _shown(self, path: Path) -> str:
@@ -188,13 +203,17 @@ class ProjectReader:
             if (count := marks(source)) > min(MOST_MARKS, self.marks_left):
                 return None
             self.marks_left -= count
-            return parse_source(source, self._shown(path))
+            tree = parse_source(source, self._shown(path))
+            if (least := least_python(tree, source)) is not None:
+                self.syntax[path] = (least[0], f"{self._shown(path)}:{least[1]}")
+            return tree
         except TargetError:
             if required:
                 raise
         except UnreadableSourceError as error:
             if required:
-                raise _unreadable(error, path) from None
+                raise _unreadable(error, path, self.project) from None
+            self.broken[path] = error
         return None
 
     # ---------------------------------------------------------------- imports
@@ -351,7 +370,14 @@ def _is_foreign(prefix: str, roots: list[Path]) -> bool:
     return locate_module(prefix.partition(".")[0], roots) is None
 
 
-def _unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
+def _unreadable(error: UnreadableSourceError, path: Path, project: Path) -> TargetError:
+    if error.python_2:
+        shown = path.relative_to(project) if path.is_relative_to(project) else path
+        return TargetError(
+            f"{error.python_2}: this is Python 2, which no image that seatrial builds can run",
+            cause="the target is this file or imports it at once",
+            run=f"2to3 -w {shlex.quote(str(shown))}   # or an image that has Python 2: seatrial run --image IMAGE …",
+        )
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     cause = "it is only parsed, for its imports and GPU use; it is never run here"
     if error.grammar:

@@ -81,7 +81,7 @@ def test_an_extra_that_is_not_there_is_told_as_pip_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["-e ./lib", "-e lib", "-e ..", "../", "-e .[a", "-e /src/net", "./.."])
 def test_another_folder_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "lib").mkdir()
-    with pytest.raises(ConfigError, match="requirements.txt:1: ") as caught:
+    with pytest.raises(ConfigError, match=r"requirements\.txt:1: ") as caught:
         installed(tmp_path, f"{line}\n")
     assert caught.value.run
 
@@ -97,6 +97,6 @@ def test_setup_cfg_alone_lists_the_packages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["no section\n", "[options]\ninstall_requires = a b c\n", "\x00"])
 def test_an_odd_setup_cfg_is_one_sentence(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match="setup.cfg") as caught:
+    with pytest.raises(ConfigError, match=r"setup\.cfg") as caught:
         installed(tmp_path, "-e .\n", **{"setup.cfg": text})
     assert caught.value.run
