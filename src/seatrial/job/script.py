@@ -82,11 +82,14 @@ class ScriptFacts:
         return self.torchrun_evidence or self.one_process_evidence
 
 
-def script_facts(target: Target, project: Path) -> ScriptFacts:
+def script_facts(target: Target, project: Path, *, any_python: bool = False) -> ScriptFacts:
     """Read the target's source, and every module of the project that it imports, with ``ast``.
 
     An image, or a module that is not the project's, shows nothing: its facts are empty. Of a recipe its own file is
     read and the training library under it is not: that offers much which the recipe does not ask for.
+
+    Args:
+        any_python: it runs in an image of the user's, whose Python may be another: what does not parse shows nothing.
 
     Raises:
         TargetError: the script itself has a syntax error (file, line and text), or cannot be read; it is a notebook.
@@ -96,7 +99,7 @@ def script_facts(target: Target, project: Path) -> ScriptFacts:
         return ScriptFacts()
     roots = [project, project / "src"] if target.kind == "module" else [start.parent, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
-    reading = ProjectReader(project, roots, inside).read(start)
+    reading = ProjectReader(project, roots, inside, any_python=any_python).read(start)
     _refuse_a_notebook(reading)
     return _facts(reading)
 

@@ -109,3 +109,10 @@ def test_words_that_are_no_newer_syntax(tmp_path: Path) -> None:
 def test_groups_of_exceptions(tmp_path: Path) -> None:
     found = facts(tmp_path, "try:\n    pass\nexcept* ValueError:\n    pass\n")
     assert found.least_python == ((3, 11), "train.py:1")
+
+
+def test_a_ready_image_may_have_that_python(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text("print 'x'\n")
+    for script in ("import old\n", "print 'x'\n"):
+        (tmp_path / "train.py").write_text(script)
+        assert script_facts(Target(kind="script", value="train.py"), tmp_path, any_python=True).imports == ()

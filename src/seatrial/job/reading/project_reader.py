@@ -82,8 +82,9 @@ _Unit: TypeAlias = tuple[Path, str]
 class ProjectReader:
     """Walks from the script through what it calls and imports: first what runs in any case, then what may run."""
 
-    def __init__(self, project: Path, roots: list[Path], inside: Path) -> None:
+    def __init__(self, project: Path, roots: list[Path], inside: Path, *, any_python: bool = False) -> None:
         self.project = project
+        self.any_python = any_python  # it may be written for another Python than this one: that of a ready image
         self.inside = inside  # nothing is read elsewhere, wherever an import points
         self.roots = list(dict.fromkeys(roots))
         self.found_under: dict[Path, None] = {}
@@ -168,7 +169,7 @@ class ProjectReader:
 
     def _needs(self, path: Path) -> None:
         """A module is imported in any case. Raises TargetError: it is Python 2, which no image of ours runs."""
-        if (error := self.broken.get(path)) is not None and error.python_2:
+        if (error := self.broken.get(path)) is not None and error.python_2 and not self.any_python:
             raise _unreadable(error, path, self.project)
         least = self.syntax.get(path)
         if least is not None and (self.reading.least_python is None or least > self.reading.least_python):
@@ -211,7 +212,7 @@ class ProjectReader:
             if required:
                 raise
         except UnreadableSourceError as error:
-            if required:
+            if required and not (self.any_python and error.grammar):
                 raise _unreadable(error, path, self.project) from None
             self.broken[path] = error
         return None
