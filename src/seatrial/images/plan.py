@@ -23,6 +23,7 @@ from seatrial.images.base import (
     slim_base,
     ubuntu_pythons,
 )
+from seatrial.images.building.space import disk_choice
 from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
 from seatrial.images.dockerfiles.write import (
     CA_SECRET,
@@ -100,7 +101,9 @@ def plan_image(
     plan = _to_build(job, base, resolved, slimming, own, compiles=compiles)
     choices = (base.choice, needs.choice, *resolved.choices, *pins.choices, *_compiler(compiles), *slimming.choices)
     warnings = (*needs.warnings, *resolved.warnings, *pins.warnings)
-    return plan.model_copy(update={"warnings": warnings}), choices
+    known_bytes = pins.packages_bytes(resolved.stack.python)
+    plan = plan.model_copy(update={"warnings": warnings, "packages_bytes": known_bytes})
+    return plan, (*choices, disk_choice(plan))
 
 
 def _to_build(
@@ -144,6 +147,7 @@ def _to_build(
         secrets={CA_SECRET: str(_ca_bundle(job))} if job.image.ca_bundle else {},
         network=job.image.build_network,
         stack=stack_facts(resolved.stack),
+        index_decides=_own_sources(job) or found.names_an_index,
         architectures=slimming.architectures,
         slimmed=bool(slimming.arguments),
     )

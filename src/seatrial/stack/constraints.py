@@ -24,6 +24,7 @@ class Constraints:
         barred: Python → what else is required and has no wheel for it, a sentence without an end.
         cudnn: exact version of nvidia-cudnn-cu* that the requirements pin, or None.
         torchvision: specifier on torchvision, whose releases each need one torch; None when it is not required.
+        torchaudio: likewise.
         prefer: version that the choice falls on when it fits, e.g. the one seatrial is tested with.
         said: how the requirement is written, for sentences: ``torch==2.0.1 (requirements.txt)``.
     """
@@ -37,5 +38,6 @@ class Constraints:
     barred: Mapping[str, str] = field(default_factory=dict)
     cudnn: str | None = None
     torchvision: SpecifierSet | None = None
+    torchaudio: SpecifierSet | None = None
     prefer: str | None = None
     said: str = "the project"

@@ -132,7 +132,7 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: Machine) -> Sta
         warnings.append(f"the architectures of {wheel.name} are unknown")
     return Stack(
         python=chosen.python,
-        requirement=_requirement(chosen, local=own_index),
+        requirement=_requirement(chosen, local=own_index or (chosen.cpu and constraints.variant == "cpu")),
         index=index,
         wheel=wheel,
         cpu=chosen.cpu,
@@ -149,7 +149,8 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: Machine) -> Sta
 def _requirement(chosen: Candidate, *, local: bool) -> str:
     wheel = chosen.wheel
     extra = f"[{wheel.extra}]" if wheel.extra and not chosen.cpu else ""
-    return f"{wheel.framework}{extra}=={wheel.version}" + (f"+{wheel.variant}" if local else "")
+    build = "cpu" if chosen.cpu else wheel.variant
+    return f"{wheel.framework}{extra}=={wheel.version}" + (f"+{build}" if local and wheel.framework == "torch" else "")
 
 
 def _why_version(chosen: Candidate, constraints: Constraints) -> str:
@@ -220,11 +221,13 @@ def _conflict(constraints: Constraints, machine: Machine) -> Conflict:
     ]
     broken, _ = min(ranked, key=lambda pair: (_distance(pair[0]), _preference(pair[1], constraints)))
     ways = {
-        "another version": replace(constraints, specifier=SpecifierSet(), torchvision=None, cudnn=None),
+        "another version": replace(
+            constraints, specifier=SpecifierSet(), torchvision=None, torchaudio=None, cudnn=None
+        ),
         "another build": replace(constraints, variant=None),
         "another Python": replace(constraints, python=None, python_specifier=SpecifierSet(), barred={}),
         "another version and build": replace(
-            constraints, specifier=SpecifierSet(), torchvision=None, cudnn=None, variant=None
+            constraints, specifier=SpecifierSet(), torchvision=None, torchaudio=None, cudnn=None, variant=None
         ),
         "another version, build and Python": Constraints(
             framework=constraints.framework, gpu=constraints.gpu, prefer=constraints.prefer

@@ -224,6 +224,8 @@ def _pages(opener: urllib.request.OpenerDirector, task: _Task, timeout_s: float)
     except FileNotFoundError:
         return dict.fromkeys(task.names)
     found = releases_of(page, content_type, task.names)
+    if task.source.kind == "index" and "json" not in content_type and not any(found.values()):
+        raise ValueError("a page without files: that of a login, perhaps")
     return {name: releases or None for name, releases in found.items()}
 
 

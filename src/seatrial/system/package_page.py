@@ -52,7 +52,11 @@ def releases_of(page: bytes, content_type: str, names: Iterable[str]) -> dict[st
     Args:
         names: canonical. A page of links has files of many projects.
     """
-    return releases_of_files(_json_files(page) if "json" in content_type else _html_files(page), names)
+    if "json" in content_type:
+        return releases_of_files(_json_files(page), names)
+    if "html" not in content_type:
+        raise ValueError("neither JSON nor HTML")
+    return releases_of_files(_html_files(page), names)
 
 
 def releases_of_files(files: Iterable[IndexFile], names: Iterable[str]) -> dict[str, Releases]:

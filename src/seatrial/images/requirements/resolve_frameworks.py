@@ -174,8 +174,6 @@ def _constraints(
         if _PACKAGES.get(canonical_name(constraint) or "") == framework:
             more, build = _public(parsed(constraint))
             specifier, variant = specifier & more, variant or build
-    tied = [parsed(each) for each in found.lines + found.constraints if canonical_name(each) == "torchvision"]
-    torchvision = SpecifierSet(",".join(str(_public(each)[0]) for each in tied if each is not None))
     if requirement is not None and framework == "jax" and requirement.extras:
         variant = next((extra for extra in sorted(requirement.extras) if extra.startswith("cuda")), variant)
     return Constraints(
@@ -186,10 +184,18 @@ def _constraints(
         python=python,
         python_specifier=needs.python,
         cudnn=_pinned_cudnn(found.lines + found.constraints) if framework == "torch" else None,
-        torchvision=torchvision if framework == "torch" and len(torchvision) else None,
+        torchvision=_tied("torchvision", found) if framework == "torch" else None,
+        torchaudio=_tied("torchaudio", found) if framework == "torch" else None,
         prefer=TORCH_VERSION if framework == "torch" else None,
         said=f"{line} ({needs.source})",
     )
+
+
+def _tied(package: str, found: Requirements) -> SpecifierSet | None:
+    """What the requirements say of a package that belongs to one torch; None for nothing."""
+    lines = [parsed(each) for each in found.lines + found.constraints if canonical_name(each) == package]
+    specifier = SpecifierSet(",".join(str(_public(each)[0]) for each in lines if each is not None))
+    return specifier if len(specifier) else None
 
 
 def _public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:
@@ -233,14 +239,23 @@ def _or_raise(found: Stack | Conflict, constraints: Constraints) -> Stack:
 
 def _command(found: Conflict, constraints: Constraints) -> str:
     """The nearest way out as something to type."""
+    if found.broken[0].rule == "torchvision":
+        package, version = found.broken[0].needs.rpartition(" goes with ")[2].split()
+        pin = f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"
+        return f"write {pin} in {_file_of(constraints)}"
     for way, stack in found.nearest:
         if way.startswith("another") and stack.requirement and "Python" not in way:
             return f"pip install '{stack.requirement}'" + (f" --index-url {stack.index}" if stack.index else "")
         if way == "another Python" and found.broken[0].rule != "pins":
             return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
     if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
-        return f"change that version in {constraints.said.rpartition('(')[2].rstrip(')')}"
+        return f"change that version in {_file_of(constraints)}"
     return "seatrial plan … --gpus none"
+
+
+def _file_of(constraints: Constraints) -> str:
+    """requirements.txt of ``torch==2.1 (requirements.txt)``."""
+    return constraints.said.rpartition("(")[2].rstrip(")")
 
 
 def _place(found: Requirements, framework: Framework) -> int | None:
