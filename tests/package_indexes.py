@@ -84,7 +84,11 @@ def serving() -> Iterator[Index]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            pass  # who asks may not wait for the answer
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         index.port = server.server_address[1]
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

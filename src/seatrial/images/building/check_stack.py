@@ -11,6 +11,7 @@ from seatrial.backends.base import ImageStore
 from seatrial.errors import ImageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
+from seatrial.findings.known import mid_sentence
 from seatrial.job.plan import ImagePlan
 from seatrial.stack.facts import wheels
 
@@ -54,7 +55,9 @@ def check_stack(image: ImagePlan, reference: str, store: ImageStore) -> None:
     if ended.exit_code != 0 or not lines:
         return  # verifying the image says why, with the error
     if (finding := mismatch(json.loads(lines[-1]), image)) is not None:
-        raise ImageError(f"{image.tag} was not finished: {finding.message}", cause=finding.cause, run=finding.fix)
+        raise ImageError(
+            f"{image.tag} was not finished: {mid_sentence(finding.message)}", cause=finding.cause, run=finding.fix
+        )
 
 
 def mismatch(found: dict[str, Any], image: ImagePlan) -> Finding | None:
