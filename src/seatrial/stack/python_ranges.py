@@ -25,7 +25,11 @@ def known_range(package: str, specifier: SpecifierSet) -> tuple[Version, Version
         if fitting == list(rows[-1:]) and fitting and version.release[:2] != fitting[0][0].release[:2]:
             return None  # newer than the table
     else:
+        least = [Version(each.version) for each in specifier if each.operator in (">=", ">", "~=")]
+        floor = [row for row in rows if row[0] <= max(least)][-1:] if least else []
         fitting = [row for row in rows if specifier.contains(row[0])]
+        if fitting or (floor and floor != list(rows[-1:])):
+            fitting = [*floor, *fitting]
     return (min(row[1] for row in fitting), max(row[2] for row in fitting)) if fitting else None
 
 

@@ -85,7 +85,7 @@ def pinned_pythons(
     have no Python in common.
     """
     pins = pins_of(found, place)
-    asked = [pin for pin in pins if not _in_tables(pin)]
+    asked = [pin for pin in pins if pin.is_bounded and not _in_tables(pin)]
     answers, troubles = _ask(asked, found, options, door)
     for name, releases in releases_of_files(map(IndexFile, own_wheels), {pin.name for pin in asked}).items():
         merge(answers.setdefault(name, Answer(complete=False)).releases, releases)
@@ -105,7 +105,7 @@ def pinned_pythons(
         return PinnedPythons(_barred(table, frozenset()), pins=pins, answers=answers)
     least = min(cost for cost in costs.values() if cost is not None)
     best = frozenset(each for each in open_ones if costs[each] == least)
-    unknown = [pin.line for pin, found_ways in known.items() if found_ways is None]
+    unknown = [pin.line for pin, found_ways in known.items() if found_ways is None and pin.is_bounded]
     return PinnedPythons(
         _barred(table, best),
         _choices(table, best, answers),

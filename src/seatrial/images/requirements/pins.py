@@ -1,4 +1,4 @@
-"""Pins: requirements that only some releases meet, and the Pythons that those have wheels for."""
+"""Pins: requirements that not every release meets, and the Pythons that those which do have wheels for."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ _GLIBC_MINOR = 36
 #: Names that wheels had before PEP 600, and the glibc that each asks for.
 _LEGACY = ("manylinux2014", "manylinux2010", "manylinux1")
 
+#: Packages of the table that have source distributions as well, which pip takes on a newer Python.
+_WITH_SOURCES = ("numpy", "scipy")
+
 #: wheel: there is one. source: none of these releases has any, for no Python, so that pip builds it. compiled: others
 #: have one, this Python has not. None: pip finds nothing.
 Way = Literal["wheel", "source", "compiled"]
@@ -38,7 +41,7 @@ Way = Literal["wheel", "source", "compiled"]
 
 @dataclass(frozen=True)
 class Pin:
-    """One requirement with an upper bound.
+    """One requirement that names versions.
 
     Attributes:
         line: as it is written. place: the file it is in, for sentences. local: build that it names, ``cu113``.
@@ -70,6 +73,11 @@ class Pin:
     @property
     def is_exact(self) -> bool:
         return any(each.operator in ("==", "===") and not each.version.endswith(".*") for each in self.specifier)
+
+    @property
+    def is_bounded(self) -> bool:
+        """It keeps newer releases out, which an index is asked about."""
+        return any(each.operator in _UPPER for each in self.specifier)
 
     def applies(self, python: str) -> bool:
         """Its marker, for this Python on Linux."""
@@ -109,7 +117,7 @@ def pins_of(found: Requirements, place: str) -> tuple[Pin, ...]:
         for more in constraints.get(name, ()):
             specifier &= more
             said = f"{requirement.name}{specifier}"
-        if any(each.operator in _UPPER for each in specifier):
+        if any(each.operator != "!=" for each in specifier):
             local = next((each.version.partition("+")[2] for each in specifier if "+" in each.version), None)
             pin = Pin(said, place, name, specifier, requirement.marker, local)
             if any(map(pin.applies, PYTHONS)):
@@ -125,7 +133,12 @@ def ways(pin: Pin, answer: Answer | None) -> Mapping[str, Way | None] | None:
         if known is None:
             return None
         low, high = known
-        return {python: "wheel" if low <= Version(python) <= high else None for python in PYTHONS}
+        above: Way | None = "compiled" if pin.name in _WITH_SOURCES else None
+        found: dict[str, Way | None] = {}
+        for python in PYTHONS:
+            version = Version(python)
+            found[python] = "wheel" if low <= version <= high else above if version > high else None
+        return found
     wheels_somewhere = any(file.is_wheel for files in matching for file in files)
     return {python: _way(matching, python, wheels_somewhere) for python in PYTHONS}
 

@@ -77,6 +77,9 @@ def plan(tmp_path: Path, index: Index) -> Planner:
         ("numpy==2.5.0\n", "3.12"),
         ("numpy\n", "3.11"),
         ("numpy>=1.17\n", "3.11"),
+        ("scipy>=1.18\n", "3.12"),  # by the table
+        ("scipy>=1.18\ntorch>=2.9\n", "3.12"),
+        ("scipy>=99\n", "3.11"),
         ("numpy==1.17.4 ; python_version < '3.9'\n", "3.11"),
         ("numpy==1.17.4 ; sys_platform == 'win32'\n", "3.11"),
         ("plain==1.0\n", "3.11"),
@@ -124,6 +127,7 @@ def test_hifi_gan_on_an_h100(plan: Planner) -> None:
         ("early==1.0\nlate==1.0\n", "early==1.0 (requirements.txt) has wheels up to Python 3.9, and late==1.0"),
         ("early==1.0\nlate==1.0\n", "from Python 3.12 on: there is no Python for both"),
         ("torch==2.13.0\nearly==1.0\n", "there is no Python for both"),
+        ("torch>=2.9\nearly==1.0\n", "there is no Python for both"),
     ],
 )
 def test_what_cannot_be_had_is_told_before_any_build(plan: Planner, requirements: str, told: str) -> None:
@@ -287,3 +291,14 @@ def test_sizes_of_pinned_packages_count(plan: Planner) -> None:
     [disk] = [choice for choice in plan.choices if choice.what == "disk"]
     assert disk.value == "about 5 GB to build"
     assert "other packages 2.1 GB" in disk.reason
+
+
+def test_without_an_index_the_tables_say_the_same(plan: Planner) -> None:
+    plan.environ["PIP_NO_INDEX"] = "1"
+    assert plan("torch==1.4.0\nnumpy==1.17.4\n").base == "python:3.8-slim-bookworm"
+    assert (
+        "numpy==1.17.4 (requirements.txt) has wheels up to Python 3.8"
+        in plan("torch==2.13.0\nnumpy==1.17.4\n").warnings[0]
+    )
+    assert "there is no Python for both" in plan.refused("torch==2.13.0\ntorchaudio==0.4.0\n")
+    assert plan.index.asked == []
