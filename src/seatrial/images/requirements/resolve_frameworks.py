@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from seatrial.errors import ConfigError, GpuContractError
+from seatrial.errors import ConfigError, StackError
 from seatrial.images.project import Needs
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed
 from seatrial.job.plan import Choice
@@ -75,7 +75,7 @@ def resolve_frameworks(
         barred: Python → which pin has no wheel for it.
 
     Raises:
-        GpuContractError: no build does on these GPUs or this driver.
+        StackError: no build does on these GPUs or this driver.
         ConfigError: the project's own requirements exclude each other.
     """
     found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
@@ -229,7 +229,7 @@ def _or_raise(found: Stack | Conflict, constraints: Constraints) -> Stack:
     if isinstance(found, Stack):
         return found
     works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
-    kind = GpuContractError if found.broken[0].rule in _GPU_RULES else ConfigError
+    kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
     raise kind(
         found.sentence,
         cause=f"what works: {works}" if works else None,
