@@ -167,6 +167,15 @@ BUILD = (
         sources=(_RECORDED,),
     ),
     Known(
+        id="torch-build-not-planned",
+        title="The image has {has…}, and the plan has {planned…}",
+        symptoms=(),
+        cause="pip looked elsewhere than the plan: the base image {base} names package sources of its own "
+        "(PIP_INDEX_URL, pip.conf), or the index has no such build",
+        fix='in seatrial.toml: [image] requirements = ["torch=={pin}"], or index_url where any build will do',
+        sources=("https://pip.pypa.io/en/stable/topics/configuration/",),
+    ),
+    Known(
         id="build-step-killed",
         title="The kernel killed the step: out of memory",
         symptoms=(

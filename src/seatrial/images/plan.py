@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from packaging.specifiers import SpecifierSet
+
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import (
     DEFAULT_BASE,
@@ -21,6 +23,7 @@ from seatrial.images.base import (
     slim_base,
     ubuntu_pythons,
 )
+from seatrial.images.building.space import disk_choice
 from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
 from seatrial.images.dockerfiles.write import (
     CA_SECRET,
@@ -34,6 +37,7 @@ from seatrial.images.dockerfiles.write import (
 from seatrial.images.project import Needs, project_needs
 from seatrial.images.recipes import recipe_requirements
 from seatrial.images.requirements.code_conflicts import check_code
+from seatrial.images.requirements.pinned_pythons import IndexDoor, PinnedPythons, pinned_pythons
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.resolve_frameworks import Resolved, resolve_frameworks
 from seatrial.images.requirements.system_packages import system_packages
@@ -42,7 +46,7 @@ from seatrial.job.model import Flavour, ImageOptions, Job
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.machine import Machine, parse_target
-from seatrial.stack.resolve import Stack
+from seatrial.stack.resolve import PYTHONS, Stack
 from seatrial.system.project_files import read_bytes
 
 #: Three times what torch 2.13 for CUDA 13.0 and its packages are as wheels (2.76 GB), and room.
@@ -59,6 +63,7 @@ def plan_image(
     cpu_only: bool,
     machine: Machine | None = None,
     multi_gpu: bool = False,
+    door: IndexDoor | None = None,
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """The image this job runs in, and why it is like that.
 
@@ -67,6 +72,7 @@ def plan_image(
         cpu_only: the run has no GPU.
         machine: what it will run on, unless ``image.target`` names another; None: nothing is known of it.
         multi_gpu: the target may use several GPUs, so that what those need is kept when slimming.
+        door: how package indexes are asked about pinned versions; None: the tables alone tell.
 
     Returns:
         (plan, choices). A ready image's entrypoint, cmd, env and python are for the caller to fill in from its
@@ -83,7 +89,13 @@ def plan_image(
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script)
-    base, resolved = _base_and_stack(job, needs, script, machine)
+    wheels = [path.name for path in _wheels(job)]
+    syntax, readable = _of_syntax(script)
+    pins = pinned_pythons(needs.requirements, needs.source, job.image, door, needs.python & readable, wheels)
+    pins = replace(pins, barred={**syntax, **pins.barred})
+    if job.image.base != DEFAULT_BASE:
+        pins = _on_own_base(pins, python_of_image(job.image.base))
+    base, resolved = _base_and_stack(job, needs, machine, pins)
     check_code(script, needs, resolved)
     slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu)
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
@@ -93,11 +105,15 @@ def plan_image(
         base.choice,
         needs.choice,
         *resolved.choices,
+        *pins.choices,
         *system_choices,
         *_compiler(compiles),
         *slimming.choices,
     )
-    return plan.model_copy(update={"warnings": (*needs.warnings, *resolved.warnings, *system_warnings)}), choices
+    warnings = (*needs.warnings, *resolved.warnings, *pins.warnings, *system_warnings)
+    known_bytes = pins.packages_bytes(resolved.stack.python)
+    plan = plan.model_copy(update={"warnings": warnings, "packages_bytes": known_bytes})
+    return plan, (*choices, disk_choice(plan))
 
 
 def _with_system_packages(base: Base, job: Job, resolved: Resolved) -> tuple[Base, tuple[Choice, ...], tuple[str, ...]]:
@@ -156,6 +172,7 @@ def _to_build(
         secrets={CA_SECRET: str(_ca_bundle(job))} if job.image.ca_bundle else {},
         network=job.image.build_network,
         stack=stack_facts(resolved.stack),
+        index_decides=_own_sources(job) or found.names_an_index,
         architectures=slimming.architectures,
         slimmed=bool(slimming.arguments),
     )
@@ -185,7 +202,24 @@ def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | Non
     return None if cpu_only else machine or Machine()
 
 
-def _base_and_stack(job: Job, needs: Needs, script: ScriptFacts, machine: Machine | None) -> tuple[Base, Resolved]:
+def _of_syntax(script: ScriptFacts) -> tuple[dict[str, str], SpecifierSet]:
+    """(Python → why it cannot read the target's files, the others)."""
+    if script.least_python is None:
+        return {}, SpecifierSet()
+    (major, minor), where = script.least_python
+    reason = f"{where} is syntax of Python {major}.{minor} and later"
+    old = [python for python in PYTHONS if tuple(map(int, python.split("."))) < (major, minor)]
+    return dict.fromkeys(old, reason), SpecifierSet(f">={major}.{minor}")
+
+
+def _on_own_base(pins: PinnedPythons, python: str | None) -> PinnedPythons:
+    """The user's own base may know other indexes and have a compiler: what it lacks is told, not refused."""
+    lacking = pins.barred.get(python or "")
+    told = (f"{lacking}, and the base image has Python {python}",) if lacking else ()
+    return replace(pins, barred={}, warnings=(*pins.warnings, *told))
+
+
+def _base_and_stack(job: Job, needs: Needs, machine: Machine | None, pins: PinnedPythons) -> tuple[Base, Resolved]:
     """Base image and stack together: the base has one Python, and the stack may need a base."""
 
     def resolved_on(python: str | None) -> Resolved:
@@ -196,6 +230,7 @@ def _base_and_stack(job: Job, needs: Needs, script: ScriptFacts, machine: Machin
             own_sources=_own_sources(job),
             python=python,
             mirror=job.image.torch_index,
+            barred=pins.barred,
         )
 
     own_base = job.image.base != DEFAULT_BASE

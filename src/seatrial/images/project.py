@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.conda_environment import read_environment
+from seatrial.images.requirements.own_package import own_dependencies
 from seatrial.images.requirements.packages import (
     ImportedPackages,
     implied_packages,
@@ -21,7 +22,9 @@ from seatrial.images.requirements.packages import (
     provides,
 )
 from seatrial.images.requirements.pyproject import locked_versions, pyproject_requirements, requires_python
+from seatrial.images.requirements.python_version import asked_python
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed, read_requirements
+from seatrial.images.requirements.setup_cfg import read_setup_cfg
 from seatrial.images.requirements.setup_py import read_setup
 from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import folder_of, is_package
@@ -49,7 +52,7 @@ class Needs:
 
     Attributes:
         source: the file they are from, as it is called in sentences.
-        python: the project's ``requires-python``.
+        python: what it asks for: ``requires-python``, .python-version and the like.
         imports: top-level names that the target imports, by which frameworks are chosen.
         warnings: what is imported and will not be installed, or is installed on a guess.
     """
@@ -103,6 +106,8 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
     warnings = (*needs.warnings, *_in_the_project(script, own), *_not_installed(told, packages, script))
     needs = replace(needs, imports=imports, warnings=warnings)
     needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
+    python, left_aside = asked_python(project, needs.python, needs.source)
+    needs = replace(needs, python=python, warnings=(*needs.warnings, *left_aside))
     return _locked(_with_asserted(needs, script), project)
 
 
@@ -236,7 +241,7 @@ def _is_standard_module(line: str) -> bool:
 def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
     python = requires_python(project / "pyproject.toml")
     if is_there(file := project / "requirements.txt"):
-        return Needs(read_requirements(file, project), "requirements.txt", "requirements.txt exists", python)
+        return _with_itself(project, Needs(read_requirements(file, project), file.name, f"{file.name} exists", python))
     if is_there(file := project / "pyproject.toml"):
         listed = pyproject_requirements(file, packages.lines)
         if listed is not None:
@@ -255,10 +260,37 @@ def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
         return Needs(
             Requirements(lines=setup.lines), "setup.py", "install_requires of setup.py lists them", setup.python
         )
+    if is_there(file := project / "setup.cfg") and (setup := read_setup_cfg(file)) is not None:
+        found = Requirements(lines=setup.lines)
+        return Needs(found, "setup.cfg", "install_requires of setup.cfg lists them", setup.python)
     for name in ("requirements/requirements.txt", "requirements/base.txt"):
         if is_there(file := project / name):
             return Needs(read_requirements(file, project), name, f"{name} exists", python)
     return None
+
+
+def _with_itself(project: Path, needs: Needs) -> Needs:
+    """``-e .`` means what the project's packaging lists; its modules are found without pip."""
+    if not needs.requirements.itself:
+        return needs
+    listed, warnings = own_dependencies(project, filter(None, needs.requirements.itself))
+    have = {canonical_name(line) for line in needs.requirements.lines if parsed(line) and _is_bounded(line)}
+    own = tuple(line for line in listed.lines if _is_bounded(line) or canonical_name(line) not in have)
+    names = {canonical_name(line) for line in own}
+    kept = [line for line in needs.requirements.lines if _is_bounded(line) or canonical_name(line) not in names]
+    requirements = replace(needs.requirements, lines=(*kept, *own))
+    return replace(
+        needs,
+        requirements=requirements,
+        reason=f"{needs.reason}, and lists the project itself",
+        python=needs.python & listed.python,
+        warnings=(*needs.warnings, *warnings),
+    )
+
+
+def _is_bounded(line: str) -> bool:
+    """It says more than a name."""
+    return not re.fullmatch(r"[\w.-]+", line)
 
 
 def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> Requirements:

@@ -109,6 +109,8 @@ class ImagePlan(Frozen):
         own_wheel: file name in the build context of our own wheel (training library and recipes), or None.
         secrets: build secret id → absolute host path.
         stack: what was resolved, e.g. ``{"torch": "2.13.0", "build": "cu126", "python": "3.11"}``; also labels.
+        index_decides: the user names package indexes, and which build of the framework they have is theirs.
+        packages_bytes: of packages beside the framework, unpacked, as far as it is known.
         slimmed: the build leaves things out (image.slim). architectures: compute capabilities that are left in it;
             () for all that the packages have.
         warnings: what the user should know of it before it is built.
@@ -125,6 +127,8 @@ class ImagePlan(Frozen):
     secrets: dict[str, str] = Field(default_factory=dict)
     network: str = "default"
     stack: dict[str, str] = Field(default_factory=dict)
+    index_decides: bool = False
+    packages_bytes: int = 0
     slimmed: bool = False
     architectures: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()

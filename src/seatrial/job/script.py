@@ -51,6 +51,7 @@ class ScriptFacts:
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
         files: the files that were read, relative to the project where they are inside.
+        least_python: the newest syntax in the files that it needs, e.g. ``((3, 10), "net.py:7")``, or None.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
     """
@@ -70,6 +71,7 @@ class ScriptFacts:
     compiler_evidence: str | None = None
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
+    least_python: tuple[tuple[int, int], str] | None = None
 
     @property
     def uses_seatrial(self) -> bool:
@@ -82,11 +84,14 @@ class ScriptFacts:
         return self.torchrun_evidence or self.one_process_evidence
 
 
-def script_facts(target: Target, project: Path) -> ScriptFacts:
+def script_facts(target: Target, project: Path, *, any_python: bool = False) -> ScriptFacts:
     """Read the target's source, and every module of the project that it imports, with ``ast``.
 
     An image, or a module that is not the project's, shows nothing: its facts are empty. Of a recipe its own file is
     read and the training library under it is not: that offers much which the recipe does not ask for.
+
+    Args:
+        any_python: it runs in an image of the user's, whose Python may be another: what does not parse shows nothing.
 
     Raises:
         TargetError: the script itself has a syntax error (file, line and text), or cannot be read; it is a notebook.
@@ -96,7 +101,7 @@ def script_facts(target: Target, project: Path) -> ScriptFacts:
         return ScriptFacts()
     roots = [project, project / "src"] if target.kind == "module" else [start.parent, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
-    reading = read_project(project, roots, inside, start)
+    reading = read_project(project, roots, inside, start, any_python=any_python)
     _refuse_a_notebook(reading)
     return _facts(reading)
 
@@ -155,6 +160,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         compiler_evidence=seen.get("compiler"),
         files=reading.files,
         import_roots=reading.import_roots,
+        least_python=reading.least_python,
     )
 
 

@@ -210,7 +210,9 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     job, environ = secrets.hide_webhook(job, environ)
     hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
     job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
-    script = script_facts(job.target, job.project)  # first: a script that does not parse needs no engine
+    script = script_facts(
+        job.target, job.project, any_python=job.image.ready is not None
+    )  # first: a script that does not parse needs no engine
     host = read_host(environ)
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
     return _Ground(with_defaults(job, backend.place), script, host, backend, engine, why, environ)

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractError, SeatrialError
+from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractError, SeatrialError, StackError
 from seatrial.findings.labels import CAUSE, FIX
 
 #: How errors and findings say "the same on the CPU", without knowing what was typed.
@@ -34,7 +34,7 @@ def report(error: Exception, argv: list[str]) -> int:
         _unexpected(console, error, argv)
     else:
         _print(console, *known)
-        if isinstance(error, GpuContractError) and not isinstance(error, CapacityError):
+        if isinstance(error, GpuContractError) and not isinstance(error, CapacityError | StackError):
             second_opinion(console, argv)
     return exit_code(error)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from seatrial.backends.base import ImageStore
 from seatrial.errors import DiskError, ImageError
 from seatrial.images.building.build_failure import explain, readable
+from seatrial.images.building.check_stack import check_stack
 from seatrial.images.building.heartbeat import Heartbeat
 from seatrial.images.building.space import check_space
 from seatrial.images.building.wheel import wheel_bytes
@@ -63,7 +64,8 @@ def build(
         labels: on top of the Dockerfile's, e.g. origin_labels; the tag does not depend on them.
 
     Raises:
-        ImageError: names the failing step, the reason in one sentence and the next command.
+        ImageError: names the failing step, the reason in one sentence and the next command; or what was built is
+            another build of the framework than was planned.
         EngineUnavailableError: no engine, or Docker without buildx.
         DiskError: the context cannot be written, or the engine's disk has too little room for the image.
     """
@@ -129,13 +131,15 @@ def _build(
     last_lines: deque[str] = deque(maxlen=_REMEMBERED_LINES)
     network = None if image.network == "default" else image.network
     try:
-        with Heartbeat(progress) as telling:
-            for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
-                if text := readable(line):
-                    last_lines.append(line.rstrip())  # with BuildKit's numbers: they tell which step failed
-                    telling.line(text)
+        try:
+            with Heartbeat(progress) as telling:
+                for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
+                    if text := readable(line):
+                        last_lines.append(line.rstrip())  # with BuildKit's numbers: they tell which step failed
+                        telling.line(text)
+        except ImageError as error:
+            raise explain(list(last_lines), image=image, engine=store.name) from error
+        check_stack(image, unfinished, store)
         store.tag(unfinished, image.tag)
-    except ImageError as error:
-        raise explain(list(last_lines), image=image, engine=store.name) from error
     finally:
         store.remove(unfinished)  # the name alone: a finished image keeps its real one; a failed build has none

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 from seatrial.job.reading.signs import texts_of
 
-#: Errors by which a missing package shows.
-_IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+#: Errors by which a missing package shows, or a module that this Python cannot read.
+_IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "SyntaxError", "Exception", "BaseException"}
 _EXITS = {"exit", "_exit", "quit"}
 
 #: Kinds of nodes that show nothing: a tree has one of them for every name.

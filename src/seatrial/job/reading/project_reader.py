@@ -15,6 +15,7 @@ from typing import TypeAlias
 from seatrial.errors import TargetError
 from seatrial.job.reading.flow import Flow, Seen
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
+from seatrial.job.reading.newest_syntax import least_python
 from seatrial.job.reading.signs import (
     MOST_PARTS,
     TELLING,
@@ -54,6 +55,7 @@ class Reading:
         paths: literal path that may lie outside of the project → where.
         missing: modules of the project's packages that are needed and not there.
         asserted: module → (the version that an ``assert`` asks for, where).
+        least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``.
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
     """
 
@@ -66,6 +68,7 @@ class Reading:
     paths: dict[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
+    least_python: tuple[tuple[int, int], str] | None = None
 
 
 @dataclass
@@ -91,8 +94,9 @@ _Unit: TypeAlias = tuple[Path, str]
 class ProjectReader:
     """Walks from the script through what it calls and imports: first what runs in any case, then what may run."""
 
-    def __init__(self, project: Path, roots: list[Path], inside: Path) -> None:
+    def __init__(self, project: Path, roots: list[Path], inside: Path, *, any_python: bool = False) -> None:
         self.project = project
+        self.any_python = any_python  # it may be written for another Python than this one: that of a ready image
         self.inside = inside  # nothing is read elsewhere, wherever an import points
         self.roots = list(dict.fromkeys(roots))
         self.added: list[Path] = []  # by the script, to sys.path
@@ -101,6 +105,8 @@ class ProjectReader:
         self.packaged: list[Path] = []
         self.reading = Reading()
         self.modules: dict[Path, _Module | None] = {}
+        self.broken: dict[Path, UnreadableSourceError] = {}
+        self.syntax: dict[Path, tuple[tuple[int, int], str]] = {}
         self.bytes_left, self.marks_left = _MOST_BYTES, _MOST_MARKS
         self.certain: list[_Unit] = []
         self.perhaps: list[_Unit] = []
@@ -144,6 +150,8 @@ class ProjectReader:
     def _visit(self, unit: _Unit, *, certain: bool) -> None:
         path, name = unit
         module = self._module(path)
+        if certain:
+            self._needs(path)
         if unit in self.visited or module is None or len(self.visited) >= _MOST_UNITS:
             self.visited.add(unit)
             return
@@ -177,6 +185,14 @@ class ProjectReader:
             if certain and seen.certain:
                 self.certain += self._called(module, unit, node)
 
+    def _needs(self, path: Path) -> None:
+        """A module is imported in any case. Raises TargetError: it is Python 2, which no image of ours runs."""
+        if (error := self.broken.get(path)) is not None and error.python_2 and not self.any_python:
+            raise _unreadable(error, path, self.project)
+        least = self.syntax.get(path)
+        if least is not None and (self.reading.least_python is None or least > self.reading.least_python):
+            self.reading.least_python = least
+
     # ------------------------------------------------------------------ files
 
     def _shown(self, path: Path) -> str:
@@ -206,13 +222,17 @@ class ProjectReader:
             if (count := marks(source)) > min(MOST_MARKS, self.marks_left):
                 return None
             self.marks_left -= count
-            return parse_source(source, self._shown(path))
+            tree = parse_source(source, self._shown(path))
+            if (least := least_python(tree, source)) is not None:
+                self.syntax[path] = (least[0], f"{self._shown(path)}:{least[1]}")
+            return tree
         except TargetError:
             if required:
                 raise
         except UnreadableSourceError as error:
-            if required:
-                raise _unreadable(error, path) from None
+            if required and not (self.any_python and error.grammar):
+                raise _unreadable(error, path, self.project) from None
+            self.broken[path] = error
         return None
 
     # ---------------------------------------------------------------- imports
@@ -363,14 +383,14 @@ class ProjectReader:
                     return
 
 
-def read_project(project: Path, roots: list[Path], inside: Path, start: Path) -> Reading:
+def read_project(project: Path, roots: list[Path], inside: Path, start: Path, *, any_python: bool = False) -> Reading:
     """The reading of a script, begun again where it puts folders on its path: they hold for what was imported before.
 
     Raises TargetError: the script itself cannot be read or parsed.
     """
     added: list[Path] = []
     while True:
-        reader = ProjectReader(project, [*roots, *added], inside)
+        reader = ProjectReader(project, [*roots, *added], inside, any_python=any_python)
         reading = reader.read(start)
         if not reader.added or len(added) >= MOST_PARTS:
             return reading
@@ -403,7 +423,14 @@ def _is_foreign(prefix: str, roots: list[Path]) -> bool:
     return locate_module(prefix.partition(".")[0], roots) is None
 
 
-def _unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
+def _unreadable(error: UnreadableSourceError, path: Path, project: Path) -> TargetError:
+    if error.python_2:
+        shown = path.relative_to(project) if path.is_relative_to(project) else path
+        return TargetError(
+            f"{error.python_2}: this is Python 2, which no image that seatrial builds can run",
+            cause="the target is this file or imports it at once",
+            run=f"2to3 -w {shlex.quote(str(shown))}   # or an image that has Python 2: seatrial run --image IMAGE …",
+        )
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     cause = "it is only parsed, for its imports and GPU use; it is never run here"
     if error.grammar:

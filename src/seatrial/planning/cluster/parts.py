@@ -53,7 +53,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     facts = site.cluster.facts
     kind, kind_choice = _kind(job, facts)
     gpus = pod_gpus(job, facts)
-    image, image_choices = cluster_image(job, script, facts, site.host.environ)
+    image, image_choices = cluster_image(job, script, facts, site.host.environ, site.host.cache_folder)
     image, code = _code(job, script, image)
     volumes = _volumes(job, site.run_id)
     lasting = volumes.run is not None
