@@ -49,6 +49,7 @@ class ScriptFacts:
         one_process_evidence: where it drives several GPUs from one process, or starts ranks itself, or None.
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
+        input_evidence: where it may read standard input, or None.
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
@@ -66,6 +67,7 @@ class ScriptFacts:
     launcher_evidence: str | None = None
     one_process_evidence: str | None = None
     compiler_evidence: str | None = None
+    input_evidence: str | None = None
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
 
@@ -150,6 +152,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         launcher_evidence=needs_launcher,
         one_process_evidence=one_process,
         compiler_evidence=seen.get("compiler"),
+        input_evidence=seen.get("input"),
         files=reading.files,
         import_roots=reading.import_roots,
     )

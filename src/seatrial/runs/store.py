@@ -50,6 +50,9 @@ PLACE_FOLDER = (".seatrial", "runs")
 COPIED = ("receipt.html", "receipt.md", "receipt.json")
 LINKED = ("stdout.log", "stderr.log", "events.jsonl")
 
+#: Named pipe in the record of a run that somebody types to.
+INPUT = "input"
+
 #: No letters that look like digits, no vowels that make words.
 _ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
 
@@ -101,6 +104,11 @@ class Run:
         """Write down what the host saw or did. Raises OSError."""
         with EvidenceLog(str(self.events_path), "host") as log:
             log.write(event)
+
+    @property
+    def input(self) -> Path:
+        """The named pipe of what its caller types, while somebody does."""
+        return self.folder / INPUT
 
     @property
     def outputs(self) -> Path:
