@@ -72,8 +72,8 @@ def _wants_input(caller: Caller, script: ScriptFacts) -> tuple[bool, tuple[str, 
     if script.input_evidence is None:
         return False, ()
     return False, (
-        f"{script.input_evidence} reads standard input, which is a file here and is passed to the target only with"
-        " --interactive",
+        f"Standard input is a file here, which is passed to the target only with --interactive; the target reads it"
+        f" ({script.input_evidence})",
     )
 
 

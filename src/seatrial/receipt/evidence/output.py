@@ -24,6 +24,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
 #: torch.distributed puts this before every line a rank prints of its traceback.
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
+#: What steers a terminal: colours, cursor, titles (ECMA-48: CSI and OSC sequences).
+_STEERS = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 #: What a launcher raises because a child failed says nothing of why the child did.
 _LAUNCHER_ERRORS = ("ChildFailedError", "ProcessExitedException", "ProcessRaisedException")
 
@@ -74,7 +76,8 @@ def last_exception(lines: list[str]) -> str | None:
 def _lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
-            yield from iter(lambda: file.readline(MAX_LINE_BYTES), b"")
+            for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
+                yield _STEERS.sub(b"", line) if b"\x1b" in line else line
     except FileNotFoundError:
         return
 
@@ -83,6 +86,6 @@ def _tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return file.read().decode("utf-8", "replace")
+            return _STEERS.sub(b"", file.read()).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""

@@ -65,6 +65,9 @@ EXPECTED_WITHOUT_GPU = {
     "tensorflow-no-gpu",
 }
 
+#: A script that went on without them missed nothing.
+EXPECTED_WITHOUT_TERMINAL = {"no-input", "no-terminal"}
+
 
 # Nine parameters: what is known of a run comes from as many places, and seven of them are named at the call.
 def judge(
@@ -123,7 +126,7 @@ def judge(
 def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     """What broke the contract, what the agent found, what the output shows; one of each ID.
 
-    A CPU run that finished is not told that it had no GPU.
+    A CPU run that finished is not told that it had no GPU, nor any run that finished that it had no terminal.
     """
     unused = unused_gpus(case)
     found = [contradiction_finding(case.contradictions)] if case.contradictions else []
@@ -133,6 +136,8 @@ def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     found += [about_the_project(finding, case.plan) for finding in case.output.findings]
     if cause.id == "finished" and not case.gpus_required:
         found = [finding for finding in found if finding.id not in EXPECTED_WITHOUT_GPU]
+    if cause.id == "finished":
+        found = [finding for finding in found if finding.id not in EXPECTED_WITHOUT_TERMINAL]
     return list({finding.id: finding for finding in reversed(found)}.values())[::-1]
 
 
