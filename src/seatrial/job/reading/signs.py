@@ -69,6 +69,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         for module in modules_of(node):
             if module.split(".")[0] == "triton" or module.startswith("torch.utils.cpp_extension"):
                 yield "compiler", module
+            elif module == "sys.stdin":
+                yield "input", module
             elif module == "torch.compile":
                 yield "compiler", "torch.compile"
 
