@@ -38,6 +38,7 @@ from seatrial.events import Event, EvidenceLog
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.state import state_folder
+from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
@@ -295,7 +296,7 @@ class RunStore:
                 raise
             raise DiskError(
                 f"Cannot create the run folder {error.filename or run.folder}: {error.strerror}",
-                run=f"df -h {self.project}; ls -ld {self.project}",
+                run=f"df -h {as_typed(self.project)}; ls -ld {as_typed(self.project)}",
             ) from error
         return run
 
@@ -356,7 +357,7 @@ class RunStore:
             raise UsageError(
                 f"Run {run.id} has no record on this machine, so seatrial does not delete its folder",
                 cause="It predates seatrial's own records, or someone else created it",
-                run=f"ls -la {run.place}   # yours? then: rm -r {run.place}",
+                run=f"ls -la {as_typed(run.place)}   # yours? then: rm -r {as_typed(run.place)}",
             )
         try:
             with contextlib.suppress(FileNotFoundError), nofollow.folder(self.project, *PLACE_FOLDER) as places:
@@ -365,7 +366,7 @@ class RunStore:
                 nofollow.remove_tree(records, run.id)
         except OSError as error:
             raise DiskError(
-                f"Cannot delete {error.filename or run.place}: {error.strerror}", run=f"ls -la {run.place}"
+                f"Cannot delete {error.filename or run.place}: {error.strerror}", run=f"ls -la {as_typed(run.place)}"
             ) from error
 
     def newest_of(self, name: str) -> Run | None:

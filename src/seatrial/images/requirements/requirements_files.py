@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.system.project_files import is_there, read_bytes
 from seatrial.system.shown import shown
+from seatrial.system.typed_path import as_typed
 
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
@@ -98,7 +99,8 @@ class _Reader:
             place = f"{_shown(path, self.root)}:{number}"
             if len(self.lines) + len(self.constraints) + len(self.options) >= MOST_LINES:
                 raise ConfigError(
-                    f"{place}: more than {MOST_LINES} lines, more than any image could need", run=f"wc -l {path}"
+                    f"{place}: more than {MOST_LINES} lines, more than any image could need",
+                    run=f"wc -l {as_typed(path)}",
                 )
             _refuse_what_the_build_cannot_know(line, place)
             if line.startswith("-"):
@@ -112,7 +114,7 @@ class _Reader:
         if name in ("-r", "--requirement", "-c", "--constraint"):
             included = path.parent / value
             if not is_there(included):
-                raise ConfigError(f"{place}: {value} does not exist", run=f"ls {included.parent}")
+                raise ConfigError(f"{place}: {value} does not exist", run=f"ls {as_typed(included.parent)}")
             self.read(included, into if name in ("-r", "--requirement") else self.constraints)
         elif name in ("-e", "--editable"):
             raise _not_in_the_image(place, line)

@@ -53,10 +53,11 @@ def cpu_run(
     **logs: str,
 ) -> Receipt:
     """A script on the CPU, which printed ``stdout`` and ``stderr``."""
-    for name in ("stdout", "stderr"):
-        (folder / f"{name}.log").write_text(logs.get(name, ""))
-    project = folder / "project"
+    project, run_dir = folder / "project", folder / "run"
     project.mkdir()
+    run_dir.mkdir()
+    for name in ("stdout", "stderr"):
+        (run_dir / f"{name}.log").write_text(logs.get(name, ""))
     if model:
         (project / model).write_text("weights")
         os.utime(project / model, (1001, 1001))
@@ -81,7 +82,7 @@ def cpu_run(
         agent=AgentPlan(run_id="20261120-120000-train", argv=("python3",), workdir="/", run_dir="/"),
     )
     state = State("exited", exit_code)
-    return judge(plan, events, skipped_lines=0, state=state, run_dir=folder, now=2000, image=None)
+    return judge(plan, events, skipped_lines=0, state=state, run_dir=run_dir, now=2000, image=None)
 
 
 @pytest.mark.parametrize("words", LEFT)
