@@ -38,7 +38,7 @@ from seatrial.events import Event, EvidenceLog
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.state import state_folder
-from seatrial.system.typed_path import as_typed
+from seatrial.system.typed_path import as_typed, from_here
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
@@ -344,7 +344,7 @@ class RunStore:
                 f'"{reference}" matches {len(partial)} runs: {", ".join(run.id for run in partial[-3:])}',
                 run="seatrial runs ls",
             )
-        raise RunNotFoundError(f'No run "{reference}" of {self.project}', run="seatrial runs ls")
+        raise RunNotFoundError(f'No run "{reference}" of {from_here(self.project)}', run="seatrial runs ls")
 
     def remove(self, run: Run) -> None:
         """Delete a run's place and record: what this store has made, and never what a link in it leads to.
