@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import os
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -208,7 +207,7 @@ def _text(path: Path, root: Path) -> str:
     try:
         return data.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path.name} is not UTF-8 text", run=f"file {shlex.quote(str(path))}") from error
+        raise ConfigError(f"{path.name} is not UTF-8 text", run=f"file {as_typed(path)}") from error
 
 
 def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from seatrial.job.reading.modules import is_file, is_folder, locate_module
 from seatrial.job.reading.signs import MOST_PARTS, TELLING, asserted_version, dotted, host_path, modules_of, signs
 from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
+from seatrial.system.typed_path import as_typed
 
 #: Reading ends there: it is for hints, and what a plan waits for.
 _MAX_FILES = 500
@@ -356,4 +356,4 @@ def _unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
     cause = "it is only parsed, for its imports and GPU use; it is never run here"
     if error.grammar:
         cause = f"parsed as Python {python}, which seatrial runs on; newer syntax needs a newer Python"
-    return TargetError(str(error), cause=cause, run=f"python3 -m py_compile {shlex.quote(str(path))}")
+    return TargetError(str(error), cause=cause, run=f"python3 -m py_compile {as_typed(path)}")
