@@ -26,7 +26,7 @@ from seatrial.job.target import resolve_target
 from seatrial.system.project_files import is_there
 from seatrial.system.shown import shown
 from seatrial.system.toml_file import read_toml
-from seatrial.system.typed_path import as_typed
+from seatrial.system.typed_path import as_typed, from_here
 
 _TABLES: dict[str, type[Table]] = {
     "image": ImageOptions,
@@ -85,7 +85,7 @@ def load_job(
     project = Path(os.path.abspath(project))  # noqa: PTH100  # resolve() would change symlinked paths users know
     cwd = cwd or Path.cwd()
     if not project.is_dir():
-        raise ConfigError(f"there is no project folder {project}", run=f"ls {as_typed(project.parent)}")
+        raise ConfigError(f"there is no project folder {from_here(project)}", run=f"ls {as_typed(project.parent)}")
     from_file = _file_source(project).read()
     from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
     config = _merge(from_file, from_flags)
@@ -252,12 +252,12 @@ def _check_paths(config: Mapping[str, Any]) -> None:
         _check_data(config["data"].source)
     models = config["models"].source if "models" in config else None
     if models is not None and models.exists() and not models.is_dir():
-        raise DataError(f"models folder {models} is a file", run=f"ls -l {as_typed(models)}")
+        raise DataError(f"models folder {from_here(models)} is a file", run=f"ls -l {as_typed(models)}")
     sources = [mount.source for mount in config.get("mounts", ())]
     ca_bundle = config.get("image", {}).get("ca_bundle")
     for path in [*sources, *config.get("env_files", ()), *([ca_bundle] if ca_bundle else [])]:
         if not path.exists():
-            raise DataError(f"there is no {path}", run=f"ls {as_typed(path.parent)}")
+            raise DataError(f"there is no {from_here(path)}", run=f"ls {as_typed(path.parent)}")
 
 
 def _check_data(folder: Path) -> None:
@@ -265,11 +265,13 @@ def _check_data(folder: Path) -> None:
     if not folder.exists():
         beside = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
         near = difflib.get_close_matches(folder.name, beside, n=1)
-        hint = f"; did you mean {folder.parent / near[0]}?" if near else ""
+        hint = f"; did you mean {from_here(folder.parent / near[0])}?" if near else ""
         there = next(parent for parent in folder.parents if parent.is_dir())
-        raise DataError(f"data folder {folder} does not exist{hint}", run=f"ls {as_typed(there)}")
+        raise DataError(f"data folder {from_here(folder)} does not exist{hint}", run=f"ls {as_typed(there)}")
     if not folder.is_dir():
-        raise DataError(f"data folder {folder} is a file", run=f"seatrial run --data {as_typed(folder.parent)} …")
+        raise DataError(
+            f"data folder {from_here(folder)} is a file", run=f"seatrial run --data {as_typed(folder.parent)} …"
+        )
     try:
         empty = next(folder.iterdir(), None) is None
     except OSError as error:
