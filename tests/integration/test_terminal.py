@@ -140,10 +140,10 @@ def test_a_loop_keeps_its_list_and_a_pipe_that_never_ends_is_left_alone(local_pr
     ],
 )
 def test_neither(local_project: Project, script: str, finding: str) -> None:
-    local_project.write("ask.py", script)
-    local_project.run("--gpus", "none", "ask.py", exit_code=1)
+    local_project.write("train.py", script)
+    local_project.run("--gpus", "none", "train.py", exit_code=1)
     [found] = local_project.receipt()["findings"]
-    assert found["id"] == finding and "seatrial run ask.py" in found["fix"]
-    local_project.write("ask.py", f"try:\n    exec({script!r})\nexcept Exception: pass")
-    local_project.run("--gpus", "none", "ask.py")
+    assert found["id"] == finding and "seatrial run train.py" in found["fix"]
+    local_project.write("train.py", f"try:\n    exec({script!r})\nexcept Exception: pass")
+    local_project.run("--gpus", "none", "train.py")
     assert local_project.receipt()["findings"] == []
