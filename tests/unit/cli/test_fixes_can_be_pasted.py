@@ -75,7 +75,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "empty data").mkdir()
     (folder / "train me.py").write_text("print(1)")
     (folder / "broken 'quote.py").write_text("def (:\n")
-    (folder / "latin.py").write_bytes(b"# caf\xe9\n\xff\xfe")
+    (folder / "latin.py").write_bytes(b"# \xe9\n\xff\xfe")
     (folder / "note book.ipynb").write_text("{}")
     (folder / "start me.sh").write_text("echo")
     monkeypatch.chdir(folder)
