@@ -246,7 +246,7 @@ FRAMEWORK = (
         title="A process group of NCCL was started without a GPU",
         symptoms=("ProcessGroupNCCL is only supported with GPUs, no GPUs found",),
         cause="The script found the variables of torchrun, or asks for NCCL itself; NCCL works on GPUs only",
-        fix="seatrial run … --launcher none, or init_process_group('gloo') on a CPU",
+        fix="seatrial run … --launcher none   # or init_process_group('gloo') on a CPU",
         sources=("https://docs.pytorch.org/docs/stable/distributed.html#backends",),
     ),
     Known(

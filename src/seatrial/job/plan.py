@@ -26,6 +26,7 @@ CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
 CONTAINER_PLAN = "/seatrial/plan.json"
+CONTAINER_INPUT = "/seatrial/input"
 #: How the agent's Python is started: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.
 AGENT_PYTHON_FLAGS = ("-I", "-S")
 
@@ -137,6 +138,22 @@ class ImagePlan(Frozen):
     warnings: tuple[str, ...] = ()
 
 
+class Terminal(Frozen):
+    """The caller's terminal, which the target gets the like of.
+
+    Attributes:
+        columns, lines: its size at the start; ``input`` tells later ones.
+        streams: which of stdin (0), stdout (1) and stderr (2) are terminals.
+        term, colors: $TERM and $COLORTERM.
+    """
+
+    columns: int
+    lines: int
+    streams: tuple[int, ...]
+    term: str | None = None
+    colors: str | None = None
+
+
 class AgentPlan(Frozen):
     """What the agent inside the container needs; every path is as seen from there.
 
@@ -165,6 +182,8 @@ class AgentPlan(Frozen):
         alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the
             name of a file in ``secrets_dir`` with its URL.
         interactive: a shell: checks run, then the target inherits the terminal.
+        terminal: terminals of its own that the target gets, as the caller looks on; None: none.
+        input: the named pipe that the caller's input comes through (seatrial.input_frames); None: there is no input.
         host_sampled: the agent runs beside a container without Python (companion): checks only.
     """
 
@@ -199,6 +218,8 @@ class AgentPlan(Frozen):
     alert_command: str | None = None
     alert_webhook: str | None = None
     interactive: bool = False
+    terminal: Terminal | None = None
+    input: str | None = None
     host_sampled: bool = False
 
 

@@ -50,6 +50,7 @@ class ScriptFacts:
         one_process_evidence: where it drives several GPUs from one process, or starts ranks itself, or None.
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
+        input_evidence: where it may read standard input, or None.
         files: the files that were read, relative to the project where they are inside.
         least_python: the newest syntax in the files that it needs, e.g. ``((3, 10), "net.py:7")``, or None.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
@@ -69,6 +70,7 @@ class ScriptFacts:
     launcher_evidence: str | None = None
     one_process_evidence: str | None = None
     compiler_evidence: str | None = None
+    input_evidence: str | None = None
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
@@ -158,6 +160,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         launcher_evidence=needs_launcher,
         one_process_evidence=one_process,
         compiler_evidence=seen.get("compiler"),
+        input_evidence=seen.get("input"),
         files=reading.files,
         import_roots=reading.import_roots,
         least_python=reading.least_python,

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractError, SeatrialError, StackError
 from seatrial.findings.labels import CAUSE, FIX
+from seatrial.findings.own_words import with_own_words
 
 #: How errors and findings say "the same on the CPU", without knowing what was typed.
 WITHOUT_GPUS = "seatrial run --gpus none …"
@@ -86,9 +87,9 @@ def second_opinion(console: Console, argv: list[str]) -> None:
 
 
 def as_typed(advice: str | None, argv: list[str]) -> str | None:
-    """Advice with the user's own command in place of WITHOUT_GPUS and WITH_TRUST."""
-    if advice is None or (WITHOUT_GPUS not in advice and WITH_TRUST not in advice):
-        return advice
+    """Advice with the user's own command in place of …, WITHOUT_GPUS and WITH_TRUST."""
+    if advice is None:
+        return None
     ours, theirs = (argv[: argv.index("--")], argv[argv.index("--") :]) if "--" in argv else (argv, [])
     kept = [
         word
@@ -96,7 +97,8 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
         if before != "--gpus" and word != "--gpus" and not word.startswith("--gpus=")
     ]
     advice = advice.replace(WITH_TRUST, shlex.join(["seatrial", *ours, "--trust", *theirs]))
-    return advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
+    advice = advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
+    return with_own_words(advice, ours[1:], theirs) if ours and ours[0] in ("run", "plan", "shell") else advice
 
 
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:
@@ -122,7 +124,7 @@ def _usage_problem(error: Exception, argv: list[str]) -> tuple[str, str | None, 
         return (
             message,
             "The target's own arguments go after --",
-            f"seatrial {argv[0]} {_first_word(argv)} -- {option} …",
+            f"seatrial {argv[0]} {shlex.quote(_first_word(argv))} -- {option}",
         )
     place = getattr(getattr(error, "ctx", None), "command_path", f"seatrial {argv[0]}")
     return message, None, f"{place} --help"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import os
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,6 +19,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.system.project_files import is_there, read_bytes
 from seatrial.system.shown import shown
+from seatrial.system.typed_path import as_typed
 
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
@@ -105,7 +105,8 @@ class _Reader:
             place = f"{_shown(path, self.root)}:{number}"
             if len(self.lines) + len(self.constraints) + len(self.options) >= MOST_LINES:
                 raise ConfigError(
-                    f"{place}: more than {MOST_LINES} lines, more than any image could need", run=f"wc -l {path}"
+                    f"{place}: more than {MOST_LINES} lines, more than any image could need",
+                    run=f"wc -l {as_typed(path)}",
                 )
             _refuse_what_the_build_cannot_know(line, place)
             if line.startswith("-"):
@@ -121,7 +122,7 @@ class _Reader:
         if name in ("-r", "--requirement", "-c", "--constraint"):
             included = path.parent / value
             if not is_there(included):
-                raise ConfigError(f"{place}: {value} does not exist", run=f"ls {included.parent}")
+                raise ConfigError(f"{place}: {value} does not exist", run=f"ls {as_typed(included.parent)}")
             self.read(included, into if name in ("-r", "--requirement") else self.constraints)
         elif name in ("-e", "--editable"):
             if (extras := self._extras_of_itself(value, path)) is not None:
@@ -231,7 +232,7 @@ def _text(path: Path, root: Path) -> str:
     try:
         return data.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path.name} is not UTF-8 text", run=f"file {shlex.quote(str(path))}") from error
+        raise ConfigError(f"{path.name} is not UTF-8 text", run=f"file {as_typed(path)}") from error
 
 
 def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import glob
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from seatrial.job.reading.signs import (
 )
 from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
+from seatrial.system.typed_path import as_typed
 
 #: Reading ends there: it is for hints, and what a plan waits for.
 _MAX_FILES = 500
@@ -435,4 +435,4 @@ def _unreadable(error: UnreadableSourceError, path: Path, project: Path) -> Targ
     cause = "it is only parsed, for its imports and GPU use; it is never run here"
     if error.grammar:
         cause = f"parsed as Python {python}, which seatrial runs on; newer syntax needs a newer Python"
-    return TargetError(str(error), cause=cause, run=f"python3 -m py_compile {shlex.quote(str(path))}")
+    return TargetError(str(error), cause=cause, run=f"python3 -m py_compile {as_typed(path)}")

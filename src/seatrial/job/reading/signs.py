@@ -39,6 +39,11 @@ _TENSORFLOW_1 = {
 #: Characters of a literal path; longer text is something else.
 _LONGEST_PATH = 200
 
+#: What reads standard input, or asks on a terminal.
+_ASKS = {"input", "raw_input", "getpass.getpass", "fileinput.input", "click.prompt", "click.confirm", "typer.prompt"}
+_ASKS |= {"typer.confirm", "questionary.text", "questionary.select", "questionary.confirm", "Prompt.ask", "Confirm.ask"}
+_ASKS |= {"IntPrompt.ask", "breakpoint", "pdb.set_trace", "code.interact", "getpass"}
+
 #: Parts of a dotted name that are looked at.
 MOST_PARTS = 20
 
@@ -58,6 +63,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         name = dotted(node)
         if name == "torch.compile":
             yield "compiler", name
+        elif name == "sys.stdin":
+            yield "input", name
         elif name.startswith(("tf.", "tensorflow.")):
             inner = name.partition(".")[2]
             if inner in _TENSORFLOW_1 or inner.partition(".")[0] in _TENSORFLOW_1:
@@ -66,6 +73,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         for module in modules_of(node):
             if module.split(".")[0] == "triton" or module.startswith("torch.utils.cpp_extension"):
                 yield "compiler", module
+            elif module == "sys.stdin":
+                yield "input", module
             elif module == "torch.compile":
                 yield "compiler", "torch.compile"
 
@@ -108,6 +117,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "spawn", called
     elif last == "DataParallel":
         yield "one-process", last
+    if called in _ASKS or (called == "open" and node.args and _is_descriptor_0(node.args[0])):
+        yield "input", called
     if last in _NEEDS_RANKS and not _says_ranks(node):
         yield "needs-ranks", last
     if last == "setdefault" and any(isinstance(each, ast.Constant) and each.value == "RANK" for each in node.args):
@@ -157,6 +168,10 @@ def dotted(node: ast.AST) -> str:
     if isinstance(node, ast.Name):
         parts.append(node.id)
     return ".".join(reversed(parts))
+
+
+def _is_descriptor_0(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value in ("/dev/stdin", 0) and node.value is not False
 
 
 def _is(node: ast.AST, value: object) -> bool:
