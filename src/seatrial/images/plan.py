@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from urllib.parse import urlsplit
 
 from seatrial.errors import ConfigError, GpuContractError
@@ -24,13 +24,12 @@ from seatrial.images.base import (
 from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
 from seatrial.images.dockerfiles.write import (
     CA_SECRET,
-    CONSTRAINTS,
-    REQUIREMENTS,
     VENV_PYTHON,
     WHEELS,
     ImageContents,
     render,
 )
+from seatrial.images.layers.split import CONSTRAINTS, TOOLS, Layers, digest_of, split
 from seatrial.images.project import Needs, project_needs
 from seatrial.images.recipes import recipe_requirements
 from seatrial.images.requirements.code_conflicts import check_code
@@ -120,14 +119,19 @@ def _to_build(
 ) -> ImagePlan:
     """The Dockerfile and all that goes in; the tag is the digest of it."""
     found, wheels = resolved.requirements, _wheels(job)
+    layers = split(found, apart=base.builder is None)
+    texts = layers.texts()
+    slimmer = slimmer_bytes() if slimming.arguments else b""
     contents = ImageContents(
         slug=_slug(job),
         base=base.image,
         builder=base.builder,
-        system_packages=(*base.system_packages, *job.image.system_packages),
+        base_packages=(*base.system_packages, *(name for name in job.image.system_packages if _is_python(name))),
+        system_packages=tuple(name for name in job.image.system_packages if not _is_python(name)),
         compiles=compiles,
-        requirements=bool(found.lines),
-        constraints=bool(found.constraints),
+        layers=_digests(layers, texts, slimmer),
+        constrained=tuple(sorted(PurePath(name).parts[0] for name in texts if name.endswith(f"/{CONSTRAINTS}"))),
+        hashed=layers.hashed,
         git=found.needs_git,
         index=resolved.index,
         index_needed=resolved.index_needed,
@@ -140,12 +144,10 @@ def _to_build(
         architectures=slimming.architectures,
         labels=_labels(resolved.stack, slimming.architectures),
     )
-    dockerfile, texts = render(contents), _texts(found)
+    dockerfile = render(contents)
     everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if own_wheel else b"")
-    if slimming.arguments:
-        everything += slimmer_bytes()
     return ImagePlan(
-        tag=f"seatrial/{contents.slug}:{hashlib.sha256(everything).hexdigest()[:12]}",
+        tag=f"seatrial/{contents.slug}:{hashlib.sha256(everything + slimmer).hexdigest()[:12]}",
         build=True,
         base=base.image,
         python=VENV_PYTHON,
@@ -297,13 +299,15 @@ def _compiler(compiles: bool) -> tuple[Choice, ...]:
     return (Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time"),)
 
 
-def _texts(found: Requirements) -> dict[str, str]:
-    texts = {}
-    if found.lines:
-        texts[REQUIREMENTS] = "\n".join([*found.options, *found.lines, ""])
-    if found.constraints:
-        texts[CONSTRAINTS] = "\n".join([*found.constraints, ""])
-    return texts
+def _is_python(debian_package: str) -> bool:
+    """Of a base without Python, or without its venv module: nothing can be installed before it is there."""
+    return debian_package.startswith("python3")
+
+
+def _digests(layers: Layers, texts: dict[str, str], slimmer: bytes) -> dict[str, str]:
+    """Folder of the build context → digest of all that its layer is made from; the program's own among them."""
+    folders = {name.partition("/")[0] for name in texts}
+    return {folder: digest_of(texts, folder, *([slimmer] if folder != TOOLS else [])) for folder in sorted(folders)}
 
 
 def _wheels(job: Job) -> tuple[Path, ...]:
