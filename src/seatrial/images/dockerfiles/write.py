@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 
 from seatrial.findings.cut_down import ARCHITECTURES
 from seatrial.images.layers.in_image import FRAMEWORK_LIST
-from seatrial.images.layers.split import CONSTRAINTS, FRAMEWORK, LARGE, PACKAGES_FOLDER, PROGRAM, REQUIREMENTS, TOOLS
+from seatrial.images.layers.split import (
+    CONSTRAINTS,
+    FRAMEWORK,
+    LARGE,
+    PACKAGES_FOLDER,
+    PROGRAM,
+    REQUIRED,
+    REQUIREMENTS,
+    TOOLS,
+)
 from seatrial.job.plan import CONTAINER_PROJECT
 
 VENV = "/opt/venv"
@@ -33,6 +42,9 @@ _TOOLS_MOUNT = f"type=bind,source={TOOLS},target={_TOOLS_AT}"
 
 #: One cache of ours for all our builds, which `seatrial prune --all` can name.
 PIP_CACHE_ID = "seatrial-pip"
+#: At the end of each step, where the shell reads a comment: by it `seatrial prune` knows our steps in a build cache.
+OURS = "  # seatrial"
+
 _PIP_SETTINGS = (
     f"export PIP_CACHE_DIR={_CACHE_AT} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off "
     "PIP_ROOT_USER_ACTION=ignore"
@@ -102,7 +114,12 @@ class ImageContents:
     @property
     def has_builder(self) -> bool:
         """Packages are built in a stage that has more than the image."""
-        return self.builder is not None or self.git
+        return PACKAGES_FOLDER in self.layers and (self.builder is not None or self.git)
+
+    @property
+    def last_layer(self) -> str:
+        """Folder of the requirements that are installed last."""
+        return [folder for folder in (FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER) if folder in self.layers][-1]
 
 
 def render(contents: ImageContents) -> str:
@@ -127,14 +144,17 @@ def _base(contents: ImageContents) -> Iterator[str]:
     yield "# Bytecode of the standard library: the official Python images delete it, and no run could write it."
     yield "# layer.py gives everything one time, so that a layer is the same bytes wherever it is built."
     yield f"ARG FILES={contents.layers[TOOLS]}"
-    yield f"RUN --mount={_TOOLS_MOUNT} python3 {_LAYER} standard-library || true"
-    yield f"RUN --mount={_TOOLS_MOUNT} python3 -m venv {VENV} && {VENV_PYTHON} {_LAYER} finish"
+    yield f"RUN --mount={_TOOLS_MOUNT} python3 {_LAYER} standard-library || true{OURS}"
+    yield f"RUN --mount={_TOOLS_MOUNT} python3 -m venv {VENV} && {VENV_PYTHON} {_LAYER} finish{OURS}"
 
 
 def _framework(contents: ImageContents) -> Iterator[str]:
     yield "# The framework and what it needs of CUDA: one layer for all projects that use this release and build of it."
     yield "FROM base AS framework"
     yield from _install(contents, FRAMEWORK)
+    if REQUIRED in contents.layers:
+        yield "# What it requires besides. A project that asks for another version of it shares all that is above."
+        yield from _install(contents, REQUIRED)
 
 
 def _shared_with_builder(contents: ImageContents) -> Iterator[str]:
@@ -185,8 +205,7 @@ def _builder(contents: ImageContents) -> Iterator[str]:
     if contents.git:
         yield "# A requirement comes from a git repository."
         yield from _run(contents, ["apt-get update", "apt-get install -y --no-install-recommends git ca-certificates"])
-    if PACKAGES_FOLDER in contents.layers:
-        yield from _install(contents, PACKAGES_FOLDER)
+    yield from _install(contents, PACKAGES_FOLDER)
 
 
 def _below(contents: ImageContents) -> str:
@@ -224,7 +243,7 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
         flags.append("--no-deps")
     commands.append(" ".join([install, "-r", f"{_FILES_AT}/{REQUIREMENTS}", *flags]))
     if folder == FRAMEWORK:
-        yield "# What else it requires goes into the next layer, where a project may want another version of it."
+        yield "# What it requires besides goes again: that is the next layer."
         commands += [
             f"others=$({VENV_PYTHON} {_LAYER} others)",
             f'{{ [ -z "$others" ] || {VENV_PYTHON} -m pip uninstall -q -y $others; }}',
@@ -261,7 +280,7 @@ def _slim(contents: ImageContents, folder: str, install: str) -> list[str]:
             f"wanted=$({slimmer} --wanted)",
             f'{{ [ -z "$wanted" ] || {install} --no-deps --force-reinstall $wanted; }}',
         ]
-    last = " --keep-metadata" if folder == LARGE else ""
+    last = "" if folder == contents.last_layer else " --keep-metadata"
     return [*commands, f"{slimmer} --above {FRAMEWORK_LIST}{last}"]
 
 
@@ -269,11 +288,11 @@ def _final(contents: ImageContents) -> Iterator[str]:
     yield f"FROM {'system' if contents.has_builder else _below(contents)}"
     if not contents.has_builder:
         yield from _shared_with_builder(contents)
-    if contents.has_builder and PACKAGES_FOLDER in contents.layers:
+    if contents.has_builder:
         yield "# What the packages add to the layers below."
         yield f"ARG FILES={contents.layers[PACKAGES_FOLDER]}"
         mounts = [_TOOLS_MOUNT, f"type=bind,from=builder,source={VENV},target={_CACHE_AT}"]
-        yield f"RUN --mount={mounts[0]} \\\n    --mount={mounts[1]} \\\n    python3 {_LAYER} mirror {_CACHE_AT}"
+        yield f"RUN --mount={mounts[0]} \\\n    --mount={mounts[1]} \\\n    python3 {_LAYER} mirror {_CACHE_AT}{OURS}"
     elif PACKAGES_FOLDER in contents.layers:
         yield "# All that the project asks for."
         yield from _install(contents, PACKAGES_FOLDER)
@@ -305,4 +324,4 @@ def _run(contents: ImageContents, commands: list[str], mounts: Sequence[str] = (
         mounts = (*mounts, f"type=secret,id={CA_SECRET}")
         commands = [*_TRUST, *(command.replace("apt-get ", f"{_APT_TRUSTING} ") for command in commands), _DISTRUST]
     flags = "".join(f"--mount={mount} \\\n    " for mount in mounts)
-    yield f"RUN {flags}" + " && \\\n    ".join(commands)
+    yield f"RUN {flags}" + " && \\\n    ".join(commands) + OURS

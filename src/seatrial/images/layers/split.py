@@ -1,4 +1,4 @@
-"""Requirements → the layers that they go into: the framework, what is large or slow to install, and all of them."""
+"""Requirements → the layers that they go into: the framework, what it requires, what is large, and all of them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,32 @@ from packaging.requirements import Requirement
 from seatrial.images.layers import in_image
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed
 from seatrial.images.requirements.resolve_frameworks import FRAMEWORKS, PACKAGES
+from seatrial.stack.facts import Framework
 
 #: The program of images/layers/in_image.py as a file of the build context, and its folder there.
 TOOLS, PROGRAM = "tools", "layer.py"
 
 #: Folders of the build context, each with the requirements of a layer.
-FRAMEWORK, LARGE, PACKAGES_FOLDER = "framework", "large", "packages"
+FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER = "framework", "required", "large", "packages"
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"
 
-#: What the frameworks themselves require, next to their binary parts (metadata of torch 2.13.0, tensorflow 2.20 and jax
-#: 0.7). A project that names one of these at a version gets that version in the second layer.
-_REQUIRED_BY_FRAMEWORKS = """
-absl-py astunparse filelock flatbuffers fsspec gast google-pasta grpcio h5py jinja2 keras libclang markdown markupsafe
-ml-dtypes mpmath namex networkx opt-einsum optree protobuf requests rich setuptools six sympy tensorboard termcolor
-typing-extensions wrapt
-"""
+#: What a framework requires next to its binary parts; numpy is no requirement of torch, but comes with it in any case
+#: (resolve_frameworks). A project that asks for one of these at a version gets it there in the layer above the
+#: framework; a name that is missing here costs a second copy of it, nothing else.
+_REQUIRED: dict[Framework, str] = {
+    "torch": "filelock fsspec jinja2 markupsafe mpmath networkx numpy setuptools sympy typing-extensions",
+    "tensorflow": (
+        "absl-py astunparse flatbuffers gast google-pasta grpcio h5py keras libclang markdown markupsafe ml-dtypes "
+        "namex numpy opt-einsum optree protobuf requests rich setuptools six tensorboard termcolor typing-extensions wrapt"
+    ),
+    "jax": "ml-dtypes numpy opt-einsum scipy",
+}
 
 #: Common packages that take more than 10 MB unpacked, or a second of CPU to compile, themselves or with what they
 #: require. By judgement, not by measurement: a name too few or too many costs time in a build, nothing else.
 _LARGE = """
-accelerate albumentations bitsandbytes botorch catboost datasets deepspeed diffusers fastai gensim gradio gymnasium h5py
-jupyter jupyterlab lightgbm lightning librosa llvmlite matplotlib mlflow moviepy notebook numba numpy onnx onnxruntime
+accelerate albumentations bitsandbytes botorch catboost datasets deepspeed diffusers fastai gensim gradio gymnasium
+jupyter jupyterlab lightgbm lightning librosa llvmlite matplotlib mlflow moviepy notebook numba onnx onnxruntime
 onnxruntime-gpu open3d opencv-contrib-python opencv-contrib-python-headless opencv-python opencv-python-headless optuna
 pandas peft pillow plotly polars pyarrow pyqt5 pytorch-lightning ray scikit-image scikit-learn scipy seaborn
 sentence-transformers spacy statsmodels streamlit tensorboard timm tokenizers torchaudio torchdata torchmetrics
@@ -47,20 +52,23 @@ class Layers:
 
     Attributes:
         framework: of the first one: the framework alone, which names what it needs of CUDA; None without a framework.
-        large: what the framework requires besides, and the project's large packages; None where that is not told apart.
-        packages: everything: pip sees that the layers below have most of it.
+        required: what the framework requires besides, at the versions that the project asks for, where it does.
+        large: the project's packages that are large or slow to install; None where they are not told apart.
+        packages: everything: pip sees that the layers below have most of it. None where they have it all.
         hashed: each requirement says what it must be, byte by byte, so that pip takes nothing that is not listed.
     """
 
     framework: Requirements | None
+    required: Requirements | None
     large: Requirements | None
-    packages: Requirements
+    packages: Requirements | None
     hashed: bool = False
 
     def texts(self) -> dict[str, str]:
         """Path in the build context → text."""
         found = {f"{TOOLS}/{PROGRAM}": program()}
-        for folder, wanted in ((FRAMEWORK, self.framework), (LARGE, self.large), (PACKAGES_FOLDER, self.packages)):
+        asked = (self.framework, self.required, self.large, self.packages)
+        for folder, wanted in zip((FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER), asked, strict=True):
             if wanted is not None and wanted.lines:
                 found[f"{folder}/{REQUIREMENTS}"] = "\n".join([*wanted.options, *wanted.lines, ""])
                 if wanted.constraints:
@@ -72,23 +80,28 @@ def split(found: Requirements, *, apart: bool = True) -> Layers:
     """The layers of these requirements.
 
     Args:
-        apart: the second layer may be made; where packages are compiled, that is done for all of them in one place.
+        apart: there may be a layer of large packages. Not where they are compiled: then all are made in one place.
     """
     hashed = "--require-hashes" in found.options or any("--hash" in line for line in found.lines)
     place = _framework_place(found)
     if hashed:
         binary = _chosen(found.lines, _is_binary) if place is not None else ()
         framework = Requirements(lines=binary, options=found.options) if binary else None
-        return Layers(framework, None, found, hashed=True)
-    framework = None
-    if place is not None:
-        line = found.lines[place]
-        with_ranges = not (canonical_name(line) or "").startswith("torch")  # torch names each of them exactly itself
-        lines = {line, *(_chosen(found.lines, _is_binary_part) if with_ranges else ())}
-        constraints = _chosen(found.constraints, _is_binary_part) if with_ranges else ()
-        framework = Requirements(tuple(sorted(lines)), constraints, found.options)
-    large = _large(found, framework) if apart else None
-    return Layers(framework, large, found)
+        return Layers(framework, None, None, found, hashed=True)
+    large = _large(found) if apart else None
+    if place is None:
+        return Layers(None, None, large, found)
+    line = found.lines[place]
+    name: Framework = PACKAGES[canonical_name(line) or ""]
+    with_ranges = name != "torch"  # torch names each of its parts exactly, itself
+    parts = _chosen(found.lines, _is_binary_part) if with_ranges else ()
+    constraints = _chosen(found.constraints, _is_binary_part) if with_ranges else ()
+    framework = Requirements(tuple(sorted({line, *parts})), constraints, found.options)
+    required = _required(found, framework, name)
+    nothing_more = large is None and set(found.lines) <= set(required.lines)
+    if nothing_more and set(found.constraints) <= set(required.constraints):
+        return Layers(framework, required, None, None)
+    return Layers(framework, required, large, found)
 
 
 def program() -> str:
@@ -104,13 +117,16 @@ def digest_of(texts: dict[str, str], folder: str, *more: bytes) -> str:
     return digest.hexdigest()[:12]
 
 
-def _large(found: Requirements, framework: Requirements | None) -> Requirements | None:
-    lines = set(_chosen(found.lines, _is_large))
-    if framework is not None:
-        lines |= set(framework.lines)
-    if not lines:
-        return None
-    return Requirements(tuple(sorted(lines)), _chosen(found.constraints, _is_constraint_of_large), found.options)
+def _required(found: Requirements, framework: Requirements, name: Framework) -> Requirements:
+    names = _REQUIRED[name].split()
+    lines = _chosen(found.lines, lambda name, asked: name in names and (name == "numpy" or bool(asked.specifier)))
+    constraints = _chosen(found.constraints, lambda name, asked: name in names)
+    return Requirements((*framework.lines, *lines), (*framework.constraints, *constraints), found.options)
+
+
+def _large(found: Requirements) -> Requirements | None:
+    lines = _chosen(found.lines, _is_large)
+    return Requirements(lines, _chosen(found.constraints, _is_large), found.options) if lines else None
 
 
 def _framework_place(found: Requirements) -> int | None:
@@ -139,8 +155,4 @@ def _is_binary_part(name: str, asked: Requirement) -> bool:
 
 
 def _is_large(name: str, asked: Requirement) -> bool:
-    return name in _LARGE.split() or (name in _REQUIRED_BY_FRAMEWORKS.split() and bool(asked.specifier))
-
-
-def _is_constraint_of_large(name: str, asked: Requirement) -> bool:
-    return name in (_LARGE + _REQUIRED_BY_FRAMEWORKS).split()
+    return name in _LARGE.split()
