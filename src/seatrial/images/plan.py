@@ -365,5 +365,9 @@ def without_login(url: str) -> str:
 
 def _slug(job: Job) -> str:
     """The name part of the tag. A recipe's image is the same from every project."""
-    name = job.target.value if job.target.kind == "recipe" else job.project.name
+    return slug(job.target.value if job.target.kind == "recipe" else job.project.name)
+
+
+def slug(name: str) -> str:
+    """What an image of this project or recipe is called."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "project"

@@ -29,7 +29,8 @@ _REQUIRED: dict[Framework, str] = {
     "torch": "filelock fsspec jinja2 markupsafe mpmath networkx numpy setuptools sympy typing-extensions",
     "tensorflow": (
         "absl-py astunparse flatbuffers gast google-pasta grpcio h5py keras libclang markdown markupsafe ml-dtypes "
-        "namex numpy opt-einsum optree protobuf requests rich setuptools six tensorboard termcolor typing-extensions wrapt"
+        "namex numpy opt-einsum optree protobuf requests rich setuptools six tensorboard termcolor "
+        "typing-extensions wrapt"
     ),
     "jax": "ml-dtypes numpy opt-einsum scipy",
 }
