@@ -182,12 +182,12 @@ def test_the_base_follows_the_stack(project: Path) -> None:
 
 
 def test_cuda_code_is_compiled_in_a_stage_of_its_own(project: Path) -> None:
-    (project / "kernel.cu").touch()
+    (project / "requirements.txt").write_text("torch==2.13.0\nflash-attn\n")
     plan, choices = planned(project)
     assert plan.dockerfile is not None
     assert "FROM nvidia/cuda:13.0.3-devel-ubuntu24.04 AS builder" in plan.dockerfile
     assert plan.base == "nvidia/cuda:13.0.3-base-ubuntu24.04"
-    assert "kernel.cu" in choices[0].reason
+    assert "flash-attn" in choices[0].reason
 
 
 def test_a_target_is_built_for_without_a_gpu_here(project: Path) -> None:

@@ -9,7 +9,7 @@ from seatrial.errors import DiskError
 from seatrial.job.plan import ImagePlan
 
 #: Packages above the base, unpacked: torch 2.13.0 for the CPU and for CUDA 13.0, measured (docs/benchmarks.md). The
-#: builder stage and the final layer each hold them, and the download is a third of that again.
+#: download is a third of that again, and pip keeps it.
 _CPU_BYTES, _GPU_BYTES = 950_000_000, 5_000_000_000
 _OTHER_BYTES = 400_000_000
 
@@ -24,10 +24,10 @@ def check_space(image: ImagePlan, store: ImageStore) -> None:
 
 
 def needed_bytes(image: ImagePlan) -> int:
-    """Bytes of builder stage, final layer and download."""
+    """Bytes of the layers and the download, where the engine has none of them yet."""
     build = image.stack.get("build")
-    unpacked = _OTHER_BYTES if build is None else _CPU_BYTES if build == "cpu" else _GPU_BYTES
-    return 2 * unpacked * 13 // 10
+    framework = 0 if build is None else _CPU_BYTES if build == "cpu" else _GPU_BYTES
+    return (framework + _OTHER_BYTES) * 4 // 3
 
 
 def refuse_too_little(image: ImagePlan, root: str, free_bytes: int, engine: str) -> None:

@@ -29,9 +29,6 @@ FRAMEWORK = re.compile(
     r"(torch|pytorch-triton.*|triton|tensorflow|tensorflow-cpu|jax|jaxlib|jax-cuda.*|nvidia-.*|cuda-.*)$"
 )
 
-#: pip comes with the virtual environment, setuptools too or as a requirement of torch.
-_OF_THE_ENVIRONMENT = ("pip", "setuptools", "wheel")
-
 #: 1980-01-02, which zip files can hold in every time zone.
 EPOCH_S = 315619200
 
@@ -70,13 +67,17 @@ def compile_standard_library() -> None:
 
 
 def others() -> list[str]:
-    """Installed packages that are no part of the framework layer: they came as its dependencies."""
-    return sorted(name for name in _installed() if not FRAMEWORK.match(name) and name not in _OF_THE_ENVIRONMENT)
+    """Packages that this step has installed beside the framework: they came as what it requires."""
+    return sorted(
+        name
+        for name, (_, info) in _installed().items()
+        if not FRAMEWORK.match(name) and int(os.lstat(info).st_mtime) != EPOCH_S
+    )
 
 
 def frozen() -> list[str]:
     """``name==version`` of each package of the framework layer."""
-    return sorted(f"{name}=={version}" for name, version in _installed().items() if FRAMEWORK.match(name))
+    return sorted(f"{name}=={version}" for name, (version, _) in _installed().items() if FRAMEWORK.match(name))
 
 
 def finish(root: str) -> None:
@@ -119,9 +120,14 @@ def framework_files(root: Path) -> set[str]:
     return found
 
 
-def _installed() -> dict[str, str]:
-    sites = [str(path) for path in Path(VENV).glob("lib/python3*/site-packages")]
-    return {_normalised(each.metadata["Name"]): each.version for each in metadata.distributions(path=sites)}
+def _installed() -> dict[str, tuple[str, str]]:
+    """Name → version and the folder of its metadata."""
+    found = {}
+    for site in Path(VENV).glob("lib/python3*/site-packages"):
+        for info in sorted(site.glob("*.dist-info")):
+            package = metadata.Distribution.at(info)
+            found[_normalised(package.metadata["Name"])] = package.version, str(info)
+    return found
 
 
 def _normalised(name: str) -> str:
