@@ -7,7 +7,7 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-from seatrial.images.slimming.elf import DT_SONAME, mapped
+from seatrial.images.slimming.elf import mapped
 from seatrial.images.slimming.files import libraries
 from seatrial.images.slimming.unused import strangers, users_of
 
@@ -25,9 +25,7 @@ def wanted_stubs(site: Path) -> set[str]:
     files = libraries(site)
     users = users_of(files)
     stubs = [path for path in files if not mapped(path).sections]
-    wanted = [
-        path for path in stubs if strangers(users.get((mapped(path).dynamic_names(DT_SONAME) or [path.name])[0], set()))
-    ]
+    wanted = [path for path in stubs if strangers(users.get(path.name, set()))]  # a stub's name is its soname
     owners = _owners(site) if wanted else {}
     return {owners[path] for path in wanted if path in owners}
 

@@ -85,7 +85,7 @@ def test_readable(line: str, text: str) -> None:
 
 def test_a_package_that_wants_another_framework_is_one_sentence() -> None:
     """pip 23.0.1, where fastai was added above a layer with torch 2.13."""
-    said = """ERROR: Cannot install fastai==2.7.19 and torch==2.13.0: these package versions have conflicting dependencies.
+    said = """ERROR: Cannot install fastai==2.7.19: these package versions have conflicting dependencies.
 The conflict is caused by:
     fastai 2.7.19 depends on torch<2.7 and >=1.10
     The user requested (constraint) torch==2.13.0+cpu
