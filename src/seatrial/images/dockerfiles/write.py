@@ -139,6 +139,8 @@ def render(contents: ImageContents) -> str:
 
 def _base(contents: ImageContents) -> Iterator[str]:
     yield f"FROM {contents.base} AS base"
+    yield "# Here, because it makes a folder, and so a layer, with the time of the build."
+    yield f"WORKDIR {CONTAINER_PROJECT}"
     if contents.base_packages:
         yield from _debian_packages(contents, sorted(contents.base_packages))
     yield "# Bytecode of the standard library: the official Python images delete it, and no run could write it."
@@ -301,7 +303,6 @@ def _final(contents: ImageContents) -> Iterator[str]:
     if contents.architectures:
         yield "# Device code for other GPUs is not in here: the agent reads this and refuses them by name."
         yield f'ENV {ARCHITECTURES}="{" ".join(contents.architectures)}"'
-    yield f"WORKDIR {CONTAINER_PROJECT}"
     yield 'CMD ["python3"]'
     if contents.own_wheel:
         yield "# The recipes and the training library of seatrial: a small layer above their requirements."
