@@ -33,11 +33,11 @@ class Projects:
     def plan(self, name: str, requirements: str, **image: object) -> ImagePlan:
         project = self.folder / name
         project.mkdir(exist_ok=True)
-        (project / "train.py").write_text("import torch\n")
+        imports = ("torch",) if "torch" in requirements else ()
         (project / "requirements.txt").write_text(requirements)
         options = ImageOptions.model_validate({"build_network": "host", **image})
         job = Job(project=project, target=Target(kind="script", value="train.py"), image=options)
-        return plan_image(job, script=ScriptFacts(imports=("torch",)), cpu_only=True)[0]
+        return plan_image(job, script=ScriptFacts(imports=imports), cpu_only=True)[0]
 
     def build(self, name: str, requirements: str, **image: object) -> str:
         plan = self.plan(name, requirements, **image)
@@ -75,6 +75,7 @@ def name() -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_projects_share_the_stack_and_a_small_package_is_small(projects: Projects, name: str) -> None:
     one = projects.build(f"{name}-1", "torch==2.13.0\nnumpy\ntqdm\n")
     more = projects.build(f"{name}-1", "torch==2.13.0\nnumpy\ntqdm\neinops\n")
@@ -88,6 +89,7 @@ def test_projects_share_the_stack_and_a_small_package_is_small(projects: Project
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_another_numpy_shares_the_framework(projects: Projects, name: str) -> None:
     plain, pinned = (projects.build(f"{name}-{at}", f"torch==2.13.0\nnumpy{at}\n") for at in ("", "<2.4"))
     one, two = projects.layers(plain), projects.layers(pinned)
@@ -98,6 +100,7 @@ def test_another_numpy_shares_the_framework(projects: Projects, name: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_slimmed_projects_share_the_slimmed_stack(projects: Projects, name: str) -> None:
     whole = projects.build(f"{name}-1", "torch==2.13.0\nnumpy\ntqdm\n")
     one = projects.build(f"{name}-1", "torch==2.13.0\nnumpy\ntqdm\n", slim="files")
@@ -114,6 +117,7 @@ def test_slimmed_projects_share_the_slimmed_stack(projects: Projects, name: str)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_package_that_wants_another_torch_is_one_sentence(projects: Projects, name: str) -> None:
     with pytest.raises(ImageError, match=r"fastai 2\.7\.19 depends on torch<2\.7") as raised:
         projects.build(f"{name}-1", "torch==2.13.0\nnumpy\nfastai==2.7.19\n")
@@ -121,6 +125,7 @@ def test_a_package_that_wants_another_torch_is_one_sentence(projects: Projects, 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_prune_frees_what_a_newer_image_replaced(projects: Projects, name: str) -> None:
     """On an engine that others use: only this project's images are looked at, and steps that nobody has."""
     old = projects.build(name, "tqdm\n")
