@@ -29,7 +29,7 @@ from seatrial.images.dockerfiles.write import (
     ImageContents,
     render,
 )
-from seatrial.images.layers.split import CONSTRAINTS, TOOLS, Layers, digest_of, split
+from seatrial.images.layers.split import CONSTRAINTS, TOOLS, digest_of, program, split
 from seatrial.images.project import Needs, project_needs
 from seatrial.images.recipes import recipe_requirements
 from seatrial.images.requirements.code_conflicts import check_code
@@ -129,7 +129,7 @@ def _to_build(
         base_packages=(*base.system_packages, *(name for name in job.image.system_packages if _is_python(name))),
         system_packages=tuple(name for name in job.image.system_packages if not _is_python(name)),
         compiles=compiles,
-        layers=_digests(layers, texts, slimmer),
+        layers=_digests(texts, slimmer),
         constrained=tuple(sorted(PurePath(name).parts[0] for name in texts if name.endswith(f"/{CONSTRAINTS}"))),
         hashed=layers.hashed,
         git=found.needs_git,
@@ -147,7 +147,7 @@ def _to_build(
     dockerfile = render(contents)
     everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if own_wheel else b"")
     return ImagePlan(
-        tag=f"seatrial/{contents.slug}:{hashlib.sha256(everything + slimmer).hexdigest()[:12]}",
+        tag=f"seatrial/{contents.slug}:{hashlib.sha256(everything + program() + slimmer).hexdigest()[:12]}",
         build=True,
         base=base.image,
         python=VENV_PYTHON,
@@ -304,10 +304,10 @@ def _is_python(debian_package: str) -> bool:
     return debian_package.startswith("python3")
 
 
-def _digests(layers: Layers, texts: dict[str, str], slimmer: bytes) -> dict[str, str]:
-    """Folder of the build context → digest of all that its layer is made from; the program's own among them."""
-    folders = {name.partition("/")[0] for name in texts}
-    return {folder: digest_of(texts, folder, *([slimmer] if folder != TOOLS else [])) for folder in sorted(folders)}
+def _digests(texts: dict[str, str], slimmer: bytes) -> dict[str, str]:
+    """Folder of the build context → digest of all that its layer is made from."""
+    folders = sorted({name.partition("/")[0] for name in texts})
+    return {TOOLS: digest_of(texts, TOOLS), **{folder: digest_of(texts, folder, slimmer) for folder in folders}}
 
 
 def _wheels(job: Job) -> tuple[Path, ...]:

@@ -52,9 +52,8 @@ def planned(
 
 def text_of(plan: ImagePlan) -> str:
     """All that a build sees of the plan, as one text; digests of our own programs left out."""
-    texts = {name: text for name, text in plan.context_texts.items() if not name.endswith(".py")}
     parts = [re.sub("FILES=[0-9a-f]{12}", "FILES=…", str(plan.dockerfile))]
-    parts += [f"=== {name}\n{text}" for name, text in texts.items()]
+    parts += [f"=== {name}\n{text}" for name, text in plan.context_texts.items()]
     parts += [f"=== secrets {sorted(plan.secrets)} wheel {plan.own_wheel} network {plan.network}"]
     return "\n".join(parts)
 

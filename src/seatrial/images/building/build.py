@@ -19,7 +19,7 @@ from seatrial.images.building.heartbeat import Heartbeat
 from seatrial.images.building.space import check_space
 from seatrial.images.building.wheel import wheel_bytes
 from seatrial.images.dockerfiles.write import PIP_SECRET, SLIMMER
-from seatrial.images.layers.split import TOOLS
+from seatrial.images.layers.split import PROGRAM, TOOLS, program
 from seatrial.images.slim import slimmer_bytes
 from seatrial.job.plan import ImagePlan
 
@@ -105,11 +105,12 @@ def _context(image: ImagePlan, pip_conf: str | None, scratch: Path | None) -> It
 
 def _write_context(image: ImagePlan, context: Path) -> None:
     contents = {"Dockerfile": str(image.dockerfile).encode()}
+    contents[f"{TOOLS}/{PROGRAM}"] = program()
     contents |= {name: text.encode() for name, text in image.context_texts.items()}
     if image.own_wheel:
         contents[image.own_wheel] = wheel_bytes()
     if image.slimmed:
-        folders = {PurePath(name).parent for name in image.context_texts} - {PurePath(TOOLS)}
+        folders = {PurePath(name).parent for name in image.context_texts}
         contents |= dict.fromkeys((f"{folder}/{SLIMMER}" for folder in folders), slimmer_bytes())
     for name in (*contents, *image.context_files):
         (context / name).parent.mkdir(parents=True, exist_ok=True)

@@ -67,7 +67,7 @@ class Layers:
 
     def texts(self) -> dict[str, str]:
         """Path in the build context → text."""
-        found = {f"{TOOLS}/{PROGRAM}": program()}
+        found = {}
         asked = (self.framework, self.required, self.large, self.packages)
         for folder, wanted in zip((FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER), asked, strict=True):
             if wanted is not None and wanted.lines:
@@ -105,16 +105,16 @@ def split(found: Requirements, *, apart: bool = True) -> Layers:
     return Layers(framework, required, large, found)
 
 
-def program() -> str:
-    return Path(in_image.__file__).read_text(encoding="utf-8")
+def program() -> bytes:
+    """The file TOOLS/PROGRAM of the build context."""
+    return Path(in_image.__file__).read_bytes()
 
 
-def digest_of(texts: dict[str, str], folder: str, *more: bytes) -> str:
-    """12 hex digits of a folder's files and the program: Buildah does not look into what a step mounts."""
-    files = {name: text for name, text in texts.items() if name.startswith((f"{folder}/", f"{TOOLS}/"))}
+def digest_of(texts: dict[str, str], folder: str, slimmer: bytes = b"") -> str:
+    """12 hex digits of a folder's files and our programs: Buildah does not look into what a step mounts."""
+    files = {name: text for name, text in texts.items() if name.startswith(f"{folder}/")}
     digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode())
-    for data in more:
-        digest.update(hashlib.sha256(data).digest())
+    digest.update(hashlib.sha256(program()).digest() + hashlib.sha256(slimmer).digest())
     return digest.hexdigest()[:12]
 
 

@@ -43,7 +43,7 @@ def folder(plan: ImagePlan, name: str) -> dict[str, str]:
 def test_projects_with_one_stack_have_its_layers_in_common(tmp_path: Path) -> None:
     one = planned(tmp_path / "one", "torch==2.13.0\nnumpy\npandas\ntqdm\n")
     two = planned(tmp_path / "two", "einops\ntorch==2.13.0\nnumpy\n", system_packages=("ffmpeg",))
-    for name in ("tools", "framework", "required"):
+    for name in ("framework", "required"):
         assert folder(one, name) == folder(two, name) != {}
     assert steps(one, "base") == steps(two, "base")
     assert steps(one, "framework") == steps(two, "framework")
