@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from urllib.parse import urlsplit
 
 from packaging.specifiers import SpecifierSet
@@ -25,15 +25,15 @@ from seatrial.images.base import (
 )
 from seatrial.images.building.space import disk_choice
 from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
+from seatrial.images.dockerfiles.plain import render_plain
 from seatrial.images.dockerfiles.write import (
     CA_SECRET,
-    CONSTRAINTS,
-    REQUIREMENTS,
     VENV_PYTHON,
     WHEELS,
     ImageContents,
     render,
 )
+from seatrial.images.layers.split import CONSTRAINTS, TOOLS, digest_of, program, split
 from seatrial.images.project import Needs, project_needs
 from seatrial.images.recipes import recipe_requirements
 from seatrial.images.requirements.code_conflicts import check_code
@@ -99,8 +99,8 @@ def plan_image(
     check_code(script, needs, resolved)
     slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu)
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
-    base, system_choices, system_warnings = _with_system_packages(base, job, resolved)
-    plan = _to_build(job, base, resolved, slimming, own, compiles=compiles)
+    with_system, system_choices, system_warnings = _with_system_packages(job, resolved)
+    plan = _to_build(with_system, base, resolved, slimming, own, compiles=compiles)
     choices = (
         base.choice,
         needs.choice,
@@ -116,19 +116,20 @@ def plan_image(
     return plan, (*choices, disk_choice(plan))
 
 
-def _with_system_packages(base: Base, job: Job, resolved: Resolved) -> tuple[Base, tuple[Choice, ...], tuple[str, ...]]:
-    """The base with the Debian packages that the Python packages need; of a base of the user's own it is only said."""
+def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
+    """The job with the Debian packages that its packages need; on a base of the user's own they are only named."""
     needed = system_packages(resolved.requirements.lines)
-    packages = {each for few in needed.values() for each in few} - set(job.image.system_packages)
+    packages = sorted({each for few in needed.values() for each in few} - set(job.image.system_packages))
     if not packages:
-        return base, (), ()
-    names, why = ", ".join(sorted(packages)), f"{', '.join(needed)}: the wheels do not bring them"
+        return job, (), ()
     if job.image.base != DEFAULT_BASE:
-        listed = ", ".join(f'"{each}"' for each in sorted(packages))
+        listed = ", ".join(f'"{each}"' for each in packages)
         fix = f"if {job.image.base} lacks them, add in seatrial.toml: [image] system_packages = [{listed}]"
-        return base, (), (f"{', '.join(needed)} needs {names}; {fix}",)
-    choice = Choice(what="system packages", value=names, reason=why)
-    return replace(base, system_packages=tuple(sorted({*base.system_packages, *packages}))), (choice,), ()
+        return job, (), (f"{', '.join(needed)} needs {', '.join(packages)}; {fix}",)
+    reason = f"{', '.join(needed)}: the wheels do not bring them"
+    choice = Choice(what="system packages", value=", ".join(packages), reason=reason)
+    image = job.image.model_copy(update={"system_packages": (*job.image.system_packages, *packages)})
+    return job.model_copy(update={"image": image}), (choice,), ()
 
 
 def _to_build(
@@ -136,14 +137,19 @@ def _to_build(
 ) -> ImagePlan:
     """The Dockerfile and all that goes in; the tag is the digest of it."""
     found, wheels = resolved.requirements, _wheels(job)
+    layers = split(found, apart=base.builder is None)
+    texts = layers.texts()
+    slimmer = slimmer_bytes() if slimming.arguments else b""
     contents = ImageContents(
         slug=_slug(job),
         base=base.image,
         builder=base.builder,
-        system_packages=(*base.system_packages, *job.image.system_packages),
+        base_packages=(*base.system_packages, *(name for name in job.image.system_packages if _is_python(name))),
+        system_packages=tuple(name for name in job.image.system_packages if not _is_python(name)),
         compiles=compiles,
-        requirements=bool(found.lines),
-        constraints=bool(found.constraints),
+        layers=_digests(texts, slimmer),
+        constrained=tuple(sorted(PurePath(name).parts[0] for name in texts if name.endswith(f"/{CONSTRAINTS}"))),
+        hashed=layers.hashed,
         git=found.needs_git,
         index=resolved.index,
         index_needed=resolved.index_needed,
@@ -156,16 +162,15 @@ def _to_build(
         architectures=slimming.architectures,
         labels=_labels(resolved.stack, slimming.architectures),
     )
-    dockerfile, texts = render(contents), _texts(found)
+    dockerfile = render(contents)
     everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if own_wheel else b"")
-    if slimming.arguments:
-        everything += slimmer_bytes()
     return ImagePlan(
-        tag=f"seatrial/{contents.slug}:{hashlib.sha256(everything).hexdigest()[:12]}",
+        tag=f"seatrial/{contents.slug}:{hashlib.sha256(everything + program() + slimmer).hexdigest()[:12]}",
         build=True,
         base=base.image,
         python=VENV_PYTHON,
         dockerfile=dockerfile,
+        plain_dockerfile=render_plain(contents, found.lines, found.constraints),
         context_files={f"{WHEELS}/{path.name}": str(path) for path in wheels},
         context_texts=texts,
         own_wheel=own_wheel,
@@ -332,13 +337,15 @@ def _compiler(compiles: bool) -> tuple[Choice, ...]:
     return (Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time"),)
 
 
-def _texts(found: Requirements) -> dict[str, str]:
-    texts = {}
-    if found.lines:
-        texts[REQUIREMENTS] = "\n".join([*found.options, *found.lines, ""])
-    if found.constraints:
-        texts[CONSTRAINTS] = "\n".join([*found.constraints, ""])
-    return texts
+def _is_python(debian_package: str) -> bool:
+    """Of a base without Python, or without its venv module: nothing can be installed before it is there."""
+    return debian_package.startswith("python3")
+
+
+def _digests(texts: dict[str, str], slimmer: bytes) -> dict[str, str]:
+    """Folder of the build context → digest of all that its layer is made from."""
+    folders = sorted({name.partition("/")[0] for name in texts})
+    return {TOOLS: digest_of(texts, TOOLS), **{folder: digest_of(texts, folder, slimmer) for folder in folders}}
 
 
 def _wheels(job: Job) -> tuple[Path, ...]:
@@ -396,5 +403,9 @@ def without_login(url: str) -> str:
 
 def _slug(job: Job) -> str:
     """The name part of the tag. A recipe's image is the same from every project."""
-    name = job.target.value if job.target.kind == "recipe" else job.project.name
+    return slug(job.target.value if job.target.kind == "recipe" else job.project.name)
+
+
+def slug(name: str) -> str:
+    """What an image of this project or recipe is called."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "project"

@@ -105,6 +105,7 @@ class ImagePlan(Frozen):
         tag: what is run. For a built image its digits are the hash of everything that goes in.
         python: interpreter inside the image, or None when there is no Python >= 3.8 (then a companion checks).
         entrypoint, cmd: of a ready image; run through the agent as they are.
+        plain_dockerfile: one that needs no build context, for other people's tools; None where there can be none.
         context_files: path in the build context → absolute host path.
         context_texts: path in the build context → text of a generated file.
         own_wheel: file name in the build context of our own wheel (training library and recipes), or None.
@@ -122,6 +123,7 @@ class ImagePlan(Frozen):
     base: str | None = None
     python: str | None = "python3"
     dockerfile: str | None = None
+    plain_dockerfile: str | None = None
     context_files: dict[str, str] = Field(default_factory=dict)
     context_texts: dict[str, str] = Field(default_factory=dict)
     own_wheel: str | None = None

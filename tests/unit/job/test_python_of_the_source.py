@@ -11,6 +11,7 @@ from seatrial.errors import ConfigError, TargetError
 from seatrial.images.plan import plan_image
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.system.typed_path import as_typed
 
 PYTHON_2 = [
     "print 'loss', loss\n",
@@ -40,7 +41,10 @@ def facts(project: Path, script: str, **modules: str) -> ScriptFacts:
 def test_python_2_in_a_module_is_told_with_file_and_line(tmp_path: Path, source: str) -> None:
     with pytest.raises(TargetError, match=r"^old\.py:\d+ .*: this is Python 2, which no image") as caught:
         facts(tmp_path, "import old\n", old=f"import sys\n{source}")
-    assert caught.value.run == "2to3 -w old.py   # or an image that has Python 2: seatrial run --image IMAGE …"
+    assert (
+        caught.value.run
+        == f"2to3 -w {as_typed(tmp_path / 'old.py')}   # or an image that has Python 2: seatrial run --image IMAGE …"
+    )
 
 
 def test_python_2_in_the_target_and_behind_two_imports(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from seatrial.backends.base import ImageStore
 from seatrial.errors import DiskError, ImageError
@@ -20,6 +20,7 @@ from seatrial.images.building.heartbeat import Heartbeat
 from seatrial.images.building.space import check_space
 from seatrial.images.building.wheel import wheel_bytes
 from seatrial.images.dockerfiles.write import PIP_SECRET, SLIMMER
+from seatrial.images.layers.split import PROGRAM, TOOLS, program
 from seatrial.images.slim import slimmer_bytes
 from seatrial.job.plan import ImagePlan
 
@@ -106,11 +107,13 @@ def _context(image: ImagePlan, pip_conf: str | None, scratch: Path | None) -> It
 
 def _write_context(image: ImagePlan, context: Path) -> None:
     contents = {"Dockerfile": str(image.dockerfile).encode()}
+    contents[f"{TOOLS}/{PROGRAM}"] = program()
     contents |= {name: text.encode() for name, text in image.context_texts.items()}
     if image.own_wheel:
         contents[image.own_wheel] = wheel_bytes()
     if image.slimmed:
-        contents[SLIMMER] = slimmer_bytes()
+        folders = {PurePath(name).parent for name in image.context_texts}
+        contents |= dict.fromkeys((f"{folder}/{SLIMMER}" for folder in folders), slimmer_bytes())
     for name in (*contents, *image.context_files):
         (context / name).parent.mkdir(parents=True, exist_ok=True)
     for name, data in contents.items():

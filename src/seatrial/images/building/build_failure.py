@@ -10,6 +10,7 @@ from seatrial.findings.build import CONSEQUENCES
 from seatrial.findings.catalogue import AT_BUILD, by_id
 from seatrial.findings.known import mid_sentence
 from seatrial.findings.match import Match, first_in
+from seatrial.images.layers.in_image import FRAMEWORK
 from seatrial.job.plan import ImagePlan
 
 #: BuildKit's plain progress numbers every step and prefixes a step's output with the seconds it has run.
@@ -36,12 +37,16 @@ _REPETITION = re.compile(r"executor failed running|did not complete successfully
 
 _STEPS = (
     (re.compile(r"pip install --no-deps --no-index"), "installing the recipes"),
+    (re.compile(r"source=framework,"), "installing the framework with pip"),
     (re.compile(r"pip install"), "installing the packages with pip"),
     (re.compile(r"apt-get"), "installing Debian packages"),
     (re.compile(r"python3 -m venv"), "creating the virtual environment"),
-    (re.compile(r"COPY|CACHED"), "copying the packages"),
+    (re.compile(r"COPY|CACHED|layer.py mirror"), "copying the packages"),
 )
 
+
+#: How pip names what a constraints file says.
+_CONSTRAINT = re.compile(r"The user requested \(constraint\) (?P<name>[\w.-]+)==(?P<version>\S+)")
 
 #: pip's list of who wants what, behind the line that says that they contradict each other.
 _SIDES = re.compile(r"^The conflict is caused by:\n(?P<sides>(?: {2,}.*\n?)+)", re.MULTILINE)
@@ -69,7 +74,7 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
         "Engine": engine.capitalize(),
         "base": image.base or "",
         "reference": match.values.get("reference") or image.base or "",
-        "sides": _one_line(conflict["sides"]) if conflict else "",
+        "sides": _sides(conflict["sides"]) if conflict else "",
     }
     finding = match.known.finding(values=known)
     package = _package(lines) if "package" not in match.values else None
@@ -161,5 +166,14 @@ def _last_meaningful(lines: Sequence[str]) -> str:
     return (marked or telling or ["no output"])[-1]
 
 
-def _one_line(text: str) -> str:
-    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+def _sides(text: str) -> str:
+    """Who wants what, on one line. The framework is a layer below, which pip is told as a constraint."""
+    sides = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        below = _CONSTRAINT.match(line)
+        if below and FRAMEWORK.match(below["name"]):
+            if f"The user requested {below['name']}" in text:
+                continue  # in other words, it is there already
+            line = f"the image has {below['name']}=={below['version']}"
+        sides.append(line)
+    return "; ".join(sides)

@@ -9,7 +9,7 @@ from seatrial.errors import DiskError
 from seatrial.job.plan import Choice, ImagePlan
 
 #: Packages above the base, unpacked: torch 2.13.0 for the CPU and for CUDA 13.0, measured (docs/benchmarks.md). The
-#: builder stage and the final layer each hold them, and the download is a third of that again.
+#: download is a third of that again, and pip keeps it.
 _CPU_BYTES, _GPU_BYTES = 950_000_000, 5_000_000_000
 _OTHER_BYTES = 400_000_000
 #: Less than this is not worth a word beside gigabytes.
@@ -26,8 +26,8 @@ def check_space(image: ImagePlan, store: ImageStore) -> None:
 
 
 def needed_bytes(image: ImagePlan) -> int:
-    """Bytes of builder stage, final layer and download."""
-    return 2 * installed_bytes(image) * 13 // 10
+    """Bytes of the layers and the download, where the engine has none of them yet."""
+    return installed_bytes(image) * 4 // 3
 
 
 def installed_bytes(image: ImagePlan) -> int:
@@ -45,7 +45,7 @@ def disk_choice(image: ImagePlan) -> Choice:
     return Choice(
         what="disk",
         value=f"about {needed_bytes(image) / 1e9:.0f} GB to build",
-        reason=f"{', '.join(parts)}, above the base image; the builder's stage holds them too",
+        reason=f"{', '.join(parts)}, above the base image; pip keeps the downloads, a third of that again",
     )
 
 

@@ -26,7 +26,7 @@ TORCH_VERSION = "2.13.0"
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
 #: Package → the framework it is a build of.
-_PACKAGES: dict[str, Framework] = {
+PACKAGES: dict[str, Framework] = {
     "tensorflow-cpu": "tensorflow",
     "tensorflow": "tensorflow",
     "torch": "torch",
@@ -172,7 +172,7 @@ def _constraints(
     requirement = parsed(line)
     specifier, variant = _public(requirement)
     for constraint in found.constraints:
-        if _PACKAGES.get(canonical_name(constraint) or "") == framework:
+        if PACKAGES.get(canonical_name(constraint) or "") == framework:
             more, build = _public(parsed(constraint))
             specifier, variant = specifier & more, variant or build
     if requirement is not None and framework == "jax" and requirement.extras:
@@ -260,7 +260,7 @@ def _file_of(constraints: Constraints) -> str:
 
 
 def _place(found: Requirements, framework: Framework) -> int | None:
-    names = [_PACKAGES.get(canonical_name(line) or "") for line in found.lines]
+    names = [PACKAGES.get(canonical_name(line) or "") for line in found.lines]
     return names.index(framework) if framework in names else None
 
 
@@ -287,7 +287,7 @@ def _keeping_name(chosen: str, asked: Requirement) -> str:
     """The resolved release under the package's own name and with its own extras."""
     resolved = Requirement(chosen)
     extras = sorted(asked.extras | resolved.extras)
-    name = asked.name if asked.name in _PACKAGES else resolved.name
+    name = asked.name if asked.name in PACKAGES else resolved.name
     if name == "tensorflow-cpu":
         extras = []
     return name + (f"[{','.join(extras)}]" if extras else "") + str(resolved.specifier)

@@ -188,7 +188,7 @@ class ProjectReader:
     def _needs(self, path: Path) -> None:
         """A module is imported in any case. Raises TargetError: it is Python 2, which no image of ours runs."""
         if (error := self.broken.get(path)) is not None and error.python_2 and not self.any_python:
-            raise _unreadable(error, path, self.project)
+            raise _unreadable(error, path)
         least = self.syntax.get(path)
         if least is not None and (self.reading.least_python is None or least > self.reading.least_python):
             self.reading.least_python = least
@@ -231,7 +231,7 @@ class ProjectReader:
                 raise
         except UnreadableSourceError as error:
             if required and not (self.any_python and error.grammar):
-                raise _unreadable(error, path, self.project) from None
+                raise _unreadable(error, path) from None
             self.broken[path] = error
         return None
 
@@ -423,13 +423,12 @@ def _is_foreign(prefix: str, roots: list[Path]) -> bool:
     return locate_module(prefix.partition(".")[0], roots) is None
 
 
-def _unreadable(error: UnreadableSourceError, path: Path, project: Path) -> TargetError:
+def _unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
     if error.python_2:
-        shown = path.relative_to(project) if path.is_relative_to(project) else path
         return TargetError(
             f"{error.python_2}: this is Python 2, which no image that seatrial builds can run",
             cause="the target is this file or imports it at once",
-            run=f"2to3 -w {shlex.quote(str(shown))}   # or an image that has Python 2: seatrial run --image IMAGE …",
+            run=f"2to3 -w {as_typed(path)}   # or an image that has Python 2: seatrial run --image IMAGE …",
         )
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     cause = "it is only parsed, for its imports and GPU use; it is never run here"

@@ -34,7 +34,7 @@ def installed(project: Path, requirements: str, **files: str) -> tuple[list[str]
         path.write_text(text)
     job = Job(project=project, target=Target(kind="script", value="train.py"))
     plan, _ = plan_image(job, script=script_facts(job.target, project), cpu_only=True)
-    lines = plan.context_texts["requirements.txt"].splitlines()
+    lines = [line for text in plan.context_texts.values() for line in text.splitlines()]
     return [line for line in lines if not line.startswith(("torch", "numpy"))], plan.warnings
 
 

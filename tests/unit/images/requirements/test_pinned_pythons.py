@@ -289,7 +289,7 @@ def test_sizes_of_pinned_packages_count(plan: Planner) -> None:
     made = plan("huge==1.0\n")
     assert made.packages_bytes == 2_100_000_000
     [disk] = [choice for choice in plan.choices if choice.what == "disk"]
-    assert disk.value == "about 5 GB to build"
+    assert disk.value == "about 3 GB to build"
     assert "other packages 2.1 GB" in disk.reason
 
 
