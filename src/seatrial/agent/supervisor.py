@@ -33,6 +33,7 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
     _write_started(journal, cgroup, alterable)
     hooks = os.path.join(plan.run_dir, "python-hooks")
     try:
+        os.makedirs(plan.run_dir, exist_ok=True)  # a TrainJob's lies in the folder of models, where nobody made it
         secrets = redaction.take(plan.secrets, plan.secrets_dir)
         journal.hide(redaction.encode(secrets))
         env = target_environment(plan, os.environ, secrets)

@@ -69,6 +69,7 @@ class ClusterPlan(_Frozen):
         code: how the project's code gets in. files: target path → text of a ConfigMap's file.
         uid: user, group and fsGroup.
         run_mount: where the run's folder lies when a volume keeps it, else None (an emptyDir).
+        run_in_models: the run's folder is a folder of /models, for a kind that can mount a volume once.
         grace_s: between the kubelet's SIGTERM and SIGKILL.
         runtime: name of the ClusterTrainingRuntime, for ``trainjob``.
         disruptions_free: a pod that the cluster itself evicts does not count as a restart (Kubernetes 1.26).
@@ -97,6 +98,7 @@ class ClusterPlan(_Frozen):
     files: dict[str, str] = Field(default_factory=dict)
     mounts: tuple[PodMount, ...] = ()
     run_mount: PodMount | None = None
+    run_in_models: bool = False
     read_only_root: bool = True
     uid: int = 1000
     node_selector: dict[str, str] = Field(default_factory=dict)

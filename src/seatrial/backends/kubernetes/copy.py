@@ -44,7 +44,7 @@ def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> 
         )
     pods = f"/api/v1/namespaces/{plan.namespace}/pods"
     name = f"{plan.name}-cp-{int(time.time()) % 100000}"
-    cluster.create(pods, _helper(plan, name))
+    cluster.create(pods, copy_pod(plan, name))
     try:
         _wait(cluster, f"{pods}/{name}", name)
         with tempfile.TemporaryFile() as archive:
@@ -60,7 +60,7 @@ def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> 
         cluster.delete(f"{pods}/{name}", grace_s=0)
 
 
-def _helper(plan: ClusterPlan, name: str) -> Manifest:
+def copy_pod(plan: ClusterPlan, name: str) -> Manifest:
     """The workload's own pod, without its command and its other mounts; its image is on the node already."""
     mount = next(mount for mount in plan.mounts if mount.target == CONTAINER_MODELS)
     volume = mount.volume

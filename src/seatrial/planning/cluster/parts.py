@@ -11,10 +11,10 @@ from pathlib import Path
 from seatrial.backends.containers.env_file import read_env_file
 from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, node_variable, rendezvous
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES
-from seatrial.backends.kubernetes.survey import CONTROLLERS, OPERATORS, ClusterFacts
+from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import UsageError
 from seatrial.images.building.code_layer import with_code
-from seatrial.job.cluster import POD_CONFIG, ClusterPlan, CodeWay, Kind, PodMount, Volume
+from seatrial.job.cluster import POD_CONFIG, ClusterPlan, CodeWay, Kind, Volume
 from seatrial.job.model import Job
 from seatrial.job.plan import (
     AGENT_GRACE_S,
@@ -22,7 +22,6 @@ from seatrial.job.plan import (
     CONTAINER_DATA,
     CONTAINER_MODELS,
     CONTAINER_PROJECT,
-    CONTAINER_RESUME,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
     Choice,
@@ -32,6 +31,8 @@ from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.cluster.gpus import PodGpus, pod_gpus
 from seatrial.planning.cluster.image import cluster_image
+from seatrial.planning.cluster.kind import kind_warnings, workload_kind
+from seatrial.planning.cluster.volumes import Volumes, volume_warnings, volumes_of
 from seatrial.planning.container.env import without_steering
 from seatrial.planning.container.limits import SHM_BYTES_PER_GPU
 from seatrial.planning.launcher import restarts
@@ -52,19 +53,18 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     assert site.cluster is not None, "a place on a cluster is given what the cluster has"
     _refuse_folders(job)
     facts = site.cluster.facts
-    kind, kind_choice = _kind(job, facts)
+    kind, kind_choice = workload_kind(job, facts)
     gpus = pod_gpus(job, facts)
     image, image_choices = cluster_image(job, script, facts, site.host.environ, site.host.cache_folder)
     image, code = _code(job, script, image)
-    volumes = _volumes(job, site.run_id)
-    lasting = volumes.run is not None
-    again = restarts(job, keeps_checkpoints=lasting)
+    volumes = volumes_of(job, site.run_id, kind)
+    again = restarts(job, keeps_checkpoints=volumes.models.lasting)
     places = Places(
         project=job.workdir or CONTAINER_PROJECT,
-        run=CONTAINER_RUN,
+        run=volumes.run_folder,
         data=CONTAINER_DATA if job.kubernetes.data else None,
         models=CONTAINER_MODELS,
-        resume=CONTAINER_RESUME if job.resume else None,
+        resume=volumes.resume_folder if job.resume else None,
     )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host.environ))
@@ -75,7 +75,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         argv=tuple(argv),
         script=script_index,
         gpus=gpus.plan,
-        keeps_checkpoints=lasting,
+        keeps_checkpoints=volumes.models.lasting,
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         meeting=_meeting(job, cluster),
         env={GO_ON_VARIABLE: "1", **target_env, **recipes, **_elastic(cluster.min_nodes)},
@@ -91,10 +91,10 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         ),
         warnings=(
             *gpus.warnings,
-            *_kind_warnings(kind, facts),
+            *kind_warnings(kind, facts),
             *facts.unread,
             *_image_warnings(job, image),
-            *_volume_warnings(volumes.models, job.kubernetes.data),
+            *volume_warnings(volumes.models, job.kubernetes.data),
         ),
     )
 
@@ -134,6 +134,7 @@ def _pods(
         files=code.files,
         mounts=inside.volumes.mounts,
         run_mount=inside.volumes.run,
+        run_in_models=inside.volumes.run_folder != CONTAINER_RUN,
         read_only_root=not job.writable and code.way != "image",
         uid=options.uid or os.getuid() or DEFAULT_UID,
         node_selector=options.node_selector,
@@ -155,7 +156,7 @@ class _Contents:
 
     image: ImagePlan
     code: _Code
-    volumes: _Volumes
+    volumes: Volumes
     places: Places
     env: dict[str, str]
 
@@ -164,27 +165,6 @@ def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
     if job.nodes == 1:
         return Meeting(min_nodes=cluster.min_nodes)
     return Meeting(job.nodes, cluster.min_nodes, rank_variable=node_variable(cluster), rendezvous=rendezvous(cluster))
-
-
-@dataclass(frozen=True)
-class _Volumes:
-    """``run`` is the run's own folder on the volume of models; None where it does not outlive the pod."""
-
-    models: Volume
-    mounts: tuple[PodMount, ...]
-    run: PodMount | None
-
-
-def _volumes(job: Job, run_id: str) -> _Volumes:
-    options = job.kubernetes
-    models = options.models or Volume(kind="emptydir")
-    mounts = [PodMount(volume=models, target=CONTAINER_MODELS)]
-    if options.data is not None:
-        mounts.append(PodMount(volume=options.data, target=CONTAINER_DATA, read_only=True))
-    if job.resume is not None:
-        mounts.append(_resume_mount(job, models))
-    run = PodMount(volume=models, target=CONTAINER_RUN, sub_path=f".seatrial/{run_id}") if models.lasting else None
-    return _Volumes(models, tuple(mounts), run)
 
 
 @dataclass(frozen=True)
@@ -209,39 +189,6 @@ def _refuse_folders(job: Job) -> None:
         raise UsageError(
             f"min_nodes is {job.kubernetes.min_nodes}, more than the {job.nodes} nodes", run="seatrial run … --nodes N"
         )
-
-
-def _kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
-    """Raises UsageError when the operator of the kind asked for is not there."""
-    asked = job.kubernetes.kind
-    if asked == "auto":
-        acting = [kind for kind in facts.operators if kind not in facts.idle]
-        kind: Kind = acting[0] if acting else "job"
-        without = f"the CRD of {facts.idle[0]} is installed, but its controller is not" if facts.idle else ""
-        reason = f"the cluster has the CRD of {kind}" if acting else without or "no Kubeflow operator is installed"
-    else:
-        kind, reason = asked, f"--kind {asked}"
-        if kind in OPERATORS and facts.git_version != "unknown" and kind not in facts.operators:
-            group, plural, install = OPERATORS[kind]
-            raise UsageError(
-                f"The cluster has no {plural}.{group}",
-                cause="Kubeflow's operator is not installed; --kind job needs none",
-                run=f"{install}   # or: seatrial run … --kind job",
-            )
-    if kind == "job":
-        reason += (
-            "; an Indexed Job"
-            if facts.indexed
-            else f"; one Job per node, since {facts.git_version} has no Indexed Jobs"
-        )
-    return kind, Choice(what="kind", value=kind, reason=reason)
-
-
-def _kind_warnings(kind: Kind, facts: ClusterFacts) -> tuple[str, ...]:
-    if kind not in facts.idle:
-        return ()
-    nobody = f"There is no Deployment {CONTROLLERS[kind]}, so a {kind} may never be processed"
-    return (f"{nobody}; --kind job needs none",)
 
 
 def _code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, _Code]:
@@ -312,15 +259,6 @@ def _shm_bytes(job: Job, gpus: int) -> int:
     return size if job.memory_bytes is None else min(size, job.memory_bytes // 2)
 
 
-def _resume_mount(job: Job, models: Volume) -> PodMount:
-    if not models.lasting:
-        raise UsageError(
-            "--resume needs the volume with the earlier run's checkpoints", run="seatrial run … --models pvc:NAME"
-        )
-    path = f".seatrial/{job.resume}/checkpoints"
-    return PodMount(volume=models, target=CONTAINER_RESUME, sub_path=path, read_only=True)
-
-
 def _restart_choice(restarts: int, models: Volume) -> Choice:
     if restarts:
         return Choice(what="restarts", value=str(restarts), reason=f"checkpoints survive a pod on {models}")
@@ -333,11 +271,3 @@ def _image_warnings(job: Job, image: ImagePlan) -> tuple[str, ...]:
     if not image.build or job.kubernetes.registry:
         return ()
     return (f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry",)
-
-
-def _volume_warnings(models: Volume, data: Volume | None) -> tuple[str, ...]:
-    hostpaths = [str(volume) for volume in (models, data) if volume is not None and volume.kind == "hostpath"]
-    warnings = [f"{path}: a folder on whichever node runs the pod; the cluster may forbid it" for path in hostpaths]
-    if not models.lasting:
-        warnings.append("Models are stored in the pod and deleted with it: --models pvc:NAME keeps them")
-    return tuple(warnings)

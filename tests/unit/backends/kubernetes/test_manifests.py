@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
-from jsonschema import Draft7Validator
 from syrupy.assertion import SnapshotAssertion
 
 from cluster_plans import DDP, KUBEFLOW, MODERN, OLD, a_cluster_plan
+from manifest_rules import CRDS, CUSTOM, VERSIONS, violations
+from seatrial.backends.kubernetes.copy import copy_pod
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES, as_yaml, render
+from seatrial.backends.kubernetes.submit import secret_manifest
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import UsageError
 
-CRDS = Path(__file__).parents[5] / "shared" / "k8s" / "crds"
-VERSIONS = [f"1.{minor}" for minor in range(25, int(kubernetes_validate.latest_version().split(".")[1]) + 1)]
 BINARIES = {"agent.pyz": b"the agent"}
 
 POOL = {
@@ -77,50 +77,49 @@ def test_yaml_reads_back(manifests: list[dict[str, Any]]) -> None:
 
 def test_valid_for_kubernetes(manifests: list[dict[str, Any]]) -> None:
     for manifest in manifests:
-        if manifest["apiVersion"] in ("v1", "batch/v1"):
+        if manifest["kind"] not in CUSTOM:
             for version in VERSIONS:
-                kubernetes_validate.validate(manifest, version, strict=True)
+                assert violations(manifest, version) == []
 
 
 @pytest.mark.skipif(not CRDS.is_dir(), reason="the CRDs are not beside the repository")
 def test_valid_for_the_operators(manifests: list[dict[str, Any]]) -> None:
     for manifest in manifests:
-        if manifest["kind"] in ("PyTorchJob", "TrainJob"):
-            errors = list(Draft7Validator(_schema(manifest)).iter_errors(manifest))
-            assert not errors, errors[0].message
+        if manifest["kind"] in CUSTOM:
+            assert violations(manifest) == []
 
 
-@pytest.mark.skipif(not CRDS.is_dir(), reason="the CRDs are not beside the repository")
-def test_a_wrong_key_is_noticed(tmp_path: Path) -> None:
-    [*_, manifest] = render(a_cluster_plan(tmp_path, KUBEFLOW, script=DDP, nodes="2", gpus="1"), BINARIES)
-    manifest["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["priority"] = "high"
-    assert list(Draft7Validator(_schema(manifest)).iter_errors(manifest))
+def test_what_is_made_beside_the_workload_is_valid(tmp_path: Path) -> None:
+    plan = a_cluster_plan(tmp_path, gpus="1", secrets=["HF_TOKEN"], kubernetes={"models": "pvc:models/alice"}).cluster
+    assert plan is not None
+    for manifest in (secret_manifest(plan, {"HF_TOKEN": "x"}), copy_pod(plan, "seatrial-x-cp-1")):
+        for version in VERSIONS:
+            assert violations(manifest, version) == []
 
 
-def _schema(manifest: dict[str, Any]) -> dict[str, Any]:
-    name = {"PyTorchJob": "kubeflow.org_pytorchjobs", "TrainJob": "trainer.kubeflow.org_trainjobs"}[manifest["kind"]]
-    crd = yaml.load((CRDS / f"{name}.yaml").read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    [version] = [one for one in crd["spec"]["versions"] if one["storage"]]
-    return _closed(version["schema"]["openAPIV3Schema"])
+def test_every_mount_has_its_volume_and_a_path_of_its_own(manifests: list[dict[str, Any]]) -> None:
+    for spec in _pod_specs(manifests):
+        for container in spec["containers"]:
+            paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+            names = [volume["name"] for volume in spec["volumes"]]
+            assert {mount["name"] for mount in container["volumeMounts"]} == set(names)
+            assert len(set(paths)) == len(paths) and len(set(names)) == len(names)
+            claims = [volume["persistentVolumeClaim"]["claimName"] for volume in spec["volumes"] if _is_claim(volume)]
+            assert len(set(claims)) == len(claims), "a kubelet waits forever for a claim that two volumes name"
 
 
-def _closed(schema: Any) -> Any:
-    """Unknown keys are errors, as ``fieldValidation: Strict`` has it; the API server's int-or-string is understood."""
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
-    if schema.get("x-kubernetes-int-or-string"):
-        closed.pop("type", None)
-        closed.pop("pattern", None)
-    if isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema:
-        preserved = schema.get("x-kubernetes-preserve-unknown-fields") or schema.get("description", "").startswith(
-            "APIV"
-        )
-        free = preserved or schema["properties"].keys() <= {"apiVersion", "kind"} or not schema["properties"]
-        closed["additionalProperties"] = True if free else {"not": {}}
-    return closed
+def _is_claim(volume: dict[str, Any]) -> bool:
+    return "persistentVolumeClaim" in volume
+
+
+def _pod_specs(value: Any) -> Iterator[dict[str, Any]]:
+    """Specs of pods, wherever they lie in manifests."""
+    if isinstance(value, dict):
+        if "containers" in value:
+            yield value
+        value = list(value.values())
+    for item in value if isinstance(value, list) else ():
+        yield from _pod_specs(item)
 
 
 def test_the_agent_comes_with_its_plan(tmp_path: Path) -> None:
@@ -145,6 +144,37 @@ def test_a_script_too_large_for_a_config_map(tmp_path: Path) -> None:
 def test_binaries_too_large_for_a_config_map(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="under 1 MiB"):
         render(a_cluster_plan(tmp_path, gpus="none"), {"agent.pyz": b"x" * MAX_CONFIG_MAP_BYTES})
+
+
+def test_a_trainjob_mounts_each_volume_once_and_its_run_lies_with_the_models(tmp_path: Path) -> None:
+    flags = {"gpus": "1", "kubernetes": {"kind": "trainjob", "models": "pvc:models/alice"}, "resume": "before"}
+    plan = a_cluster_plan(tmp_path, KUBEFLOW, **flags)
+    [spec] = _pod_specs(render(plan, BINARIES))
+    mounts = {mount["mountPath"]: mount for mount in spec["containers"][0]["volumeMounts"]}
+    assert len({mount["name"] for mount in mounts.values()}) == len(mounts)
+    assert mounts["/models"]["subPath"] == "alice" and "/seatrial/run" not in mounts
+    assert plan.agent.run_dir == plan.agent.env["SEATRIAL_RUN_DIR"] == f"/models/.seatrial/{plan.run_id}"
+    assert plan.agent.env["SEATRIAL_RESUME_DIR"] == "/models/.seatrial/before/checkpoints"
+
+
+def test_a_claim_that_a_trainjob_would_mount_twice(tmp_path: Path) -> None:
+    both = {"models": "pvc:all/models", "data": "pvc:all/data"}
+    only = replace(KUBEFLOW, operators=("trainjob",))
+    plan = a_cluster_plan(tmp_path, only, gpus="1", kubernetes=both)
+    assert plan.cluster is not None and plan.cluster.kind == "job"
+    assert any("a TrainJob cannot mount pvc:all twice" in choice.reason for choice in plan.choices)
+    plan = a_cluster_plan(tmp_path, only, gpus="1", kubernetes={**both, "kind": "trainjob"})
+    with pytest.raises(UsageError, match="mount pvc:all once") as raised:
+        render(plan, BINARIES)
+    assert "--kind job" in (raised.value.run or "")
+
+
+@pytest.mark.parametrize("beyond", CLASSES)
+def test_auto_takes_no_trainjob_for_what_it_cannot_say(tmp_path: Path, beyond: str) -> None:
+    only = replace(KUBEFLOW, operators=("trainjob",))
+    plan = a_cluster_plan(tmp_path, only, gpus="1", kubernetes={beyond: CLASSES[beyond]})
+    assert plan.cluster is not None and plan.cluster.kind == "job"
+    assert render(plan, BINARIES)[-1]["kind"] == "Job"
 
 
 def test_an_operator_that_acts_is_taken_and_a_bare_crd_is_not(tmp_path: Path) -> None:

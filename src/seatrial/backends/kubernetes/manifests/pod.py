@@ -173,7 +173,7 @@ def _volumes(cluster: ClusterPlan) -> tuple[list[Manifest], list[Manifest]]:
         {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},
         {"name": "scratch", "mountPath": CONTAINER_HOME, "subPath": "home"},
     ]
-    if cluster.run_mount is None:
+    if cluster.run_mount is None and not cluster.run_in_models:
         mounts.append({"name": "scratch", "mountPath": CONTAINER_RUN, "subPath": "run"})
     if cluster.secrets:
         volumes.append({"name": "secrets", "secret": {"secretName": secret_name(cluster), "defaultMode": 0o440}})

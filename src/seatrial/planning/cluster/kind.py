@@ -1,0 +1,57 @@
+"""Which kind of workload a run becomes, by what the cluster has. Pure."""
+
+from __future__ import annotations
+
+from seatrial.backends.kubernetes.manifests.trainjob import mounted_twice
+from seatrial.backends.kubernetes.survey import CONTROLLERS, OPERATORS, ClusterFacts
+from seatrial.errors import UsageError
+from seatrial.job.cluster import Kind, PodMount
+from seatrial.job.cluster_config import ClusterOptions
+from seatrial.job.model import Job
+from seatrial.job.plan import Choice
+
+
+def workload_kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
+    """Raises UsageError when the operator of the kind asked for is not there."""
+    options, asked = job.kubernetes, job.kubernetes.kind
+    if asked == "auto":
+        cannot = _beyond_a_trainjob(options)
+        acting = [kind for kind in facts.operators if kind not in facts.idle and not (kind == "trainjob" and cannot)]
+        kind: Kind = acting[0] if acting else "job"
+        without = f"the CRD of {facts.idle[0]} is installed, but its controller is not" if facts.idle else ""
+        if cannot and "trainjob" in facts.operators:
+            without = f"the cluster has the CRD of trainjob, but a TrainJob cannot {cannot}"
+        reason = f"the cluster has the CRD of {kind}" if acting else without or "no Kubeflow operator is installed"
+    else:
+        kind, reason = asked, f"--kind {asked}"
+        if kind in OPERATORS and facts.git_version != "unknown" and kind not in facts.operators:
+            group, plural, install = OPERATORS[kind]
+            raise UsageError(
+                f"The cluster has no {plural}.{group}",
+                cause="Kubeflow's operator is not installed; --kind job needs none",
+                run=f"{install}   # or: seatrial run … --kind job",
+            )
+    if kind == "job":
+        reason += (
+            "; an Indexed Job"
+            if facts.indexed
+            else f"; one Job per node, since {facts.git_version} has no Indexed Jobs"
+        )
+    return kind, Choice(what="kind", value=kind, reason=reason)
+
+
+def _beyond_a_trainjob(options: ClusterOptions) -> str | None:
+    """What a TrainJob could not do of what is asked for, as a verb; its manifest refuses the same."""
+    for flag, value in (("priority_class", options.priority_class), ("runtime_class", options.runtime_class)):
+        if value:
+            return f"set {flag}"
+    mounts = [PodMount(volume=volume, target="") for volume in (options.models, options.data) if volume is not None]
+    claim = mounted_twice(mounts)
+    return f"mount pvc:{claim} twice" if claim else None
+
+
+def kind_warnings(kind: Kind, facts: ClusterFacts) -> tuple[str, ...]:
+    if kind not in facts.idle:
+        return ()
+    nobody = f"There is no Deployment {CONTROLLERS[kind]}, so a {kind} may never be processed"
+    return (f"{nobody}; --kind job needs none",)
