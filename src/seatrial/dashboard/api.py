@@ -165,4 +165,4 @@ def _line_of(run: Run) -> dict[str, Any]:
     except SeatrialError as error:
         return {**line, "target": "?", "backend": "?", "gpus": None, "outcome": error.message, "seconds": None}
     target = plan.job.target.value or plan.job.image.ready or ""
-    return {**line, "target": target, "backend": plan.backend, "gpus": len(plan.gpus), "seconds": None}
+    return {**line, "target": target, "backend": plan.backend, "gpus": plan.gpus_asked, "seconds": None}

@@ -330,6 +330,12 @@ class Plan(Frozen):
         return shlex.join([*words, *(["--", *target.args] if target.args else [])])
 
     @property
+    def gpus_asked(self) -> int:
+        """GPUs of the whole run: on a cluster those of all its pods, which nobody can name before the start."""
+        count = self.agent.gpu_count
+        return len(self.gpus) if count is None else count * self.agent.nodes
+
+    @property
     def on_the_host(self) -> bool:
         """A process of this machine: no container and no pod around it."""
         return self.image is None

@@ -42,6 +42,7 @@ class Header(Record):
         target: as one would type it. git_commit: of the project.
         part: which node of several hosts this was, and by what all their receipts are known as one run.
         device: ``gpu``, ``cpu`` (asked for), or ``cpu-fallback`` (``--gpus auto`` found no GPU).
+        gpus: those that are known by name; gpus_asked: how many the run asked for, None in receipts of before.
         injection: how the GPUs came in (Plan.injection).
         driver, cuda: of the host's NVIDIA driver: its version and the newest CUDA it runs.
         framework: e.g. ``torch 2.13.0``; framework_cuda: the CUDA it was built for.
@@ -57,6 +58,7 @@ class Header(Record):
     part: str | None = None
     device: Literal["gpu", "cpu", "cpu-fallback"]
     gpus: tuple[ReceiptGpu, ...] = ()
+    gpus_asked: int | None = None
     injection: str
     image: Image | None = None
     driver: str | None = None

@@ -17,7 +17,7 @@ FIXED = frozenset((
 
 def without_names(receipt: Receipt, job: Job) -> Receipt:
     """The same without host, user, home folder and the job's secrets, in any text."""
-    hosts = [host for host in (receipt.header.host, *job.hosts) if host]
+    hosts = [host for host in (*(receipt.header.host or "").split(", "), *job.hosts) if host]
     return scrubbed(receipt, names_of(os.environ, secrets=job.secrets, hosts=hosts))
 
 

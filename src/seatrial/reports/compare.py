@@ -13,6 +13,7 @@ from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import energy_short, figure, percent
 from seatrial.receipt.model import GpuUse, Line, Plot, Receipt
 from seatrial.receipt.rendering.pages import render_page
+from seatrial.receipt.rendering.rows import device
 from seatrial.system.files import write_atomically
 
 Words = Callable[[float], str]
@@ -57,7 +58,7 @@ def _facts(a: Receipt, b: Receipt) -> tuple[Row, ...]:
         ("bound by", lambda r: r.diagnosis.cause if r.diagnosis else None, True),
         ("commit", lambda r: r.header.git_commit, False),
         ("backend", lambda r: r.header.backend, False),
-        ("GPUs", lambda r: ", ".join(gpu.name for gpu in r.header.gpus) or "CPU", False),
+        ("GPUs", lambda r: ", ".join(gpu.name for gpu in r.header.gpus) or device(r), False),
         ("driver", lambda r: r.header.driver, False),
         ("framework", lambda r: r.header.framework, False),
         ("Python", lambda r: r.header.python, False),

@@ -118,7 +118,7 @@ def _summary(run: Run, receipt: Receipt) -> dict[str, Any]:
         "name": run_name(run),
         "target": receipt.header.target,
         "backend": receipt.header.backend,
-        "gpus": len(receipt.header.gpus),
+        "gpus": max(len(receipt.header.gpus), receipt.header.gpus_asked or 0),
         "exit_code": receipt.exit_code,
         "outcome": receipt.exit_cause.words,
         "cause": receipt.exit_cause.id,

@@ -71,14 +71,14 @@ def _line(run: Run, environ: Mapping[str, str]) -> Line:
             run_name(run),
             plan.target_line,
             plan.backend,
-            len(plan.gpus),
+            plan.gpus_asked,
             status,
             "",
             seconds=_seconds_so_far(run),
         )
     except EngineUnavailableError as error:
         plan = run.plan()
-        return Line(run.id, run_name(run), plan.target_line, plan.backend, len(plan.gpus), "unknown", error.message)
+        return Line(run.id, run_name(run), plan.target_line, plan.backend, plan.gpus_asked, "unknown", error.message)
     except (SeatrialError, KeyError) as error:
         return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
 

@@ -134,10 +134,14 @@ class Evidence:
         return found
 
     @cached_property
+    def checks(self) -> dict[float | None, Moment]:
+        """Node → its last gpu.check; None is the key of a run that has one."""
+        return {moment.number("node"): moment for moment in self.all(GpuCheck)}
+
+    @cached_property
     def visible(self) -> list[dict[str, Any]]:
-        """GPUs that CUDA saw in the last gpu.check, each with a ``uuid``."""
-        check = self.last(GpuCheck)
-        entries = items(check.keys.get("visible")) if check else []
+        """GPUs that CUDA saw in the last gpu.check of each node, each with a ``uuid``."""
+        entries = [entry for check in self.checks.values() for entry in items(check.keys.get("visible"))]
         return [entry for entry in entries if isinstance(entry, dict) and text(entry.get("uuid"))]
 
     @cached_property

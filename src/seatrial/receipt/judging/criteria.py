@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from seatrial.events import GpuCheck
 from seatrial.job.condition import holds
 from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes, format_seconds
@@ -68,18 +67,24 @@ def _no_gpu(case: Case) -> Judgement | None:
 def _gpus_visible(case: Case, cause: ExitCause) -> Judgement:
     if no_gpu := _no_gpu(case):
         return no_gpu
-    check, asked = case.evidence.last(GpuCheck), count(len(case.expected), "GPU")
-    if check is None:
+    checks, asked = case.evidence.checks, count(case.plan.gpus_asked, "GPU")
+    if not checks:
         return Judgement("fail", "the check in the container never reported", asked)
+    agent = case.plan.agent
+    if agent.gpu_count is not None and agent.nodes > 1:
+        silent = (agent.min_nodes or agent.nodes) - len(checks)
+        if silent > 0:
+            return Judgement("fail", f"the check of {count(silent, 'pod')} never reported", asked)
     visible = {text(entry["uuid"]) for entry in case.evidence.visible}
     missing = [gpu for gpu in case.expected if gpu.uuid not in visible]
     measured = f"{len(case.expected) - len(missing)} of {len(case.expected)} visible"
+    failed = next((check for check in checks.values() if check.keys.get("ok") is not True), None)
     if missing:
         names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in missing)
-        error = check.text("error")
+        error = failed.text("error") if failed else None
         return Judgement("fail", f"CUDA does not see {names}" + (f": {error}" if error else ""), asked, measured)
-    if check.keys.get("ok") is not True:
-        return Judgement("fail", check.text("error") or "the check in the container failed", asked, measured)
+    if failed:
+        return Judgement("fail", failed.text("error") or "the check in the container failed", asked, measured)
     names = ", ".join(f"{gpu.name} {short_uuid(gpu.uuid)}" for gpu in case.expected)
     return Judgement("pass", f"CUDA sees {names}", asked, measured)
 

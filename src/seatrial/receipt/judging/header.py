@@ -24,7 +24,7 @@ def make_header(case: Case, now: float) -> Header:
         target=plan.target_line,
         git_commit=plan.git_commit,
         backend=plan.backend,
-        host=_text(launched, "host") or (_text(agent, "hostname") if plan.on_the_host else None),
+        host=_host(case, launched, agent),
         part=_part(case),
         device=_device(case),
         gpus=tuple(
@@ -37,6 +37,7 @@ def make_header(case: Case, now: float) -> Header:
             )
             for gpu in case.expected
         ),
+        gpus_asked=plan.gpus_asked if case.gpus_required else 0,
         injection=plan.injection,
         image=_image(case, launched),
         driver=_text(check, "driver") or plan.driver_version,
@@ -48,6 +49,15 @@ def make_header(case: Case, now: float) -> Header:
         started_at=next((t for m in evidence.moments if (t := number(m.keys.get("t"))) is not None), None),
         judged_at=now,
     )
+
+
+def _host(case: Case, launched: Moment | None, agent: Moment | None) -> str | None:
+    """The machine; on a cluster the nodes that ran the pods, in the order of their ranks."""
+    if case.plan.cluster is not None:
+        pods = {pod.number("node"): pod.text("host") for pod in case.evidence.all(HostPod)}
+        hosts = [host for _, host in sorted(pods.items(), key=lambda item: item[0] or 0) if host]
+        return ", ".join(dict.fromkeys(hosts)) or None
+    return _text(launched, "host") or (_text(agent, "hostname") if case.plan.on_the_host else None)
 
 
 def _part(case: Case) -> str | None:

@@ -32,11 +32,15 @@ def headline(receipt: Receipt) -> str:
 
 
 def device(receipt: Receipt) -> str:
-    gpus = receipt.header.gpus
-    if receipt.header.device != "gpu" or not gpus:
+    """``2 × NVIDIA H200``; of GPUs that no pod came to name, how many were asked for."""
+    gpus, asked = receipt.header.gpus, receipt.header.gpus_asked
+    if receipt.header.device != "gpu":
         return "CPU (no GPU found)" if receipt.header.device == "cpu-fallback" else "CPU"
+    if not gpus:
+        return f"{count(asked, 'GPU')} requested, none reported" if asked else "GPU"
     names = dict.fromkeys(gpu.name for gpu in gpus)
-    return ", ".join(f"{sum(gpu.name == name for gpu in gpus)} × {name}" for name in names)
+    told = ", ".join(f"{sum(gpu.name == name for gpu in gpus)} × {name}" for name in names)
+    return told if not asked or asked <= len(gpus) else f"{told} ({asked} requested)"
 
 
 def header_rows(receipt: Receipt) -> list[Row]:
@@ -49,6 +53,7 @@ def header_rows(receipt: Receipt) -> list[Row]:
         ("where", header.backend + (f" on {header.host}" if header.host else "")),
         ("node", header.part),
         ("device", _DEVICE.get(header.device)),
+        ("GPUs", device(receipt) if header.device == "gpu" and len(header.gpus) < (header.gpus_asked or 0) else None),
         *[(names[gpu.uuid], _gpu(gpu)) for gpu in header.gpus],
         ("GPU access", _INJECTION.get(header.injection, header.injection) if header.gpus else None),
         ("driver", _join(header.driver, header.cuda and f"CUDA up to {header.cuda}")),
