@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
@@ -16,10 +15,11 @@ from seatrial import events
 from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
 from seatrial.backends.kubernetes.client import Cluster, configured
 from seatrial.backends.kubernetes.collect import collecting
+from seatrial.backends.kubernetes.ending import end, pods_of
 from seatrial.backends.kubernetes.execute import execute
-from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, Manifest, job_names, selector
-from seatrial.backends.kubernetes.manifests.render import RESOURCES, render
-from seatrial.backends.kubernetes.pods import Pod, newest, read_pod, state_of, workload_state
+from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, Manifest, job_names
+from seatrial.backends.kubernetes.manifests.render import render
+from seatrial.backends.kubernetes.pods import newest, state_of, workload_state
 from seatrial.backends.kubernetes.submit import OWNERS, path_of, secret_manifest, submit
 from seatrial.errors import EngineError
 from seatrial.job.cluster import ClusterPlan
@@ -28,10 +28,6 @@ from seatrial.system import agent_archive
 
 #: File of the run's folder that is handed over with the agent: our wheel, for recipes in a ready image.
 RECIPES = "recipes.whl"
-
-#: For pods to end after a deletion, on top of their own grace.
-END_TIMEOUT_S = 30.0
-POLL_S = 0.2
 
 
 class Kubernetes:
@@ -107,9 +103,9 @@ class Kubernetes:
     def state(self, handle: Handle) -> State:
         """``gone`` when nothing is left of it and its agents did not say how it ended."""
         plan = _cluster_plan(_read_plan(_run_dir(handle)))
-        cluster, namespace = self._of(handle)
+        cluster, _ = self._of(handle)
         workloads = self._workloads(cluster, plan)
-        pods = self._pods(cluster, namespace, plan)
+        pods = pods_of(cluster, plan)
         if not workloads and not pods:
             return _said_by_agents(_run_dir(handle))
         verdict = workload_state(workloads, len(job_names(plan)))
@@ -126,12 +122,10 @@ class Kubernetes:
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
         plan = _cluster_plan(_read_plan(_run_dir(handle)))
         cluster, namespace = self._of(handle)
-        running = [
-            pod for pod in newest(self._pods(cluster, namespace, plan), plan.nodes).values() if pod.phase == "Running"
-        ]
+        running = [pod for pod in newest(pods_of(cluster, plan), plan.nodes).values() if pod.phase == "Running"]
         if not running:
             raise EngineError("No pod of the run is running", run="seatrial runs ls")
-        return execute(cluster, namespace, running[0].name, argv, terminal=interactive and sys.stdin.isatty())
+        return execute(cluster, namespace, running[0], argv, terminal=interactive and sys.stdin.isatty())
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         """Raises EngineError: a pod is submitted, not held by a terminal."""
@@ -145,10 +139,11 @@ class Kubernetes:
         plan = _cluster_plan(_read_plan(_run_dir(handle)))
         cluster, namespace = self._of(handle)
         texts = []
-        for pod in newest(self._pods(cluster, namespace, plan), plan.nodes).values():
+        for pod in newest(pods_of(cluster, plan), plan.nodes).values():
             if pod.started:
                 path = f"/api/v1/namespaces/{namespace}/pods/{pod.name}/log"
-                texts.append(cluster.text(path, tailLines=str(lines)))
+                container = {"container": pod.container} if pod.container else {}
+                texts.append(cluster.text(path, tailLines=str(lines), **container))
         return "".join(texts)
 
     def remove(self, handle: Handle) -> None:
@@ -180,37 +175,13 @@ class Kubernetes:
             if one is not None and one["metadata"].get("labels", {}).get(RUN_LABEL) == label
         }
 
-    def _pods(self, cluster: Cluster, namespace: str, plan: ClusterPlan) -> list[Pod]:
-        listing = cluster.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector(plan.labels[RUN_LABEL]))
-        return [read_pod(item) for item in listing["items"]]
-
     def _end(self, handle: Handle, grace_s: int) -> None:
-        """Take the workload away first, so that no pod comes again, then its pods; their last words are collected."""
+        """Their last words are collected while the pods end."""
         run_dir = _run_dir(handle)
         plan = _cluster_plan(_read_plan(run_dir))
-        cluster, namespace = self._of(handle)
+        cluster, _ = self._of(handle)
         with self.collect(handle, run_dir, lambda line: None):
-            pods = self._pods(cluster, namespace, plan)
-            for path in self._own(cluster, plan):
-                cluster.delete(path, propagation="Orphan")
-            for pod in pods:  # one that never ran has nothing to save
-                path = f"/api/v1/namespaces/{namespace}/pods/{pod.name}"
-                cluster.delete(path, grace_s=grace_s if pod.started else 0)
-            deadline_s = time.monotonic() + grace_s + END_TIMEOUT_S
-            while any(not pod.ended for pod in self._pods(cluster, namespace, plan)) and time.monotonic() < deadline_s:
-                time.sleep(POLL_S)
-        # Ended pods may stay for a minute, until the kubelet has tidied up; nobody needs to wait for that.
-        for pod in pods:
-            cluster.delete(f"/api/v1/namespaces/{namespace}/pods/{pod.name}", grace_s=0)
-        self._remove_rest(cluster, namespace, plan)
-
-    def _remove_rest(self, cluster: Cluster, namespace: str, plan: ClusterPlan) -> None:
-        """What an orphaning deletion leaves: it waits for no owner any more."""
-        for kind in ("ConfigMap", "Secret", "Service"):
-            base, plural = RESOURCES[kind]
-            path = f"{base}/namespaces/{namespace}/{plural}"
-            for item in cluster.get(path, labelSelector=selector(plan.labels[RUN_LABEL]))["items"]:
-                cluster.delete(f"{path}/{item['metadata']['name']}")
+            end(cluster, plan, list(self._own(cluster, plan)), grace_s)
 
 
 @lru_cache(maxsize=8)

@@ -118,15 +118,23 @@ class Cluster:
             raise unreachable(api.auth.server, str(error)) from error
 
     async def execute(
-        self, namespace: str, pod: str, argv: list[str], out: Callable[[bytes], object], err: Callable[[bytes], object]
+        self,
+        namespace: str,
+        pod: str,
+        argv: list[str],
+        out: Callable[[bytes], object],
+        err: Callable[[bytes], object],
+        *,
+        container: str | None = None,
     ) -> int:
-        """Run a command in a pod's container; its exit code.
+        """Run a command in a pod's container, which must be named where there are several; its exit code.
 
         Source: kubernetes.io, the channels of v4.channel.k8s.io: 1 stdout, 2 stderr, 3 a Status object at the end.
         """
         api = await self._api()
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
         params = [("stdout", "true"), ("stderr", "true"), *(("command", word) for word in argv)]
+        params += [("container", container)] if container else []
         async with api.open_websocket(base=path, version="", subprotocols=[_EXEC_PROTOCOL], params=params) as socket:
             while True:
                 message = await socket.receive_bytes()

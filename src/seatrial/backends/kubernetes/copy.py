@@ -16,6 +16,7 @@ from seatrial.job.plan import CONTAINER_MODELS
 from seatrial.system.typed_path import as_typed
 
 START_TIMEOUT_S = 120.0
+CONTAINER = "copy"
 
 #: Run in the helper: any image that could run the agent has this much Python.
 _PACK = (
@@ -50,7 +51,9 @@ def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> 
         with tempfile.TemporaryFile() as archive:
             complaint = bytearray()
             argv = [plan.command[0], "-c", _PACK, CONTAINER_MODELS, path]
-            code = cluster.call(cluster.execute(plan.namespace, name, argv, archive.write, complaint.extend))
+            code = cluster.call(
+                cluster.execute(plan.namespace, name, argv, archive.write, complaint.extend, container=CONTAINER)
+            )
             if code != 0:
                 said = complaint.decode(errors="replace").strip() or f"exit code {code}"
                 raise UsageError(f"/models of the run cannot be copied: {said}", run="seatrial runs cp RUN .")
@@ -82,7 +85,7 @@ def copy_pod(plan: ClusterPlan, name: str) -> Manifest:
             "imagePullSecrets": [{"name": secret} for secret in plan.image_pull_secrets],
             "containers": [
                 {
-                    "name": "copy",
+                    "name": CONTAINER,
                     "image": plan.image,
                     "imagePullPolicy": "IfNotPresent",
                     "command": [plan.command[0], "-c", "import time; time.sleep(3600)"],

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from seatrial.backends.kubernetes.containers import own_container
 from seatrial.backends.kubernetes.pods import Pod
 from seatrial.backends.kubernetes.survey import Node
 from seatrial.findings.catalogue import by_id
@@ -31,8 +32,8 @@ class Surroundings:
 
     @property
     def wanted_gpus(self) -> int:
-        containers = self.item.get("spec", {}).get("containers") or [{}]
-        return int(containers[0].get("resources", {}).get("limits", {}).get(self.gpu_resource, 0))
+        limits = own_container(self.item.get("spec", {})).get("resources", {}).get("limits", {})
+        return int(limits.get(self.gpu_resource, 0))
 
 
 def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Finding | None:
@@ -48,7 +49,7 @@ def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Findin
     look = _FACTS.get(match.known.id)
     facts = look(message, around) if look else Facts()
     known = by_id(facts.id or match.known.id)
-    image = (around.item.get("spec", {}).get("containers") or [{}])[0].get("image", "")
+    image = _image(pod, message, around)
     values = {**match.values, "pod": pod.name, "node": pod.host or "", "image": image, **facts.values}
     finding = known.finding([f"{pod.name}: {said}"[:300]], values=values, cause=facts.cause)
     if known.severity == "warning" and known.id != "k8s-evicted":
@@ -56,6 +57,13 @@ def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Findin
     told = facts.told or (image if known.id in _ABOUT_THE_IMAGE else "")
     finding.message = f"Node {pod.node}: {mid_sentence(finding.message)}" + (f": {told}" if told else "")
     return finding
+
+
+def _image(pod: Pod, message: str, around: Surroundings) -> str:
+    """The image that is meant: that of the message, of what waits, or the run's own. Sidecars have images, too."""
+    named = re.search(r'image (?:tag )?"([^"]+)"', message)
+    own = str(own_container(around.item.get("spec", {})).get("image", ""))
+    return named[1] if named else pod.waiting_image or own
 
 
 def gpu_holders(pods: Sequence[dict[str, Any]], gpu_resource: str) -> tuple[tuple[str, int], ...]:

@@ -52,6 +52,8 @@ class PodLog:
         cursor = Cursor.of(self._sink.folder, self._pod)
         decoder = frames.Decoder()
         params = {"timestamps": "true", **({"follow": "true"} if follow else {})}
+        if self._pod.container:  # must be named where the cluster has added a sidecar
+            params["container"] = self._pod.container
         begin_ns, skip = cursor.time_ns, cursor.lines
         if begin_ns:
             params["sinceTime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin_ns // 10**9))

@@ -8,6 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.backends.base import State
+from seatrial.backends.kubernetes.containers import (
+    failed_init,
+    holding_up,
+    is_final,
+    others_running,
+    own_container,
+    own_status,
+)
 from seatrial.backends.kubernetes.manifests.names import NODE_LABEL
 
 #: Labels by which operators number their pods. Sources: kubernetes.io/docs/reference/labels-annotations-taints
@@ -26,9 +34,12 @@ class Pod:
 
     Attributes:
         node: which node of the run it is, from 0.
-        phase: the API's. waiting: (reason, message) of a container that has not started.
+        phase: the API's. container: the run's own; all below is about it, whatever else a cluster puts into the pod.
+        waiting: (reason, message) of what has not started: the container, or an init container that it waits for;
+            waiting_image: its image.
         exit_code, reason: of a container that has ended, e.g. 137 and ``OOMKilled``.
         restarts: times its container was started again in place.
+        outlived_by: sidecars that still run though the container has ended for good: the pod itself goes on.
     """
 
     name: str
@@ -45,33 +56,42 @@ class Pod:
     deleted: bool = False
     image_id: str | None = None
     message: str | None = None
+    container: str | None = None
+    waiting_image: str | None = None
+    outlived_by: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
-        return self.phase in ("Succeeded", "Failed")
+        return self.phase in ("Succeeded", "Failed") or bool(self.outlived_by)
 
 
 def read_pod(item: dict[str, Any]) -> Pod:
     """A pod of the API."""
-    meta, status = item["metadata"], item.get("status", {})
-    container: dict[str, Any] = next(iter(status.get("containerStatuses") or []), {})
+    meta, spec, status = item["metadata"], item.get("spec", {}), item.get("status", {})
+    container = own_status(status)
     state = container.get("state", {})
-    waiting, ended = state.get("waiting"), state.get("terminated") or {}
+    ended = state.get("terminated") or {}
+    code = ended.get("exitCode")
+    first = holding_up(status) or container
+    waiting = first.get("state", {}).get("waiting")
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
         node=_node(meta),
         phase=status.get("phase", "Pending"),
         created=meta["creationTimestamp"],
-        host=item.get("spec", {}).get("nodeName"),
+        host=spec.get("nodeName"),
         waiting=(waiting.get("reason", ""), waiting.get("message", "")) if waiting else None,
         started="running" in state or bool(ended),
-        exit_code=ended.get("exitCode"),
+        exit_code=code,
         reason=ended.get("reason") or status.get("reason"),
         restarts=container.get("restartCount", 0),
         deleted="deletionTimestamp" in meta,
         image_id=container.get("imageID") or None,
-        message=status.get("message"),
+        message=status.get("message") or failed_init(status),
+        container=container.get("name") or own_container(spec).get("name"),
+        waiting_image=first.get("image") if waiting else None,
+        outlived_by=others_running(status) if ended and is_final(spec, code) else (),
     )
 
 
@@ -109,7 +129,11 @@ def state_of(pods: Sequence[Pod], nodes: int, workload: str) -> State:
     if hopeless is not None and hopeless.waiting is not None:
         return State("exited", error=f"{hopeless.name}: {hopeless.waiting[0]}: {hopeless.waiting[1]}")
     ended = len(latest) == nodes and all(pod.ended for pod in latest.values())
-    if workload == "active" or (workload == "unknown" and not ended):
+    # A controller waits for the sidecar, too, so it says nothing more of pods that all have ended but for one.
+    outlived = any(pod.outlived_by for pod in latest.values()) and all(
+        pod.outlived_by or pod.phase == "Succeeded" for pod in latest.values()
+    )
+    if (workload == "active" and not (ended and outlived)) or (workload == "unknown" and not ended):
         return State("running" if any(pod.started for pod in latest.values()) else "created")
     failed = next((pod for pod in latest.values() if pod.exit_code), None)
     return State(

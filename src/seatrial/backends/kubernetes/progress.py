@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from seatrial.backends.kubernetes.client import Cluster
+from seatrial.backends.kubernetes.containers import own_container
 from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_holders
 from seatrial.backends.kubernetes.pods import Pod
 from seatrial.backends.kubernetes.survey import read_node
@@ -60,6 +61,8 @@ class Progress:
                 await self._trouble(pod, "FailedScheduling", condition.get("message", ""))
         if pod.ended and pod.exit_code:
             self._once(f"{pod.name} has ended with exit code {pod.exit_code}")
+        if pod.outlived_by:
+            self._once(f"{pod.name} has ended, but its {', '.join(pod.outlived_by)} runs on until the run is removed")
 
     async def event(self, pod: Pod, item: dict[str, Any]) -> None:
         """The cluster said something about a pod."""
@@ -88,10 +91,8 @@ class Progress:
     async def _surroundings(self, pod: Pod, message: str) -> Surroundings:
         """Nodes and holders, asked only where the answer needs them; what may not be read is left out."""
         item = self._items.get(pod.name, {})
-        containers = item.get("spec", {}).get("containers") or [{}]
-        resource = next(
-            (key for key in containers[0].get("resources", {}).get("limits", {}) if "/" in key), "nvidia.com/gpu"
-        )
+        limits = own_container(item.get("spec", {})).get("resources", {}).get("limits", {})
+        resource = next((key for key in limits if "/" in key), "nvidia.com/gpu")
         nodes = holders = None
         if "Insufficient" in message or "node(s)" in message:
             try:

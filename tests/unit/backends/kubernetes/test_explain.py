@@ -10,10 +10,11 @@ from seatrial.backends.kubernetes.pods import Pod, read_pod, state_of, workload_
 from seatrial.backends.kubernetes.survey import Node
 
 POD = Pod("run-0", "uid", 0, "Pending", "2026-11-21T00:00:00Z")
+IMAGE = "ghcr.io/me/x:1"
 ITEM = {
     "spec": {
         "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H300"},
-        "containers": [{"image": "ghcr.io/me/x:1", "resources": {"limits": {"nvidia.com/gpu": "4"}}}],
+        "containers": [{"image": IMAGE, "resources": {"limits": {"nvidia.com/gpu": "4"}}}],
     }
 }
 NODES = (Node("a", 8, 7, ready=True, labels={"nvidia.com/gpu.product": "NVIDIA-H200"}), Node("b", 2, 2, ready=True))
@@ -49,12 +50,22 @@ AROUND = Surroundings(ITEM, "nvidia.com/gpu", NODES, (("team/other", 6), ("team/
         ),
         ("FailedScheduling", "0/1 nodes are available: 1 Insufficient memory.", "k8s-insufficient-resources", "memory"),
         ("FailedCreate", 'pods "x" is forbidden: exceeded quota: team', "k8s-quota", "quota"),
-        ("Failed", 'Failed to pull image "x": no space left on device', "k8s-node-disk-full", "ghcr.io/me/x:1"),
+        (
+            "Failed",
+            f'Failed to pull image "{IMAGE}": no space left on device',
+            "k8s-node-disk-full",
+            IMAGE,
+        ),
         ("ErrImageNeverPull", "Container image is not present", "k8s-image-not-there", "not on the node"),
-        ("Failed", 'Failed to pull image "x": pull access denied', "k8s-image-denied", "ghcr.io/me/x:1"),
-        ("ErrImagePull", 'rpc error: code = NotFound desc = "x": not found', "k8s-image-unknown", "ghcr.io/me/x:1"),
-        ("Failed", 'Failed to pull image "x": dial tcp: no such host', "k8s-registry-unreachable", "ghcr.io/me/x:1"),
-        ("ImagePullBackOff", 'Back-off pulling image "x"', "k8s-image-pull", "ghcr.io/me/x:1"),
+        ("Failed", f'Failed to pull image "{IMAGE}": pull access denied', "k8s-image-denied", IMAGE),
+        ("ErrImagePull", 'rpc error: code = NotFound desc = "x": not found', "k8s-image-unknown", IMAGE),
+        (
+            "Failed",
+            f'Failed to pull image "{IMAGE}": dial tcp: no such host',
+            "k8s-registry-unreachable",
+            IMAGE,
+        ),
+        ("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"', "k8s-image-pull", IMAGE),
         ("FailedCreatePodSandBox", 'no runtime for "nvidia" is configured', "k8s-runtime-missing", "containerd"),
         ("FailedCreate", 'pod rejected: RuntimeClass "nvidia" not found', "k8s-runtime-class", "RuntimeClass"),
         (

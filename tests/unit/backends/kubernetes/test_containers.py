@@ -1,0 +1,131 @@
+"""Pods with more containers than ours: init containers, native sidecars, and those that a service mesh injects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seatrial.backends.kubernetes.explain import Surroundings, explain
+from seatrial.backends.kubernetes.pods import Pod, read_pod, state_of
+
+RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-11-21T00:00:05Z"}}
+INITIALIZING: dict[str, Any] = {"waiting": {"reason": "PodInitializing"}}
+TRAIN, PROXY, INIT = "ghcr.io/me/train:1", "docker.io/istio/proxyv2:1.27.1", "alpine:3.10"
+
+
+def _ended(code: int) -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}}
+
+
+def _status(name: str, image: str, state: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"name": name, "image": image, "imageID": f"{image}@sha256:{name}", "state": state, **more}
+
+
+def _item(
+    phase: str, containers: list[dict[str, Any]], inits: tuple[dict[str, Any], ...] = (), policy: str = "Never"
+) -> dict[str, Any]:
+    """As a kubelet of 1.33 tells: statuses are sorted by name, so a sidecar may come first."""
+    spec = {
+        "restartPolicy": policy,
+        "nodeName": "gpu-1",
+        "containers": [
+            {"name": "istio-proxy", "image": PROXY, "resources": {"limits": {"cpu": "2"}}},
+            {"name": "train", "image": TRAIN, "resources": {"limits": {"nvidia.com/gpu": "4"}}},
+        ],
+    }
+    meta = {"name": "run-0-abcde", "uid": "u", "creationTimestamp": "2026-11-21T00:00:00Z", "labels": {}}
+    status = {"phase": phase, "containerStatuses": containers, "initContainerStatuses": list(inits)}
+    return {"metadata": meta, "spec": spec, "status": status}
+
+
+def _both(proxy: dict[str, Any], train: dict[str, Any]) -> list[dict[str, Any]]:
+    return [_status("istio-proxy", PROXY, proxy, restartCount=3), _status("train", TRAIN, train, restartCount=0)]
+
+
+def test_ours_is_found_by_its_name() -> None:
+    pod = read_pod(_item("Running", _both(RUNNING, RUNNING)))
+    assert (pod.container, pod.started, pod.restarts) == ("train", True, 0)
+    assert pod.image_id == f"{TRAIN}@sha256:train"
+
+
+def test_a_sidecar_that_runs_is_not_ours_that_runs() -> None:
+    assert not read_pod(_item("Pending", _both(RUNNING, {"waiting": {"reason": "ContainerCreating"}}))).started
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_sidecar_that_never_ends_does_not_hold_up_the_end(code: int) -> None:
+    pod = read_pod(_item("Running", _both(RUNNING, _ended(code))))
+    assert pod.ended and pod.outlived_by == ("istio-proxy",) and pod.exit_code == code
+    state = state_of([pod], 1, "active")
+    assert (state.status, state.exit_code) == ("exited", code)
+
+
+def test_a_container_that_is_started_again_in_place_has_not_ended() -> None:
+    """restartPolicy OnFailure, as a PyTorchJob has it."""
+    assert not read_pod(_item("Running", _both(RUNNING, _ended(1)), policy="OnFailure")).ended
+    assert read_pod(_item("Running", _both(RUNNING, _ended(0)), policy="OnFailure")).ended
+
+
+def test_a_peer_that_still_trains_keeps_the_run_alive() -> None:
+    done = read_pod(_item("Running", _both(RUNNING, _ended(0))))
+    item = _item("Running", _both(RUNNING, RUNNING))
+    item["metadata"].update(name="run-1-abcde", uid="v")
+    assert state_of([done, read_pod(item)], 2, "active").status == "running"
+
+
+def test_a_failed_pod_that_its_job_replaces_is_no_end() -> None:
+    lost = read_pod(_item("Failed", _both(_ended(0), _ended(137))))
+    assert lost.ended and not lost.outlived_by and state_of([lost], 1, "active").status == "running"
+
+
+def test_an_init_container_that_cannot_be_pulled_is_what_the_pod_waits_for() -> None:
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{INIT}"'}}
+    pod = read_pod(_item("Pending", _both(INITIALIZING, INITIALIZING), (_status("init-pytorch", INIT, waiting),)))
+    assert pod.waiting == ("ImagePullBackOff", f'Back-off pulling image "{INIT}"') and pod.waiting_image == INIT
+    assert not pod.started
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "image"),
+    [
+        ("ImagePullBackOff", f'Back-off pulling image "{INIT}"', INIT),
+        ("Failed", f'Failed to pull image "{PROXY}": rpc error: pull access denied', PROXY),
+        ("InvalidImageName", 'Failed to apply default image tag "Bad:Name": could not parse image name', "Bad:Name"),
+        ("ErrImagePull", "rpc error: code = DeadlineExceeded", INIT),  # names none: the one that waits
+    ],
+)
+def test_the_image_that_cannot_be_pulled_is_named(reason: str, message: str, image: str) -> None:
+    waiting = {"waiting": {"reason": reason, "message": message}}
+    item = _item("Pending", _both(INITIALIZING, INITIALIZING), (_status("init-pytorch", INIT, waiting),))
+    finding = explain(read_pod(item), reason, message, Surroundings(item, "nvidia.com/gpu"))
+    assert finding is not None and finding.message.endswith(image)
+
+
+def test_a_native_sidecar_that_runs_is_no_trouble() -> None:
+    """An init container with restartPolicy Always (1.29 and later) runs beside ours and ends after it."""
+    native = (_status("istio-proxy", PROXY, RUNNING, started=True), _status("setup", INIT, _ended(0)))
+    train = [_status("train", TRAIN, RUNNING)]
+    pod = read_pod(_item("Running", train, native))
+    assert pod.waiting is None and pod.started and not pod.ended
+    pod = read_pod(_item("Running", [_status("train", TRAIN, _ended(0))], native))
+    assert not pod.outlived_by, "the kubelet ends it; the pod's own phase tells when"
+
+
+def test_an_init_container_that_failed_is_named() -> None:
+    failed = (_status("setup", INIT, _ended(1)),)
+    pod = read_pod(_item("Failed", _both(INITIALIZING, INITIALIZING), failed))
+    assert state_of([pod], 1, "failed").error == "init container setup ended with exit code 1"
+
+
+def test_gpus_are_counted_of_ours() -> None:
+    item = _item("Pending", _both(INITIALIZING, INITIALIZING))
+    assert Surroundings(item, "nvidia.com/gpu").wanted_gpus == 4
+
+
+@pytest.mark.parametrize(
+    "status", [{}, {"phase": "Pending"}, {"containerStatuses": None, "initContainerStatuses": None}]
+)
+def test_a_pod_that_no_kubelet_has_seen(status: dict[str, Any]) -> None:
+    pod = read_pod({**_item("Pending", []), "status": status})
+    assert isinstance(pod, Pod) and not pod.started and not pod.ended and pod.container == "train"
