@@ -8,6 +8,12 @@ GENERATE_CDI = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
 #: Docker has CDI on by itself from 28.2.
 ENABLE_CDI = "sudo nvidia-ctk runtime configure --runtime=docker --cdi.enabled && sudo systemctl restart docker"
 
+#: On a node of a cluster, whose kubelet starts pods through containerd or CRI-O.
+REGISTER_ON_NODE = (
+    "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default"
+    " && sudo systemctl restart containerd   # on the node; --runtime=crio for CRI-O"
+)
+
 REGISTER_RUNTIME = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 
 INSTALL_TOOLKIT = "sudo apt-get install -y nvidia-container-toolkit && " + REGISTER_RUNTIME

@@ -7,7 +7,7 @@ framework, kernel), and the first broken one is the cause: what is behind it fai
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.commands import GENERATE_CDI
+from seatrial.findings.commands import GENERATE_CDI, REGISTER_ON_NODE
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
 
@@ -44,7 +44,8 @@ def explain_missing(
             kernel_error: what the kernel that was run on a GPU failed with.
             kernel_uuid: the GPU it failed on.
             mig: ``{"enabled": bool, "instances": int}`` of the GPUs expected.
-            injection: how the plan put the GPUs in (``nvidia-runtime``, ``cdi``, ``device-nodes``, ``host``).
+            injection: how the plan put the GPUs in (``nvidia-runtime``, ``cdi``, ``device-nodes``, ``device-plugin``,
+                ``host``).
     """
     for look in _CHAIN:
         finding = look(list(expected), list(visible), context)
@@ -93,6 +94,7 @@ _INJECTION_FIXES = {
     "nvidia-runtime": "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
     "cdi": GENERATE_CDI,
     "device-nodes": "ls -l /dev/nvidia*   # on the host; create them: sudo nvidia-modprobe -c=0 -u",
+    "device-plugin": REGISTER_ON_NODE,
     "host": "sudo modprobe nvidia && sudo nvidia-modprobe -c=0 -u",
 }
 
@@ -114,7 +116,8 @@ def _libcuda(expected: List[Facts], visible: List[Facts], context: Facts) -> Opt
     capabilities = context.get("nvidia_driver_capabilities")
     if capabilities and not {"compute", "all"} & {name.strip() for name in capabilities.split(",")}:
         return _finding("capabilities-lack-compute", ["NVIDIA_DRIVER_CAPABILITIES=%s" % capabilities])
-    return _finding("libcuda-missing", ["libcuda.so.1 cannot be loaded"])
+    fix = REGISTER_ON_NODE if context.get("injection") == "device-plugin" else None
+    return _finding("libcuda-missing", ["libcuda.so.1 cannot be loaded"], fix=fix)
 
 
 def _nvml(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:

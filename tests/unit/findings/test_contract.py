@@ -120,6 +120,13 @@ def test_causes(name: str, snapshot: SnapshotAssertion) -> None:
     assert finding.to_dict() == snapshot
 
 
+def test_on_a_node_of_a_cluster_it_is_containerd_that_is_told() -> None:
+    """Pods are started by containerd or CRI-O, whatever engine the submitter has."""
+    for lacking in ({"device_nodes": []}, {"libcuda": None, "cu_init": None}):
+        finding = explain_missing([H200], [], {**GOOD, **lacking, "injection": "device-plugin"})
+        assert "--runtime=containerd" in str(finding.fix) and "docker" not in str(finding.fix)
+
+
 def test_under_wsl_there_are_no_nodes_to_miss() -> None:
     finding = explain_missing([H200], [], {**GOOD, "device_nodes": ["dxg"], "libcuda": None})
     assert finding.id == "libcuda-missing"

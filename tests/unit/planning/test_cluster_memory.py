@@ -2,11 +2,19 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
 
 from cluster_plans import KUBEFLOW
+from fakes import load_job
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.job.cluster_config import ClusterOptions
+from seatrial.planning.cluster import survey as planning_survey
 from seatrial.planning.cluster.memory import LASTS_S, recall, remember
+from seatrial.planning.cluster.survey import lacks, survey_cluster
+from seatrial.planning.host import HostFacts
 
 OPTIONS = ClusterOptions(namespace="team")
 TAINTED = Node(
@@ -51,3 +59,44 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "clusters").write_text("in the way")
     remember(KUBEFLOW, OPTIONS, kubeconfig(tmp_path), tmp_path)
     assert recall(OPTIONS, kubeconfig(tmp_path), tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "facts", "missing"),
+    [
+        ({"kind": "trainjob"}, ClusterFacts(), True),  # its CRD may have been installed a minute ago
+        ({"kind": "trainjob"}, ClusterFacts(operators=("trainjob",)), False),
+        ({"kind": "trainjob"}, ClusterFacts(operators=("trainjob",), idle=("trainjob",)), True),
+        ({"kind": "job"}, ClusterFacts(), False),
+        ({}, ClusterFacts(), False),
+        ({}, ClusterFacts(nodes=()), True),  # two GPUs, and no node yet
+        ({}, ClusterFacts(nodes=(TAINTED,)), False),
+        ({"node_selector": {"pool": "gpu"}}, ClusterFacts(nodes=(TAINTED,)), False),
+        ({"node_selector": {"pool": "other"}}, ClusterFacts(nodes=(TAINTED,)), True),
+    ],
+)
+def test_what_was_asked_for_and_is_not_among_the_facts(
+    tmp_path: Path, flags: dict[str, object], facts: ClusterFacts, missing: bool
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    job = load_job(tmp_path, {"target": "train.py", "on": "k8s", "gpus": "2", "kubernetes": flags}, cwd=tmp_path)
+    assert lacks(job, facts) is missing
+
+
+def test_a_plan_asks_anew_for_a_kind_that_it_does_not_remember(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CRD has come since; the answer is of now, and is remembered."""
+    asked = []
+
+    def answer(cluster: object, resource: str) -> ClusterFacts:
+        asked.append(resource)
+        return KUBEFLOW
+
+    monkeypatch.setattr(planning_survey, "survey", answer)
+    host = SimpleNamespace(environ=kubeconfig(tmp_path), cache_folder=tmp_path)
+    (tmp_path / "train.py").write_text("print(1)")
+    flags = {"target": "train.py", "on": "k8s", "gpus": "none", "kubernetes": {"kind": "pytorchjob"}}
+    job = load_job(tmp_path, flags, cwd=tmp_path)
+    remember(ClusterFacts(), job.kubernetes, host.environ, tmp_path)
+    for _ in range(2):
+        assert survey_cluster(job, cast(HostFacts, host), offline=True).facts == KUBEFLOW
+    assert len(asked) == 1

@@ -12,10 +12,30 @@ RUN_VARIABLE = "SEATRIAL_RUN_ID"
 #: What programs that draw for a terminal's width take in place of one: the size of a plain terminal.
 NO_TERMINAL = {"COLUMNS": "80", "LINES": "24"}
 
+#: Defaults of torchrun's arguments, which Kubeflow's operators put into their pods. Ours are on its command line, and
+#: it warns of those that do not go with them. Sources: torch/distributed/argparse_util.py;
+#: kubeflow/trainer v1.9 pkg/controller.v1/pytorch/envvar.go and elastic.go, v2.3 pkg/runtime/framework/plugins/torch.
+OPERATORS_VARIABLES = (
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
+    "PET_NODE_RANK",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+    "PET_RDZV_BACKEND",
+    "PET_RDZV_ENDPOINT",
+    "PET_RDZV_ID",
+    "PET_RDZV_CONF",
+    "PET_STANDALONE",
+    "PET_MAX_RESTARTS",
+)
+
 
 def target_environment(plan: Plan, base: Mapping[str, str], secrets: Mapping[str, str]) -> Dict[str, str]:
     """Variables for the target and for the checks that stand in for it."""
     env = dict(base)
+    if plan.launcher == "torchrun":
+        for name in OPERATORS_VARIABLES:
+            env.pop(name, None)
     # A pipe makes Python keep output back in blocks: hours of silence, and the last lines lost with a kill.
     env.setdefault("PYTHONUNBUFFERED", "1")
     if plan.terminal is not None:

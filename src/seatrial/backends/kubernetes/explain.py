@@ -23,12 +23,14 @@ class Surroundings:
     Attributes:
         item: the pod as the API has it.
         nodes: None when they may not be listed. holders: (namespace/pod, GPUs) of pods that hold some, None likewise.
+        pods: of the run, each of which asks for the same.
     """
 
     item: dict[str, Any]
     gpu_resource: str
     nodes: tuple[Node, ...] | None = None
     holders: tuple[tuple[str, int], ...] | None = None
+    pods: int = 1
 
     @property
     def wanted_gpus(self) -> int:
@@ -104,22 +106,55 @@ def _gpus(message: str, around: Surroundings) -> Facts:
     allocatable = sum(node.allocatable for node in with_gpus)
     unhealthy = sum(max(0, node.capacity - node.allocatable) for node in with_gpus)
     held = sum(count for _, count in around.holders or ())
-    best = max(with_gpus, key=lambda node: node.allocatable)
     told = f"{wanted} {resource} requested, {allocatable} allocatable on {len(with_gpus)} node(s)"
     if unhealthy:
         told += f", {unhealthy} unhealthy"
     if around.holders:
         names = ", ".join(f"{name} ({count})" for name, count in around.holders[:4])
         told += f", {held} held by {names}" + (" …" if len(around.holders) > 4 else "")
+    best = max(with_gpus, key=lambda node: node.allocatable)
     if best.allocatable >= wanted:
         return Facts(told, cause=f"All are in use; {best.name} has the capacity once they are free")
-    nodes = -(-wanted // max(1, best.allocatable))
-    values = {"node": best.name, "gpus": str(best.allocatable), "nodes": str(nodes)}
-    return Facts(told, values, id="k8s-nodes-too-small")
+    return _smaller(told, around, best)
+
+
+def _smaller(told: str, around: Surroundings, best: Node) -> Facts:
+    """No node can ever hold the pod: as many GPUs on more nodes, where they fit, else what there is."""
+    selector = around.item.get("spec", {}).get("nodeSelector") or {}
+    usable = [
+        node.allocatable
+        for node in around.nodes or ()
+        if node.ready and not node.unschedulable and selector.items() <= node.labels.items()
+    ]
+    total = around.wanted_gpus * around.pods
+    for gpus in range(max(usable, default=0), 0, -1):
+        pods = -(-total // gpus)
+        if sum(count // gpus for count in usable) >= pods and total % gpus == 0:
+            values = {"node": best.name, "most": str(best.allocatable), "gpus": str(gpus), "nodes": str(pods)}
+            return Facts(told, values, id="k8s-nodes-too-small")
+    most = max(usable, default=0)
+    alike = sum(count >= most for count in usable)
+    flags = f"--gpus {most}" + (f" --nodes {alike}" if alike > 1 else "")
+    values = {"total": str(sum(usable)), "gpus": str(most), "flags": flags}
+    return Facts(told, values, id="k8s-cluster-too-small") if most else Facts(told)
+
+
+def _half(resource: str, asked: str) -> str:
+    """The flag that asks for half of one of our own requests, such as ``8`` CPUs or ``8Gi``."""
+    count = float(asked.removesuffix("Gi"))
+    return f"--cpus {count / 2:g}" if resource == "cpu" else f"--memory {count * 512:g}MB"
 
 
 def _resources(message: str, around: Surroundings) -> Facts:
+    """Insufficient cpu or memory: whose request it is. One without a limit is ours (manifests/pod.py, resources)."""
     what = sorted(set(re.findall(r"Insufficient ([\w./-]+?)(?=[,.\s]|$)", message)))
+    resources = own_container(around.item.get("spec", {})).get("resources", {})
+    asked, limits = resources.get("requests", {}), resources.get("limits", {})
+    ours = [one for one in what if one in ("cpu", "memory") and one in asked and one not in limits]
+    if ours and ours == what:
+        told = " and ".join(f"{one} {asked[one]}" for one in ours)
+        values = {"resource": ", ".join(ours), "asked": told, "flags": " ".join(_half(one, asked[one]) for one in ours)}
+        return Facts(told, values, id="k8s-own-request")
     return Facts(values={"resource": ", ".join(what)})
 
 

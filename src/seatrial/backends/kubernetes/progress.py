@@ -101,7 +101,7 @@ class Progress:
                 holders = gpu_holders((await self._cluster.request("GET", "/api/v1/pods"))["items"], resource)
             except SeatrialError:
                 pass  # a namespaced Role cannot read them: the explanation says so
-        return Surroundings(item, resource, nodes, holders)
+        return Surroundings(item, resource, nodes, holders, max(1, len(self._items)))
 
     def _once(self, line: str) -> None:
         if line not in self._said:

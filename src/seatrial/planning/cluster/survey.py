@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.backends.kubernetes.survey import ClusterFacts, survey
+from seatrial.backends.kubernetes.survey import OPERATORS, ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
@@ -22,7 +22,8 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
     Raises SeatrialError: no cluster answers, or it refuses.
     """
     options = job.kubernetes
-    if offline and (kept := memory.recall(options, host.environ, host.cache_folder)) is not None:
+    kept = memory.recall(options, host.environ, host.cache_folder) if offline else None
+    if kept is not None and not lacks(job, kept[0]):
         facts, age_s = kept
         return ClusterSite(facts, _seen(facts, f"as of {age_s:.0f} s ago; run queries it again"))
     try:
@@ -35,6 +36,20 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
         return ClusterSite(facts, _seen(facts, "none responds"))
     memory.remember(facts, options, host.environ, host.cache_folder)
     return ClusterSite(facts, _seen(facts, "queried just now"))
+
+
+def lacks(job: Job, facts: ClusterFacts) -> bool:
+    """Whether what is asked for is not among these facts: a CRD or a node may have come since they were read."""
+    options, nodes = job.kubernetes, facts.nodes
+    if options.kind in OPERATORS and (options.kind not in facts.operators or options.kind in facts.idle):
+        return True
+    if nodes is None:
+        return False
+    fitting = [node for node in nodes if options.node_selector.items() <= node.labels.items()]
+    if options.node_selector and not fitting:
+        return True
+    wanted = job.gpus.count or 0 if job.gpus.kind == "count" else 0
+    return wanted > max((node.capacity for node in fitting), default=0)
 
 
 def _seen(facts: ClusterFacts, reason: str) -> Choice:

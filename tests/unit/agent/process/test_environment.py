@@ -20,3 +20,13 @@ def test_order_of_precedence_and_what_is_always_there():
     assert (env["A"], env["B"], env["C"]) == ("plan", "secret", "image")
     assert env["SEATRIAL_EVENTS"] == "/seatrial/run/events.jsonl" and env["SEATRIAL_RUN_ID"] == "r1"
     assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID" and env["PYTHONUNBUFFERED"] == "1"
+
+
+def test_torchruns_arguments_are_ours_and_not_the_operators():
+    """What Kubeflow's operators put into their pods, and torchrun warns of where another rendezvous is used."""
+    base = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "run-master-0", "PET_MASTER_PORT": "29500"}
+    kept = {"RANK": "1", "MASTER_ADDR": "run-master-0", "PET_LOG_DIR": "/tmp/logs"}
+    env = target_environment(plan(launcher="torchrun"), {**base, **kept}, {})
+    assert not base.keys() & env.keys() and kept.items() <= env.items()
+    env = target_environment(plan(launcher="none"), {**base, **kept}, {})
+    assert base.items() <= env.items(), "a script that starts torchrun itself may count on them"

@@ -88,13 +88,71 @@ def test_what_is_no_trouble() -> None:
     assert explain(POD, "Scheduled", "Successfully assigned", AROUND) is None
 
 
-def test_more_gpus_than_any_node_has() -> None:
-    wide = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "16"}}}]}}
-    around = Surroundings(wide, "nvidia.com/gpu", NODES, ())
+@pytest.mark.parametrize(
+    ("gpus", "pods", "allocatable", "cause", "fix"),
+    [
+        (8, 1, (4, 4), "largest, a, has 4", "--gpus 4 --nodes 2"),
+        (16, 1, (7, 7, 7), "largest, a, has 7", "--gpus 2 --nodes 8"),
+        (6, 1, (4, 2), "largest, a, has 4", "--gpus 2 --nodes 3"),
+        (16, 1, (7, 2), "have 9 in all, the largest 7", "--gpus 7"),  # not --gpus 7 --nodes 3
+        (8, 1, (2,), "have 2 in all", "--gpus 2"),  # not --gpus 2 --nodes 4
+        (8, 2, (4, 4), "have 8 in all", "--gpus 4 --nodes 2"),  # 16 in all: two pods of 8
+    ],
+)
+def test_more_gpus_than_any_node_has(gpus: int, pods: int, allocatable: tuple[int, ...], cause: str, fix: str) -> None:
+    wide = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]}}
+    nodes = tuple(Node(name, count, count, ready=True) for name, count in zip("abc", allocatable, strict=False))
+    around = Surroundings(wide, "nvidia.com/gpu", nodes, (), pods)
     finding = explain(POD, "FailedScheduling", "Insufficient nvidia.com/gpu", around)
-    assert (
-        finding is not None and "largest, a, has 7" in str(finding.cause) and "--gpus 7 --nodes 3" in str(finding.fix)
+    assert finding is not None and cause in str(finding.cause) and str(finding.fix) == f"seatrial run … {fix}"
+
+
+def test_nodes_that_the_pod_may_not_use_are_not_counted_on() -> None:
+    pool = {"pool": "gpu"}
+    nodes = (
+        Node("a", 4, 4, ready=True, labels=pool),
+        Node("b", 4, 4, ready=False, labels=pool),
+        Node("c", 4, 4, ready=True, unschedulable=True, labels=pool),
+        Node("d", 4, 4, ready=True),
     )
+    limits = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    item = {"spec": {"nodeSelector": pool, "containers": [limits]}}
+    finding = explain(
+        POD, "FailedScheduling", "Insufficient nvidia.com/gpu", Surroundings(item, "nvidia.com/gpu", nodes)
+    )
+    assert finding is not None and finding.id == "k8s-cluster-too-small" and "have 4 in all" in str(finding.cause)
+
+
+@pytest.mark.parametrize(
+    ("resources", "message", "id", "fix"),
+    [
+        ({"requests": {"cpu": "8", "memory": "8Gi"}}, "8 Insufficient cpu.", "k8s-own-request", "--cpus 4 "),
+        ({"requests": {"cpu": "1", "memory": "1Gi"}}, "1 Insufficient memory.", "k8s-own-request", "--memory 512MB "),
+        (
+            {"requests": {"cpu": "3", "memory": "3Gi"}},
+            "1 Insufficient cpu, 1 Insufficient memory.",
+            "k8s-own-request",
+            "--cpus 1.5 --memory 1536MB",
+        ),
+        (
+            {"requests": {"cpu": "8", "memory": "1Gi"}, "limits": {"cpu": "8"}},
+            "1 Insufficient cpu.",
+            "k8s-insufficient-resources",
+            "a smaller --cpus",
+        ),
+        ({}, "1 Insufficient cpu.", "k8s-insufficient-resources", "a smaller --cpus"),
+        (
+            {"requests": {"cpu": "1"}},
+            "1 Insufficient cpu, 1 Insufficient ephemeral-storage.",
+            "k8s-insufficient-resources",
+            "kubectl describe nodes",
+        ),
+    ],
+)
+def test_whose_request_it_is(resources: dict[str, dict[str, str]], message: str, id: str, fix: str) -> None:
+    around = Surroundings({"spec": {"containers": [{"resources": resources}]}}, "nvidia.com/gpu", NODES)
+    finding = explain(POD, "FailedScheduling", f"0/2 nodes are available: {message}", around)
+    assert finding is not None and finding.id == id and fix in str(finding.fix)
 
 
 def test_nodes_that_may_not_be_listed() -> None:
