@@ -102,6 +102,7 @@ FLAGS = (
     Flag("kubernetes.kind", "--kind", "auto, job, pytorchjob or trainjob.", metavar="KIND"),
     Flag("kubernetes.namespace", "--namespace", "Default: the context's."),
     Flag("kubernetes.context", "--context", "Of the kubeconfig."),
+    Flag("kubernetes.queue", "--queue", "Kueue's LocalQueue to wait in.", metavar="NAME"),
     Flag("kubernetes.require_capacity", "--require-capacity", "Refuse if no current node has the capacity.", kind=bool),
     # limits and criteria
     Flag("timeout", "--timeout", "Stop the target after this long, e.g. 2h."),

@@ -72,6 +72,7 @@ class ClusterPlan(_Frozen):
         run_in_models: the run's folder is a folder of /models, for a kind that can mount a volume once.
         grace_s: between the kubelet's SIGTERM and SIGKILL.
         runtime: name of the ClusterTrainingRuntime, for ``trainjob``.
+        queue: Kueue's LocalQueue that admits the workload, or None.
         disruptions_free: a pod that the cluster itself evicts does not count as a restart (Kubernetes 1.26).
     """
 
@@ -107,6 +108,7 @@ class ClusterPlan(_Frozen):
     runtime_class: str | None = None
     service_account: str | None = None
     image_pull_secrets: tuple[str, ...] = ()
+    queue: str | None = None
     restarts: int = 0
     ttl_s: int = 24 * 3600
     grace_s: int = 40

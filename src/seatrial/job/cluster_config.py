@@ -29,6 +29,8 @@ from seatrial.system.shown import shown
 
 #: DNS-1123 subdomain: kubernetes.io/docs/concepts/overview/working-with-objects/names.
 _OBJECT = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+#: The name of a queue is the value of a label: 63 characters.
+_QUEUE = r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?"
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _VOLUME = re.compile(r"^(pvc:|hostpath:|emptydir$)")
 _TOLERATION = re.compile(r"^([^=:\s]+)(?:=([^:\s]*))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?$")
@@ -98,6 +100,11 @@ ObjectName = Annotated[
     typed(matching(_OBJECT, "a Kubernetes name (lower-case letters, digits, - and .)")),
     Schema({**TEXT, "pattern": f"^{_OBJECT}$"}),
 ]
+QueueName = Annotated[
+    str,
+    typed(matching(_QUEUE, "a LocalQueue's name (lower-case letters, digits, - and ., at most 63)")),
+    Schema({**TEXT, "pattern": f"^{_QUEUE}$"}),
+]
 Restarts = Annotated[int, typed(_whole(0)), Schema({"type": "integer", "minimum": 0})]
 Nodes = Annotated[
     int | tuple[str, ...],
@@ -125,6 +132,9 @@ class ClusterOptions(Table):
     tolerations: Listed[TolerationText] = Field(default=(), description="Tolerated taints: KEY[=VALUE][:EFFECT].")
     priority_class: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
     runtime_class: ObjectName | None = Field(default=None, description="RuntimeClass of the pods, such as nvidia.")
+    queue: QueueName | None = Field(
+        default=None, description="LocalQueue of Kueue that the workload waits in until there is quota."
+    )
     service_account: ObjectName | None = Field(default=None, description="ServiceAccount of the pods.")
     image_pull_secrets: Listed[ObjectName] = Field(default=(), description="Secrets for pulling the image.")
     min_nodes: Annotated[int | None, typed(_whole(1))] = Field(

@@ -68,6 +68,8 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
         ({"kind": "trainjob"}, ClusterFacts(operators=("trainjob",)), False),
         ({"kind": "trainjob"}, ClusterFacts(operators=("trainjob",), idle=("trainjob",)), True),
         ({"kind": "job"}, ClusterFacts(), False),
+        ({"queue": "team"}, ClusterFacts(), True),
+        ({"queue": "team"}, ClusterFacts(kueue=True), False),
         ({}, ClusterFacts(), False),
         ({}, ClusterFacts(nodes=()), True),  # two GPUs, and no node yet
         ({}, ClusterFacts(nodes=(TAINTED,)), False),

@@ -13,7 +13,9 @@ from seatrial.job.cluster import Kind
 
 #: Indexed Jobs are stable from here. Source: kubernetes.io/blog, release notes of 1.24.
 INDEXED_SINCE = (1, 24)
-#: podFailurePolicy is on by default from here. Source: kubernetes.io/docs/concepts/workloads/controllers/job.
+#: podFailurePolicy is on by default from here, and stable since 1.31. With it, a Job replaces a pod when that has ended
+#: and not while it is ending (podReplacementPolicy Failed is the only value allowed then), so no two pods of one rank
+#: write the same checkpoints. Source: kubernetes.io/docs/concepts/workloads/controllers/job.
 DISRUPTIONS_SINCE = (1, 26)
 
 #: Kind → (API group, plural, the command that installs the operator).
@@ -56,6 +58,7 @@ class ClusterFacts:
     Attributes:
         version: ``(1, 29)``; git_version as the server prints it.
         operators: kinds whose CRD is there.
+        kueue: Kueue is there.
         idle: those of them whose controller is not: their objects would be stored, and nothing would come of them.
         nodes: None when they may not be listed: then nothing is said about capacity.
         unread: sentences about what could not be read.
@@ -67,6 +70,7 @@ class ClusterFacts:
     context: str | None = None
     operators: tuple[Kind, ...] = ()
     idle: tuple[Kind, ...] = ()
+    kueue: bool = False
     nodes: tuple[Node, ...] | None = None
     unread: tuple[str, ...] = ()
 
@@ -98,6 +102,7 @@ async def _survey(cluster: Cluster, gpu_resource: str) -> ClusterFacts:
         context=await cluster.its_context(),
         operators=operators,
         idle=tuple(idle),
+        kueue=await _has_kueue(cluster),
         nodes=nodes,
         unread=unread,
     )
@@ -137,6 +142,14 @@ async def _has_crd(cluster: Cluster, kind: Kind) -> bool:
     except SeatrialError:
         return False
     return any(resource["name"] == plural for resource in found.get("resources", []))
+
+
+async def _has_kueue(cluster: Cluster) -> bool:
+    """Asked of discovery, like the CRDs; its version differs from cluster to cluster."""
+    try:
+        return bool((await cluster.request("GET", "/apis/kueue.x-k8s.io")).get("versions"))
+    except SeatrialError:
+        return False
 
 
 async def _is_idle(cluster: Cluster, kind: Kind) -> bool:

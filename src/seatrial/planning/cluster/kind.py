@@ -55,3 +55,10 @@ def kind_warnings(kind: Kind, facts: ClusterFacts) -> tuple[str, ...]:
         return ()
     nobody = f"There is no Deployment {CONTROLLERS[kind]}, so a {kind} may never be processed"
     return (f"{nobody}; --kind job needs none",)
+
+
+def queue_warnings(queue: str | None, facts: ClusterFacts) -> tuple[str, ...]:
+    """A label that nobody reads holds nothing back."""
+    if queue is None or facts.kueue or facts.git_version == "unknown":
+        return ()
+    return (f"The cluster has no Kueue, so --queue {queue} does nothing there: the run starts at once",)

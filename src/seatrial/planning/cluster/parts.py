@@ -31,7 +31,7 @@ from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.cluster.gpus import PodGpus, pod_gpus
 from seatrial.planning.cluster.image import cluster_image
-from seatrial.planning.cluster.kind import kind_warnings, workload_kind
+from seatrial.planning.cluster.kind import kind_warnings, queue_warnings, workload_kind
 from seatrial.planning.cluster.volumes import Volumes, volume_warnings, volumes_of
 from seatrial.planning.container.env import without_steering
 from seatrial.planning.container.limits import SHM_BYTES_PER_GPU
@@ -92,6 +92,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         warnings=(
             *gpus.warnings,
             *kind_warnings(kind, facts),
+            *queue_warnings(job.kubernetes.queue, facts),
             *facts.unread,
             *_image_warnings(job, image),
             *volume_warnings(volumes.models, job.kubernetes.data),
@@ -141,6 +142,7 @@ def _pods(
         tolerations=options.tolerations,
         priority_class=options.priority_class,
         runtime_class=options.runtime_class,
+        queue=options.queue,
         service_account=options.service_account,
         image_pull_secrets=options.image_pull_secrets,
         restarts=again,

@@ -43,6 +43,8 @@ def lacks(job: Job, facts: ClusterFacts) -> bool:
     options, nodes = job.kubernetes, facts.nodes
     if options.kind in OPERATORS and (options.kind not in facts.operators or options.kind in facts.idle):
         return True
+    if options.queue is not None and not facts.kueue:
+        return True
     if nodes is None:
         return False
     fitting = [node for node in nodes if options.node_selector.items() <= node.labels.items()]

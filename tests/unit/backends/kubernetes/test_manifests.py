@@ -187,6 +187,48 @@ def test_an_operator_that_acts_is_taken_and_a_bare_crd_is_not(tmp_path: Path) ->
     assert any("no Deployment training-operator" in warning for warning in asked.warnings)
 
 
+@pytest.mark.parametrize("kind", ["job", "pytorchjob", "trainjob"])
+def test_a_queue_is_a_label_of_the_workload_alone(tmp_path: Path, kind: str) -> None:
+    options = {"kind": kind, "queue": "team-a.gpus"}
+    flags = {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": options}
+    *others, workload = render(a_cluster_plan(tmp_path, KUBEFLOW, **flags), BINARIES)
+    assert workload["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a.gpus"
+    assert not any("kueue" in key for other in others for key in other["metadata"]["labels"])
+    assert (workload["kind"] in CUSTOM and not CRDS.is_dir()) or violations(workload) == []
+
+
+def test_a_queue_that_nobody_reads_is_warned_of(tmp_path: Path) -> None:
+    for facts, warned in ((MODERN, True), (replace(MODERN, kueue=True), False)):
+        plan = a_cluster_plan(tmp_path, facts, gpus="none", kubernetes={"queue": "team-a"})
+        assert any("no Kueue, so --queue team-a" in warning for warning in plan.warnings) is warned
+
+
+@pytest.mark.parametrize("name", ["Team A", "x" * 64, "-team", "team/a", ""])
+def test_what_is_no_queue(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="queue"):
+        a_cluster_plan(tmp_path, gpus="none", kubernetes={"queue": name})
+
+
+@pytest.mark.parametrize(
+    ("version", "models", "nodes", "rules"),
+    [((1, 33), "pvc:models", "2", 1), ((1, 25), "pvc:models", "2", 0), ((1, 33), "emptydir", "2", 0)],
+)
+def test_a_disruption_spends_no_restart(
+    tmp_path: Path, version: tuple[int, int], models: str, nodes: str, rules: int
+) -> None:
+    """The rule stands first, so none before it counts the pod; restartPolicy Never is what the API wants beside it."""
+    facts = replace(MODERN, version=version)
+    flags = {"gpus": "1", "nodes": nodes, "script": DDP, "kubernetes": {"kind": "job", "models": models}}
+    spec = render(a_cluster_plan(tmp_path, facts, **flags), BINARIES)[-1]["spec"]
+    found = spec.get("podFailurePolicy", {}).get("rules", [])
+    assert len(found) == rules and spec["template"]["spec"]["restartPolicy"] == "Never"
+    if found:
+        assert found[0] == {
+            "action": "Ignore",
+            "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+        }
+
+
 def test_what_a_trainjob_cannot_say(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, KUBEFLOW, gpus="1", kubernetes={"kind": "trainjob", **CLASSES})
     with pytest.raises(UsageError, match="priority_class"):

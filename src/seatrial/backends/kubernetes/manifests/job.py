@@ -9,6 +9,7 @@ from seatrial.backends.kubernetes.manifests.names import (
     job_names,
     metadata,
     node_variable,
+    workload_metadata,
 )
 from seatrial.backends.kubernetes.manifests.pod import pod_spec
 from seatrial.job.cluster import ClusterPlan
@@ -81,4 +82,4 @@ def _template(cluster: ClusterPlan, labels: dict[str, str], env: dict[str, str])
 
 
 def _job(cluster: ClusterPlan, name: str, spec: Manifest) -> Manifest:
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata(cluster, name), "spec": spec}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": workload_metadata(cluster, name), "spec": spec}

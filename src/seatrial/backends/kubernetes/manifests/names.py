@@ -10,6 +10,8 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 RUN_LABEL = "seatrial.run"
 #: Which node of the run a pod is, where the kind lets us say so; collect falls back on the pod's name.
 NODE_LABEL = "seatrial.node"
+#: The LocalQueue in which Kueue holds a workload back. Source: kueue.sigs.k8s.io/docs/tasks/run/jobs.
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 Manifest = dict[str, Any]
 
@@ -28,6 +30,11 @@ def secret_name(cluster: ClusterPlan) -> str:
 
 def metadata(cluster: ClusterPlan, name: str, **labels: str) -> Manifest:
     return {"name": name, "namespace": cluster.namespace, "labels": {**cluster.labels, **labels}}
+
+
+def workload_metadata(cluster: ClusterPlan, name: str) -> Manifest:
+    """Of the Job, PyTorchJob or TrainJob, which a queue may hold back."""
+    return metadata(cluster, name, **({QUEUE_LABEL: cluster.queue} if cluster.queue else {}))
 
 
 def selector(run_id: str) -> str:

@@ -5,7 +5,7 @@ Source: github.com/kubeflow/trainer release-1.9, manifests/base/crds/kubeflow.or
 
 from __future__ import annotations
 
-from seatrial.backends.kubernetes.manifests.names import Manifest, metadata
+from seatrial.backends.kubernetes.manifests.names import Manifest, workload_metadata
 from seatrial.backends.kubernetes.manifests.pod import pod_spec
 from seatrial.job.cluster import ClusterPlan
 
@@ -35,8 +35,8 @@ def render(cluster: ClusterPlan) -> list[Manifest]:
             "maxRestarts": cluster.restarts,
             "rdzvBackend": "c10d",
         }
-    manifest = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata(cluster, cluster.name)}
-    return [{**manifest, "spec": spec}]
+    named = workload_metadata(cluster, cluster.name)
+    return [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": named, "spec": spec}]
 
 
 def _replica(cluster: ClusterPlan, count: int) -> Manifest:

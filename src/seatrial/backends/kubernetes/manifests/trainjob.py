@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seatrial.backends.kubernetes.manifests.names import Manifest, metadata
+from seatrial.backends.kubernetes.manifests.names import Manifest, workload_metadata
 from seatrial.backends.kubernetes.manifests.pod import pod_spec
 from seatrial.errors import UsageError
 from seatrial.job.cluster import ClusterPlan, PodMount
@@ -67,7 +67,7 @@ def render(cluster: ClusterPlan) -> list[Manifest]:
         {
             "apiVersion": "trainer.kubeflow.org/v1alpha1",
             "kind": "TrainJob",
-            "metadata": metadata(cluster, cluster.name),
+            "metadata": workload_metadata(cluster, cluster.name),
             "spec": {"runtimeRef": {"name": cluster.runtime}, "trainer": trainer, "runtimePatches": [patch]},
         }
     ]
