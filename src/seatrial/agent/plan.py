@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 
@@ -97,9 +98,26 @@ def _placed(plan: Plan) -> Plan:
         raise ValueError("%s does not give this node's rank: %r" % (plan.node_rank_variable, told))
     rank = int(told)
     folder = os.path.join(plan.run_dir, "nodes", str(rank))
-    os.makedirs(folder, exist_ok=True)
+    make_folder(folder)
     rendezvous = os.path.expandvars(plan.rendezvous) if plan.rendezvous else None
     return plan._replace(node_rank=rank, run_dir=folder, rendezvous=rendezvous)
+
+
+def make_folder(path: str) -> None:
+    """A folder on what may be a volume that several users share: like those that a kubelet makes for a subPath, it has
+    the mode of the one above, so that the next user's run can make its own beside it.
+
+    Raises OSError.
+    """
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(os.path.abspath(path))
+    make_folder(above)
+    try:
+        os.mkdir(path)
+        os.chmod(path, stat.S_IMODE(os.stat(above).st_mode))
+    except FileExistsError:  # another node's agent was quicker
+        pass
 
 
 def _known(keys: Dict[str, Any], fields: Iterable[str]) -> Dict[str, Any]:

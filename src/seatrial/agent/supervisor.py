@@ -8,7 +8,7 @@ from typing import Dict, Optional, Tuple
 import seatrial
 from seatrial.agent import attempts
 from seatrial.agent.contract import check
-from seatrial.agent.plan import Plan
+from seatrial.agent.plan import Plan, make_folder
 from seatrial.agent.process import gpu_memory, light_import, signals
 from seatrial.agent.process.environment import target_environment
 from seatrial.agent.run import EXIT_GPU_CONTRACT, Run
@@ -33,7 +33,7 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
     _write_started(journal, cgroup, alterable)
     hooks = os.path.join(plan.run_dir, "python-hooks")
     try:
-        os.makedirs(plan.run_dir, exist_ok=True)  # a TrainJob's lies in the folder of models, where nobody made it
+        make_folder(plan.run_dir)  # a TrainJob's lies in the folder of models, where nobody made it
         secrets = redaction.take(plan.secrets, plan.secrets_dir)
         journal.hide(redaction.encode(secrets))
         env = target_environment(plan, os.environ, secrets)
