@@ -106,6 +106,14 @@ KUBERNETES = (
         sources=("kubernetes/kubernetes#59376",),
     ),
     Known(
+        id="k8s-init-crashes",
+        title="A container that the run waits for keeps failing",
+        symptoms=("CrashLoopBackOff",),
+        cause="It was added by an operator or a service mesh, and the training starts only when it has ended or is ready",
+        fix="kubectl logs {pod} -c {container}",
+        sources=("https://kubernetes.io/docs/concepts/workloads/pods/init-containers/",),
+    ),
+    Known(
         id="k8s-quota",
         title="The namespace's quota is used up",
         symptoms=("exceeded quota",),

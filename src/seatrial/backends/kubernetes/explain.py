@@ -46,17 +46,28 @@ def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Findin
     """
     said = f"{reason}: {message}"
     match = first_in(said, ("kubernetes",))
-    if match is None:
-        return None
+    if match is None or (match.known.id == "k8s-init-crashes" and pod.waiting_on is None):
+        return None  # of the run's own container that is started again its output tells more
     look = _FACTS.get(match.known.id)
     facts = look(message, around) if look else Facts()
     known = by_id(facts.id or match.known.id)
     image = _image(pod, message, around)
-    values = {**match.values, "pod": pod.name, "node": pod.host or "", "image": image, **facts.values}
+    values = {
+        **match.values,
+        "pod": pod.name,
+        "node": pod.host or "",
+        "image": image,
+        "container": pod.waiting_on or "",
+        **facts.values,
+    }
     finding = known.finding([f"{pod.name}: {said}"[:300]], values=values, cause=facts.cause)
     if known.severity == "warning" and known.id != "k8s-evicted":
         finding.severity = "error"  # a cluster without GPUs is a warning to doctor, and stops this pod
-    told = facts.told or (image if known.id in _ABOUT_THE_IMAGE else "")
+    told = (
+        facts.told
+        or (pod.waiting_on or "" if known.id == "k8s-init-crashes" else "")
+        or (image if known.id in _ABOUT_THE_IMAGE else "")
+    )
     finding.message = f"Node {pod.node}: {mid_sentence(finding.message)}" + (f": {told}" if told else "")
     return finding
 

@@ -36,7 +36,7 @@ class Pod:
         node: which node of the run it is, from 0.
         phase: the API's. container: the run's own; all below is about it, whatever else a cluster puts into the pod.
         waiting: (reason, message) of what has not started: the container, or an init container that it waits for;
-            waiting_image: its image.
+            waiting_image: its image; waiting_on: the init container's name, None for the container itself.
         exit_code, reason: of a container that has ended, e.g. 137 and ``OOMKilled``.
         restarts: times its container was started again in place.
         outlived_by: sidecars that still run though the container has ended for good: the pod itself goes on.
@@ -58,6 +58,7 @@ class Pod:
     message: str | None = None
     container: str | None = None
     waiting_image: str | None = None
+    waiting_on: str | None = None
     outlived_by: tuple[str, ...] = ()
 
     @property
@@ -72,7 +73,8 @@ def read_pod(item: dict[str, Any]) -> Pod:
     state = container.get("state", {})
     ended = state.get("terminated") or {}
     code = ended.get("exitCode")
-    first = holding_up(status) or container
+    held = holding_up(status)
+    first = held or container
     waiting = first.get("state", {}).get("waiting")
     return Pod(
         name=meta["name"],
@@ -91,6 +93,7 @@ def read_pod(item: dict[str, Any]) -> Pod:
         message=status.get("message") or failed_init(status),
         container=container.get("name") or own_container(spec).get("name"),
         waiting_image=first.get("image") if waiting else None,
+        waiting_on=held.get("name") if held else None,
         outlived_by=others_running(status) if ended and is_final(spec, code) else (),
     )
 

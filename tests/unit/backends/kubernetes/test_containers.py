@@ -118,6 +118,18 @@ def test_an_init_container_that_failed_is_named() -> None:
     assert state_of([pod], 1, "failed").error == "init container setup ended with exit code 1"
 
 
+def test_an_init_container_that_keeps_failing_is_told_and_ours_is_not() -> None:
+    crashing = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}}
+    item = _item("Pending", _both(INITIALIZING, INITIALIZING), (_status("istio-init", INIT, crashing),), "OnFailure")
+    pod, around = read_pod(item), Surroundings(item, "nvidia.com/gpu")
+    assert pod.waiting is not None
+    finding = explain(pod, *pod.waiting, around)
+    assert finding is not None and finding.message.endswith("keeps failing: istio-init")
+    assert finding.fix == "kubectl logs run-0-abcde -c istio-init"
+    ours = read_pod(_item("Running", _both(RUNNING, crashing), policy="OnFailure"))
+    assert ours.waiting is not None and explain(ours, *ours.waiting, around) is None
+
+
 def test_gpus_are_counted_of_ours() -> None:
     item = _item("Pending", _both(INITIALIZING, INITIALIZING))
     assert Surroundings(item, "nvidia.com/gpu").wanted_gpus == 4
