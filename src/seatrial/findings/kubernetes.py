@@ -109,7 +109,7 @@ KUBERNETES = (
         id="k8s-init-crashes",
         title="A container that the run waits for keeps failing",
         symptoms=("CrashLoopBackOff",),
-        cause="It was added by an operator or a service mesh, and the training starts only when it has ended or is ready",
+        cause="An operator or a service mesh added it, and the training starts only when it has ended or is ready",
         fix="kubectl logs {pod} -c {container}",
         sources=("https://kubernetes.io/docs/concepts/workloads/pods/init-containers/",),
     ),

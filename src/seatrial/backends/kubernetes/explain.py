@@ -52,22 +52,13 @@ def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Findin
     facts = look(message, around) if look else Facts()
     known = by_id(facts.id or match.known.id)
     image = _image(pod, message, around)
-    values = {
-        **match.values,
-        "pod": pod.name,
-        "node": pod.host or "",
-        "image": image,
-        "container": pod.waiting_on or "",
-        **facts.values,
-    }
+    of_pod = {"pod": pod.name, "node": pod.host or "", "image": image, "container": pod.waiting_on or ""}
+    values = {**match.values, **of_pod, **facts.values}
     finding = known.finding([f"{pod.name}: {said}"[:300]], values=values, cause=facts.cause)
     if known.severity == "warning" and known.id != "k8s-evicted":
         finding.severity = "error"  # a cluster without GPUs is a warning to doctor, and stops this pod
-    told = (
-        facts.told
-        or (pod.waiting_on or "" if known.id == "k8s-init-crashes" else "")
-        or (image if known.id in _ABOUT_THE_IMAGE else "")
-    )
+    meant = {**dict.fromkeys(_ABOUT_THE_IMAGE, image), "k8s-init-crashes": pod.waiting_on or ""}
+    told = facts.told or meant.get(known.id, "")
     finding.message = f"Node {pod.node}: {mid_sentence(finding.message)}" + (f": {told}" if told else "")
     return finding
 
