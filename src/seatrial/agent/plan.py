@@ -52,6 +52,7 @@ class Plan(NamedTuple):
     alert_webhook: Optional[str] = None
     interactive: bool = False
     host_sampled: bool = False
+    pod_restarts: Optional[int] = None
     injection: Optional[str] = None
 
 
