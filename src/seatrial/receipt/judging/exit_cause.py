@@ -9,8 +9,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from seatrial.events import AgentFinished, AgentStarted, HostLaunched, Note, Signal
+from seatrial.events import AgentFinished, AgentStarted, HostLaunched, Note, Signal, TargetStarted
 from seatrial.findings.finding import Finding
+from seatrial.job.plan import EXIT_POD_STOPPED
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.evidence.facts import Moment
 from seatrial.receipt.evidence.fields import clean
@@ -120,19 +121,55 @@ def _shared_memory(case: Case) -> str | None:
 
 
 def _stopped(case: Case) -> str | None:
-    signals = [moment for moment in case.evidence.all(Signal) if _asks_to_stop(moment)]
+    signals = [
+        moment
+        for moment in case.evidence.all(Signal)
+        if _asks_to_stop(moment) and not _was_before_the_last_start(case, moment)
+    ]
     stops = [moment for moment in signals if moment.number("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     if not stops or case.evidence.exited is None:
         return None
     by_user = any(moment.keys.get("origin") == "user" for moment in signals)
     if not by_user and unused_gpus(case):  # a target can send a signal to its own PID 1
         return None
+    told = _last_words(case)
+    if not by_user and case.plan.agent.pod_restarts is not None and told and EXIT_POD_STOPPED not in told:
+        return None  # it had ended by itself when the pod was asked to end
     name = signal_name(stops[0].number("signal") or 0)
     clean_end = "; the target ended cleanly" if _exit_code(case) == 0 else ""
+    if clean_end and not by_user and ended_unfinished(case):
+        clean_end = "; the target exited with 0, but had not finished"
     after = format_seconds(_run_s(case, stops[0]))
     if by_user:
         return f"Stopped by the user after {after}{clean_end}"
     return f"Stopped by {name}, sent to the agent by the engine or the run itself, after {after}{clean_end}"
+
+
+def ended_unfinished(case: Case) -> bool:
+    """Whether the last word of a node's agent is that its pod was asked to end while the target was still going on."""
+    return case.plan.agent.pod_restarts is not None and EXIT_POD_STOPPED in _last_words(case)
+
+
+def _last_words(case: Case) -> set[float | None]:
+    """Exit codes of the agents, of each node the last."""
+    told = {moment.number("node"): moment.number("exit_code") for moment in case.evidence.all(AgentFinished)}
+    return set(told.values())
+
+
+def stopped_by_user(case: Case) -> bool:
+    """The user's own request, which is in the host's words alone."""
+    return any(
+        moment.keys.get("source") == "host" and moment.keys.get("origin") == "user"
+        for moment in case.evidence.all(Signal)
+    )
+
+
+def _was_before_the_last_start(case: Case, moment: Moment) -> bool:
+    """A pod that was asked to end, and another has gone on since."""
+    if moment.keys.get("source") != "agent":
+        return False
+    node = moment.number("node")
+    return any(start.number("node") == node and start.at_s > moment.at_s for start in case.evidence.all(TargetStarted))
 
 
 def _asks_to_stop(moment: Moment) -> bool:

@@ -5,7 +5,7 @@ Exit code of the command line, by the first rule that holds:
     3  the GPU contract was broken: before the start (exit cause ``gpu-contract``), because a GPU that was asked for
        was never used by a target that finished (``gpu-not-used``), or because the evidence contradicts itself
     5  the run never started, or the agent was lost, so that nobody can say how the target ended
-    1  the target failed, was killed, ran out of time or memory
+    1  the target failed, was killed, ran out of time or memory; or its pod was ended from outside before it had finished
     4  a criterion failed and the job is strict
     0  otherwise; also for a run that still goes on
 """
@@ -36,7 +36,7 @@ from seatrial.receipt.evidence.output import Output, read_output
 from seatrial.receipt.formatting import count
 from seatrial.receipt.judging.criteria import judge_criteria
 from seatrial.receipt.judging.diagnosed import diagnose_case
-from seatrial.receipt.judging.exit_cause import exit_cause
+from seatrial.receipt.judging.exit_cause import ended_unfinished, exit_cause, stopped_by_user
 from seatrial.receipt.judging.gpu_contract import not_used_finding, unused_gpus
 from seatrial.receipt.judging.header import make_header
 from seatrial.receipt.judging.judging_input import Case
@@ -145,6 +145,8 @@ def _exit_code(case: Case, cause: ExitCause, criteria: Sequence[Criterion]) -> i
         return EXIT_ENGINE
     if cause.id == "stopped" and case.evidence.exited is None:
         return EXIT_INTERRUPTED
+    if cause.id == "stopped" and ended_unfinished(case) and not stopped_by_user(case):
+        return EXIT_TARGET_FAILED
     if cause.id == "timeout" or (cause.id != "running" and cause.target_exit_code != 0):
         return EXIT_TARGET_FAILED
     if case.plan.job.strict and any(criterion.verdict == "fail" for criterion in criteria):
