@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,13 +135,34 @@ def workload_state(workloads: Sequence[dict[str, Any]], expected: int) -> str:
     return "done"
 
 
+@dataclass(frozen=True)
+class End:
+    """How a workload says that it has ended.
+
+    Attributes:
+        type: of its condition. well: its pods succeeded. message: in its controller's words.
+    """
+
+    type: str
+    well: bool
+    reason: str = ""
+    message: str = ""
+
+
+def end_of(status: Mapping[str, Any]) -> End | None:
+    """The end of a workload by its own conditions; None while it goes on, waits, is suspended, or nobody acts on it.
+
+    Source: conditions of batch/v1 and trainer (Complete, Failed) and of kubeflow.org/v1 (Succeeded, Failed).
+    """
+    for condition in status.get("conditions") or []:
+        kind = condition.get("type", "")
+        if condition.get("status") == "True" and kind in ("Complete", "Succeeded", "Failed"):
+            return End(kind, kind != "Failed", condition.get("reason") or "", condition.get("message") or "")
+    return None
+
+
 def _verdict(status: dict[str, Any]) -> str:
-    """Source: conditions of batch/v1 and trainer (Complete, Failed) and of kubeflow.org/v1 (Succeeded, Failed)."""
     if not status:
         return "unknown"
-    for condition in status.get("conditions") or []:
-        if condition.get("status") == "True" and condition["type"] in ("Complete", "Succeeded"):
-            return "done"
-        if condition.get("status") == "True" and condition["type"] == "Failed":
-            return "failed"
-    return "active"
+    end = end_of(status)
+    return "active" if end is None else "done" if end.well else "failed"

@@ -5,7 +5,7 @@ Exit code of the command line, by the first rule that holds:
     3  the GPU contract was broken: before the start (exit cause ``gpu-contract``), because a GPU that was asked for
        was never used by a target that finished (``gpu-not-used``), or because the evidence contradicts itself
     5  the run never started, or the agent was lost, so that nobody can say how the target ended
-    1  the target failed, was killed, ran out of time or memory; or its pod was ended from outside before it had finished
+    1  the target failed, was killed, ran out of time or memory, or was ended from outside before it had finished
     4  a criterion failed and the job is strict
     0  otherwise; also for a run that still goes on
 """

@@ -60,7 +60,8 @@ def test_outside_of_a_pod_all_is_as_it_was(tmp_path: Path) -> None:
 
 def test_a_script_that_has_finished_by_itself_at_that_moment(tmp_path: Path) -> None:
     """What it left behind keeps the agent: the request comes after the target's own end, and takes nothing from it."""
-    left = "import subprocess, sys\nsubprocess.Popen(['sh', '-c', \"trap '' TERM; sleep 1; echo left; sleep 3\"])\nsys.exit(%d)\n"
+    shell = "trap '' TERM; sleep 1; echo left; sleep 3"
+    left = f"import subprocess, sys\nsubprocess.Popen(['sh', '-c', {shell!r}])\nsys.exit(%d)\n"
     for number, code in enumerate((0, 7)):
         folder = tmp_path / str(number)
         folder.mkdir()
