@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from seatrial.backends import table
+from seatrial.backends.base import Handle
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.receipt.evidence.fields import number, text, whole
+from seatrial.runs.liveness import state_of
 from seatrial.runs.store import Run, RunStore, run_name
 
-Status = Literal["starting", "running", "done", "stopped", "failed", "unknown"]
+Status = Literal["starting", "waiting", "running", "done", "stopped", "failed", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Line:
     """One run in a listing.
 
     Attributes:
-        outcome: the exit cause in words, or why the status is unknown.
+        outcome: the exit cause in words, what it waits for, or why the status is unknown.
         gpus: how many; None where the plan cannot be read.
         seconds: of the target; None while it lives.
     """
@@ -60,7 +63,9 @@ def _line(run: Run, environ: Mapping[str, str]) -> Line:
                 seconds=summary["seconds"],
             )
         plan = run.plan()
-        status: Status = "starting" if run.handle() is None else "running"
+        handle = run.handle()
+        waiting = _waiting(handle, environ) if handle else None
+        status: Status = "starting" if handle is None else "waiting" if waiting else "running"
         return Line(
             run.id,
             run_name(run),
@@ -68,7 +73,7 @@ def _line(run: Run, environ: Mapping[str, str]) -> Line:
             plan.backend,
             len(plan.gpus),
             status,
-            "",
+            waiting or "",
         )
     except EngineUnavailableError as error:
         plan = run.plan()
@@ -77,6 +82,13 @@ def _line(run: Run, environ: Mapping[str, str]) -> Line:
         )
     except (SeatrialError, KeyError) as error:
         return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
+
+
+def _waiting(handle: Handle, environ: Mapping[str, str]) -> str | None:
+    """What a cluster lets a run wait for. Elsewhere nothing waits."""
+    if table.place(handle.backend) != "cluster":
+        return None
+    return state_of(handle, environ).waiting
 
 
 def _status(summary: Mapping[str, Any]) -> Status:

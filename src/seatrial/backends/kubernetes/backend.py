@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, Manifest, jo
 from seatrial.backends.kubernetes.manifests.render import RESOURCES, render
 from seatrial.backends.kubernetes.pods import Pod, newest, read_pod, state_of, workload_state
 from seatrial.backends.kubernetes.submit import OWNERS, path_of, secret_manifest, submit
-from seatrial.errors import EngineError
+from seatrial.backends.kubernetes.workload import is_of_run, waiting_for
+from seatrial.errors import EngineError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.plan import Plan
 from seatrial.system import agent_archive
@@ -115,7 +117,19 @@ class Kubernetes:
         verdict = workload_state(workloads, len(job_names(plan)))
         if verdict == "failed" and not workloads:  # deleted, and its pods are ending
             verdict = "active" if any(not pod.ended for pod in pods) else "failed"
-        return state_of(pods, plan.nodes, verdict)
+        state = state_of(pods, plan.nodes, verdict)
+        if state.status != "created":
+            return state
+        return replace(state, waiting=waiting_for(pods, plan.nodes, workloads, self._workload_events(cluster, plan)))
+
+    def _workload_events(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
+        """Of what makes its pods, the oldest first; none where they may not be read."""
+        try:
+            items = cluster.get(f"/api/v1/namespaces/{plan.namespace}/events")["items"]
+        except SeatrialError:
+            return []
+        mine = [item for item in items if is_of_run(item.get("involvedObject") or {}, plan.name)]
+        return sorted(mine, key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""))
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         self._end(handle, round(grace_s))

@@ -29,6 +29,7 @@ class Pod:
         phase: the API's. waiting: (reason, message) of a container that has not started.
         exit_code, reason: of a container that has ended, e.g. 137 and ``OOMKilled``.
         restarts: times its container was started again in place.
+        unschedulable: why no node takes it, in the scheduler's words.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Pod:
     deleted: bool = False
     image_id: str | None = None
     message: str | None = None
+    unschedulable: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -72,6 +74,14 @@ def read_pod(item: dict[str, Any]) -> Pod:
         deleted="deletionTimestamp" in meta,
         image_id=container.get("imageID") or None,
         message=status.get("message"),
+        unschedulable=next(
+            (
+                condition.get("message") or "no node fits"
+                for condition in status.get("conditions") or []
+                if condition.get("reason") == "Unschedulable"
+            ),
+            None,
+        ),
     )
 
 

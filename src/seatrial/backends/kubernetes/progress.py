@@ -9,6 +9,7 @@ from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_holders
 from seatrial.backends.kubernetes.pods import Pod
 from seatrial.backends.kubernetes.survey import read_node
+from seatrial.backends.kubernetes.workload import explain_workload
 from seatrial.errors import SeatrialError
 from seatrial.events import Event, HostPod, Note
 from seatrial.findings.labels import in_one_line
@@ -68,6 +69,15 @@ class Progress:
             self._once(f"{pod.name} {_STEPS[reason]}")
         elif item.get("type") == "Warning" and not pod.started:
             await self._trouble(pod, reason, message)
+
+    def workload_event(self, item: dict[str, Any]) -> None:
+        """The cluster said something about what makes the pods; each trouble is told once, however often it tries."""
+        finding = explain_workload(item)
+        if finding is None or f"workload {finding.id}" in self._said:
+            return
+        self._said.add(f"workload {finding.id}")
+        self._say(in_one_line(finding.message, finding.cause, finding.fix))
+        self._record(finding.event())
 
     def trouble(self, error: SeatrialError) -> None:
         """The cluster cannot be watched."""
