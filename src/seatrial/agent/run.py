@@ -121,6 +121,7 @@ class Run:
         contexts = list(observer.contexts) if stopped else None  # one that hangs in NVML may have missed some
         if self._plan.evidence_dir is None:  # the host cannot see the volumes of a pod
             self._tell_saved(time.time() - (time.monotonic() - started_s))
+        self._journal.summary([stream.lines for stream in self._streams])
         self._journal.write(AgentFinished(exit_code=code, energy_j=energy_j, contexts=contexts))
         return code
 

@@ -20,9 +20,9 @@ from seatrial.backends.kubernetes.collect import collecting
 from seatrial.backends.kubernetes.execute import execute
 from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, Manifest, job_names, selector
 from seatrial.backends.kubernetes.manifests.render import RESOURCES, render
-from seatrial.backends.kubernetes.pods import Pod, newest, read_pod, state_of, workload_state
+from seatrial.backends.kubernetes.pods import Pod, end_of, newest, read_pod, state_of, workload_state
 from seatrial.backends.kubernetes.submit import OWNERS, path_of, secret_manifest, submit
-from seatrial.backends.kubernetes.workload import is_of_run, waiting_for
+from seatrial.backends.kubernetes.workload import is_of_run, told_exit_code, waiting_for
 from seatrial.errors import EngineError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.plan import Plan
@@ -118,9 +118,17 @@ class Kubernetes:
         if verdict == "failed" and not workloads:  # deleted, and its pods are ending
             verdict = "active" if any(not pod.ended for pod in pods) else "failed"
         state = state_of(pods, plan.nodes, verdict)
+        if state.status == "exited" and verdict == "failed" and state.exit_code is None:
+            return self._witnessed(cluster, plan, workloads, state)
         if state.status != "created":
             return state
         return replace(state, waiting=waiting_for(pods, plan.nodes, workloads, self._workload_events(cluster, plan)))
+
+    def _witnessed(self, cluster: Cluster, plan: ClusterPlan, workloads: list[dict[str, Any]], state: State) -> State:
+        """The end of a run whose pods are gone, as the workload's events and conditions have it."""
+        ends = [end for workload in workloads if (end := end_of(workload.get("status") or {})) and not end.well]
+        code = told_exit_code(self._workload_events(cluster, plan))
+        return replace(state, exit_code=code, error=state.error or next((end.message for end in ends), None))
 
     def _workload_events(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
         """Of what makes its pods, the oldest first; none where they may not be read."""

@@ -16,6 +16,9 @@ _INDEX_LABELS = (NODE_LABEL, "batch.kubernetes.io/job-completion-index")
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
 _REPLICA_INDEX = "training.kubeflow.org/replica-index"
 
+#: Reasons of a container that ended without having run. Source: kubernetes pkg/kubelet/kuberuntime.
+NEVER_RAN = ("StartError", "ContainerCannotRun")
+
 #: Reasons a container waits for that no patience fixes. Source: kubernetes pkg/kubelet/images/types.go.
 HOPELESS = ("ErrImageNeverPull", "InvalidImageName")
 
@@ -28,6 +31,8 @@ class Pod:
         node: which node of the run it is, from 0.
         phase: the API's. waiting: (reason, message) of a container that has not started.
         exit_code, reason: of a container that has ended, e.g. 137 and ``OOMKilled``.
+        last_words: of the kubelet, why its container could not be started. A termination message of one that ran is
+            the target's to write, and is left alone.
         restarts: times its container was started again in place.
         unschedulable: why no node takes it, in the scheduler's words.
     """
@@ -47,6 +52,7 @@ class Pod:
     image_id: str | None = None
     message: str | None = None
     unschedulable: str | None = None
+    last_words: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -74,6 +80,7 @@ def read_pod(item: dict[str, Any]) -> Pod:
         deleted="deletionTimestamp" in meta,
         image_id=container.get("imageID") or None,
         message=status.get("message"),
+        last_words=ended.get("message") if ended.get("reason") in NEVER_RAN else None,
         unschedulable=next(
             (
                 condition.get("message") or "no node fits"
@@ -126,7 +133,7 @@ def state_of(pods: Sequence[Pod], nodes: int, workload: str) -> State:
         "exited",
         exit_code=failed.exit_code if failed else 0 if workload == "done" or ended else None,
         oom_killed=any(pod.reason == "OOMKilled" for pod in pods),
-        error=next((pod.message for pod in latest.values() if pod.message), None),
+        error=next((pod.message or pod.last_words for pod in latest.values() if pod.message or pod.last_words), None),
         image_id=next((pod.image_id for pod in latest.values() if pod.image_id), None),
     )
 

@@ -44,6 +44,7 @@ _WAITS_FOR = {
     "k8s-runtime-class": "RuntimeClass",
 }
 _LONGEST = 300
+_EXITED = re.compile(r"exited with code (\d{1,3})$")
 
 
 def is_of_run(involved: Mapping[str, Any], name: str) -> bool:
@@ -94,6 +95,16 @@ def waiting_for(
     held = any(_is_suspended(workload) for workload in workloads)
     told = [match for match in matches if (match.known.id in ("k8s-suspended", "k8s-queue")) == held]
     return _word(told[-1]) if told else "suspended" if held else None
+
+
+def told_exit_code(events: Sequence[Mapping[str, Any]]) -> int | None:
+    """What an operator said of pods that are gone: the last exit code that is not 0, else 0; None where it said none.
+
+    Source: kubeflow/training-operator v1.9.0 pkg/controller.v1/common/pod.go, ExitedWithCode.
+    """
+    said = [_EXITED.search(event.get("message") or "") for event in events if event.get("reason") == "ExitedWithCode"]
+    codes = [int(match[1]) for match in said if match is not None]
+    return next((code for code in reversed(codes) if code), 0 if codes else None)
 
 
 def _match(event: Mapping[str, Any]) -> Match | None:

@@ -28,6 +28,7 @@ from seatrial.events import Sample as SampleEvent
 from seatrial.findings.finding import Finding
 from seatrial.receipt.evidence.clock import on_one_clock
 from seatrial.receipt.evidence.fields import clean, items, mapping, number, text
+from seatrial.receipt.evidence.repeated import with_repeated
 from seatrial.receipt.evidence.steps import Steps, read_steps
 
 #: Numbers of a sample that describe the container, in the order of events.Sample.
@@ -199,9 +200,10 @@ class Evidence:
 
 def gather(events: Sequence[Any], skipped_lines: int = 0) -> Evidence:
     """Evidence of the events of a run, in the order of the file; entries that are no object are counted as skipped."""
-    objects, elapsed, jumps = on_one_clock([event for event in events if isinstance(event, dict)])
+    whole = [event for event in events if isinstance(event, dict)]
+    objects, elapsed, jumps = on_one_clock(with_repeated(whole))
     moments = tuple(Moment(at_s, event) for at_s, event in zip(elapsed, objects, strict=True))
-    return Evidence(moments, tuple(jumps), skipped_lines + len(events) - len(objects))
+    return Evidence(moments, tuple(jumps), skipped_lines + len(events) - len(whole))
 
 
 def _may_say(source: Any, type: str) -> bool:

@@ -36,9 +36,11 @@ class Output:
     exception: the last Python exception on stderr, ``ValueError: …``, or None.
     last_line: the last line on stderr that is not indented, since those explain one before them, or None. Where a
         launcher reports that a rank failed, the rank's own last ``error: …``.
+    lines: of both logs, by their line ends.
     """
 
     findings: tuple[Finding, ...] = ()
+    lines: int = 0
     exception: str | None = None
     last_line: str | None = None
 
@@ -46,8 +48,9 @@ class Output:
 def read_output(run_dir: Path) -> Output:
     """Read both logs of a run; a log that is not there is empty."""
     findings: dict[str, Finding] = {}
+    ends = [0]
     for name in STREAMS:
-        for finding in match_lines(_lines(run_dir / name)):
+        for finding in match_lines(_counted(_lines(run_dir / name), ends)):
             finding.evidence = [f"{name} {clean(line)}" for line in finding.evidence]
             findings.setdefault(finding.id, finding)
     tail = [_RANK.sub("", line) for line in _tail(run_dir / STREAMS[0]).splitlines()]
@@ -55,7 +58,14 @@ def read_output(run_dir: Path) -> Output:
     last_line = next((line for line in reversed(said) if not line[0].isspace()), said[-1] if said else None)
     if any(error in line for line in said for error in _LAUNCHER_ERRORS):
         last_line = next((line for line in reversed(said) if line.startswith("error: ")), last_line)
-    return Output(tuple(findings.values()), last_exception(tail), clean(last_line) if last_line else None)
+    last_line = clean(last_line) if last_line else None
+    return Output(tuple(findings.values()), ends[0], last_exception(tail), last_line)
+
+
+def _counted(lines: Iterator[bytes], ends: list[int]) -> Iterator[bytes]:
+    for line in lines:
+        ends[0] += line.endswith(b"\n")
+        yield line
 
 
 def last_exception(lines: list[str]) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+from seatrial.errors import EXIT_GPU_CONTRACT
 from seatrial.events import AgentFinished, AgentStarted, HostLaunched, Note, Signal, TargetStarted
 from seatrial.findings.finding import Finding
 from seatrial.job.plan import EXIT_POD_STOPPED
@@ -18,7 +19,12 @@ from seatrial.receipt.evidence.fields import clean
 from seatrial.receipt.formatting import count, quote, signal_name
 from seatrial.receipt.judging.gpu_contract import unused_gpus
 from seatrial.receipt.judging.judging_input import Case
+from seatrial.receipt.judging.trust import missing_lines
 from seatrial.receipt.model import ExitCause
+
+#: Exit codes of a container whose agent never ran: no such program, or none that could be started. Source: the
+#: kubelet's ContainerCannotRun and StartError.
+_NEVER_RAN = (125, 126, 127, 128)
 
 #: What an engine can say that is no failure to hand over a GPU.
 NOT_OF_GPU = {"disk-full", "engine-down", "engine-permission", "no-network", "too-many-open-files", "user-unknown"}
@@ -49,7 +55,8 @@ def _gpu_contract(case: Case) -> str | None:
     exited, finished = case.evidence.exited, case.evidence.last(AgentFinished)
     never_started = case.evidence.target_started is None
     by_agent = exited is not None and exited.keys.get("cause") == "gpu-contract"
-    refused = never_started and finished is not None and finished.number("exit_code") == 3
+    refused = never_started and finished is not None and finished.number("exit_code") == EXIT_GPU_CONTRACT
+    refused = refused or _pods_code(case) == EXIT_GPU_CONTRACT
     by_engine = case.gpus_required and never_started and any(f.id not in NOT_OF_GPU for f in case.engine_findings)
     by_host = never_started and any(f.id == "gpu-contract" for f in case.evidence.findings)
     if not (by_agent or refused or by_engine or by_host):
@@ -74,8 +81,28 @@ def _has_begun(case: Case) -> bool:
     return bool(case.evidence.first(AgentStarted) or case.evidence.target_started or case.evidence.exited)
 
 
+def _pods_code(case: Case) -> int | None:
+    """The exit code of a pod that ran, where its evidence is lost: the kubelet's word is what is left."""
+    code = case.state.exit_code if case.state is not None and case.plan.agent.pod_restarts is not None else None
+    return None if code is None or _has_begun(case) or code in _NEVER_RAN else code
+
+
+def _evidence_lost(case: Case) -> str | None:
+    """The pods are gone, or their logs were cut: how it ended is known, what it did is not."""
+    code = _pods_code(case)
+    if code is not None:
+        asked = ", after it was asked to end" if code == EXIT_POD_STOPPED else ""
+        return f"The pod ended with exit code {code}{asked}, but its evidence is lost: the pod or its log was deleted"
+    if case.evidence.exited is None or case.evidence.first(AgentStarted) is not None:
+        return None
+    missing = missing_lines(case.evidence)
+    if not missing:
+        return None
+    return f"The target ended, but {count(missing, 'line')} of the evidence for it, its beginning too, never arrived"
+
+
 def _engine(case: Case) -> str | None:
-    if _has_begun(case):
+    if _has_begun(case) or _pods_code(case) is not None:
         return None
     refusal = next((f.message for f in case.evidence.findings if f.severity == "error"), None)
     if refusal:
@@ -237,6 +264,7 @@ CAUSES: tuple[tuple[str, Callable[[Case], str | None]], ...] = (
     ("host-oom", _host_oom),
     ("timeout", _timeout),
     ("stopped", _stopped),
+    ("evidence-lost", _evidence_lost),
     ("gpu-not-used", _gpu_not_used),
     ("finished", _finished),
     ("gpu-lost", _gpu_lost),

@@ -101,3 +101,13 @@ def test_a_second_pod_goes_on_in_the_same_folder(tmp_path: Path) -> None:
         process.communicate(timeout=30)
         codes.append(process.returncode)
     assert codes == [143, 143, 0]
+
+
+def test_a_pod_tells_what_matters_once_more_at_its_end(tmp_path: Path) -> None:
+    """Its first lines may be cut from the log by then; output is counted, so that a loss is known."""
+    agent = Agent(tmp_path, "import sys\nprint('a\\nb')\nprint('c', file=sys.stderr)\n", pod_restarts=0)
+    assert agent.run().returncode == 0
+    [summary] = agent.events("agent.summary")
+    assert [event["type"] for event in summary["events"]] == ["agent.started", "target.started"]
+    assert [event["_seq"] for event in summary["events"]] == [1, 2]
+    assert summary["output_lines"] == [2, 1]

@@ -8,7 +8,7 @@ import pytest
 
 from seatrial.backends.kubernetes.pods import read_pod
 from seatrial.backends.kubernetes.progress import Progress
-from seatrial.backends.kubernetes.workload import explain_workload, is_of_run, waiting_for
+from seatrial.backends.kubernetes.workload import explain_workload, is_of_run, told_exit_code, waiting_for
 
 NAME = "seatrial-20261122-120000-train"
 
@@ -158,3 +158,29 @@ def test_it_is_told_once_however_often_the_controller_tries() -> None:
     progress.workload_event(LIMITS)
     assert len(said) == len(recorded) == 2
     assert "kubectl describe resourcequota" in said[0]
+
+
+def exited(code: object) -> dict[str, Any]:
+    """As the training operator writes it."""
+    return event(f"Pod: team.{NAME}-master-0 exited with code {code}", reason="ExitedWithCode", type="Normal")
+
+
+@pytest.mark.parametrize(
+    ("events", "code"),
+    [
+        ([], None),
+        ([QUOTA], None),
+        ([exited(0)], 0),
+        ([exited(143), exited(3)], 3),
+        ([exited(7), exited(0)], 7),  # another node's
+        ([exited(48879), exited("x"), exited(-1)], None),  # its number for a container that never ended
+    ],
+)
+def test_the_exit_code_of_pods_that_are_gone(events: Any, code: int | None) -> None:
+    assert told_exit_code(events) == code
+
+
+def test_what_a_container_left_as_its_message_is_not_believed() -> None:
+    for reason, last_words in (("Error", None), ("StartError", "no such file"), ("ContainerCannotRun", "no such file")):
+        ended = {"exitCode": 128, "reason": reason, "message": "no such file"}
+        assert a_pod("Failed", containerStatuses=[{"state": {"terminated": ended}}]).last_words == last_words
