@@ -13,6 +13,7 @@ from seatrial.backends.kubernetes.workload import explain_workload
 from seatrial.errors import SeatrialError
 from seatrial.events import Event, HostPod, Note
 from seatrial.findings.labels import in_one_line
+from seatrial.job.plan import EXIT_POD_STOPPED
 
 #: Events that tell how far a pod is. Source: kubernetes pkg/kubelet/events/event.go.
 _STEPS = {
@@ -59,7 +60,9 @@ class Progress:
         for condition in item.get("status", {}).get("conditions") or []:
             if condition.get("reason") == "Unschedulable":
                 await self._trouble(pod, "FailedScheduling", condition.get("message", ""))
-        if pod.ended and pod.exit_code:
+        if pod.ended and pod.exit_code == EXIT_POD_STOPPED:
+            self._once(f"{pod.name} was asked to end before it had finished: drained, preempted or deleted")
+        elif pod.ended and pod.exit_code:
             self._once(f"{pod.name} has ended with exit code {pod.exit_code}")
 
     async def event(self, pod: Pod, item: dict[str, Any]) -> None:
