@@ -174,43 +174,6 @@ def test_pods_that_are_deleted_gracefully_are_resumed_to_the_end(
     assert (receipt["exit_cause"]["id"], receipt["exit_code"], _count(folder)) == ("finished", 0, 6)
 
 
-def test_an_evicted_run_without_a_volume_is_not_done(project: Project, cluster: Cluster) -> None:
-    """It answers with 0 and has not finished: receipt, listing and Job say so."""
-    project.write("seatrial.toml", f"{READY}{CLUSTER}")
-    project.write("train.py", COUNTS.replace("/models/count", "/tmp/count").replace("< 6", "< 60"))
-    project.run("train.py", "--gpus", "none", "--detach", "--name", "evicted")
-    project.wait_for(lambda: "begins" in project.cli("runs", "logs", "evicted").stdout and len(_pods(cluster)) == 1)
-    [pod] = _pods(cluster)
-    body = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
-    cluster.create(f"{PODS}/{pod['metadata']['name']}/eviction", body)
-    project.wait_for(lambda: project.cli("runs", "logs", "evicted") and project.events("agent.finished"), 60)
-    assert project.events("agent.finished")[0]["exit_code"] == 143
-    assert project.events("target.exited")[0]["exit_code"] == 0
-    # Kubernetes 1.20 forgets a deleted pod and makes another; since 1.26 the Job has failed.
-    assert json.loads(project.cli("runs", "ls", "--json").stdout)[0]["status"] != "done"
-    jobs = cluster.get("/apis/batch/v1/namespaces/default/jobs", labelSelector="app.kubernetes.io/managed-by=seatrial")
-    assert not any(job.get("status", {}).get("succeeded") for job in jobs["items"])
-    project.cli("runs", "stop", "evicted", exit_code=None)
-
-
-def test_a_run_that_waits_for_quota_says_so_and_is_not_cleaned_up(project: Project, cluster: Cluster) -> None:
-    path = "/api/v1/namespaces/default/resourcequotas"
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
-    cluster.create(path, quota)
-    try:
-        project.wait_for(lambda: "hard" in cluster.get(f"{path}/none").get("status", {}))
-        project.write("seatrial.toml", f"{READY}{CLUSTER}")
-        project.write("train.py", "print('never')\n")
-        project.run("train.py", "--gpus", "none", "--detach", "--name", "held")
-        project.wait_for(lambda: "waiting: quota" in project.cli("runs", "ls").stdout, 60)
-        assert "no seatrial resources to remove" in project.cli("k8s", "cleanup", "--dry-run").stdout
-        project.wait_for(lambda: project.cli("runs", "logs", "held") and project.events("finding"))
-        assert [finding["id"] for finding in project.events("finding")] == ["k8s-quota"]
-        project.cli("runs", "stop", "held", exit_code=None)
-    finally:
-        cluster.delete(f"{path}/none")
-
-
 PODS = "/api/v1/namespaces/default/pods"
 
 
