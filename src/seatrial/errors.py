@@ -10,6 +10,7 @@
     │   ├── NameInUseError                 two live runs cannot share a name
     │   └── RunNotFoundError               no run of that ID or name in the store
     ├── GpuContractError          exit 3   GPUs asked for are missing, unusable or unused
+    │   ├── StackError                     no build of the framework does on these GPUs; the message has both sides
     │   └── CapacityError                  the cluster has too few GPUs; nothing on this machine tells why
     ├── CriteriaError             exit 4   criteria unmet under --strict
     └── EngineError               exit 5   Docker, Podman or this machine would not do it
@@ -108,6 +109,10 @@ class GpuContractError(SeatrialError):
     """GPUs that were asked for are missing, unusable or unused."""
 
     exit_code = EXIT_GPU_CONTRACT
+
+
+class StackError(GpuContractError):
+    """No build of the framework does on the GPUs or the driver that it is for."""
 
 
 class CapacityError(GpuContractError):

@@ -95,6 +95,11 @@ class LineSplitter:
         self.kind = kind
         self._held = b""
 
+    @property
+    def holds(self) -> bool:
+        """Whether a line has begun that is neither finished nor sent."""
+        return bool(self._held)
+
     def feed(self, data: bytes) -> bytes:
         """Frames of the lines that are complete now; a held line that grows too long goes out in part."""
         *lines, self._held = (self._held + data).split(b"\n")

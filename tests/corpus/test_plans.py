@@ -18,6 +18,7 @@ EVERY = "auto"
 
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # what the tables know is enough
     monkeypatch.setitem(table.BACKENDS, "docker", lambda environ: FakeBackend())
 
 

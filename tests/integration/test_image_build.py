@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import uuid
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,62 @@ def test_a_recipe_is_in_its_image(docker_builder: Builder) -> None:
 def test_an_engine_that_does_not_answer(tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailableError, match="no-such-docker"):
         Docker(["no-such-docker"]).images.image("python:3.11-slim-bookworm")
+
+
+# ------------------------------------------------- what was planned is what is installed
+
+
+def tiny_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
+    """A wheel of the name and version with these files and nothing else."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(path, text)
+
+
+def base_with_own_sources(builder: Builder, cuda: str) -> str:
+    """A base image whose pip looks for packages in a folder alone, which has a torch of this CUDA."""
+    folder = builder.project / "base"
+    folder.mkdir()
+    version = f"__version__ = '2.13.0'\ncuda = {cuda}\n"
+    tiny_wheel(folder, "torch", "2.13.0", {"torch/__init__.py": "", "torch/version.py": version})
+    tiny_wheel(folder, "numpy", "2.3.0", {"numpy/__init__.py": ""})
+    (folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /packages\n")
+    (folder / "Dockerfile").write_text(
+        "FROM python:3.11-slim-bookworm\nCOPY *.whl /packages/\nCOPY pip.conf /etc/pip.conf\n"
+    )
+    tag = f"seatrial/{builder.project.name}:base"
+    built = builder._engine("build", "-q", "-t", tag, str(folder))
+    assert built.returncode == 0, built.stderr
+    return tag
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_a_base_with_other_sources_does_not_pass_for_the_plan(docker_builder: Builder) -> None:
+    base = base_with_own_sources(docker_builder, "'13.0'")
+    plan, options = docker_builder.plan("torch", base=base)
+    assert plan.stack["build"] == "cpu"
+    with pytest.raises(ImageError, match=r"torch 2\.13\.0 for CUDA 13\.0, which is .* and the plan has the CPU build"):
+        docker_builder.build(plan, options)
+    assert docker_builder.tags() == [base]  # it never got its name, so that no run starts in it
+
+    options = options.model_copy(update={"find_links": "base"})
+    job = Job(project=docker_builder.project, target=Target(kind="script", value="train.py"), image=options)
+    accepted, _ = plan_image(job, script=ScriptFacts(imports=("torch",)), cpu_only=True)
+    docker_builder.build(accepted, options)  # the user has named the source: which build it has is theirs
+    assert accepted.tag in docker_builder.tags()
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_a_base_with_other_sources_that_have_what_was_planned(docker_builder: Builder) -> None:
+    plan, options = docker_builder.plan("torch", base=base_with_own_sources(docker_builder, "None"))
+    docker_builder.build(plan, options)
+    assert plan.tag in docker_builder.tags()

@@ -14,6 +14,16 @@ class Gpu(NamedTuple):
     compute_capability: Optional[str] = None
 
 
+class Terminal(NamedTuple):
+    """The caller's: ``streams`` are the numbers of the target's standard streams that are terminals."""
+
+    columns: int
+    lines: int
+    streams: List[int]
+    term: Optional[str] = None
+    colors: Optional[str] = None
+
+
 class Plan(NamedTuple):
     """See AgentPlan, key by key; ``injection`` is the plan's, for the words of a finding.
 
@@ -51,6 +61,8 @@ class Plan(NamedTuple):
     alert_command: Optional[str] = None
     alert_webhook: Optional[str] = None
     interactive: bool = False
+    terminal: Optional[Terminal] = None
+    input: Optional[str] = None
     host_sampled: bool = False
     pod_restarts: Optional[int] = None
     injection: Optional[str] = None
@@ -67,6 +79,8 @@ def read(path: str) -> Plan:
         whole = json.load(file)
     keys: Dict[str, Any] = dict(whole["agent"], injection=whole.get("injection"))
     keys["gpus"] = [Gpu(**_known(gpu, Gpu._fields)) for gpu in keys.get("gpus", [])]
+    terminal = keys.get("terminal")
+    keys["terminal"] = Terminal(**_known(terminal, Terminal._fields)) if terminal else None
     return _placed(Plan(**_known(keys, Plan._fields)))
 
 

@@ -13,6 +13,8 @@ from seatrial.agent.contract.trial import Trial
 from seatrial.agent.observer import Observer
 from seatrial.agent.plan import Plan, events_file
 from seatrial.agent.process import command_line, guard, signals
+from seatrial.agent.process.input import Input
+from seatrial.agent.process.standard import Standard, open_streams
 from seatrial.agent.process.target import Target, become_subreaper
 from seatrial.agent.streams import output, redaction
 from seatrial.agent.streams.journal import Journal, say
@@ -65,6 +67,7 @@ class Run:
         self._activity = Activity()
         self._reports = Reports(events_file(plan), journal, self._activity)
         self._streams: List[output.Stream] = []
+        self._input: Optional[Input] = None
         self._selector = selectors.PollSelector()  # epoll refuses regular files
         self._guard: Optional[int] = None
         self._stops = 0
@@ -97,18 +100,22 @@ class Run:
         argv = command_line.command(self._plan)
         if self._trial is not None:
             self._trial.start()
+        standard = open_streams(self._plan, self._journal.note)
         try:
-            self._target = Target(argv, self._env, self._plan.workdir, self._plan.interactive)
+            self._target = Target(argv, self._env, self._plan.workdir, standard, self._plan.interactive)
         except OSError as error:
             if self._trial is not None:
                 self._trial.give_up()
             return self._cannot_run(argv[0], error)
         self._write_started(argv)
-        self._open_streams()
+        standard.close_theirs()
+        self._open_streams(standard)
         observer = Observer(self._plan, sampler, self._target.pid, self._journal, self._reports, self._activity)
         observer.start()
         self._watch(wakeup, started_s)
         ended_s = time.monotonic()
+        if self._input is not None:
+            self._input.close()
         self._end_trial(wakeup)
         self._end_leftovers(wakeup)
         stopped = observer.stop()
@@ -147,14 +154,23 @@ class Run:
             TargetStarted(pid=self._target.pid, argv=argv, launcher=self._plan.launcher, framework=None)
         )
 
-    def _open_streams(self) -> None:
-        if self._target.stdout is None or self._target.stderr is None:
-            return
+    def _open_streams(self, standard: Standard) -> None:
         folder = self._plan.evidence_dir
-        for number, source in ((1, self._target.stdout), (2, self._target.stderr)):
+        for number, source in ((1, standard.stdout), (2, standard.stderr)):
+            if source is None:
+                continue
             stream = output.Stream(number, source, folder, Redactor(self._secrets), self._journal, self._activity)
+            stream.engine.shows_prompts = source in standard.terminals
             self._streams.append(stream)
             self._selector.register(source, selectors.EVENT_READ, stream)
+        if self._plan.input is not None and not self._plan.interactive:
+            try:
+                self._input = Input(self._plan.input, standard, self._selector, self._journal.note)
+            except OSError as error:
+                self._journal.note("standard input cannot be passed on: %s" % error)
+                if standard.stdin is not None:  # the target reads that there is none
+                    os.close(standard.stdin)
+                    standard.stdin = None
 
     def _watch(self, wakeup: int, started_s: float) -> None:
         """Until the target itself has ended."""
@@ -204,6 +220,8 @@ class Run:
         for key, _ in self._selector.select(pause_s):
             if key.fd == wakeup:
                 self._serve_signals(os.read(wakeup, 4096))
+            elif isinstance(key.data, Input):
+                key.data.serve(key.fd)
             else:
                 self._pump(key.data)
         for stream in self._streams:

@@ -151,6 +151,15 @@ class ImageFacts:
     python: str | None = None
 
 
+@dataclass(frozen=True)
+class Freed:
+    """What was removed of seatrial's own: images, cached steps of builds, and the bytes that came free on the disk."""
+
+    images: int
+    steps: int
+    bytes: int
+
+
 class ImageStore(Protocol):
     """The images of an engine on this machine.
 
@@ -202,6 +211,14 @@ class ImageStore(Protocol):
 
     def remove(self, reference: str) -> None:
         """Take a name away, and the image with its last one. No error when there is none."""
+
+    def free_unused(self, *, repository: str | None, idle_s: float, dry_run: bool) -> Freed:
+        """Remove what our builds have left and nothing uses: images without a container, cached steps without an image.
+
+        Args:
+            repository: images of this name alone, the newest left; None: of every name, the newest, too.
+            idle_s: seconds for which no build has used a cached step.
+        """
 
     def storage_root(self) -> Path | None:
         """The folder where layers are kept; None when it is not on this machine's disk."""

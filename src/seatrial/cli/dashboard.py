@@ -12,7 +12,7 @@ import typer
 
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.receipt.nameless import FIXED
-from seatrial.runs.store import RunStore
+from seatrial.runs.nearest import store_of
 from seatrial.system import names
 from seatrial.system.address import is_loopback, parse_address, url
 from seatrial.telemetry.engines import Names
@@ -50,7 +50,7 @@ def dashboard(
         raise UsageError(f"An interval of {interval_s:g} s is out of range: 0.2 to 60", run="seatrial dashboard -i 1")
     host, port = parse_address(listen, "dashboard", 8765)
     token = os.environ.get(TOKEN_VARIABLE) or (None if is_loopback(host) else secrets.token_urlsafe(24))
-    store = RunStore(project.absolute())
+    store = store_of(project)
     reader = Reader(Names(os.environ))
     shown = names.Names() if with_names else names.names_of(os.environ)
     feed = Feed(

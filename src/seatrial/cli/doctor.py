@@ -56,7 +56,10 @@ def doctor(
 ) -> int:
     """Check the whole GPU-container chain. Exit code 0 ok, 1 warnings, 2 broken.
 
-    seatrial doctor --image my/image:1     seatrial doctor --container NAME     seatrial doctor --fix
+    \b
+    seatrial doctor --image my/image:1
+    seatrial doctor --container NAME
+    seatrial doctor --fix
     """
     console = Console(highlight=False)
     if undo_last:

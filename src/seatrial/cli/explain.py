@@ -1,17 +1,21 @@
-"""``seatrial explain``: what an error text, or a log on stdin, means, and what fixes it."""
+"""``seatrial explain``: what an error text, a log or a receipt means, and what fixes it."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from seatrial.doctor import explain as explaining
+from seatrial.doctor.explain_file import explain_file, looks_like_a_file, named_file
 from seatrial.doctor.terminal import print_finding
 from seatrial.errors import UsageError
+from seatrial.findings.finding import Finding
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -19,24 +23,25 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
 def explain(
     text: Annotated[
-        list[str] | None, typer.Argument(help="The error message, or a finding's ID; - reads stdin.")
+        list[str] | None,
+        typer.Argument(
+            help="A message or a part of it, a file (log, receipt.json, folder of a run), an ID; - is stdin."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> int:
-    """Explain an error, or a log on stdin: cause and fix of every known failure.
+    """Explain an error, a log or a receipt: cause and fix of every known failure.
 
     Exit code 0 if a known failure was found, 1 if not.
 
-    seatrial explain "CUDA error: no kernel image is available"     seatrial explain < train.log
+    \b
+    seatrial explain "no kernel image is available"    a part of a message
+    seatrial explain train.log                         a file: a log, a receipt.json, the folder of a run
+    seatrial explain < train.log                       a log of any size
+    dmesg | seatrial explain -                         what the kernel says
+    seatrial explain uvm-node-missing                  the ID of a finding
     """
-    if text and text != ["-"]:
-        findings = explaining.explain_text(" ".join(text))
-    elif text is None and sys.stdin.isatty():
-        raise UsageError(
-            "Nothing to explain", run='seatrial explain "the error text"   # or: seatrial explain < train.log'
-        )
-    else:
-        findings = explaining.explain_stream(sys.stdin.buffer)
+    findings = _findings(text)
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=1))
         return 0 if findings else 1
@@ -46,3 +51,19 @@ def explain(
     if not findings:
         console.print("No known failure found. To check the whole chain: seatrial doctor")
     return 0 if findings else 1
+
+
+def _findings(text: list[str] | None) -> list[Finding]:
+    if text is None and sys.stdin.isatty():
+        raise UsageError(
+            "Nothing to explain", run='seatrial explain "the error text"   # or: seatrial explain train.log'
+        )
+    if text is None or text == ["-"]:
+        return explaining.explain_stream(sys.stdin.buffer)
+    path = named_file(text)
+    if path is not None:
+        return explain_file(path)
+    findings = explaining.explain_text(" ".join(text))
+    if not findings and looks_like_a_file(text):
+        raise UsageError(f"There is no file {text[0]}", run=f"ls {shlex.quote(str(Path(text[0]).parent))}")
+    return findings

@@ -14,7 +14,7 @@ import typer
 
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.runs.following.live import live_runs
-from seatrial.runs.store import RunStore
+from seatrial.runs.nearest import store_of
 from seatrial.system.address import parse_address, url
 from seatrial.telemetry.engines import Names
 from seatrial.telemetry.exporter import Exporter
@@ -52,7 +52,7 @@ def exporter(
     if not 0.1 <= interval_s <= 3600:
         raise UsageError(f"An interval of {interval_s:g} s is out of range: 0.1 to 3600", run="seatrial exporter -i 1")
     host, port = parse_address(listen, "exporter", 9400)
-    reader, store = Reader(Names(os.environ), service=True), RunStore(project.absolute())
+    reader, store = Reader(Names(os.environ), service=True), store_of(project)
     readings = Exporter(reader.read, lambda: live_runs(store), interval_s=interval_s)
     server = Server(host, port, readings)
     for number in (signal.SIGTERM, signal.SIGINT):

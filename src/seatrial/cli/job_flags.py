@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -19,6 +20,7 @@ from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
 from seatrial.job.model import Job
+from seatrial.runs.nearest import store_of
 from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore
 
@@ -152,17 +154,19 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
     if len(words) > 1:
         raise UsageError(
             f'"{words[1]}" is an unexpected argument: the target\'s own arguments go after --',
-            run=f"seatrial run {words[0]} -- {' '.join(words[1:])}",
+            run=f"seatrial run {shlex.join([words[0], '--', *words[1:], *target_arguments])}",
         )
     flags.pop("trust", None)
-    project = check_folder(flags.pop("project", None) or Path.cwd())
+    named = flags.pop("project", None)
+    project = check_folder(named or Path.cwd())
     if words:
         flags["target"] = words[0]
     flags["args"] = target_arguments
     if resume is None:
         return _load(project, flags)
-    earlier = run_to_resume(RunStore(project.absolute()), resume)
-    if {"target", "module", "image"} & flags.keys():
+    anew = bool({"target", "module", "image"} & flags.keys())
+    earlier = run_to_resume(RunStore(project.absolute()) if anew else store_of(named), resume)
+    if anew:
         return _load(project, {**flags, "resume": earlier.id})
     return _again(earlier.trusted_plan().job, flags).model_copy(update={"resume": earlier.id})
 

@@ -14,6 +14,7 @@ from seatrial.cli.session import carry_out
 from seatrial.errors import UsageError
 from seatrial.job.model import DataMount, Target
 from seatrial.runs.launch import Prepared
+from seatrial.system.typed_path import as_typed
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -34,7 +35,7 @@ def predict(
     lines = [*(texts or []), *context.obj] or ([] if sys.stdin.isatty() else sys.stdin.read().splitlines())
     lines = [line for line in lines if line.strip()]
     if not lines:
-        raise UsageError("No input text", run=f'seatrial predict {model} "text…"')
+        raise UsageError("No input text", run=f'seatrial predict {as_typed(model)} "text…"')
     screen = Screen(answer_only=True)
     job = read_allowed_job([model], [], flags, screen)
     models = job.models or DataMount(source=job.project / "models", read_only=True)

@@ -12,8 +12,9 @@ from seatrial.cli import typed
 from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
-from seatrial.errors import EXIT_DONE
+from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.planning import multi_host
+from seatrial.system.caller import read_caller
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -28,6 +29,12 @@ def run(
         typer.Option("--resume", metavar="RUN", help="Resume from a run's checkpoints.", callback=typed.reference),
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
+    interactive: Annotated[
+        bool,
+        typer.Option(
+            "--interactive", "-i", help="Pass standard input to the target, whatever it is. A terminal and pipes are."
+        ),
+    ] = False,
     rank_of: Annotated[
         int | None,
         typer.Option("--rank-of", metavar="N", min=0, help="This machine's index in --nodes host1,host2."),
@@ -40,10 +47,16 @@ def run(
 
     The target's own arguments go after --: seatrial run train.py --gpus 1 -- --epochs 5
     """
+    if interactive and detach:
+        raise UsageError(
+            "--interactive and --detach exclude each other: nobody can type to a run in the background",
+            run="seatrial run … --interactive",
+        )
     screen = Screen(json=as_json)
     job = read_allowed_job(words or [], context.obj, flags, screen, resume=resume)
     job = multi_host.join(job, rank_of, os.environ)
     if job.hosts and job.node_rank is None:
         print(multi_host.instructions(job, sys.argv[1:]))
         return EXIT_DONE
-    return carry_out(job, dict(os.environ), screen, detach=detach)
+    caller = read_caller(os.environ, asks=interactive, shows_output=not as_json)
+    return carry_out(job, dict(os.environ), screen, detach=detach, caller=caller)

@@ -19,7 +19,9 @@ from seatrial.cli.typed import Reference
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.job.units import format_seconds
 from seatrial.runs.listing import list_runs
+from seatrial.runs.nearest import store_of
 from seatrial.runs.store import RunStore
+from seatrial.system.typed_path import from_here
 
 app = typer.Typer(
     add_completion=False,
@@ -29,30 +31,34 @@ app = typer.Typer(
     help="List, inspect and control runs. RUN is an ID, part of an ID, a name, or last.",
 )
 
-Project = Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="The project folder; default: here.")]
+Project = Annotated[
+    Path | None,
+    typer.Option("--project", "-C", metavar="DIR", help="The project folder; default: the nearest with runs."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-_HERE = Path()
 
-
-def _store(project: Path) -> RunStore:
-    return RunStore(project.absolute())
+def _store(project: Path | None) -> RunStore:
+    return store_of(project)
 
 
 @app.command("ls")
 def list_(
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Number of runs to show; 0: all.")] = 20,
     as_json: AsJson = False,
-    project: Project = _HERE,
+    project: Project = None,
 ) -> int:
     """List runs, newest first."""
-    lines = list_runs(_store(project), os.environ, limit=limit or None)
+    store = _store(project)
+    lines = list_runs(store, os.environ, limit=limit or None)
     if as_json:
         print(json.dumps([dataclasses.asdict(line) for line in lines], indent=1))
         return EXIT_DONE
     if not lines:
         print("No runs yet. Start one: seatrial run digits", file=sys.stderr)
         return EXIT_DONE
+    if store.project != Path(os.path.realpath("")):
+        print(f"Runs of {from_here(store.project)}", file=sys.stderr)
     rows = [("RUN", "NAME", "TARGET", "ON", "GPUS", "TIME", "STATUS")]
     for line in lines:
         told = {
@@ -72,7 +78,7 @@ def list_(
 
 
 @app.command()
-def show(reference: Reference = "last", as_json: AsJson = False, project: Project = _HERE) -> int:
+def show(reference: Reference = "last", as_json: AsJson = False, project: Project = None) -> int:
     """Show a run's receipt, or its progress. Exits with the run's own exit code."""
     from seatrial.cli.screens.run import Screen
     from seatrial.runs.finalise import finalise
@@ -98,7 +104,7 @@ def logs(
     rank: Annotated[
         int | None, typer.Option("--rank", min=0, help="Only this node's lines, for a multi-node run.")
     ] = None,
-    project: Project = _HERE,
+    project: Project = None,
 ) -> int:
     """Print what the target printed, both streams in order."""
     from seatrial.cli.screens.run import Screen
@@ -112,7 +118,7 @@ def logs(
 
 
 @app.command()
-def attach(reference: Reference = "last", as_json: AsJson = False, project: Project = _HERE) -> int:
+def attach(reference: Reference = "last", as_json: AsJson = False, project: Project = None) -> int:
     """Follow a run to its end and print its receipt. Ctrl-C detaches; the run continues."""
     from seatrial.cli.screens.run import Screen
     from seatrial.runs.finalise import finalise
@@ -136,7 +142,7 @@ def attach(reference: Reference = "last", as_json: AsJson = False, project: Proj
 
 
 @app.command()
-def verify(reference: Reference = "last", project: Project = _HERE) -> int:
+def verify(reference: Reference = "last", project: Project = None) -> int:
     """Verify that a run's evidence and receipt are unchanged. Exits with 1 if not."""
     from seatrial.runs.verify import verify as check
 
@@ -153,7 +159,7 @@ def compare(
     second: Annotated[str, typer.Argument(metavar="B", callback=typed.reference)],
     as_json: AsJson = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with plots.")] = None,
-    project: Project = _HERE,
+    project: Project = None,
 ) -> int:
     """Two runs side by side: what differs, what was measured, and their curves."""
     from rich.console import Console
@@ -178,7 +184,7 @@ def compare(
 
 
 @app.command("exec")
-def execute(context: typer.Context, reference: Reference = "last", project: Project = _HERE) -> int:
+def execute(context: typer.Context, reference: Reference = "last", project: Project = None) -> int:
     """Run a command inside a live run: seatrial runs exec RUN -- nvidia-smi"""
     from seatrial.runs import run_actions
 
@@ -194,7 +200,7 @@ def stop(
     reference: Reference,
     kill: Annotated[bool, typer.Option("--kill", help="SIGKILL at once, with no time to save.")] = False,
     as_json: AsJson = False,
-    project: Project = _HERE,
+    project: Project = None,
 ) -> int:
     """End a run: SIGTERM, its grace period, SIGKILL. Prints its receipt."""
     from seatrial.cli.screens.run import Screen
@@ -214,7 +220,7 @@ def copy(
         ),
     ],
     destination: Annotated[Path, typer.Argument(metavar="FOLDER")],
-    project: Project = _HERE,
+    project: Project = None,
 ) -> int:
     """Fetch what a run on a cluster saved: seatrial runs cp RUN:digits.pth ./models"""
     from seatrial.runs import run_actions
@@ -226,7 +232,7 @@ def copy(
 
 
 @app.command(hidden=True)
-def record(reference: Reference, project: Project = _HERE) -> int:
+def record(reference: Reference, project: Project = None) -> int:
     """Follow a run in the background and make its receipt; started by run --detach."""
     from seatrial.runs.following.recorder import record as follow_to_the_end
 
@@ -238,7 +244,7 @@ def record(reference: Reference, project: Project = _HERE) -> int:
 def remove(
     references: Annotated[list[str], typer.Argument(metavar="RUN…", callback=typed.references)],
     force: Annotated[bool, typer.Option("--force", "-f", help="Kill the run first if it has not ended.")] = False,
-    project: Project = _HERE,
+    project: Project = None,
 ) -> int:
     """Delete ended runs: logs, evidence, receipt and checkpoints. Saved models stay."""
     from seatrial.runs import run_actions

@@ -11,8 +11,10 @@ from seatrial.job.model import Job
 from seatrial.runs import launch
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following import recorder
-from seatrial.runs.following.watch import follow, interrupt_stops, terminate_interrupts
+from seatrial.runs.following.input import TYPING_INTERVAL_S, passing_on
+from seatrial.runs.following.watch import LOG_INTERVAL_S, follow, interrupt_stops, terminate_interrupts
 from seatrial.runs.launch import Prepared
+from seatrial.system.caller import Caller
 
 
 def carry_out(
@@ -21,16 +23,18 @@ def carry_out(
     screen: Screen,
     *,
     detach: bool = False,
+    caller: Caller | None = None,
     before_start: Callable[[Prepared], None] = lambda prepared: None,
 ) -> int:
     """Plan, build, start and follow; the exit code of the command.
 
     Args:
         detach: return once it has started.
+        caller: whose terminal and input the target gets; None: nobody's.
         before_start: called with the run's folder there and nothing started.
     """
     with terminate_interrupts():
-        prepared = launch.prepare(job, environ)
+        prepared = launch.prepare(job, environ, caller=None if detach else caller)
         screen.announce(prepared.plan)
         try:
             before_start(prepared)
@@ -42,8 +46,9 @@ def carry_out(
         recorder.ensure(prepared.run)
         screen.detached(prepared.plan)
         return EXIT_DONE
-    with interrupt_stops(prepared.run, environ, screen.say):
-        follow(prepared.run, screen.write, environ, say=screen.say)
+    looks_s = LOG_INTERVAL_S if prepared.plan.agent.input is None else TYPING_INTERVAL_S
+    with interrupt_stops(prepared.run, environ, screen.say), passing_on(prepared.run, prepared.plan):
+        follow(prepared.run, screen.write, environ, say=screen.say, log_interval_s=looks_s)
     exit_code = _receipt(prepared, environ, screen)
     if exit_code == EXIT_GPU_CONTRACT and prepared.plan.cluster is None:  # its GPUs are not of this host
         screen.say(second_opinion(environ))

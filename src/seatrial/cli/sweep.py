@@ -36,6 +36,7 @@ def sweep(
 ) -> int:
     """Run a job once for each combination of settings, and compare: a table here, and a page with bars.
 
+    \b
     seatrial sweep digits --set batch_size=32,64,128 --set mixed_precision=true,false --parallel 2
     """
     if not settings:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.runs.following.live import live_runs
-from seatrial.runs.store import RunStore
+from seatrial.runs.nearest import store_of
 from seatrial.telemetry import top as view
 from seatrial.telemetry.engines import Names
 from seatrial.telemetry.reading import Reader
@@ -46,7 +46,7 @@ def top(
     console = Console(highlight=False)
     on_terminal = console.is_terminal and sys.stdin.isatty()
     options = Options(sort, filter, interval_s, unicode=console.encoding.lower().startswith("utf"))
-    names, store = Names(os.environ), RunStore(project.absolute())
+    names, store = Names(os.environ), store_of(project)
     sink = open_sink(log) if log is not None else None
     reader = Reader(names)
     try:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from seatrial.findings.build import CONSEQUENCES
 from seatrial.findings.catalogue import LAYERS, by_id, entries
 from seatrial.findings.finding import Finding
 from seatrial.findings.known import Known, beginning, ending, plain
@@ -23,14 +24,20 @@ GENERAL = (*PARTS, "k8s-image-pull", "k8s-volume")
 #: Lines that may be one that was broken.
 BROKEN_LINES = 3
 
-#: Entry → entries that it follows from: pip that reaches no index then finds no package there.
+#: Entry → entries that it follows from.
 FOLLOWS = {
-    "package-missing": ("package-index-certificate", "package-index-unreachable"),
     "registry-unreachable": ("base-image-missing",),
+    "host-not-resolved": ("base-image-missing", "registry-unreachable"),
 }
+
+#: What a build shows beside its consequences.
+_OF_BUILDS = ("build", "registry", "disk")
 
 #: Characters of a symptom that a text cut off in its middle must still show.
 MIN_CUT = 20
+
+#: Characters of a symptom that are enough if a single entry has them, and how many entries may be meant by more.
+MIN_PART, MOST_MEANT = 12, 3
 
 #: What loggers put before each line: a date, a time, both.
 _TIMESTAMP = re.compile(r"^\s*[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\S*\s+")
@@ -49,7 +56,7 @@ def explain_text(text: str) -> list[Finding]:
         # A terminal may have broken the line where it pleased: what is one line of an error stands in two.
         whole = match_text(" ".join(lines), LAYERS)
         said = [finding for finding in whole if finding.id not in GENERAL]
-        found = said or _cut_off(text, besides=found) or whole or found
+        found = said or _cut_off(text, besides=found) or _within(text, besides=found) or whole or found
     return _causes(found)
 
 
@@ -61,6 +68,9 @@ def explain_stream(stream: BinaryIO) -> list[Finding]:
 def _causes(found: list[Finding]) -> list[Finding]:
     """Without what follows from another of them."""
     ids = {finding.id for finding in found}
+    roots = {entry.id for entry in entries(_OF_BUILDS)}.difference(CONSEQUENCES, FOLLOWS)
+    if ids & roots:  # pip that reaches no index then finds no package there
+        found = [finding for finding in found if finding.id not in CONSEQUENCES]
     return [finding for finding in found if not ids.intersection(FOLLOWS.get(finding.id, ()))]
 
 
@@ -74,6 +84,21 @@ def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
         return []
     _, entry = max(shown, key=lambda one: one[0])
     return [entry.finding([f"part of a line: {line[:200]}"])]
+
+
+def _within(text: str, besides: list[Finding]) -> list[Finding]:
+    """Failures of which somebody copied a few words: out of the middle of a symptom, of one or of few entries."""
+    part = plain(" ".join(text.split())).strip(" .,:;!'")
+    if besides or len(part) < MIN_PART or (" " not in part and "-" not in part):
+        return []
+    shown = [entry for entry in entries() if any(_has_words(plain(symptom), part) for symptom in entry.symptoms)]
+    most = 1 if len(part) < MIN_CUT else MOST_MEANT
+    return [entry.finding([f"part of a line: {part[:200]}"]) for entry in shown] if len(shown) <= most else []
+
+
+def _has_words(symptom: str, part: str) -> bool:
+    """Whether a symptom has these words side by side, the first and the last one whole."""
+    return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", symptom) is not None
 
 
 def _shown_of(entry: Known, line: str) -> int:
@@ -92,4 +117,8 @@ def _bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def sources(id: str) -> tuple[str, ...]:
-    return by_id(id).sources
+    """Of an entry; () for an ID of another release, which a receipt may have."""
+    try:
+        return by_id(id).sources
+    except KeyError:
+        return ()

@@ -3,6 +3,8 @@
 The texts are those of pip 23 to 25, uv, apt 2.6, Docker 20.10 to 28 and Podman 4; tests/recorded/images has samples.
 """
 
+from seatrial.findings.build_network import BUILD_NETWORK
+from seatrial.findings.build_packages import BUILD_PACKAGES
 from seatrial.findings.known import Known
 
 _RECORDED = "seatrial: tests/recorded/images"
@@ -24,6 +26,47 @@ BUILD = (
         cause="Its name is wrong, it needs a login, or the registry cannot be reached",
         fix="{engine} pull {base}",
         sources=(_RECORDED,),
+    ),
+    Known(
+        id="copy-source-missing",
+        title="COPY finds no {file} in the folder that is built",
+        symptoms=(
+            "failed to calculate checksum of ref …'{file}': not found",
+            "failed to compute cache key: …'{file}': not found",
+            "failed to compute cache key: …'{file}' not found",
+            "COPY failed: file not found in build context or excluded by .dockerignore: stat {file}: ",
+            "COPY failed: stat …/{file}: no such file",
+            "copier: stat: '{file}': no such file",
+            "no items matching glob '{file}' copied",
+        ),
+        cause="It is not there, is outside of the folder given to build, or .dockerignore leaves it out",
+        fix="ls -la; cat .dockerignore   # paths count from the folder at the end of `docker build … .`",
+        sources=("https://docs.docker.com/build/concepts/context/",),
+    ),
+    Known(
+        id="other-processor",
+        title="The base image is for another kind of processor",
+        symptoms=(
+            "no match for platform in manifest",
+            "no matching manifest for {platform} in the manifest list",
+            "exec format error",
+            "does not match the specified platform",
+        ),
+        cause="It has no variant for this machine (x86-64, arm64), or another variant is in the store",
+        fix="{engine} pull --platform linux/$(uname -m) {base}   # or a base made for this processor",
+        sources=("https://docs.docker.com/build/building/multi-platform/",),
+    ),
+    Known(
+        id="base-not-root",
+        title="The base image builds as a user who may not install anything",
+        symptoms=(
+            "Could not open lock file /var/lib/{place} - open (13: Permission denied)",
+            "List directory /var/lib/apt/lists/partial is missing. - Acquire (13: Permission denied)",
+            "[Errno 13] Permission denied: '{path}'",
+        ),
+        cause="The base's last USER is not root; {path} belongs to root",
+        fix='in seatrial.toml: [image] base = "python:3.11-slim-bookworm"   # or in a Dockerfile: USER root before',
+        sources=("https://docs.docker.com/reference/dockerfile/#user",),
     ),
     Known(
         id="base-without-venv",
@@ -52,7 +95,12 @@ BUILD = (
     Known(
         id="requirements-conflict",
         title="The requirements contradict each other: {sides}",
-        symptoms=("The conflict is caused by:", "these package versions have conflicting dependencies"),
+        symptoms=(
+            "The conflict is caused by:",
+            "these package versions have conflicting dependencies",
+            "ResolutionImpossible",
+            "No solution found when resolving",
+        ),
         cause="Two of them, or what they depend on, need different versions of one package",
         fix="relax one of the two in requirements.txt, pyproject.toml or image.requirements",
         sources=("https://pip.pypa.io/en/latest/topics/dependency-resolution/",),
@@ -70,6 +118,8 @@ BUILD = (
         fix='in seatrial.toml: [image] system_packages = ["build-essential", "python3-dev"]',
         sources=(_RECORDED,),
     ),
+    *BUILD_PACKAGES,
+    *BUILD_NETWORK,
     Known(
         id="package-index-certificate",
         title="A server's certificate is not trusted inside the build",
@@ -117,11 +167,47 @@ BUILD = (
         sources=(_RECORDED,),
     ),
     Known(
+        id="torch-build-not-planned",
+        title="The image has {has…}, and the plan has {planned…}",
+        symptoms=(),
+        cause="pip looked elsewhere than the plan: the base image {base} names package sources of its own "
+        "(PIP_INDEX_URL, pip.conf), or the index has no such build",
+        fix='in seatrial.toml: [image] requirements = ["torch=={pin}"], or index_url where any build will do',
+        sources=("https://pip.pypa.io/en/stable/topics/configuration/",),
+    ),
+    Known(
         id="build-step-killed",
         title="The kernel killed the step: out of memory",
-        symptoms=("exit code: 137", "exit status 137"),
+        symptoms=(
+            "Killed signal terminated program",
+            "exit code: 137",
+            "exit status 137",
+            "returned a non-zero code: 137",
+        ),
         cause="The machine, or the builder's virtual machine, has too little memory for it",
         fix="free -h",
         sources=("https://docs.docker.com/engine/containers/run/#exit-status",),
     ),
+    Known(
+        id="package-metadata-failed",
+        title="pip cannot read what a package needs: its setup ended with an error",
+        symptoms=(
+            "metadata-generation-failed",
+            "Encountered error while generating package metadata",
+            "subprocess-exited-with-error",
+        ),
+        cause="There is no wheel of this version for the image's Python, and its source does not work with it",
+        fix="ask for a version that has a wheel: pip download --only-binary :all: NAME; or an older [image] python",
+        sources=("https://pip.pypa.io/en/stable/reference/build-system/",),
+    ),
+)
+
+#: Entries that only say that something did not work out: whatever else a build shows is their cause.
+CONSEQUENCES = (
+    "build-step-killed",
+    "package-metadata-failed",
+    "package-does-not-compile",
+    "package-missing",
+    "debian-package-missing",
+    "base-image-missing",
 )

@@ -19,7 +19,7 @@ AT_START = ("host", "engine", "start", "container", "disk")
 AT_PULL = ("engine", "disk", "registry")
 
 #: What a build prints.
-AT_BUILD = ("disk", "build", "start", "registry")
+AT_BUILD = ("disk", "build", "start", "registry", "script")
 
 #: Every layer; its file has its name and the tuple in it too. A text shows the first entry whose symptom stands in it:
 #: what names its place ("Failed to pull image …: no space left on device") stands before what any program prints.

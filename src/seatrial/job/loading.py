@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from seatrial.job.target import resolve_target
 from seatrial.system.project_files import is_there
 from seatrial.system.shown import shown
 from seatrial.system.toml_file import read_toml
+from seatrial.system.typed_path import as_typed, from_here
 
 _TABLES: dict[str, type[Table]] = {
     "image": ImageOptions,
@@ -85,7 +85,7 @@ def load_job(
     project = Path(os.path.abspath(project))  # noqa: PTH100  # resolve() would change symlinked paths users know
     cwd = cwd or Path.cwd()
     if not project.is_dir():
-        raise ConfigError(f"there is no project folder {project}", run=f"ls {shlex.quote(str(project.parent))}")
+        raise ConfigError(f"there is no project folder {from_here(project)}", run=f"ls {as_typed(project.parent)}")
     from_file = _file_source(project).read()
     from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
     config = _merge(from_file, from_flags)
@@ -171,11 +171,11 @@ def _file_source(project: Path) -> _Source:
     if own_table is not None and shared_table is not None:
         raise ConfigError(
             "both seatrial.toml and [tool.seatrial] in pyproject.toml exist: keep one of them",
-            run=edit + shlex.quote(str(shared)),
+            run=edit + as_typed(shared),
         )
     if shared_table is not None:
-        return _Source("pyproject.toml: tool.seatrial.", edit + shlex.quote(str(shared)), project, shared_table)
-    return _Source("seatrial.toml: ", edit + shlex.quote(str(own)), project, own_table or {})
+        return _Source("pyproject.toml: tool.seatrial.", edit + as_typed(shared), project, shared_table)
+    return _Source("seatrial.toml: ", edit + as_typed(own), project, own_table or {})
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,25 +252,25 @@ def _check_paths(config: Mapping[str, Any]) -> None:
         _check_data(config["data"].source)
     models = config["models"].source if "models" in config else None
     if models is not None and models.exists() and not models.is_dir():
-        raise DataError(f"models folder {models} is a file", run=f"ls -l {shlex.quote(str(models))}")
+        raise DataError(f"models folder {from_here(models)} is a file", run=f"ls -l {as_typed(models)}")
     sources = [mount.source for mount in config.get("mounts", ())]
     ca_bundle = config.get("image", {}).get("ca_bundle")
     for path in [*sources, *config.get("env_files", ()), *([ca_bundle] if ca_bundle else [])]:
         if not path.exists():
-            raise DataError(f"there is no {path}", run=f"ls {shlex.quote(str(path.parent))}")
+            raise DataError(f"there is no {from_here(path)}", run=f"ls {as_typed(path.parent)}")
 
 
 def _check_data(folder: Path) -> None:
-    shown = shlex.quote(str(folder))
+    shown = as_typed(folder)
     if not folder.exists():
         beside = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
         near = difflib.get_close_matches(folder.name, beside, n=1)
-        hint = f"; did you mean {folder.parent / near[0]}?" if near else ""
+        hint = f"; did you mean {from_here(folder.parent / near[0])}?" if near else ""
         there = next(parent for parent in folder.parents if parent.is_dir())
-        raise DataError(f"data folder {folder} does not exist{hint}", run=f"ls {shlex.quote(str(there))}")
+        raise DataError(f"data folder {from_here(folder)} does not exist{hint}", run=f"ls {as_typed(there)}")
     if not folder.is_dir():
         raise DataError(
-            f"data folder {folder} is a file", run=f"seatrial run --data {shlex.quote(str(folder.parent))} …"
+            f"data folder {from_here(folder)} is a file", run=f"seatrial run --data {as_typed(folder.parent)} …"
         )
     try:
         empty = next(folder.iterdir(), None) is None

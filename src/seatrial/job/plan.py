@@ -26,6 +26,7 @@ CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
 CONTAINER_PLAN = "/seatrial/plan.json"
+CONTAINER_INPUT = "/seatrial/input"
 #: How the agent's Python is started: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.
 AGENT_PYTHON_FLAGS = ("-I", "-S")
 
@@ -106,11 +107,14 @@ class ImagePlan(Frozen):
         tag: what is run. For a built image its digits are the hash of everything that goes in.
         python: interpreter inside the image, or None when there is no Python >= 3.8 (then a companion checks).
         entrypoint, cmd: of a ready image; run through the agent as they are.
+        plain_dockerfile: one that needs no build context, for other people's tools; None where there can be none.
         context_files: path in the build context → absolute host path.
         context_texts: path in the build context → text of a generated file.
         own_wheel: file name in the build context of our own wheel (training library and recipes), or None.
         secrets: build secret id → absolute host path.
         stack: what was resolved, e.g. ``{"torch": "2.13.0", "build": "cu126", "python": "3.11"}``; also labels.
+        index_decides: the user names package indexes, and which build of the framework they have is theirs.
+        packages_bytes: of packages beside the framework, unpacked, as far as it is known.
         slimmed: the build leaves things out (image.slim). architectures: compute capabilities that are left in it;
             () for all that the packages have.
         warnings: what the user should know of it before it is built.
@@ -121,18 +125,37 @@ class ImagePlan(Frozen):
     base: str | None = None
     python: str | None = "python3"
     dockerfile: str | None = None
+    plain_dockerfile: str | None = None
     context_files: dict[str, str] = Field(default_factory=dict)
     context_texts: dict[str, str] = Field(default_factory=dict)
     own_wheel: str | None = None
     secrets: dict[str, str] = Field(default_factory=dict)
     network: str = "default"
     stack: dict[str, str] = Field(default_factory=dict)
+    index_decides: bool = False
+    packages_bytes: int = 0
     slimmed: bool = False
     architectures: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+
+class Terminal(Frozen):
+    """The caller's terminal, which the target gets the like of.
+
+    Attributes:
+        columns, lines: its size at the start; ``input`` tells later ones.
+        streams: which of stdin (0), stdout (1) and stderr (2) are terminals.
+        term, colors: $TERM and $COLORTERM.
+    """
+
+    columns: int
+    lines: int
+    streams: tuple[int, ...]
+    term: str | None = None
+    colors: str | None = None
 
 
 class AgentPlan(Frozen):
@@ -163,6 +186,8 @@ class AgentPlan(Frozen):
         alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the
             name of a file in ``secrets_dir`` with its URL.
         interactive: a shell: checks run, then the target inherits the terminal.
+        terminal: terminals of its own that the target gets, as the caller looks on; None: none.
+        input: the named pipe that the caller's input comes through (seatrial.input_frames); None: there is no input.
         host_sampled: the agent runs beside a container without Python (companion): checks only.
         pod_restarts: in a pod of a cluster, how often another takes the place of one that was lost without a word; None
             elsewhere. A request to end that comes from outside is no end of a pod's run (docs/decisions/0031).
@@ -199,6 +224,8 @@ class AgentPlan(Frozen):
     alert_command: str | None = None
     alert_webhook: str | None = None
     interactive: bool = False
+    terminal: Terminal | None = None
+    input: str | None = None
     host_sampled: bool = False
     pod_restarts: int | None = None
 

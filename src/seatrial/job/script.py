@@ -10,7 +10,7 @@ from pathlib import Path
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module
-from seatrial.job.reading.project_reader import ProjectReader, Reading
+from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.recipe_names import source_of
 
 #: Top-level module → the framework it stands for. The frameworks themselves are looked for first.
@@ -40,6 +40,7 @@ class ScriptFacts:
             ``try … except ImportError``.
         modules: dotted name of what ``imports`` stands for, as it is written → ``file.py:line``.
         where: name of either → ``file.py:line`` of its first import.
+        missing: module of one of the project's packages, as it is imported → where; it is needed and not there.
         asserted: module → (version, where), where the script ends unless a module has just that version.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → ``file.py:line``.
         tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
@@ -49,7 +50,9 @@ class ScriptFacts:
         one_process_evidence: where it drives several GPUs from one process, or starts ranks itself, or None.
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
+        input_evidence: where it may read standard input, or None.
         files: the files that were read, relative to the project where they are inside.
+        least_python: the newest syntax in the files that it needs, e.g. ``((3, 10), "net.py:7")``, or None.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
     """
@@ -58,6 +61,7 @@ class ScriptFacts:
     optional_imports: tuple[str, ...] = ()
     modules: dict[str, str] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     tensorflow_1: str | None = None
@@ -66,8 +70,10 @@ class ScriptFacts:
     launcher_evidence: str | None = None
     one_process_evidence: str | None = None
     compiler_evidence: str | None = None
+    input_evidence: str | None = None
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
+    least_python: tuple[tuple[int, int], str] | None = None
 
     @property
     def uses_seatrial(self) -> bool:
@@ -80,11 +86,14 @@ class ScriptFacts:
         return self.torchrun_evidence or self.one_process_evidence
 
 
-def script_facts(target: Target, project: Path) -> ScriptFacts:
+def script_facts(target: Target, project: Path, *, any_python: bool = False) -> ScriptFacts:
     """Read the target's source, and every module of the project that it imports, with ``ast``.
 
     An image, or a module that is not the project's, shows nothing: its facts are empty. Of a recipe its own file is
     read and the training library under it is not: that offers much which the recipe does not ask for.
+
+    Args:
+        any_python: it runs in an image of the user's, whose Python may be another: what does not parse shows nothing.
 
     Raises:
         TargetError: the script itself has a syntax error (file, line and text), or cannot be read; it is a notebook.
@@ -94,7 +103,7 @@ def script_facts(target: Target, project: Path) -> ScriptFacts:
         return ScriptFacts()
     roots = [project, project / "src"] if target.kind == "module" else [start.parent, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
-    reading = ProjectReader(project, roots, inside).read(start)
+    reading = read_project(project, roots, inside, start, any_python=any_python)
     _refuse_a_notebook(reading)
     return _facts(reading)
 
@@ -142,6 +151,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         optional_imports=tuple(sorted(set(optional) - set(imports))),
         modules=reading.needed,
         where={**optional, **imports},
+        missing=reading.missing,
         asserted=reading.asserted,
         paths=reading.paths,
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
@@ -150,8 +160,10 @@ def _facts(reading: Reading) -> ScriptFacts:
         launcher_evidence=needs_launcher,
         one_process_evidence=one_process,
         compiler_evidence=seen.get("compiler"),
+        input_evidence=seen.get("input"),
         files=reading.files,
         import_roots=reading.import_roots,
+        least_python=reading.least_python,
     )
 
 

@@ -13,6 +13,7 @@ from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, is_file, is_folder
 from seatrial.job.reading.shell_commands import training_command
 from seatrial.system.project_files import read_bytes
+from seatrial.system.typed_path import as_typed
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -89,7 +90,7 @@ def _script(word: str, project: Path) -> str:
         raise TargetError(
             f"{word} is outside the project {root}",
             cause="only the project folder is in the container",
-            run=f"cd {shlex.quote(str(path.parent))} && seatrial run {shlex.quote(path.name)}",
+            run=f"cd {as_typed(path.parent)} && seatrial run {shlex.quote(path.name)}",
         )
     return str(path.relative_to(root))
 
@@ -116,10 +117,10 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         inside = sorted(path for path in _scripts(project / word) if "/" not in path)[:5]
         names = f"; it contains {', '.join(inside)}" if inside else ""
         example = shlex.quote(str(Path(word) / inside[0])) if inside else "train.py"
-        return TargetError(f"{word} is a folder, not a script{names}", run=f"seatrial run {example}")
+        return TargetError(f"the target {word} is a folder, not a script{names}", run=f"seatrial run {example}")
     near = _near(word, [*_scripts(project), *recipes])
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    run = f"seatrial run {shlex.quote(near[0])}" if near else f"ls {shlex.quote(str(project))}"
+    run = f"seatrial run {shlex.quote(near[0])}" if near else f"ls {as_typed(project)}"
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
     return TargetError(f"there is no {kind} {word} in {project}{hint}", run=run)
 

@@ -14,7 +14,6 @@ import yaml
 
 from seatrial.backends.containers.home import CACHE
 from seatrial.errors import UsageError
-from seatrial.images.dockerfiles.inline import inline
 from seatrial.job.plan import CONTAINER_HOME, CONTAINER_PROJECT, ContainerPlan, ImagePlan, Mount, Plan
 from seatrial.planning.secrets import targets_secrets
 
@@ -72,7 +71,7 @@ def as_docker(plan: Plan) -> str:
 def as_compose(plan: Plan) -> str:
     """A Compose file with one service. Raises UsageError for a plan without a container."""
     container, image = _container(plan), _image(plan)
-    recipe = inline(image) if _elsewhere(plan) and image.build else None
+    recipe = image.plain_dockerfile if _elsewhere(plan) else None
     service: dict[str, Any] = {
         "image": None if recipe else image.tag,
         "build": _build(recipe, image),

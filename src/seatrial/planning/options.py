@@ -56,19 +56,20 @@ def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> in
         return None
     if job.gpus.kind == "none":
         raise UsageError(
-            "--gpu-memory limits nothing on a run without GPUs (--gpus none)", run="seatrial run … without --gpu-memory"
+            "--gpu-memory limits nothing on a run without GPUs (--gpus none)",
+            run="seatrial run …   # without --gpu-memory",
         )
     if not gpu_memory_enforceable(script.framework):
         raise UsageError(
             f"--gpu-memory cannot be enforced on this target: {script.framework or 'its source'} has no limit",
             cause="Only torch and TensorFlow support a limit; CUDA itself does not",
-            run="seatrial run … without --gpu-memory",
+            run="seatrial run …   # without --gpu-memory",
         )
     smallest = min(gpus, key=lambda gpu: gpu.memory_bytes, default=None)
     if smallest is not None and limit > smallest.memory_bytes:
         has = format_bytes(smallest.memory_bytes)
         raise UsageError(
             f"--gpu-memory {format_bytes(limit)}: GPU {smallest.index} ({smallest.name}) has {has}",
-            run="seatrial run … without --gpu-memory, which may then use all of it",
+            run="seatrial run …   # without --gpu-memory, which may then use all of it",
         )
     return limit

@@ -22,6 +22,7 @@ from seatrial.planning.process_parts import process_parts
 from seatrial.planning.recipe_env import with_env_flags
 from seatrial.planning.secrets import WEBHOOK_SECRET, targets_secrets, without_secrets
 from seatrial.planning.site import Parts, Site
+from seatrial.planning.streams import choose_streams
 from seatrial.planning.target_command import Places
 
 #: What each kind of place has to be planned.
@@ -68,6 +69,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     refuse_options(job, site.backend.place, site.backend.name)
     parts = PARTS[site.backend.place](job, site, script)
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
+    streams = choose_streams(site, script, parts, launcher)
     return Plan(
         run_id=site.run_id,
         created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -76,15 +78,17 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         injection=parts.gpus.injection,
         gpus=parts.gpus.gpus,
         image=parts.image,
-        container=parts.container,
+        container=streams.container,
         cluster=parts.cluster,
         companion=parts.companion,
         companion_image=job.image.base if parts.companion else None,
         python=parts.python,
         venv=parts.venv,
-        agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive),
+        agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive).model_copy(
+            update={"terminal": streams.terminal, "input": streams.input}
+        ),
         choices=(*(site.selection.choices if site.selection else ()), *parts.choices, launcher_choice),
-        warnings=(*parts.warnings, *(parts.image.warnings if parts.image else ())),
+        warnings=(*streams.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ())),
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
     )

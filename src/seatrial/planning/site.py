@@ -22,6 +22,7 @@ from seatrial.job.plan import (
 from seatrial.planning.another_machine import AnotherMachine
 from seatrial.planning.host import HostFacts
 from seatrial.planning.target_command import Places
+from seatrial.system.caller import Caller
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Site:
             where a scheduler picks them.
         another: the machine that the plan is made for, where it is not this one.
         cluster: what the cluster has; None on this machine.
+        caller: whose input and terminal the target may get; None: nobody's, it runs detached.
     """
 
     run_id: str
@@ -77,6 +79,7 @@ class Site:
     selection: Selection | None = None
     another: AnotherMachine | None = None
     cluster: ClusterSite | None = None
+    caller: Caller | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from seatrial.job.plan import (
     ImagePlan,
 )
 from seatrial.recipe_names import module_of
+from seatrial.system.typed_path import as_typed
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,7 @@ def local_places(job: Job, outputs: Path, resume_from: Path | None) -> Places:
     """Raises UsageError when the working directory asked for is not there."""
     project = job.project / (job.workdir or "")
     if not project.is_dir():
-        raise UsageError(
-            f"--workdir {job.workdir}: there is no folder {project}", run=f"ls {shlex.quote(str(job.project))}"
-        )
+        raise UsageError(f"--workdir {job.workdir}: there is no folder {project}", run=f"ls {as_typed(job.project)}")
     return Places(
         project=str(project),
         run=str(outputs),

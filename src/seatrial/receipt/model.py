@@ -253,3 +253,8 @@ class Receipt(Record):
     def passed(self) -> bool:
         """The run finished and no criterion failed."""
         return self.exit_code == 0 and not any(c.verdict == "fail" for c in self.criteria)
+
+    @property
+    def doubtful(self) -> bool:
+        """It ended with 0, and by its own words did nothing."""
+        return any(finding.id == "did-nothing" for finding in self.findings)

@@ -11,6 +11,7 @@ from seatrial.errors import DiskError, RunNotFoundError
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.rendering import html, markdown
 from seatrial.system.nofollow import read_regular
+from seatrial.system.typed_path import as_typed
 
 #: Largest receipt that is read back; one of eight GPUs and a week has 2 MB.
 MOST_BYTES = 64 << 20
@@ -39,7 +40,8 @@ def write_receipt(run_dir: Path, receipt: Receipt) -> None:
         except OSError as error:
             aside.unlink(missing_ok=True)
             raise DiskError(
-                f"cannot write {run_dir / name}: {error.strerror}", run=f"df -h {run_dir}; ls -ld {run_dir}"
+                f"cannot write {run_dir / name}: {error.strerror}",
+                run=f"df -h {as_typed(run_dir)}; ls -ld {as_typed(run_dir)}",
             ) from error
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from seatrial.backends import table
 from seatrial.backends.base import ImageStore
 from seatrial.errors import ImageError, UsageError
+from seatrial.findings.catalogue import IN_RUN
+from seatrial.findings.match import first_in
 from seatrial.images.building.build import BuildResult, build
 from seatrial.images.building.verify_image import Verification, measure_contents, verify_image
 from seatrial.images.origin import origin_labels
@@ -72,10 +74,12 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
     imports = script_facts(job.target, job.project).imports
     verification = verify_image(image, imports, store=store, machine=machine, container=here)
     if verification.wrong:
+        known = first_in("\n".join(verification.wrong), IN_RUN)
+        finding = known.known.finding(values=known.values) if known else None
         raise ImageError(
             f"{image.tag} was built, but {verification.wrong[0]}",
-            cause="; ".join(verification.wrong[1:]) or None,
-            run="seatrial plan …   # what was resolved, and why",
+            cause="; ".join((*verification.wrong[1:], *((finding.cause or "",) if finding else ()))) or None,
+            run=(finding.fix if finding else None) or "seatrial plan …   # what was resolved, and why",
         )
     built = Built(
         plan,

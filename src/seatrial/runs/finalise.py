@@ -25,6 +25,7 @@ from seatrial.runs.discovered_gpus import with_discovered_gpus
 from seatrial.runs.liveness import leases, state_of
 from seatrial.runs.store import Run, run_name
 from seatrial.system.files import write_atomically
+from seatrial.system.typed_path import as_typed
 
 
 def finalise(run: Run, environ: Mapping[str, str]) -> Receipt | None:
@@ -82,7 +83,7 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
         raise DiskError(
             error.message,
             cause=f"The run ended anyway: {how}. Its receipt will be written once there is disk space",
-            run=f"df -h {run.folder}; seatrial runs show {run.id}",
+            run=f"df -h {as_typed(run.folder)}; seatrial runs show {run.id}",
         ) from error
     run.show_receipt()
     return receipt

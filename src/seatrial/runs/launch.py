@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from seatrial.runs.liveness import leases
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.store import Run, RunStore, new_run_id, project_key
 from seatrial.system import agent_archive
+from seatrial.system.caller import Caller
 from seatrial.system.files import make_folder
 
 Say = Callable[[str], None]
@@ -96,8 +98,13 @@ def manifests(plan: Plan, *, whole: bool = True) -> str:
         return as_yaml(cluster_manifests(plan, Path(folder)), whole=whole)
 
 
-def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) -> Prepared:
+def prepare(
+    job: Job, environ: Mapping[str, str], *, interactive: bool = False, caller: Caller | None = None
+) -> Prepared:
     """Make the run's folder and its plan, and lease its GPUs.
+
+    Args:
+        caller: who looks on while it runs; None: nobody, or it is a shell, which has the terminal itself.
 
     Raises:
         SeatrialError: nothing is left behind then.
@@ -113,7 +120,7 @@ def prepare(job: Job, environ: Mapping[str, str], *, interactive: bool = False) 
     run = store.create(new_run_id(), job.name)
     try:
         selection = _select_and_lease(ground, run, environ)
-        plan = _plan(ground, run, selection, environ, interactive=interactive)
+        plan = _plan(ground, run, selection, environ, interactive=interactive, caller=caller)
         _refuse_cut_down_image(plan)
         if namesake is not None:
             moved = f'The name "{job.name}" now refers to this run; find the earlier one by its ID, {namesake.id}'
@@ -185,6 +192,8 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         ensure_venv(plan.venv.directory, plan.venv.requirements, plan.venv.base, say)
     if plan.companion is not None:
         make_folder(prepared.run.folder / COMPANION_FOLDER)
+    if plan.agent.input is not None:
+        os.mkfifo(prepared.run.input, mode=0o600)
     if plan.container is not None:
         host_files(plan.container).write(plan.job.project)
         check_sources(plan.container.mounts, plan.job.project)
@@ -210,7 +219,9 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     job, environ = secrets.hide_webhook(job, environ)
     hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
     job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
-    script = script_facts(job.target, job.project)  # first: a script that does not parse needs no engine
+    script = script_facts(
+        job.target, job.project, any_python=job.image.ready is not None
+    )  # first: a script that does not parse needs no engine
     host = read_host(environ)
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
     return _Ground(with_defaults(job, backend.place), script, host, backend, engine, why, environ)
@@ -225,6 +236,7 @@ def _plan(
     another: AnotherMachine | None = None,
     interactive: bool = False,
     may_pull: bool = True,
+    caller: Caller | None = None,
 ) -> Plan:
     job, on_a_cluster = ground.job, ground.backend.place == "cluster"
     earlier = RunStore(job.project, environ).find(job.resume) if job.resume else None
@@ -246,6 +258,7 @@ def _plan(
         selection=selection,
         another=another,
         cluster=survey_cluster(job, ground.host, offline=not may_pull) if on_a_cluster else None,
+        caller=caller,
     )
     plan = make_plan(job, site, ground.script, interactive=interactive)
     warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))

@@ -21,6 +21,7 @@ from seatrial.errors import UntrustedPathError
 from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.system.files import write_atomically
 from seatrial.system.nofollow import open_regular, read_regular
+from seatrial.system.typed_path import as_typed
 
 #: Moves the folder, e.g. for tests or for machines that share no /var/lock.
 FOLDER_VARIABLE = "SEATRIAL_LEASES"
@@ -110,7 +111,7 @@ class Leases:
         return UntrustedPathError(
             f"{path} was not created by seatrial",
             cause="Any user of this machine can create a file there",
-            run=f"ls -la {self.folder}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
+            run=f"ls -la {as_typed(self.folder)}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
         )
 
     def current(self) -> dict[str, str]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from seatrial import events
 from seatrial.backends import table
 from seatrial.backends.base import Handle
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.receipt.evidence.fields import number, text, whole
 from seatrial.runs.liveness import state_of
 from seatrial.runs.store import Run, RunStore, run_name
+
+#: Of a live run's events: the start of its target stands among the first.
+_FIRST_BYTES = 1 << 20
 
 Status = Literal["starting", "waiting", "running", "done", "stopped", "failed", "unknown"]
 
@@ -23,7 +28,7 @@ class Line:
     Attributes:
         outcome: the exit cause in words, what it waits for, or why the status is unknown.
         gpus: how many; None where the plan cannot be read.
-        seconds: of the target; None while it lives.
+        seconds: of the target; while it lives, since it was started.
     """
 
     id: str
@@ -69,17 +74,16 @@ def _line(run: Run, environ: Mapping[str, str]) -> Line:
         return Line(
             run.id,
             run_name(run),
-            plan.job.target.value or plan.job.image.ready or "",
+            plan.target_line,
             plan.backend,
             len(plan.gpus),
             status,
             waiting or "",
+            seconds=_seconds_so_far(run),
         )
     except EngineUnavailableError as error:
         plan = run.plan()
-        return Line(
-            run.id, run_name(run), plan.job.target.value, plan.backend, len(plan.gpus), "unknown", error.message
-        )
+        return Line(run.id, run_name(run), plan.target_line, plan.backend, len(plan.gpus), "unknown", error.message)
     except (SeatrialError, KeyError) as error:
         return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
 
@@ -89,6 +93,16 @@ def _waiting(handle: Handle, environ: Mapping[str, str]) -> str | None:
     if table.place(handle.backend) != "cluster":
         return None
     return state_of(handle, environ).waiting
+
+
+def _seconds_so_far(run: Run) -> float | None:
+    """Since the target was started, as its agent says; None while it has not been."""
+    started = events.mark(events.TargetStarted)
+    for line in events.Lines(str(run.events_path)).new(_FIRST_BYTES):
+        if started in line and (event := events.parse(line)) is not None:
+            at = number(event.get("t"))
+            return None if at is None else max(0.0, time.time() - at)
+    return None
 
 
 def _status(summary: Mapping[str, Any]) -> Status:

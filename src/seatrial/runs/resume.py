@@ -11,6 +11,7 @@ from seatrial.job.plan import CONTAINER_RESUME, CONTAINER_RESUMED_CHECKPOINTS, M
 from seatrial.planning.site import Resumed
 from seatrial.runs.store import PLACE_FOLDER, Run, RunStore
 from seatrial.system import nofollow
+from seatrial.system.typed_path import as_typed
 
 
 def run_to_resume(store: RunStore, reference: str) -> Run:
@@ -41,7 +42,9 @@ def checkpoints_of(run: Run) -> Path:
         with nofollow.folder(_project(run), *_below(run), make=run.recorded):
             return run.checkpoints
     except FileNotFoundError:
-        raise UntrustedPathError(f"Run {run.id} no longer has a checkpoint folder", run=f"ls -la {run.place}") from None
+        raise UntrustedPathError(
+            f"Run {run.id} no longer has a checkpoint folder", run=f"ls -la {as_typed(run.place)}"
+        ) from None
 
 
 def resumed(run: Run, *, on_a_volume: bool) -> Resumed:

@@ -18,6 +18,7 @@ from seatrial.runs.following.watch import request_stop
 from seatrial.runs.liveness import state_of
 from seatrial.runs.store import Run, RunStore
 from seatrial.system.nofollow import tree_bytes
+from seatrial.system.typed_path import as_typed
 
 
 def stop(run: Run, environ: Mapping[str, str], *, kill: bool = False) -> Receipt:
@@ -43,7 +44,7 @@ def copy_models(run: Run, path: str, destination: Path, environ: Mapping[str, st
     plan = run.plan()
     if plan.cluster is None:
         folder = plan.job.models.source if plan.job.models else plan.job.project
-        raise UsageError(f"Files saved by run {run.id} already exist here", run=f"ls {folder}")
+        raise UsageError(f"Files saved by run {run.id} already exist here", run=f"ls {as_typed(folder)}")
     cluster = Cluster(environ, plan.cluster.context, plan.cluster.namespace)
     return fetch(cluster, plan.cluster, path, destination)
 

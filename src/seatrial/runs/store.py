@@ -38,6 +38,7 @@ from seatrial.events import Event, EvidenceLog
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.state import state_folder
+from seatrial.system.typed_path import as_typed, from_here
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
@@ -49,6 +50,9 @@ PLACE_FOLDER = (".seatrial", "runs")
 #: Receipts that people look at in the project; and what stays with the record, with a link to it there.
 COPIED = ("receipt.html", "receipt.md", "receipt.json")
 LINKED = ("stdout.log", "stderr.log", "events.jsonl")
+
+#: Named pipe in the record of a run that somebody types to.
+INPUT = "input"
 
 #: No letters that look like digits, no vowels that make words.
 _ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
@@ -101,6 +105,11 @@ class Run:
         """Write down what the host saw or did. Raises OSError."""
         with EvidenceLog(str(self.events_path), "host") as log:
             log.write(event)
+
+    @property
+    def input(self) -> Path:
+        """The named pipe of what its caller types, while somebody does."""
+        return self.folder / INPUT
 
     @property
     def outputs(self) -> Path:
@@ -287,7 +296,7 @@ class RunStore:
                 raise
             raise DiskError(
                 f"Cannot create the run folder {error.filename or run.folder}: {error.strerror}",
-                run=f"df -h {self.project}; ls -ld {self.project}",
+                run=f"df -h {as_typed(self.project)}; ls -ld {as_typed(self.project)}",
             ) from error
         return run
 
@@ -335,7 +344,7 @@ class RunStore:
                 f'"{reference}" matches {len(partial)} runs: {", ".join(run.id for run in partial[-3:])}',
                 run="seatrial runs ls",
             )
-        raise RunNotFoundError(f'No run "{reference}" of {self.project}', run="seatrial runs ls")
+        raise RunNotFoundError(f'No run "{reference}" of {from_here(self.project)}', run="seatrial runs ls")
 
     def remove(self, run: Run) -> None:
         """Delete a run's place and record: what this store has made, and never what a link in it leads to.
@@ -348,7 +357,7 @@ class RunStore:
             raise UsageError(
                 f"Run {run.id} has no record on this machine, so seatrial does not delete its folder",
                 cause="It predates seatrial's own records, or someone else created it",
-                run=f"ls -la {run.place}   # yours? then: rm -r {run.place}",
+                run=f"ls -la {as_typed(run.place)}   # yours? then: rm -r {as_typed(run.place)}",
             )
         try:
             with contextlib.suppress(FileNotFoundError), nofollow.folder(self.project, *PLACE_FOLDER) as places:
@@ -357,7 +366,7 @@ class RunStore:
                 nofollow.remove_tree(records, run.id)
         except OSError as error:
             raise DiskError(
-                f"Cannot delete {error.filename or run.place}: {error.strerror}", run=f"ls -la {run.place}"
+                f"Cannot delete {error.filename or run.place}: {error.strerror}", run=f"ls -la {as_typed(run.place)}"
             ) from error
 
     def newest_of(self, name: str) -> Run | None:

@@ -78,7 +78,11 @@ def resolve(constraints: Constraints, machine: Machine) -> Stack | Conflict:
         if python is not None:
             return Stack(python=python, choices=(_python_choice(python, constraints, None),))
         required = f"the project requires Python {constraints.python_specifier}"
-        return Conflict((Violation("requires-python", f"Python {constraints.python or PYTHONS[0]}", required),), ())
+        if constraints.python and not len(constraints.python_specifier):
+            required = f"the base image has Python {constraints.python}"
+        first = constraints.python or PYTHONS[0]
+        needs = next(iter(constraints.barred.values()), f"Python {first}")
+        return Conflict((Violation("requires-python", needs, required),), ())
     fitting = [each for each in candidates(constraints) if next(violations(each, constraints, machine), None) is None]
     if fitting:
         return _stack(min(fitting, key=lambda each: _preference(each, constraints)), constraints, machine)
@@ -128,7 +132,7 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: Machine) -> Sta
         warnings.append(f"the architectures of {wheel.name} are unknown")
     return Stack(
         python=chosen.python,
-        requirement=_requirement(chosen, local=own_index),
+        requirement=_requirement(chosen, local=own_index or (chosen.cpu and constraints.variant == "cpu")),
         index=index,
         wheel=wheel,
         cpu=chosen.cpu,
@@ -145,7 +149,8 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: Machine) -> Sta
 def _requirement(chosen: Candidate, *, local: bool) -> str:
     wheel = chosen.wheel
     extra = f"[{wheel.extra}]" if wheel.extra and not chosen.cpu else ""
-    return f"{wheel.framework}{extra}=={wheel.version}" + (f"+{wheel.variant}" if local else "")
+    build = "cpu" if chosen.cpu else wheel.variant
+    return f"{wheel.framework}{extra}=={wheel.version}" + (f"+{build}" if local and wheel.framework == "torch" else "")
 
 
 def _why_version(chosen: Candidate, constraints: Constraints) -> str:
@@ -189,8 +194,10 @@ def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -
         return Choice(what="python", value=python, reason="the base image's")
     if python == PYTHONS[0]:
         return Choice(what="python", value=python, reason="every current framework has wheels for it")
+    if PYTHONS[0] in constraints.barred:
+        return Choice(what="python", value=python, reason=constraints.barred[PYTHONS[0]])
     reason = (
-        f"requires-python is {constraints.python_specifier}"
+        f"the project asks for Python {constraints.python_specifier}"
         if len(constraints.python_specifier)
         else "the closest match"
     )
@@ -201,7 +208,8 @@ def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -
 
 def _python_alone(constraints: Constraints) -> str | None:
     pythons = (constraints.python,) if constraints.python else PYTHONS
-    return next((each for each in pythons if constraints.python_specifier.contains(f"{each}.99")), None)
+    fitting = (each for each in pythons if constraints.python_specifier.contains(f"{each}.99"))
+    return next((each for each in fitting if each not in constraints.barred), None)
 
 
 def _conflict(constraints: Constraints, machine: Machine) -> Conflict:
@@ -213,11 +221,13 @@ def _conflict(constraints: Constraints, machine: Machine) -> Conflict:
     ]
     broken, _ = min(ranked, key=lambda pair: (_distance(pair[0]), _preference(pair[1], constraints)))
     ways = {
-        "another version": replace(constraints, specifier=SpecifierSet(), torchvision=None, cudnn=None),
+        "another version": replace(
+            constraints, specifier=SpecifierSet(), torchvision=None, torchaudio=None, cudnn=None
+        ),
         "another build": replace(constraints, variant=None),
-        "another Python": replace(constraints, python=None, python_specifier=SpecifierSet()),
+        "another Python": replace(constraints, python=None, python_specifier=SpecifierSet(), barred={}),
         "another version and build": replace(
-            constraints, specifier=SpecifierSet(), torchvision=None, cudnn=None, variant=None
+            constraints, specifier=SpecifierSet(), torchvision=None, torchaudio=None, cudnn=None, variant=None
         ),
         "another version, build and Python": Constraints(
             framework=constraints.framework, gpu=constraints.gpu, prefer=constraints.prefer

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from seatrial.stack.constraints import Constraints
@@ -40,7 +42,7 @@ Rule = Callable[[Candidate, Constraints, Machine], Violation | None]
 
 def version_fits(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """The project's version specifier admits the build."""
-    if constraints.specifier.contains(candidate.wheel.version):
+    if _admits(constraints.specifier, candidate.wheel.version):
         return None
     return Violation("version", f"{candidate.name} is not the requested version", constraints.said)
 
@@ -62,8 +64,8 @@ def gpu_build(candidate: Candidate, constraints: Constraints, machine: Machine) 
 
 def python_in_range(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
     """The build has a wheel for this Python."""
-    low, high = map(Version, candidate.wheel.python)
-    if low <= Version(candidate.python) <= high:
+    low, high = map(_version, candidate.wheel.python)
+    if low <= _version(candidate.python) <= high:
         return None
     return Violation(
         "python",
@@ -76,13 +78,21 @@ def python_as_required(candidate: Candidate, constraints: Constraints, machine: 
     """The base image's Python, and the project's requires-python."""
     if constraints.python and candidate.python != constraints.python:
         return Violation("base-python", f"Python {candidate.python}", f"the base image has Python {constraints.python}")
-    if not constraints.python_specifier.contains(f"{candidate.python}.99"):
+    if not _admits(constraints.python_specifier, f"{candidate.python}.99"):
         return Violation(
             "requires-python",
             f"Python {candidate.python}",
             f"the project requires Python {constraints.python_specifier}",
         )
     return None
+
+
+def pins_have_wheels(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+    """What else is required at a fixed version has wheels for this Python, too."""
+    if (reason := constraints.barred.get(candidate.python)) is None:
+        return None
+    low, high = candidate.wheel.python
+    return Violation("pins", reason, f"{candidate.name} has wheels for Python {low} to {high}")
 
 
 def driver_new_enough(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
@@ -148,12 +158,30 @@ def torchvision_pair(candidate: Candidate, constraints: Constraints, machine: Ma
     own = candidate.wheel.torchvision
     if candidate.wheel.framework != "torch" or own is None or constraints.torchvision is None:
         return None
-    if constraints.torchvision.contains(own):
+    if _admits(constraints.torchvision, own):
         return None
     return Violation(
         "torchvision",
         f"torch {candidate.wheel.version} goes with torchvision {own}",
-        f"torchvision{constraints.torchvision}",
+        f"torchvision{constraints.torchvision} is required",
+    )
+
+
+def torchaudio_pair(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+    """Each torchaudio before 2.9 is built for one torch: 0.13 for 1.13, 2.1 for 2.1.
+
+    Source: https://docs.pytorch.org/audio/stable/installation.html, "Compatibility Matrix".
+    """
+    major, minor = Version(candidate.wheel.version).release[:2]
+    if candidate.wheel.framework != "torch" or constraints.torchaudio is None or (major, minor) >= (2, 9):
+        return None
+    own = f"{major}.{minor}" if major >= 2 else f"0.{minor}"
+    if any(constraints.torchaudio.contains(f"{own}.{patch}") for patch in range(5)):
+        return None
+    return Violation(
+        "torchvision",
+        f"torch {candidate.wheel.version} goes with torchaudio {own}",
+        f"torchaudio{constraints.torchaudio} is required",
     )
 
 
@@ -164,7 +192,9 @@ RULES: tuple[Rule, ...] = (
     gpu_build,
     python_in_range,
     python_as_required,
+    pins_have_wheels,
     torchvision_pair,
+    torchaudio_pair,
     one_cudnn,
     code_for_every_gpu,
     driver_new_enough,
@@ -180,17 +210,28 @@ def violations(candidate: Candidate, constraints: Constraints, machine: Machine)
 
 
 def _has_code(candidate: Candidate, gpu: TargetGpu, machine: Machine) -> bool:
-    wheel, cc = candidate.wheel, Version(gpu.cc)
+    wheel, cc = candidate.wheel, _version(gpu.cc)
     if wheel.jit_from is not None:
         return cc >= Version(wheel.jit_from)
-    if any(Version(sm).major == cc.major and Version(sm).minor <= cc.minor for sm in wheel.sm):
+    if any(_version(sm).major == cc.major and _version(sm).minor <= cc.minor for sm in wheel.sm):
         return True
-    if not any(Version(ptx) <= cc for ptx in wheel.ptx):
+    if not any(_version(ptx) <= cc for ptx in wheel.ptx):
         return False
     if machine.driver is None or candidate.forward_compat:
         return True
     own = cuda_of_driver(machine.driver)
     return own is not None and Version(own) >= Version(wheel.cuda)
+
+
+@lru_cache(maxsize=4096)
+def _admits(specifier: SpecifierSet, version: str) -> bool:
+    """A conflict is looked into with thousands of candidates, of few versions."""
+    return specifier.contains(version)
+
+
+@lru_cache(maxsize=256)
+def _version(text: str) -> Version:
+    return Version(text)
 
 
 def _sm(cc: str) -> str:

@@ -13,7 +13,7 @@ from seatrial.system.zip_bytes import zip_bytes
 
 #: What goes in, relative to the package. What is not listed is not there: the agent imports nothing else of ours.
 _ROOMS = ("agent", "events", "probe", "findings")
-_FILES = ("__init__.py", "frames.py")
+_FILES = ("__init__.py", "frames.py", "input_frames.py")
 
 _MAIN = "import sys\nfrom seatrial.agent.__main__ import main\nsys.exit(main())\n"
 

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from seatrial.errors import DiskError
+from seatrial.system.typed_path import as_typed
 
 
 def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
@@ -17,7 +18,7 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise DiskError(f"Cannot write {path}: {error.strerror}", run=f"df -h {path.parent}") from error
+        raise DiskError(f"Cannot write {path}: {error.strerror}", run=f"df -h {as_typed(path.parent)}") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -27,7 +28,7 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
         Path(temporary).replace(path)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
-        raise DiskError(f"Cannot write {path}: {error.strerror}", run=f"df -h {path.parent}") from error
+        raise DiskError(f"Cannot write {path}: {error.strerror}", run=f"df -h {as_typed(path.parent)}") from error
 
 
 def make_folder(path: Path) -> None:
@@ -35,4 +36,6 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DiskError(f"Cannot create the folder {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error
+        raise DiskError(
+            f"Cannot create the folder {path}: {error.strerror}", run=f"ls -ld {as_typed(path.parent)}"
+        ) from error

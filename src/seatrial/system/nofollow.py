@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from seatrial.errors import DiskError, UntrustedPathError
+from seatrial.system.typed_path import as_typed
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -34,11 +35,13 @@ def read_regular(path: Path, *, most_bytes: int) -> bytes:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
-            raise UntrustedPathError(f"{path} has {size} bytes, more than expected", run=f"ls -l {path}")
+            raise UntrustedPathError(f"{path} has {size} bytes, more than expected", run=f"ls -l {as_typed(path)}")
         try:
             return file.read(most_bytes)
         except OSError as error:
-            raise UntrustedPathError(f"{path} cannot be read: {error.strerror}", run=f"ls -ld {path}") from error
+            raise UntrustedPathError(
+                f"{path} cannot be read: {error.strerror}", run=f"ls -ld {as_typed(path)}"
+            ) from error
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -53,10 +56,10 @@ def open_regular(path: Path) -> BinaryIO:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise UntrustedPathError(f"{path} cannot be read: {error.strerror}", run=f"ls -ld {path}") from error
+        raise UntrustedPathError(f"{path} cannot be read: {error.strerror}", run=f"ls -ld {as_typed(path)}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UntrustedPathError(f"{path} is not a regular file", run=f"ls -ld {path}")
+        raise UntrustedPathError(f"{path} is not a regular file", run=f"ls -ld {as_typed(path)}")
     return os.fdopen(descriptor, "rb")
 
 
@@ -93,7 +96,9 @@ def _make(parent: int, name: str, path: Path) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise DiskError(f"Cannot create the folder {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error
+        raise DiskError(
+            f"Cannot create the folder {path}: {error.strerror}", run=f"ls -ld {as_typed(path.parent)}"
+        ) from error
 
 
 def _enter(parent: int, name: str, path: Path) -> int:
@@ -107,9 +112,9 @@ def _enter(parent: int, name: str, path: Path) -> int:
                 raise UntrustedPathError(
                     f"{path} is a symlink, which seatrial does not follow",
                     cause="Containers write there; a symlink would redirect their files",
-                    run=f"ls -ld {path}; rm {path}",
+                    run=f"ls -ld {as_typed(path)}; rm {as_typed(path)}",
                 ) from None
-        raise UntrustedPathError(f"Cannot enter {path}: {error.strerror}", run=f"ls -ld {path}") from error
+        raise UntrustedPathError(f"Cannot enter {path}: {error.strerror}", run=f"ls -ld {as_typed(path)}") from error
 
 
 def remove_tree(parent: int, name: str) -> None:

@@ -7,12 +7,12 @@ or a message because a project points at it. Nothing here waits: a FIFO and a de
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from seatrial.errors import ConfigError, UsageError
+from seatrial.system.typed_path import as_typed
 
 #: Far above what people and their tools write, and read in milliseconds.
 MAX_BYTES = 2_000_000
@@ -67,7 +67,7 @@ def read_bytes(
         problem = "is not a valid file name"
     else:
         return data
-    raise refusal(f"{shown_path(path, inside)} {problem}", run=f"ls -ld {shlex.quote(str(path))}")
+    raise refusal(f"{shown_path(path, inside)} {problem}", run=f"ls -ld {as_typed(path)}")
 
 
 def read_text(
@@ -79,9 +79,7 @@ def read_text(
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise refusal(
-            f"{shown_path(path, inside)}:{line}: not UTF-8 text", run=f"file {shlex.quote(str(path))}"
-        ) from None
+        raise refusal(f"{shown_path(path, inside)}:{line}: not UTF-8 text", run=f"file {as_typed(path)}") from None
 
 
 def read_sources(paths: Iterable[Path], inside: Path, most_bytes: int) -> Iterator[str]:

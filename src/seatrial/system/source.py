@@ -15,6 +15,20 @@ MAX_BYTES = 1_000_000
 #: A chain of so many names and dots: the parser's time for one in an import grows with the square (3.11).
 _CHAIN = re.compile(rb"(?:(?<!\w)\w+[ \t\\\r\n]*\.[ \t\\\r\n]*){200}")
 
+#: What Python 2 alone takes. Source: docs.python.org/3/whatsnew/3.0.html. A line that is more than a slip of today's.
+_PYTHON_2 = re.compile(
+    r"""(?:^|[:;])\s*(?P<statement>print|exec)\s+(?!=)["'\w`%]"""
+    r"""|(?:^|[:;])\s*print\s*>>"""
+    r"""|^\s*except\s+[\w.]+\s*,\s*\w+\s*:|^\s*except\s*\([^)]*\)\s*,\s*\w+\s*:"""
+    r"""|(?:^|[:;])\s*raise\s+[\w.]+\s*,|[\w)\]]\s*<>\s*[\w("']|`[\w.]+`"""
+    r"""|(?<![\w."'])\d+[lL]\b|\b[uU][rR]["']|\b(?:def\s+\w+\s*\(|lambda\s*)[^)=:]*\(\s*\w+\s*,"""
+)
+_MOST_SHOWN = 60
+#: Of a line that is looked at for it.
+_MOST_CHARACTERS = 500
+#: What the parser says of 0777.
+_OCTAL = "leading zeros in decimal integer literals are not permitted"
+
 _IN_WORDS = (string.ascii_letters + string.digits + "_ ").encode() + bytes(range(128, 256))
 
 
@@ -23,16 +37,26 @@ class UnreadableSourceError(Exception):
 
     Attributes:
         grammar: it is no Python, or none of the version that this is.
+        python_2: it is Python 2, as ``file.py:line`` and what stands there show.
     """
 
-    def __init__(self, message: str, *, grammar: bool = False) -> None:
+    def __init__(self, message: str, *, grammar: bool = False, python_2: str | None = None) -> None:
         super().__init__(message)
         self.grammar = grammar
+        self.python_2 = python_2
 
 
 def marks(source: bytes) -> int:
     """How much there is to parse, known before it is."""
     return len(source.translate(None, _IN_WORDS))
+
+
+def _python_2(line: str, said: str) -> str | None:
+    """The line, if it is one of Python 2, as it is shown in a sentence. ``said``: what the parser says of it."""
+    if len(line) > _MOST_CHARACTERS or not (said.startswith(_OCTAL) or _PYTHON_2.search(line)):
+        return None
+    text = line.strip()
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def parse_source(source: bytes, name: str) -> ast.Module:
@@ -45,7 +69,11 @@ def parse_source(source: bytes, name: str) -> ast.Module:
             warnings.simplefilter("ignore")  # e.g. of invalid escapes: the script's own affair
             return ast.parse(source, filename=name)
     except SyntaxError as error:
-        raise UnreadableSourceError(f"{name}:{error.lineno or 1}: {error.msg}", grammar=True) from None
+        place = f"{name}:{error.lineno or 1}"
+        python_2 = _python_2(error.text or "", error.msg)
+        raise UnreadableSourceError(
+            f"{place}: {error.msg}", grammar=True, python_2=f"{place} {python_2}" if python_2 else None
+        ) from None
     except ValueError:  # null bytes, before Python 3.12
         raise UnreadableSourceError(f"{name}:1: not Python source", grammar=True) from None
     except (RecursionError, MemoryError):  # MemoryError: the parser's own stack, not the machine's memory

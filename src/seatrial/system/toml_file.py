@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ConfigError
 from seatrial.system.project_files import read_text
+from seatrial.system.typed_path import as_typed
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,4 +47,4 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
 
 
 def _refused(path: Path, problem: str) -> ConfigError:
-    return ConfigError(f"{path.name}: {problem}", run=f"${{EDITOR:-vi}} {shlex.quote(str(path))}")
+    return ConfigError(f"{path.name}: {problem}", run=f"${{EDITOR:-vi}} {as_typed(path)}")

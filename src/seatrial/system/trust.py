@@ -20,6 +20,7 @@ from typing import Any
 from seatrial.errors import DiskError
 from seatrial.system.files import write_atomically
 from seatrial.system.state import state_folder
+from seatrial.system.typed_path import as_typed
 
 FILE = "trust.json"
 
@@ -96,7 +97,7 @@ class TrustStore:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise DiskError(f"Cannot lock {path}: {error.strerror}", run=f"ls -la {path.parent}") from error
+            raise DiskError(f"Cannot lock {path}: {error.strerror}", run=f"ls -la {as_typed(path.parent)}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from seatrial.errors import DiskError, UsageError
 from seatrial.events import GPU_SAMPLE_KEYS
+from seatrial.system.typed_path import as_typed
 
 #: Columns of CSV and Parquet. A reading without GPUs is one row with the machine's columns.
 COLUMNS = (
@@ -41,7 +42,7 @@ def open_sink(path: Path) -> Sink:
     if path.suffix not in kinds:
         raise UsageError(
             f"{path.name}: a log file must end in .csv, .jsonl or .parquet",
-            run=f"seatrial top --log {path.with_suffix('.csv')}",
+            run=f"seatrial top --log {as_typed(path.with_suffix('.csv'))}",
         )
     try:
         return kinds[path.suffix](path)
@@ -146,4 +147,4 @@ def _close(close: Any) -> None:
 def _disk(path: Path, error: OSError) -> DiskError:
     reason = error.strerror or str(error)
     look = "df -h" if error.errno == errno.ENOSPC else "ls -ld"
-    return DiskError(f"Cannot write {path}: {reason}", run=f"{look} {path.absolute().parent}")
+    return DiskError(f"Cannot write {path}: {reason}", run=f"{look} {as_typed(path.absolute().parent)}")

@@ -39,4 +39,4 @@ def test_the_agent_can_carry_it(path: Path) -> None:
     imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     ours = [name for name in imported if name.startswith("seatrial.findings.")]
-    assert set(imported) - set(ours) <= {"re", "typing", "functools", "importlib", "seatrial.events"}
+    assert set(imported) - set(ours) <= {"re", "shlex", "typing", "functools", "importlib", "seatrial.events"}

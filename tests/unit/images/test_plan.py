@@ -51,9 +51,8 @@ def planned(
 
 
 def text_of(plan: ImagePlan) -> str:
-    """All that a build sees of the plan, as one text."""
-    ours = plan.own_wheel or plan.slimmed  # the tag hashes our own code then
-    parts = ["" if ours else f"tag {plan.tag}", str(plan.dockerfile)]
+    """All that a build sees of the plan, as one text; digests of our own programs left out."""
+    parts = [re.sub("FILES=[0-9a-f]{12}", "FILES=…", str(plan.dockerfile))]
     parts += [f"=== {name}\n{text}" for name, text in plan.context_texts.items()]
     parts += [f"=== secrets {sorted(plan.secrets)} wheel {plan.own_wheel} network {plan.network}"]
     return "\n".join(parts)
@@ -86,6 +85,34 @@ def test_recipe(project: Path, snapshot: SnapshotAssertion) -> None:
     plan, _ = planned(project, target=Target(kind="recipe", value="mnist"), imports=frozenset())
     assert plan.tag.startswith("seatrial/mnist:")
     assert text_of(plan) == snapshot
+
+
+def asked(plan: ImagePlan) -> set[str]:
+    """Lines of all layers."""
+    return {line for text in plan.context_texts.values() for line in text.splitlines()}
+
+
+def test_libraries_that_packages_load(project: Path) -> None:
+    (project / "requirements.txt").write_text("torch\nopencv-python==4.12.0.88\nmpi4py\n")
+    plan, choices = planned(project)
+    assert "--no-install-recommends libgl1 libglib2.0-0 &&" in (plan.dockerfile or "")
+    assert [each.reason for each in choices if each.what == "system packages"] == [
+        "opencv-python: the wheels do not bring them"
+    ]
+    assert {"mpi4py", "mpich", "numpy"} <= asked(plan)
+    own, choices = planned(project, base="docker.io/mine/with-everything:1")
+    assert "apt-get" not in (own.dockerfile or "")
+    (project / "requirements.txt").write_text("torch\nopencv-python-headless\nmpi4py\nopenmpi\n")
+    plan, choices = planned(project)
+    assert "apt-get" not in (plan.dockerfile or "") and "mpich" not in asked(plan)
+
+
+def test_tensorflow_without_cuda_where_only_imports_name_it(project: Path) -> None:
+    plan, _ = planned(project, imports=frozenset({"tensorflow"}), cpu_only=True)
+    assert asked(plan) == {"tensorflow-cpu==2.21.0"}
+    (project / "requirements.txt").write_text("tensorflow\n")
+    plan, _ = planned(project, imports=frozenset({"tensorflow"}), cpu_only=True)
+    assert asked(plan) == {"tensorflow==2.21.0"}
 
 
 def test_certificate_and_index(project: Path, snapshot: SnapshotAssertion) -> None:
@@ -127,7 +154,7 @@ def test_a_recipe_keeps_nccl_for_several_gpus_alone(project: Path) -> None:
 def test_image_requirements_say_more_than_an_import(project: Path) -> None:
     plan, _ = planned(project, built_for="driver=580.95,gpu=h100", requirements=("torch==2.12.0",))
     assert plan.stack["torch"] == "2.12.0"
-    assert plan.context_texts["requirements.txt"].count("torch") == 1
+    assert plan.context_texts["required/requirements.txt"].count("torch") == 1
     with pytest.raises(GpuContractError, match=r"535\.129"):
         planned(project, built_for="driver=535.129,gpu=A4000", requirements=("torch==2.13.0+cu130",))
 
@@ -182,17 +209,17 @@ def test_the_base_follows_the_stack(project: Path) -> None:
 
 
 def test_cuda_code_is_compiled_in_a_stage_of_its_own(project: Path) -> None:
-    (project / "kernel.cu").touch()
+    (project / "requirements.txt").write_text("torch==2.13.0\nflash-attn\n")
     plan, choices = planned(project)
     assert plan.dockerfile is not None
     assert "FROM nvidia/cuda:13.0.3-devel-ubuntu24.04 AS builder" in plan.dockerfile
     assert plan.base == "nvidia/cuda:13.0.3-base-ubuntu24.04"
-    assert "kernel.cu" in choices[0].reason
+    assert "flash-attn" in choices[0].reason
 
 
 def test_a_target_is_built_for_without_a_gpu_here(project: Path) -> None:
     plan, _ = planned(project, cpu_only=True, built_for="driver=535.129,gpu=A4000")
-    assert "torch==2.13.0+cu126" in plan.context_texts["requirements.txt"]
+    assert "torch==2.13.0+cu126" in plan.context_texts["required/requirements.txt"]
     assert plan.stack == {"python": "3.11", "torch": "2.13.0", "build": "cu126", "cuda": "12.6"} | {
         "cudnn": "9.10.2.21",
         "nccl": "2.29.3",

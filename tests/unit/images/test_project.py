@@ -100,12 +100,12 @@ def test_setup_py_is_read_and_not_run(tmp_path: Path) -> None:
         needs_of(tmp_path, "numpy")
 
 
-def test_the_pip_part_of_environment_yml(tmp_path: Path) -> None:
+def test_environment_yml(tmp_path: Path) -> None:
     (tmp_path / "environment.yml").write_text(
         "name: x\ndependencies:\n  - python=3.10\n  - pytorch\n  - pip:\n    - einops>=0.8\n"
     )
     found = needs_of(tmp_path, "torch", "einops")
-    assert (found.requirements.lines, str(found.python)) == (("einops>=0.8",), "==3.10.*")
+    assert (found.requirements.lines, str(found.python)) == (("torch", "einops>=0.8"), "==3.10.*")
     (tmp_path / "environment.yml").write_text("dependencies:\n  - pip:\n    - einops = 1\n")
     with pytest.raises(ConfigError, match=r"^environment.yml:3: 'einops = 1'"):
         needs_of(tmp_path, "torch")
@@ -134,7 +134,7 @@ def script(**facts: object) -> ScriptFacts:
 def test_what_the_script_cannot_do_without_joins_the_list(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("Pillow==9.3.0\nopencv-python\nwandb\n")
     found = needs_of(tmp_path, "PIL", "cv2", "torch", "torchvision", "mpi4py", "wandb")
-    assert found.requirements.lines == ("Pillow==9.3.0", "opencv-python", "wandb", "mpi4py", "torchvision")
+    assert found.requirements.lines == ("Pillow==9.3.0", "opencv-python", "wandb", "mpi4py", "torchvision", "mpich")
     assert "the target also imports mpi4py (imported), torchvision" in found.choice.reason
 
 
@@ -196,3 +196,96 @@ def test_a_version_that_the_script_asserts(tmp_path: Path) -> None:
 def test_a_framework_that_only_a_function_imports(tmp_path: Path) -> None:
     facts = script(optional_imports=("torch",), framework="torch")
     assert project_needs(tmp_path, facts, tmp_path).requirements.lines == ("torch",)
+
+
+def test_modules_of_python_itself_are_no_packages_in_a_list_either(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(
+        "numpy\nmath\npickle\nlogging==0.4.9.6\ndataclasses; python_version < '3.7'\n"
+    )
+    needs = needs_of(tmp_path, "numpy")
+    assert needs.requirements.lines == ("numpy", "dataclasses; python_version < '3.7'")
+    assert needs.warnings == (
+        "requirements.txt lists math, pickle, logging==0.4.9.6, modules of Python itself: left out, as the package "
+        "index has no such package, or another's",
+    )
+
+
+@pytest.mark.parametrize("name", ["wandb", "tensorflow", "datasets"])
+def test_a_folder_of_outputs_or_of_examples_hides_no_package(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mnist.py").touch()
+    assert lines_of(tmp_path, name) == (name,)
+    (tmp_path / name / "__init__.py").touch()
+    assert lines_of(tmp_path, name) == ()
+    (tmp_path / "my_own_things").mkdir()
+    assert lines_of(tmp_path, "my_own_things") == ()
+
+
+def test_the_list_nearest_to_the_script(tmp_path: Path) -> None:
+    example = tmp_path / "examples" / "tune"
+    example.mkdir(parents=True)
+    (tmp_path / "requirements.txt").write_text("torch==2.9.0\nnumpy<3\nsphinx\ntransformers\nscipy==1.16.0\n")
+    (example / "requirements.txt").write_text("git+https://example.com/huggingface/transformers\nscipy\nwandb\n")
+    script = ScriptFacts(imports=("torch", "numpy", "transformers", "scipy"))
+    needs = project_needs(tmp_path, script, example)
+    assert needs.source == "examples/tune/requirements.txt"
+    assert needs.requirements.lines == (
+        "git+https://example.com/huggingface/transformers", "scipy", "wandb", "torch==2.9.0", "numpy<3",
+    )  # fmt: skip
+    assert needs.reason == (
+        "examples/tune/requirements.txt is the nearest to the script; requirements.txt lists torch==2.9.0, numpy<3"
+    )
+    assert project_needs(tmp_path, script, tmp_path / "examples").source == "requirements.txt"
+    assert project_needs(tmp_path / "examples", script, tmp_path).source == "the imports"  # a script elsewhere
+
+
+def test_lists_in_a_folder_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "requirements.txt").write_text("-r base.txt\nscipy\n")
+    (tmp_path / "requirements" / "base.txt").write_text("numpy<2\n")
+    needs = needs_of(tmp_path, "numpy")
+    assert (needs.source, needs.requirements.lines) == ("requirements/requirements.txt", ("numpy<2", "scipy"))
+
+
+def test_what_conda_would_install_and_pip_has(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text("setup(install_requires=['torch'])\n")
+    (tmp_path / "environment.yml").write_text(
+        "dependencies:\n  - python=3.10.4\n  - pip\n  - cudatoolkit=11.3\n  - ffmpeg\n"
+        "  - conda-forge::pillow=9.2=py310_0\n"
+        "  - pytorch>=1.13, <2.2\n  - torchvision = 0.16\n  - opencv\n  - scipy 1.11.1\n  - einops==0.6.0\n"
+        "  - tqdm=4.64|4.65\n  - pip:\n    - einops==0.7.0\n    - -e .\n    - -e git+https://example.com/a#egg=a\n"
+    )
+    needs = needs_of(tmp_path, "torch")
+    assert needs.requirements.lines == (
+        "pillow==9.2.*", "torch<2.2,>=1.13", "torchvision==0.16.*", "opencv-python-headless", "scipy==1.11.1", "tqdm",
+        "einops==0.7.0", "git+https://example.com/a#egg=a",
+    )  # fmt: skip
+    assert (needs.source, str(needs.python)) == ("environment.yml", "==3.10.*")
+
+
+def test_a_part_of_a_package_that_is_a_package_of_its_own(tmp_path: Path) -> None:
+    modules = {"orbax": "train.py:1", "orbax.export": "train.py:1"}
+    needs = project_needs(tmp_path, ScriptFacts(imports=("orbax",), modules=modules), tmp_path)
+    assert set(needs.requirements.lines) == {"orbax-checkpoint", "orbax-export"}
+
+
+def test_a_module_that_lies_elsewhere_in_the_project_is_no_strangers_package(tmp_path: Path) -> None:
+    (tmp_path / "third_party" / "roi_layers").mkdir(parents=True)
+    (tmp_path / "third_party" / "roi_layers" / "__init__.py").touch()
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "__init__.py").touch()
+    (tmp_path / "net" / "fancy_pack.py").touch()  # net.fancy_pack, which is another module
+    needs = needs_of(tmp_path, "roi_layers", "fancy_pack")
+    assert needs.requirements.lines == ("fancy-pack",)
+    assert needs.warnings[1] == (
+        "the target imports roi_layers, which lies in the project's third_party/: unless the script adds that folder "
+        "to sys.path, run with -e PYTHONPATH=third_party"
+    )
+
+
+def test_a_module_that_installing_the_project_writes(tmp_path: Path) -> None:
+    needs = project_needs(tmp_path, ScriptFacts(missing={".version": "esr/__init__.py:6"}), tmp_path)
+    assert needs.warnings == (
+        "esr/__init__.py:6 imports .version, which is not in the project: if installing the project writes or compiles "
+        "it, do that first with pip install -e .",
+    )

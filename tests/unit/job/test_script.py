@@ -291,3 +291,55 @@ def test_a_folder_that_the_script_puts_on_the_path(tmp_path: Path) -> None:
     (tmp_path / "vendored" / "net" / "__init__.py").write_text("import einops")
     found = facts(tmp_path, "import os, sys\nsys.path.insert(0, os.path.join(os.getcwd(), 'vendored'))\nimport net\n")
     assert found.imports == ("einops",)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os.path as osp, sys\nhere = osp.dirname(__file__)\ndef add(path):\n    sys.path.insert(0, path)\n"
+        "lib_path = osp.join(here, 'lib', 'inner')\nadd(lib_path)\n",
+        "import sys\nfrom pathlib import Path\n"
+        "LIB = Path(__file__).parent / 'lib' / 'inner'\nsys.path.append(str(LIB))\n",
+    ],
+)
+def test_a_folder_put_on_the_path_by_a_module_that_is_imported_last(tmp_path: Path, source: str) -> None:
+    (tmp_path / "lib" / "inner" / "layers").mkdir(parents=True)
+    (tmp_path / "lib" / "inner" / "layers" / "__init__.py").write_text("import yaml\n")
+    (tmp_path / "_paths.py").write_text(source)
+    (tmp_path / "train.py").write_text("import layers\nimport _paths\n")
+    facts = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    assert facts.imports == ("yaml",)
+
+
+def test_a_folder_without_init_is_the_projects_where_something_in_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "coco.py").touch()
+    (tmp_path / "train.py").write_text("import datasets\nfrom datasets import coco\n")
+    assert script_facts(Target(kind="script", value="train.py"), tmp_path).imports == ()
+    (tmp_path / "train.py").write_text("from datasets import load_dataset\n")
+    assert script_facts(Target(kind="script", value="train.py"), tmp_path).imports == ("datasets",)
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        ("from .version import *\n", {".version": "esr/__init__.py:1"}),
+        ("from esr.ops.gpu_nms import nms\n", {"esr.ops.gpu_nms": "esr/__init__.py:1"}),
+        ("from . import something\n", {}),
+        ("from .compiled import x\n", {}),
+        ("from .folder import x\n", {}),
+        ("try:\n    from .version import *\nexcept ImportError:\n    pass\n", {}),
+        ("from esr import name\n", {}),
+        ("import esr.version\n", {"esr.version": "esr/__init__.py:1"}),
+    ],
+)
+def test_a_module_of_a_package_of_the_project_that_is_not_there(
+    tmp_path: Path, source: str, missing: dict[str, str]
+) -> None:
+    (tmp_path / "esr" / "ops").mkdir(parents=True)
+    (tmp_path / "esr" / "folder").mkdir()
+    (tmp_path / "esr" / "ops" / "__init__.py").touch()
+    (tmp_path / "esr" / "compiled.cpython-311-x86_64-linux-gnu.so").touch()
+    (tmp_path / "esr" / "__init__.py").write_text(source)
+    (tmp_path / "train.py").write_text("import esr\n")
+    assert script_facts(Target(kind="script", value="train.py"), tmp_path).missing == missing

@@ -9,12 +9,22 @@ from seatrial.events import EVENTS_VARIABLE
 #: Marks every process of a run, whatever session or parent it moves to; the guard finds them by it.
 RUN_VARIABLE = "SEATRIAL_RUN_ID"
 
+#: What programs that draw for a terminal's width take in place of one: the size of a plain terminal.
+NO_TERMINAL = {"COLUMNS": "80", "LINES": "24"}
+
 
 def target_environment(plan: Plan, base: Mapping[str, str], secrets: Mapping[str, str]) -> Dict[str, str]:
     """Variables for the target and for the checks that stand in for it."""
     env = dict(base)
     # A pipe makes Python keep output back in blocks: hours of silence, and the last lines lost with a kill.
     env.setdefault("PYTHONUNBUFFERED", "1")
+    if plan.terminal is not None:
+        for name, value in (("TERM", plan.terminal.term), ("COLORTERM", plan.terminal.colors)):
+            if value:
+                env.setdefault(name, value)
+    else:
+        for name, size in NO_TERMINAL.items():
+            env.setdefault(name, size)
     env.update(plan.env)
     env.update(secrets)
     if plan.python_path:

@@ -4,7 +4,9 @@ import ctypes
 import os
 import signal
 import subprocess
-from typing import Dict, List, Optional
+from typing import Dict, List
+
+from seatrial.agent.process.standard import Standard
 
 _PR_SET_PDEATHSIG = 1  # Source: prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36  # Source: prctl(2)
@@ -20,10 +22,11 @@ class Target:
 
     Attributes:
         pid: also its process group and session, unless interactive.
-        stdout, stderr: read ends, non-blocking; None when interactive.
     """
 
-    def __init__(self, argv: List[str], env: Dict[str, str], workdir: str, interactive: bool) -> None:
+    def __init__(
+        self, argv: List[str], env: Dict[str, str], workdir: str, streams: Standard, interactive: bool
+    ) -> None:
         """Raises OSError when it cannot be started. Call before any thread exists: it forks."""
         libc, agent = _libc(), os.getpid()
 
@@ -31,37 +34,34 @@ class Target:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != agent:  # it died before the line above
                 os._exit(1)
+            if streams.controlled:
+                _take_terminal()
 
-        pipe = None if interactive else subprocess.PIPE
         # A terminal belongs to one session, so an interactive target stays in ours.
         self._process = subprocess.Popen(
             argv,
             env=env,
             cwd=workdir,
-            stdin=None if interactive else subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
+            stdin=streams.theirs[0],
+            stdout=streams.theirs[1],
+            stderr=streams.theirs[2],
             bufsize=0,
             start_new_session=not interactive,
             preexec_fn=die_with_agent,
         )
         self.pid = self._process.pid
-        self.stdout = _detach(self._process.stdout)
-        self.stderr = _detach(self._process.stderr)
 
     def ended(self, status: int) -> None:
         """Tell Popen that it has been reaped, so that it never waits for a PID that others may have by then."""
         self._process.returncode = status
 
 
-def _detach(stream: Optional[object]) -> Optional[int]:
-    """Our own descriptor of a pipe, non-blocking: a grandchild that keeps the other end open cannot hold us."""
-    if stream is None:
-        return None
-    descriptor = os.dup(stream.fileno())  # type: ignore[attr-defined]
-    stream.close()  # type: ignore[attr-defined]
-    os.set_blocking(descriptor, False)
-    return descriptor
+def _take_terminal() -> None:
+    """Make stdin the terminal that controls this session: Ctrl-C typed there, /dev/tty, job control."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _libc() -> ctypes.CDLL:

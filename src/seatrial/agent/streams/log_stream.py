@@ -1,12 +1,17 @@
 """The one log stream of a container: evidence, reports and both outputs as lines of seatrial.frames, through stdout."""
 
 import threading
-from typing import Dict
+import time
+from typing import Dict, Optional
 
 from seatrial import frames
 from seatrial.agent.streams.pass_through import PassThrough
 
 _KINDS: Dict[int, bytes] = {1: frames.STDOUT, 2: frames.STDERR}
+
+#: An unfinished line on a terminal, a prompt or a progress bar, goes out once it is so old. A bar that is drawn anew
+#: a thousand times a second still makes twenty pieces of it.
+PROMPT_S = 0.05
 
 
 class LogStream:
@@ -35,15 +40,21 @@ class LogStream:
 
 
 class FramedOutput:
-    """One output stream's way into the log stream; where a plain PassThrough would be without one."""
+    """One output stream's way into the log stream; where a plain PassThrough would be without one.
+
+    Attributes:
+        shows_prompts: a person looks on: lines that are not finished are sent as well.
+    """
 
     def __init__(self, number: int, log: LogStream) -> None:
         self._splitter = frames.LineSplitter(_KINDS[number])
         self._log = log
+        self.shows_prompts = False
+        self._held_since_s: Optional[float] = None
 
     @property
     def waiting(self) -> bool:
-        return self._log.waiting
+        return self._log.waiting or self._held_since_s is not None
 
     @property
     def dropped_bytes(self) -> int:
@@ -54,9 +65,15 @@ class FramedOutput:
         framed = self._splitter.feed(data)
         if framed:
             self._log.send(framed)
+        if not self.shows_prompts or not self._splitter.holds:
+            self._held_since_s = None
+        elif self._held_since_s is None or framed:
+            self._held_since_s = time.monotonic()
 
     def flush(self, wait_s: float) -> None:
         """As PassThrough.flush; with time to wait it is the end, and an unfinished line goes out, too."""
-        if wait_s > 0:
+        prompts = self._held_since_s is not None and time.monotonic() - self._held_since_s >= PROMPT_S
+        if wait_s > 0 or prompts:
             self._log.send(self._splitter.flush())
+            self._held_since_s = None
         self._log.flush(wait_s)

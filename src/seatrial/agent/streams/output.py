@@ -4,6 +4,7 @@
 together again exactly as they came. In a container the host writes these files from the engine's log.
 """
 
+import errno
 import os
 import time
 from typing import Optional
@@ -57,6 +58,10 @@ class Stream:
             data = os.read(self.source, CHUNK_BYTES)
         except BlockingIOError:
             return False
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            data = b""  # a terminal that nobody has open any more
         if data:
             self._activity.happened()
             self._keep(self._redactor.feed(data))

@@ -33,6 +33,7 @@ class PassThrough:
         self._bytes = 0
         self._closed = False
         self.dropped_bytes = 0
+        self.shows_prompts = False  # everything is passed on at once, finished lines or not
 
     @property
     def waiting(self) -> bool:

@@ -18,6 +18,7 @@ from seatrial.findings.commands import GENERATE_CDI
 from seatrial.findings.finding import Finding
 from seatrial.system.project_files import read_text
 from seatrial.system.shown import shown
+from seatrial.system.typed_path import as_typed
 from seatrial.system.yaml_file import parse_yaml
 
 #: Where engines look when nobody told them otherwise; a later folder wins over an earlier one.
@@ -176,7 +177,7 @@ def _conflict(device: CdiDevice, other: CdiDevice) -> Finding:
         "warning",
         f"{device.name} is defined twice, so engines cannot resolve it",
         cause="two specs of the same kind are in one folder",
-        fix=f"sudo rm {other.spec}",
+        fix=f"sudo rm {as_typed(other.spec)}",
         evidence=[str(other.spec), str(device.spec)],
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from seatrial.errors import UsageError
+from seatrial.system.typed_path import as_typed
 
 #: Source: https://docs.docker.com/engine/cli/proxy/ lists these; programs read either case, so both are passed.
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
@@ -22,7 +23,7 @@ def read_env_file(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"Cannot read the env file {path}: {why}", run=f"ls -l {path}") from error
+        raise UsageError(f"Cannot read the env file {path}: {why}", run=f"ls -l {as_typed(path)}") from error
     variables: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         line = line.lstrip()
@@ -33,7 +34,7 @@ def read_env_file(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
             raise UsageError(
                 f"{path}:{number}: expected NAME=value, got {name!r}",
                 cause="Docker's format: no export, and no space around the equals sign",
-                run=f"sed -n {number}p {path}",
+                run=f"sed -n {number}p {as_typed(path)}",
             )
         if equals:
             variables[name] = value

@@ -17,6 +17,7 @@ from seatrial.backends.containers.user_mounts import inside
 from seatrial.errors import DiskError
 from seatrial.job.plan import CONTAINER_HOME, CONTAINER_MODELS, ContainerPlan, Mount
 from seatrial.system.files import write_atomically
+from seatrial.system.typed_path import as_typed
 
 CACHE = f"{CONTAINER_HOME}/.cache"
 
@@ -95,7 +96,7 @@ def _make_point(path: Path, project: Path, *, folder: bool) -> None:
         if not folder:
             os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644))
     except OSError as error:
-        raise DiskError(f"Cannot create {path}: {error.strerror}", run=f"ls -ld {path.parent}") from error
+        raise DiskError(f"Cannot create {path}: {error.strerror}", run=f"ls -ld {as_typed(path.parent)}") from error
 
 
 def host_files(container: ContainerPlan) -> HostFiles:

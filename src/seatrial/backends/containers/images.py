@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from seatrial.backends.base import ImageFacts
+from seatrial.backends.base import Freed, ImageFacts
+from seatrial.backends.containers import own_storage
 from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, with_algorithm
 from seatrial.backends.containers.engine_errors import last_line, pull_error, start_error
 from seatrial.backends.containers.run_options import RunOptions
@@ -106,6 +107,9 @@ class EngineImages:
 
     def remove(self, reference: str) -> None:
         self._client.ask("rmi", reference)
+
+    def free_unused(self, *, repository: str | None, idle_s: float, dry_run: bool) -> Freed:
+        return own_storage.free(self._client, repository=repository, idle_s=idle_s, dry_run=dry_run)
 
     def storage_root(self) -> Path | None:
         told = self._client.ask("info", "--format", self._client.traits.storage_root).stdout.strip()

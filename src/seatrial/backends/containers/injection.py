@@ -8,6 +8,7 @@ none             no GPU was asked for, or there is none
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -299,7 +300,7 @@ def _refuse_impossible(
             cause="this user cannot read and write the nodes"
             if keeps_groups
             else "not everyone can open the nodes, and the user's supplementary groups do not apply in the container",
-            run=f"sudo chmod a+rw {' '.join(closed)}",
+            run=f"sudo chmod a+rw {shlex.join(closed)}",
         )
 
 

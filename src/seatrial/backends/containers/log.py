@@ -15,6 +15,7 @@ from seatrial.backends.collected import Sink, Turn
 from seatrial.backends.containers.k8s_file import K8sFile
 from seatrial.errors import DiskError
 from seatrial.system import command
+from seatrial.system.typed_path import as_typed
 
 Say = Callable[[str], None]
 OpenLog = Callable[[bool], "command.Piped | K8sFile"]  # of whether to follow it
@@ -125,7 +126,7 @@ class _Collector:
                     self._read(log)
         except OSError as error:
             raise DiskError(
-                f"Cannot write the run's record {self._folder}: {error.strerror}", run=f"df -h {self._folder}"
+                f"Cannot write the run's record {self._folder}: {error.strerror}", run=f"df -h {as_typed(self._folder)}"
             ) from error
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from seatrial.errors import UntrustedPathError, UsageError
 from seatrial.job.plan import Mount
 from seatrial.system import nofollow
+from seatrial.system.typed_path import as_typed
 
 
 def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
@@ -31,7 +32,7 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
         raise UsageError(
             f"{flag} {_shown(lexical, project)} points outside the project, to {real}",
             cause="It is a symlink, which any script that ran in the project could have created",
-            run=f"seatrial run … {flag} {real}   # if that is the folder you mean",
+            run=f"seatrial run … {flag} {as_typed(real)}   # if that is the folder you mean",
         )
     if real.is_relative_to(state):
         raise UsageError(
@@ -57,7 +58,9 @@ def check_sources(mounts: Iterable[Mount], project: Path) -> None:
         except FileNotFoundError:
             continue  # the engine says so, in its own words
         if is_link:
-            raise UntrustedPathError(f"{mount.source} became a symlink after planning", run=f"ls -ld {mount.source}")
+            raise UntrustedPathError(
+                f"{mount.source} became a symlink after planning", run=f"ls -ld {as_typed(mount.source)}"
+            )
 
 
 def make_folder_inside(folder: Path, project: Path) -> bool:

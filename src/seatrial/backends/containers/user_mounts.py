@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from seatrial.backends.containers.mount_sources import real_source
 from seatrial.errors import UsageError
 from seatrial.job.plan import CONTAINER_PROJECT, Mount
+from seatrial.system.typed_path import as_typed
 
 #: What a mount may neither be nor lie in: ours, and what the engine itself fills.
 RESERVED = ("/seatrial", "/proc", "/sys", "/dev")
@@ -37,10 +39,10 @@ def checked_mount(mount: Mount, project: Path, state: Path) -> Mount:
     if not target.is_absolute() or ".." in target.parts:
         raise UsageError(
             f"--mount {str(mount)!r}: the target {target} must be an absolute path in the container",
-            run=f"seatrial run … --mount {mount.source}:{CONTAINER_PROJECT}/{target.name}",
+            run=f"seatrial run … --mount {shlex.quote(f'{mount.source}:{CONTAINER_PROJECT}/{target.name}')}",
         )
     if not source.exists():
-        raise UsageError(f"--mount {str(mount)!r}: there is no {source}", run=f"ls -la {source.parent}")
+        raise UsageError(f"--mount {str(mount)!r}: there is no {source}", run=f"ls -la {as_typed(source.parent)}")
     return Mount(source=source, target=str(target), read_only=mount.read_only)
 
 
@@ -62,7 +64,7 @@ def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount,
             what = f"hide {', '.join(hidden)}" if hidden else f"be inside {reserved[0]}, which is reserved"
             raise UsageError(
                 f"--mount {mount.source}:{mount.target} would {what}",
-                run=f"seatrial run … --mount {mount.source}:/mnt/{mount.source.name}",
+                run=f"seatrial run … --mount {shlex.quote(f'{mount.source}:/mnt/{mount.source.name}')}",
             )
         if mount.target in targets:
             raise UsageError(f"two mounts have the target {mount.target}", run="seatrial plan …")

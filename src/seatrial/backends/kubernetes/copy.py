@@ -13,6 +13,7 @@ from seatrial.backends.kubernetes.manifests.pod import container_security, pod_s
 from seatrial.errors import DiskError, EngineError, UsageError
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.plan import CONTAINER_MODELS
+from seatrial.system.typed_path import as_typed
 
 START_TIMEOUT_S = 120.0
 
@@ -118,5 +119,7 @@ def _unpack(archive: object, destination: Path) -> list[str]:
             else:
                 tar.extractall(destination, members)
         except OSError as error:
-            raise DiskError(f"Cannot write {destination}: {error.strerror}", run=f"df -h {destination}") from error
+            raise DiskError(
+                f"Cannot write {destination}: {error.strerror}", run=f"df -h {as_typed(destination)}"
+            ) from error
         return sorted(member.name.removeprefix("./") for member in members if member.isfile())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from seatrial.errors import DiskError, EngineError
 from seatrial.system import command
+from seatrial.system.typed_path import as_typed
 
 #: venv alone takes seconds; a slow disk may need more.
 CREATE_TIMEOUT_S = 300.0
@@ -70,7 +71,7 @@ def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Cal
     if ended.exit_code == 0:
         return
     if "No space left on device" in ended.stdout:
-        raise DiskError(f"No space left for the packages in {folder.parent}", run=f"df -h {folder.parent}")
+        raise DiskError(f"No space left for the packages in {folder.parent}", run=f"df -h {as_typed(folder.parent)}")
     errors = [line for line in ended.stdout.splitlines() if line.startswith("ERROR: ")]
     reason = errors[-1].removeprefix("ERROR: ") if errors else ended.last_line()
     packages = [line for line in requirements if not line.startswith("-")]  # an option may hold an index's password

@@ -14,8 +14,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractError, SeatrialError
+from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractError, SeatrialError, StackError
 from seatrial.findings.labels import CAUSE, FIX
+from seatrial.findings.own_words import with_own_words
 
 #: How errors and findings say "the same on the CPU", without knowing what was typed.
 WITHOUT_GPUS = "seatrial run --gpus none …"
@@ -34,7 +35,7 @@ def report(error: Exception, argv: list[str]) -> int:
         _unexpected(console, error, argv)
     else:
         _print(console, *known)
-        if isinstance(error, GpuContractError) and not isinstance(error, CapacityError):
+        if isinstance(error, GpuContractError) and not isinstance(error, CapacityError | StackError):
             second_opinion(console, argv)
     return exit_code(error)
 
@@ -86,9 +87,9 @@ def second_opinion(console: Console, argv: list[str]) -> None:
 
 
 def as_typed(advice: str | None, argv: list[str]) -> str | None:
-    """Advice with the user's own command in place of WITHOUT_GPUS and WITH_TRUST."""
-    if advice is None or (WITHOUT_GPUS not in advice and WITH_TRUST not in advice):
-        return advice
+    """Advice with the user's own command in place of …, WITHOUT_GPUS and WITH_TRUST."""
+    if advice is None:
+        return None
     ours, theirs = (argv[: argv.index("--")], argv[argv.index("--") :]) if "--" in argv else (argv, [])
     kept = [
         word
@@ -96,11 +97,12 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
         if before != "--gpus" and word != "--gpus" and not word.startswith("--gpus=")
     ]
     advice = advice.replace(WITH_TRUST, shlex.join(["seatrial", *ours, "--trust", *theirs]))
-    return advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
+    advice = advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
+    return with_own_words(advice, ours[1:], theirs) if ours and ours[0] in ("run", "plan", "shell") else advice
 
 
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:
-    if re.match(r"(?!seatrial\b)[a-z]+ ", message):  # a sentence, and not a key, file or flag that begins it
+    if re.match(r"(?!seatrial\b)[a-z]+ (?!\d)", message):  # a sentence, and no key, file, flag or "jax 0.4" begins it
         message = message[0].upper() + message[1:]
     lines = Text()
     lines.append("error", style="bold red").append(f": {_visible(' '.join(message.splitlines())).rstrip('.')}\n")
@@ -122,7 +124,7 @@ def _usage_problem(error: Exception, argv: list[str]) -> tuple[str, str | None, 
         return (
             message,
             "The target's own arguments go after --",
-            f"seatrial {argv[0]} {_first_word(argv)} -- {option} …",
+            f"seatrial {argv[0]} {shlex.quote(_first_word(argv))} -- {option}",
         )
     place = getattr(getattr(error, "ctx", None), "command_path", f"seatrial {argv[0]}")
     return message, None, f"{place} --help"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -15,6 +14,7 @@ from rich.text import Text
 from seatrial.job.plan import Plan
 from seatrial.runs.following.output import Stream
 from seatrial.runs.store import Run
+from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt
@@ -79,7 +79,7 @@ class Screen:
         from seatrial.receipt.rendering import terminal  # a plan shows no receipt, and is asked for often
 
         terminal.render(receipt, self._err if self._answer_only else self._out)
-        self.say(f"receipt: {_shown((run.place if run.recorded else run.folder) / 'receipt.html')}")
+        self.say(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
 
     def plan(self, plan: Plan, request: list[str]) -> None:
         """Every choice with its reason, then what the engine will be asked."""
@@ -130,7 +130,3 @@ def _wrapped(argv: list[str]) -> str:
         else:
             lines.append(quoted)
     return " \\\n  ".join(lines)
-
-
-def _shown(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -10,15 +10,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from seatrial.backends.base import ImageStore
 from seatrial.errors import DiskError, ImageError
 from seatrial.images.building.build_failure import explain, readable
+from seatrial.images.building.check_stack import check_stack
 from seatrial.images.building.heartbeat import Heartbeat
 from seatrial.images.building.space import check_space
 from seatrial.images.building.wheel import wheel_bytes
 from seatrial.images.dockerfiles.write import PIP_SECRET, SLIMMER
+from seatrial.images.layers.split import PROGRAM, TOOLS, program
 from seatrial.images.slim import slimmer_bytes
 from seatrial.job.plan import ImagePlan
 
@@ -63,7 +65,8 @@ def build(
         labels: on top of the Dockerfile's, e.g. origin_labels; the tag does not depend on them.
 
     Raises:
-        ImageError: names the failing step, the reason in one sentence and the next command.
+        ImageError: names the failing step, the reason in one sentence and the next command; or what was built is
+            another build of the framework than was planned.
         EngineUnavailableError: no engine, or Docker without buildx.
         DiskError: the context cannot be written, or the engine's disk has too little room for the image.
     """
@@ -104,11 +107,13 @@ def _context(image: ImagePlan, pip_conf: str | None, scratch: Path | None) -> It
 
 def _write_context(image: ImagePlan, context: Path) -> None:
     contents = {"Dockerfile": str(image.dockerfile).encode()}
+    contents[f"{TOOLS}/{PROGRAM}"] = program()
     contents |= {name: text.encode() for name, text in image.context_texts.items()}
     if image.own_wheel:
         contents[image.own_wheel] = wheel_bytes()
     if image.slimmed:
-        contents[SLIMMER] = slimmer_bytes()
+        folders = {PurePath(name).parent for name in image.context_texts}
+        contents |= dict.fromkeys((f"{folder}/{SLIMMER}" for folder in folders), slimmer_bytes())
     for name in (*contents, *image.context_files):
         (context / name).parent.mkdir(parents=True, exist_ok=True)
     for name, data in contents.items():
@@ -129,13 +134,15 @@ def _build(
     last_lines: deque[str] = deque(maxlen=_REMEMBERED_LINES)
     network = None if image.network == "default" else image.network
     try:
-        with Heartbeat(progress) as telling:
-            for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
-                if text := readable(line):
-                    last_lines.append(text)
-                    telling.line(text)
+        try:
+            with Heartbeat(progress) as telling:
+                for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
+                    if text := readable(line):
+                        last_lines.append(line.rstrip())  # with BuildKit's numbers: they tell which step failed
+                        telling.line(text)
+        except ImageError as error:
+            raise explain(list(last_lines), image=image, engine=store.name) from error
+        check_stack(image, unfinished, store)
         store.tag(unfinished, image.tag)
-    except ImageError as error:
-        raise explain(list(last_lines), image=image, engine=store.name) from error
     finally:
         store.remove(unfinished)  # the name alone: a finished image keeps its real one; a failed build has none

@@ -6,12 +6,14 @@ import shutil
 
 from seatrial.backends.base import ImageStore
 from seatrial.errors import DiskError
-from seatrial.job.plan import ImagePlan
+from seatrial.job.plan import Choice, ImagePlan
 
 #: Packages above the base, unpacked: torch 2.13.0 for the CPU and for CUDA 13.0, measured (docs/benchmarks.md). The
-#: builder stage and the final layer each hold them, and the download is a third of that again.
+#: download is a third of that again, and pip keeps it.
 _CPU_BYTES, _GPU_BYTES = 950_000_000, 5_000_000_000
 _OTHER_BYTES = 400_000_000
+#: Less than this is not worth a word beside gigabytes.
+_SHOWN_BYTES = 50_000_000
 
 
 def check_space(image: ImagePlan, store: ImageStore) -> None:
@@ -24,10 +26,32 @@ def check_space(image: ImagePlan, store: ImageStore) -> None:
 
 
 def needed_bytes(image: ImagePlan) -> int:
-    """Bytes of builder stage, final layer and download."""
+    """Bytes of the layers and the download, where the engine has none of them yet."""
+    return installed_bytes(image) * 4 // 3
+
+
+def installed_bytes(image: ImagePlan) -> int:
+    """Bytes of the packages in the image: the framework with its CUDA libraries, and what is known of the others."""
+    return _framework_bytes(image) + max(image.packages_bytes, _OTHER_BYTES if _framework_bytes(image) == 0 else 0)
+
+
+def disk_choice(image: ImagePlan) -> Choice:
+    """What the plan says of it: the packages' size, and the room that building takes."""
+    framework, others = _framework_bytes(image), installed_bytes(image) - _framework_bytes(image)
+    cuda = " with its CUDA libraries" if framework == _GPU_BYTES else ""
+    name = next((name for name in ("torch", "tensorflow", "jax") if name in image.stack), "")
+    parts = [f"{name}{cuda} {framework / 1e9:.1f} GB"] if framework else []
+    parts += [f"other packages {others / 1e9:.1f} GB"] if others >= _SHOWN_BYTES else []
+    return Choice(
+        what="disk",
+        value=f"about {needed_bytes(image) / 1e9:.0f} GB to build",
+        reason=f"{', '.join(parts)}, above the base image; pip keeps the downloads, a third of that again",
+    )
+
+
+def _framework_bytes(image: ImagePlan) -> int:
     build = image.stack.get("build")
-    unpacked = _OTHER_BYTES if build is None else _CPU_BYTES if build == "cpu" else _GPU_BYTES
-    return 2 * unpacked * 13 // 10
+    return 0 if build is None else _CPU_BYTES if build == "cpu" else _GPU_BYTES
 
 
 def refuse_too_little(image: ImagePlan, root: str, free_bytes: int, engine: str) -> None:

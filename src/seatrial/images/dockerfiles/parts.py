@@ -1,15 +1,22 @@
-"""A user's own Dockerfile as its rules see it, and what a rule says. Parsed by dockerfile-parse."""
+"""A user's own Dockerfile as its rules see it, and what a rule says."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from dockerfile_parse import DockerfileParser
+from seatrial.images.dockerfiles.instructions import JOINT, Instruction, read_instructions
+from seatrial.images.dockerfiles.shell import Command, commands_of, options_and_rest
+
+#: A value that grows beyond this is left as it is written: ``ARG A=$A$A`` doubles with every line.
+_MOST_CHARACTERS = 4000
+
+_VARIABLE = re.compile(r"\\\$|\$(?:(?P<bare>\w+)|\{(?P<name>\w+)(?::?(?P<kind>[-+])(?P<other>[^{}]*))?\})")
+_PAIR = re.compile(r"([A-Za-z_][\w.-]*)=((?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\.|[^\s\"'])*)")
 
 
 @dataclass(frozen=True)
@@ -29,56 +36,179 @@ class Remark:
 
 
 @dataclass(frozen=True)
-class Instruction:
-    """One instruction, its line counted from 1, and the number of the stage it belongs to."""
-
-    name: str
-    value: str
-    line: int
-    stage: int
-
-
-@dataclass(frozen=True)
 class Stage:
-    """One FROM. ``image`` is what it starts from, through earlier stages; ``name`` after AS."""
+    """One FROM.
+
+    Attributes:
+        image: what it starts from, through earlier stages, variables filled in.
+        name: after AS, in small letters; "" without.
+        line: of the FROM.
+        number: counted from 0.
+        parent: number of the stage that it starts from; None for an image.
+    """
 
     image: str
     name: str
     line: int
     number: int
+    parent: int | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable of a stage's environment: ENV's outlive the build, ARG's do not."""
+
+    value: str
+    line: int
+    lasts: bool
 
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """The file as the rules see it."""
+    """The file as the rules see it.
+
+    Attributes:
+        environments: of each stage when it ends, what it starts with included.
+        requirements: lines of the requirement files beside it that pip is given, by name.
+    """
 
     instructions: tuple[Instruction, ...]
     stages: tuple[Stage, ...]
+    environments: tuple[dict[str, Setting], ...]
+    requirements: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def final(self) -> Stage:
         return self.stages[-1]
 
+    @cached_property
+    def chain(self) -> tuple[int, ...]:
+        """The final stage and those it starts from, the first one first."""
+        found: list[int] = []
+        number: int | None = self.final.number
+        while number is not None:
+            found.append(number)
+            number = self.stages[number].parent
+        return tuple(reversed(found))
+
+    @cached_property
+    def shipped(self) -> frozenset[int]:
+        """The chain, and stages that something is copied from into it."""
+        names = {stage.name: stage.number for stage in self.stages if stage.name}
+        found: set[int] = set()
+        waiting = [self.final.number]
+        while waiting:
+            number = waiting.pop()
+            if number in found:
+                continue
+            found.add(number)
+            if (parent := self.stages[number].parent) is not None:
+                waiting.append(parent)
+            for each in self.of("COPY"):
+                if each.stage == number and (source := re.search(r"--from=(\S+)", each.value)):
+                    of = names.get(source[1].lower(), int(source[1]) if re.fullmatch(r"\d{1,4}", source[1]) else -1)
+                    waiting += [of] if 0 <= of < len(self.stages) else []
+        return frozenset(found)
+
+    @cached_property
+    def commands(self) -> tuple[Command, ...]:
+        """Of every RUN, variables filled in as far as they are known."""
+        return tuple(command for each in self.of("RUN") for command in self.commands_of(each))
+
+    def commands_of(self, each: Instruction) -> list[Command]:
+        known = self.environments[each.stage] if each.stage >= 0 else {}
+        return [replace(one, words=tuple(_filled(word, known) for word in one.words)) for one in commands_of(each)]
+
     def of(self, name: str) -> Iterator[Instruction]:
         return (each for each in self.instructions if each.name == name)
 
+    def lasting(self, name: str) -> Setting | None:
+        """A variable of the final image, as far as the file sets it."""
+        setting = self.environments[-1].get(name)
+        return setting if setting and setting.lasts else None
+
 
 def read_dockerfile(text: str) -> Dockerfile:
-    """Instructions and stages; arguments of ARG before the first FROM are filled in."""
-    parser = DockerfileParser(fileobj=io.BytesIO(text.encode()), cache_content=True)
-    rows: list[dict[str, Any]] = [row for row in parser.structure if row["instruction"] != "COMMENT"]
+    """Instructions, stages and their environments; variables are filled in where the file gives them a value."""
     instructions: list[Instruction] = []
     stages: list[Stage] = []
-    defaults: dict[str, str] = {}
-    for row in rows:
-        name, value, line = row["instruction"].upper(), row["value"].strip(), row["startline"] + 1
-        if name == "ARG" and not stages:
-            key, _, default = value.partition("=")
-            defaults[key.strip()] = default.strip("\"' ")
-        if name == "FROM":
-            words = [word for word in value.split() if not word.startswith("--")] or [""]
-            image = re.sub(r"\$\{?(\w+)(?::-[^}]*)?\}?", lambda match: defaults.get(match[1], match[0]), words[0])
-            earlier = next((stage.image for stage in stages if stage.name and stage.name == image), None)
-            stages.append(Stage(earlier or image, words[-1] if len(words) > 2 else "", line, len(stages)))
-        instructions.append(Instruction(name, value, line, len(stages) - 1))
-    return Dockerfile(tuple(instructions), tuple(stages))
+    environments: list[dict[str, Setting]] = []
+    outside: dict[str, Setting] = {}
+    for each in read_instructions(text):
+        if each.name == "FROM":
+            stage = _stage(each, stages, outside)
+            stages.append(stage)
+            environments.append({} if stage.parent is None else _inherited(environments[stage.parent]))
+        each = replace(each, stage=len(stages) - 1)
+        instructions.append(each)
+        known = environments[-1] if stages else outside
+        if each.name == "ARG":
+            _declare(each, known, outside if stages else {})
+        elif each.name == "ENV" and stages:
+            for name, value in pairs_of(each.value):
+                known[name] = Setting(_filled(value, known), each.line + _lines_before(each, name), lasts=True)
+    return Dockerfile(tuple(instructions), tuple(stages), tuple(environments))
+
+
+def pairs_of(value: str) -> list[tuple[str, str]]:
+    """``A=b C="d e"``, and the old form ``A b c``."""
+    if not re.match(r"[A-Za-z_][\w.-]*=", value):
+        name, _, rest = value.partition(" ")
+        return [(name, rest.strip())] if name else []
+    return [(name, _unquoted(text)) for name, text in _PAIR.findall(value)]
+
+
+def _stage(each: Instruction, stages: list[Stage], outside: dict[str, Setting]) -> Stage:
+    _, rest = options_and_rest(each.raw)
+    words = rest.replace(JOINT, " ").split() or [""]
+    image = _filled(words[0].strip("\"'"), outside)
+    name = words[2].lower() if len(words) > 2 and words[1].lower() == "as" else ""
+    parent = next((stage for stage in reversed(stages) if stage.name and stage.name == image.lower()), None)
+    if parent is not None:
+        return Stage(parent.image, name, each.line, len(stages), parent.number)
+    return Stage(image, name, each.line, len(stages))
+
+
+def _inherited(environment: dict[str, Setting]) -> dict[str, Setting]:
+    return {name: setting for name, setting in environment.items() if setting.lasts}
+
+
+def _declare(each: Instruction, known: dict[str, Setting], outside: dict[str, Setting]) -> None:
+    """``ARG A=b C``: without a value it is the one from before the first FROM; an ENV of that name stands before it."""
+    given: list[tuple[str, str | None]] = [(name, _unquoted(text)) for name, text in _PAIR.findall(each.value)]
+    for name, value in given or [(word, None) for word in each.value.split()]:
+        if (before := known.get(name)) and before.lasts:
+            continue
+        if value is not None:
+            known[name] = Setting(_filled(value, known), each.line, lasts=False)
+        elif name in outside:
+            known[name] = replace(outside[name], lasts=False)
+
+
+def _filled(text: str, known: dict[str, Setting]) -> str:
+    if "$" not in text:
+        return text
+
+    def value(match: re.Match[str]) -> str:
+        name = match["bare"] or match["name"]
+        setting = known.get(name) if name else None
+        if setting is None:
+            return _filled(match["other"], known) if match["kind"] == "-" else match[0]
+        if match["kind"] == "+":
+            return _filled(match["other"], known) if setting.value else ""
+        if match["kind"] == "-" and not setting.value:
+            return _filled(match["other"], known)
+        return setting.value
+
+    filled = _VARIABLE.sub(value, text)
+    return filled if len(filled) <= max(_MOST_CHARACTERS, len(text)) else text
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)|[\"']", lambda match: match[1] or "", text)
+
+
+def _lines_before(each: Instruction, name: str) -> int:
+    """Joints before a name in the instruction: its line, counted from the instruction's."""
+    found = re.search(rf"(?:^|[\s{JOINT}]){re.escape(name)}[=\s]", each.raw)
+    return each.raw[: found.end()].count(JOINT) if found else 0

@@ -10,6 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from seatrial.findings.cut_down import ARCHITECTURES
+from seatrial.images.layers.in_image import FRAMEWORK_LIST
+from seatrial.images.layers.split import (
+    CONSTRAINTS,
+    FRAMEWORK,
+    LARGE,
+    PACKAGES_FOLDER,
+    PROGRAM,
+    REQUIRED,
+    REQUIREMENTS,
+    TOOLS,
+)
 from seatrial.job.plan import CONTAINER_PROJECT
 
 VENV = "/opt/venv"
@@ -22,20 +33,28 @@ COMPILER_PACKAGES = ("g++", "libc6-dev")
 CA_SECRET = "ca_bundle"
 PIP_SECRET = "pip_conf"
 
-REQUIREMENTS = "requirements.txt"
-CONSTRAINTS = "constraints.txt"
 WHEELS = "wheels"
+
+#: Where steps find the program for layers, a layer's requirements, and pip's cache. Folders that every Debian and
+#: Ubuntu has: for one that is not there the builder would leave an empty one in the layer, with the time of the build.
+_TOOLS_AT, _FILES_AT, _CACHE_AT = "/mnt", "/media", "/srv"
+_TOOLS_MOUNT = f"type=bind,source={TOOLS},target={_TOOLS_AT}"
+
+#: One cache of ours for all our builds, which `seatrial prune --all` can name.
+PIP_CACHE_ID = "seatrial-pip"
+#: At the end of each step, where the shell reads a comment: by it `seatrial prune` knows our steps in a build cache.
+OURS = "  # seatrial"
+
+_PIP_SETTINGS = (
+    f"export PIP_CACHE_DIR={_CACHE_AT} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off "
+    "PIP_ROOT_USER_ACTION=ignore"
+)
 
 #: The first ordinary user of Debian and Ubuntu (adduser.conf, FIRST_UID); nothing in the image needs root.
 ORDINARY_USER = "1000:1000"
 SLIMMER = "slim.pyz"
 
-#: Worth 0.7 s of each `import torch` (1.6 → 2.3 s without it on 2 cores, Python 3.11, torch 2.13.0+cpu; 14 MB).
-#: A file that does not compile is no reason to stop.
-_COMPILE_STANDARD_LIBRARY = (
-    "RUN python3 -m compileall -q -j 0 -x '(site|dist)-packages|/tests?/' "
-    "$(python3 -c 'import sysconfig; print(sysconfig.get_path(\"stdlib\"))') || true"
-)
+_LAYER = f"{_TOOLS_AT}/{PROGRAM}"
 
 _AUTHORITIES = "/tmp/authorities.pem"
 _TRUST = (
@@ -54,9 +73,11 @@ class ImageContents:
 
     Attributes:
         slug: name for people, in the title label.
-        system_packages: Debian packages.
+        base_packages: Debian packages that the base's Python needs. system_packages: those of the project.
         compiles: the job compiles at run time.
-        requirements, constraints: there is such a file in the build context, and it is not empty.
+        layers: folder of the build context → 12 hex digits of what is in it; those that there are requirements for.
+        constrained: folders with constraints beside the requirements.
+        hashed: the requirements list each package with its hash.
         git: a requirement comes from a git repository.
         builder: image of the builder stage, where that needs more than the base has, or None.
         index: package index to look at as well, or None. index_needed: the requirements name a build that only it
@@ -71,10 +92,12 @@ class ImageContents:
 
     slug: str
     base: str
+    base_packages: tuple[str, ...] = ()
     system_packages: tuple[str, ...] = ()
     compiles: bool = False
-    requirements: bool = True
-    constraints: bool = False
+    layers: dict[str, str] = field(default_factory=dict)
+    constrained: tuple[str, ...] = ()
+    hashed: bool = False
     git: bool = False
     builder: str | None = None
     index: str | None = None
@@ -88,6 +111,16 @@ class ImageContents:
     architectures: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def has_builder(self) -> bool:
+        """Packages are built in a stage that has more than the image."""
+        return PACKAGES_FOLDER in self.layers and (self.builder is not None or self.git)
+
+    @property
+    def last_layer(self) -> str:
+        """Folder of the requirements that are installed last."""
+        return [folder for folder in (FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER) if folder in self.layers][-1]
+
 
 def render(contents: ImageContents) -> str:
     """The Dockerfile."""
@@ -95,19 +128,49 @@ def render(contents: ImageContents) -> str:
         f"# {contents.slug}: made by seatrial. The project itself is not in here: it is mounted at\n"
         f"# {CONTAINER_PROJECT} when it runs, so editing it rebuilds nothing.",
         "\n".join(_base(contents)),
-        "\n".join(_builder(contents)),
-        "\n".join(_final(contents)),
     ]
+    if FRAMEWORK in contents.layers:
+        parts.append("\n".join(_framework(contents)))
+    if contents.has_builder:
+        parts += ["\n".join(_system(contents)), "\n".join(_builder(contents))]
+    parts.append("\n".join(_final(contents)))
     return "\n\n".join(parts) + "\n"
 
 
 def _base(contents: ImageContents) -> Iterator[str]:
     yield f"FROM {contents.base} AS base"
+    yield "# Here, because it makes a folder, and so a layer, with the time of the build."
+    yield f"WORKDIR {CONTAINER_PROJECT}"
+    if contents.base_packages:
+        yield from _debian_packages(contents, sorted(contents.base_packages))
+    yield "# Bytecode of the standard library: the official Python images delete it, and no run could write it."
+    yield "# layer.py gives everything one time, so that a layer is the same bytes wherever it is built."
+    yield f"ARG FILES={contents.layers[TOOLS]}"
+    yield f"RUN --mount={_TOOLS_MOUNT} python3 {_LAYER} standard-library || true{OURS}"
+    yield f"RUN --mount={_TOOLS_MOUNT} python3 -m venv {VENV} && {VENV_PYTHON} {_LAYER} finish{OURS}"
+
+
+def _framework(contents: ImageContents) -> Iterator[str]:
+    yield "# The framework and what it needs of CUDA: one layer for all projects that use this release and build of it."
+    yield "FROM base AS framework"
+    yield from _install(contents, FRAMEWORK)
+    if REQUIRED in contents.layers:
+        yield "# What it requires besides. A project that asks for another version of it shares all that is above."
+        yield from _install(contents, REQUIRED)
+
+
+def _shared_with_builder(contents: ImageContents) -> Iterator[str]:
+    yield from debian_packages(contents)
+    if LARGE in contents.layers:
+        yield "# What is large or slow to install, apart: adding a small package does not install it again."
+        yield from _install(contents, LARGE)
+
+
+def debian_packages(contents: ImageContents) -> Iterator[str]:
+    """The project's Debian packages, and a compiler where it compiles when it runs."""
     packages = sorted({*contents.system_packages, *(COMPILER_PACKAGES if contents.compiles else ())})
     if packages:
         yield from _debian_packages(contents, packages)
-    yield "# Bytecode of the standard library: the official Python images delete it, and no run could write it."
-    yield _COMPILE_STANDARD_LIBRARY
 
 
 def _debian_packages(contents: ImageContents, packages: list[str]) -> Iterator[str]:
@@ -128,69 +191,124 @@ def _debian_packages(contents: ImageContents, packages: list[str]) -> Iterator[s
     )
 
 
+def _system(contents: ImageContents) -> Iterator[str]:
+    yield f"FROM {_below(contents)} AS system"
+    yield from _shared_with_builder(contents)
+
+
 def _builder(contents: ImageContents) -> Iterator[str]:
     if contents.builder is None:
-        yield "FROM base AS builder"
+        yield "FROM system AS builder"
     else:
         yield "# The compiler and CUDA's headers stay in this stage."
         yield f"FROM {contents.builder} AS builder"
-        yield from _debian_packages(contents, sorted({*contents.system_packages, "build-essential", "python3-dev"}))
+        packages = {*contents.base_packages, *contents.system_packages, "build-essential", "python3-dev"}
+        yield from _debian_packages(contents, sorted(packages))
+        yield f"COPY --from=system {VENV} {VENV}"
     if contents.git:
         yield "# A requirement comes from a git repository."
         yield from _run(contents, ["apt-get update", "apt-get install -y --no-install-recommends git ca-certificates"])
-    yield f"RUN python3 -m venv {VENV}"
-    yield "ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off PIP_ROOT_USER_ACTION=ignore"
+    yield from _install(contents, PACKAGES_FOLDER)
+
+
+def _below(contents: ImageContents) -> str:
+    """The stage that the project's packages are installed on."""
+    return FRAMEWORK if FRAMEWORK in contents.layers else "base"
+
+
+def _install(contents: ImageContents, folder: str) -> Iterator[str]:
+    """One layer: pip with the requirements of one folder of the context, on what is there already."""
     if contents.sources:
         yield "# Digest of the package sources, which are build secrets: other sources make other layers."
         yield f"ARG PACKAGE_SOURCES={contents.sources}"
-    if contents.requirements:
-        files = f"{REQUIREMENTS} {CONSTRAINTS}" if contents.constraints else REQUIREMENTS
-        yield f"COPY {files} /build/"
-        yield "# pip compiles the bytecode here, once: programs start fast. Its cache is the builder's, in no layer."
-        yield from _pip_install(contents)
-    if contents.slimming:
-        yield "# image.slim asks for it; docs/images.md says what each level leaves out, and what to read first."
-        arguments = " ".join(contents.slimming)
-        yield f"RUN --mount=type=bind,source={SLIMMER},target=/build/{SLIMMER} \\"
-        yield f"    {VENV_PYTHON} /build/{SLIMMER} --root {VENV} {arguments}"
-
-
-def _pip_install(contents: ImageContents) -> Iterator[str]:
-    commands = []
-    flags = ["-r", f"/build/{REQUIREMENTS}"]
-    if contents.constraints:
-        flags += ["-c", f"/build/{CONSTRAINTS}"]
-    if contents.wheels:
-        flags += ["--find-links", f"/build/{WHEELS}"]
+    yield "# Digest of the requirements below."
+    yield f"ARG FILES={contents.layers[folder]}"
+    commands = [_PIP_SETTINGS]
+    if contents.pip_conf:
+        commands.append(f"export PIP_CONFIG_FILE=/run/secrets/{PIP_SECRET}")
+    flags = [f"-c {_FILES_AT}/{CONSTRAINTS}"] if folder in contents.constrained else []
+    if folder != FRAMEWORK and FRAMEWORK in contents.layers and not contents.hashed:
+        yield "# The framework stays as it is below: what contradicts it is an error of pip's."
+        flags.append(f"-c {FRAMEWORK_LIST}")
+    sources = ["--find-links", f"/build/{WHEELS}"] if contents.wheels else []
     if contents.index and contents.index_needed:
         yield "# The build for the target's driver and GPU is on PyTorch's own index."
-        flags.append(f"--extra-index-url {contents.index}")
+        sources.append(f"--extra-index-url {contents.index}")
     elif contents.index:
         yield "# No GPU: the CPU build of torch. A base whose pip names an index or find-links keeps to those."
         commands.append(
             f"index=$({VENV_PYTHON} -m pip config list | grep -E 'index-url|find-links' > /dev/null"
             f" || echo --extra-index-url {contents.index})"
         )
-        flags.append("$index")
-    commands.append(f"{VENV_PYTHON} -m pip install {' '.join(flags)}")
-    mounts = ["type=cache,target=/root/.cache/pip"]
+        sources.append("$index")
+    install = " ".join([f"{VENV_PYTHON} -m pip install --no-compile", *sources])
+    if folder == FRAMEWORK and contents.hashed:
+        flags.append("--no-deps")
+    commands.append(" ".join([install, "-r", f"{_FILES_AT}/{REQUIREMENTS}", *flags]))
+    if folder == FRAMEWORK:
+        yield "# What it requires besides goes again: that is the next layer."
+        commands += [
+            f"others=$({VENV_PYTHON} {_LAYER} others)",
+            f'{{ [ -z "$others" ] || {VENV_PYTHON} -m pip uninstall -q -y $others; }}',
+            f"{VENV_PYTHON} {_LAYER} freeze",
+        ]
+    if contents.slimming:
+        yield "# image.slim asks for it; docs/images.md says what each level leaves out, and what to read first."
+        commands += _slim(contents, folder, install)
+    commands.append(f"{VENV_PYTHON} {_LAYER} finish")
+    yield from _run(contents, commands, _mounts(contents, folder))
+
+
+def _mounts(contents: ImageContents, folder: str) -> list[str]:
+    mounts = [
+        _TOOLS_MOUNT,
+        f"type=bind,source={folder},target={_FILES_AT}",
+        f"type=cache,id={PIP_CACHE_ID},target={_CACHE_AT}",
+    ]
     if contents.pip_conf:
         mounts.append(f"type=secret,id={PIP_SECRET}")
-        commands.insert(0, f"export PIP_CONFIG_FILE=/run/secrets/{PIP_SECRET}")
     if contents.wheels:
         mounts.append(f"type=bind,source={WHEELS},target=/build/{WHEELS}")
-    yield from _run(contents, commands, mounts)
+    return mounts
+
+
+def _slim(contents: ImageContents, folder: str, install: str) -> list[str]:
+    """Slim what this layer adds; above the framework's, what was left out there comes back where a package needs it."""
+    slimmer = f"{VENV_PYTHON} {_FILES_AT}/{SLIMMER} --root {VENV} {' '.join(contents.slimming)}"
+    if folder == FRAMEWORK:
+        return [f"{slimmer} --keep-metadata"]
+    commands = []
+    if "--unused" in contents.slimming and FRAMEWORK in contents.layers:
+        commands += [
+            f"wanted=$({slimmer} --wanted)",
+            f'{{ [ -z "$wanted" ] || {install} --no-deps --force-reinstall $wanted; }}',
+        ]
+    last = "" if folder == contents.last_layer else " --keep-metadata"
+    return [*commands, f"{slimmer} --above {FRAMEWORK_LIST}{last}"]
 
 
 def _final(contents: ImageContents) -> Iterator[str]:
-    yield "FROM base"
-    yield f"COPY --from=builder {VENV} {VENV}"
+    yield f"FROM {'system' if contents.has_builder else _below(contents)}"
+    if not contents.has_builder:
+        yield from _shared_with_builder(contents)
+    if contents.has_builder:
+        yield "# What the packages add to the layers below."
+        yield f"ARG FILES={contents.layers[PACKAGES_FOLDER]}"
+        mounts = [_TOOLS_MOUNT, f"type=bind,from=builder,source={VENV},target={_CACHE_AT}"]
+        yield f"RUN --mount={mounts[0]} \\\n    --mount={mounts[1]} \\\n    python3 {_LAYER} mirror {_CACHE_AT}{OURS}"
+    elif PACKAGES_FOLDER in contents.layers:
+        yield "# All that the project asks for."
+        yield from _install(contents, PACKAGES_FOLDER)
+    yield from finish(contents)
+
+
+def finish(contents: ImageContents) -> Iterator[str]:
+    """What every image ends with: environment, user, labels."""
     yield "# Bytecode is there already; a run leaves no __pycache__ in the project, and its output is not held back."
     yield f"ENV PATH={VENV}/bin:$PATH VIRTUAL_ENV={VENV} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1"
     if contents.architectures:
         yield "# Device code for other GPUs is not in here: the agent reads this and refuses them by name."
         yield f'ENV {ARCHITECTURES}="{" ".join(contents.architectures)}"'
-    yield f"WORKDIR {CONTAINER_PROJECT}"
     yield 'CMD ["python3"]'
     if contents.own_wheel:
         yield "# The recipes and the training library of seatrial: a small layer above their requirements."
@@ -213,4 +331,4 @@ def _run(contents: ImageContents, commands: list[str], mounts: Sequence[str] = (
         mounts = (*mounts, f"type=secret,id={CA_SECRET}")
         commands = [*_TRUST, *(command.replace("apt-get ", f"{_APT_TRUSTING} ") for command in commands), _DISTRUST]
     flags = "".join(f"--mount={mount} \\\n    " for mount in mounts)
-    yield f"RUN {flags}" + " && \\\n    ".join(commands)
+    yield f"RUN {flags}" + " && \\\n    ".join(commands) + OURS

@@ -1,4 +1,4 @@
-"""environment.yml of conda: its pip part, and the Python it pins. What conda itself would install is not read."""
+"""environment.yml of conda: its pip part, the Python that it pins, and what pip has of the rest."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from seatrial.errors import ConfigError
+from seatrial.images.requirements.packages import known_package
 from seatrial.images.requirements.pyproject import python_specifier
-from seatrial.images.requirements.requirements_files import MOST_LINES, checked_requirement
+from seatrial.images.requirements.requirements_files import MOST_LINES, canonical_name, checked_requirement
 from seatrial.system import yaml_file
 from seatrial.system.project_files import read_text
 
@@ -19,40 +20,71 @@ from seatrial.system.project_files import read_text
 _MAX_BYTES = 300_000
 
 _PYTHON = re.compile(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
+#: ``channel::name``, a version, a build. Source: conda's "package match specifications".
+_CONDA = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9][\w.-]*)\s*([=<>!~].*|\d.*)?")
+
+#: pip's way to install from a folder or a repository so that it can be edited.
+_EDITABLE = re.compile(r"(?:-e|--editable)[ =]\s*")
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What environment.yml asks of pip."""
+    """What environment.yml asks for, as pip knows it."""
 
     lines: tuple[str, ...]
     python: SpecifierSet
 
 
 def read_environment(file: Path) -> Environment:
-    """The file's pip part. Raises ConfigError naming ``file:line``."""
+    """The file's pip part, and the Python packages that conda would install. Raises ConfigError naming ``file:line``.
+
+    The project itself (``-e .``) is left out: it is mounted, and its packages are importable.
+    """
     text = read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES)
     data = yaml_file.parse_yaml(text, file.name)
     listed = data.get("dependencies") if isinstance(data, dict) else None
     if not isinstance(listed, list):
         raise ConfigError(f"{file.name}: has no list of dependencies", run=f"cat {file}")
     lines: list[str] = []
+    conda: list[str] = []
     python = SpecifierSet()
     for item in listed:
         if isinstance(item, dict) and isinstance(item.get("pip"), list):
-            lines += map(str, item["pip"])
+            given = (_EDITABLE.sub("", str(each).strip()) for each in item["pip"])
+            lines += (each for each in given if each.rstrip("/") != ".")
         elif isinstance(item, str) and (match := _PYTHON.match(item)):
             sign, version = match.groups()
             python = python_specifier(
                 f"=={version}.*" if sign.startswith("=") else f"{sign}{version}", f"{file.name}: {match[0]}"
             )
-    if len(lines) > MOST_LINES:
+        elif isinstance(item, str) and (line := _as_pip_has_it(item)):
+            conda.append(line)
+    if len(lines) + len(conda) > MOST_LINES:
         raise ConfigError(
             f"{file.name}: {len(lines)} packages are more than any image could contain", run=f"wc -l {file}"
         )
-    return Environment(
-        tuple(checked_requirement(line, f"{file.name}:{_line_of(line, text)}") for line in lines), python
-    )
+    checked = [checked_requirement(line, f"{file.name}:{_line_of(line, text)}") for line in lines]
+    named = {canonical_name(line) for line in checked}
+    return Environment((*(line for line in conda if canonical_name(line) not in named), *checked), python)
+
+
+def _as_pip_has_it(item: str) -> str | None:
+    """``pytorch=1.11`` → ``torch==1.11.*``, of three parts the very one; None for cudatoolkit, ffmpeg and the like."""
+    match = _CONDA.fullmatch(item.strip())
+    package = known_package(match[1]) if match else None
+    if match is None or package is None:
+        return None
+    version = (match[2] or "").strip()
+    if version[:1].isdigit() or (version.startswith("=") and not version.startswith("==")):
+        number = version.lstrip("= ").partition("=")[0].strip().rstrip(".*")  # what follows is the build
+        short = number.count(".") < 2  # conda's = takes all releases that begin so
+        version = f"=={number}{'.*' * short}" if number else ""
+    elif version.startswith("=="):
+        version = "==" + version[2:].partition("=")[0].strip()
+    try:
+        return package + str(SpecifierSet(version.replace(" ", "")))
+    except InvalidSpecifier:  # alternatives, 1.9|1.10: any version is nearer than none
+        return package
 
 
 def _line_of(item: Any, text: str) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from seatrial.job.reading.modules import is_file, is_folder
+from seatrial.job.reading.modules import is_file, is_folder, is_package
 from seatrial.stack.facts import table
 
 #: Standard modules that came or went between Python 3.10 and 3.14: the host's list may lack what the image has, or
@@ -57,6 +57,19 @@ class ImportedPackages:
         """What pip is asked for where no file lists packages, sorted."""
         return tuple(sorted({*self.known.values(), *self.guessed.values()}, key=str.lower))
 
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Import names of which nobody knows whose they are."""
+        return (*self.guessed, *self.unknown)
+
+    def without(self, names: Collection[str]) -> ImportedPackages:
+        """The same without these import names."""
+        known, guessed, elsewhere = (
+            {name: package for name, package in each.items() if name not in names}
+            for each in (self.known, self.guessed, self.elsewhere)
+        )
+        return ImportedPackages(known, guessed, elsewhere, tuple(name for name in self.unknown if name not in names))
+
 
 def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> ImportedPackages:
     """The packages that provide these top-level names; neither standard modules nor the project's own.
@@ -72,8 +85,10 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
     unknown = []
     for name in sorted(imports):
         standard = name in sys.stdlib_module_names or name in _STANDARD_SOMEWHERE or name == _OURS
-        if standard or any(is_file(root / f"{name}.py") or is_folder(root / name) for root in roots):
+        if standard or any(is_file(root / f"{name}.py") or is_package(root / name) for root in roots):
             continue
+        if not _is_known(name, names) and any(is_folder(root / name) for root in roots):
+            continue  # a folder without __init__.py: an installed package of that name goes before it
         if name in names.elsewhere:
             elsewhere[name] = names.elsewhere[name]
         elif name in names.renamed:
@@ -85,6 +100,19 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
         else:
             guessed[name] = name.replace("_", "-")
     return ImportedPackages(known, guessed, elsewhere, tuple(unknown))
+
+
+def known_package(listed: str) -> str | None:
+    """The package on the index for a name that conda uses, or None: it is no Python package, or nobody knows it."""
+    names = _names()
+    name = canonicalize_name(listed)
+    if name in names.conda:
+        return names.conda[name]
+    return name if name in names.packages else None
+
+
+def _is_known(name: str, names: _Names) -> bool:
+    return name in names.renamed or name in names.same
 
 
 def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:
@@ -112,10 +140,15 @@ class _Names:
     elsewhere: dict[str, str]
     generic: frozenset[str]
     implied: dict[str, str]
+    conda: dict[str, str]
+    packages: frozenset[str]
 
 
 @lru_cache(maxsize=1)
 def _names() -> _Names:
     data = table("import_names")
     same, generic = (frozenset(" ".join(data[key]).split()) for key in ("same_name", "generic"))
-    return _Names(same, data["renamed"], data["elsewhere"], generic, data["implied"])
+    packages = frozenset(
+        map(canonicalize_name, {*same, *(re.split("[<>=]", each)[0] for each in data["renamed"].values())})
+    )
+    return _Names(same, data["renamed"], data["elsewhere"], generic, data["implied"], data["conda"], packages)

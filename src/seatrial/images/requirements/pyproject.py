@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
+from seatrial.images.requirements.declared import Declared
 from seatrial.images.requirements.poetry import poetry_python, poetry_requirements
 from seatrial.images.requirements.requirements_files import MOST_LINES, canonical_name, checked_requirement
 from seatrial.system import toml_file
@@ -61,6 +63,34 @@ def _imported(optional: Iterable[str], required: Iterable[str], imported: Iterab
         if (name := canonical_name(line)) in wanted:
             wanted.remove(name)
             yield line
+
+
+def declared(file: Path) -> Declared | None:
+    """What ``[project]``, or Poetry's table, declares; None when it leaves the dependencies to others.
+
+    Raises ConfigError naming ``file:line``.
+    """
+    text, whole = _tables(file)
+    table = _project(whole, file)
+    if "dependencies" not in table:
+        poetry = poetry_requirements(_poetry(whole), file)
+        return None if poetry is None else Declared(tuple(poetry[0]), requires_python(file), extras=None)
+    extras = table.get("optional-dependencies", {})
+    if not isinstance(extras, dict):
+        raise _wrong("project.optional-dependencies", "a table", extras, file)
+    dynamic, name = table.get("dynamic"), table.get("name")
+    computed = isinstance(dynamic, list) and "optional-dependencies" in dynamic
+    return Declared(
+        tuple(_checked_list(table["dependencies"], "project.dependencies", file, text)),
+        requires_python(file),
+        None
+        if computed
+        else {
+            canonicalize_name(extra): tuple(_checked_list(lines, f"project.optional-dependencies.{extra}", file, text))
+            for extra, lines in extras.items()
+        },
+        canonicalize_name(name) if isinstance(name, str) else None,
+    )
 
 
 def requires_python(file: Path) -> SpecifierSet:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import os
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,6 +19,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.system.project_files import is_there, read_bytes
 from seatrial.system.shown import shown
+from seatrial.system.typed_path import as_typed
 
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
@@ -27,6 +27,7 @@ _URL = re.compile(r"^(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://")
 _LOGIN_IN_URL = re.compile(r"https?://[^/\s@]+@")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OWN_OPTION = re.compile(r"\s--?[a-z]")
+_ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2")
 
 _EXAMPLE = "write it like name>=1.2 (https://packaging.python.org/specifications/dependency-specifiers/)"
@@ -52,15 +53,20 @@ class Requirements:
         lines: one requirement each, its own options included; comments gone.
         constraints: lines of the constraints files named.
         options: lines that set an option for all of pip, e.g. ``--pre``.
+        itself: the project itself is asked for (``-e .``): "" and the names of its extras.
     """
 
     lines: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    itself: tuple[str, ...] = ()
 
     def __add__(self, other: Requirements) -> Requirements:
         return Requirements(
-            self.lines + other.lines, self.constraints + other.constraints, self.options + other.options
+            self.lines + other.lines,
+            self.constraints + other.constraints,
+            self.options + other.options,
+            self.itself + other.itself,
         )
 
     def replaced(self, place: int, line: str) -> Requirements:
@@ -86,6 +92,7 @@ class _Reader:
     constraints: list[str] = field(default_factory=list)
     options: list[str] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
+    itself: list[str] = field(default_factory=list)
 
     def read(self, path: Path, into: list[str]) -> None:
         real = os.path.realpath(path)  # Path.resolve() raises for a link to itself
@@ -98,11 +105,14 @@ class _Reader:
             place = f"{_shown(path, self.root)}:{number}"
             if len(self.lines) + len(self.constraints) + len(self.options) >= MOST_LINES:
                 raise ConfigError(
-                    f"{place}: more than {MOST_LINES} lines, more than any image could need", run=f"wc -l {path}"
+                    f"{place}: more than {MOST_LINES} lines, more than any image could need",
+                    run=f"wc -l {as_typed(path)}",
                 )
             _refuse_what_the_build_cannot_know(line, place)
             if line.startswith("-"):
                 self._option(line, place, path, into)
+            elif (extras := self._extras_of_itself(line, path)) is not None:
+                self.itself += ["", *extras]
             else:
                 into.append(checked_requirement(line, place))
 
@@ -112,10 +122,15 @@ class _Reader:
         if name in ("-r", "--requirement", "-c", "--constraint"):
             included = path.parent / value
             if not is_there(included):
-                raise ConfigError(f"{place}: {value} does not exist", run=f"ls {included.parent}")
+                raise ConfigError(f"{place}: {value} does not exist", run=f"ls {as_typed(included.parent)}")
             self.read(included, into if name in ("-r", "--requirement") else self.constraints)
         elif name in ("-e", "--editable"):
-            raise _not_in_the_image(place, line)
+            if (extras := self._extras_of_itself(value, path)) is not None:
+                self.itself += ["", *extras]
+            elif _URL.match(value) and not value.startswith("file:"):  # a copy that can be edited helps nobody here
+                into.append(checked_requirement(value, place))
+            else:
+                raise _not_in_the_image(place, line)
         elif name in ("-f", "--find-links") and not _URL.match(value):
             raise ConfigError(
                 f"{place}: the folder {value} is not in the build",
@@ -126,6 +141,16 @@ class _Reader:
         else:
             raise ConfigError(f"{place}: {name} is not an option of a requirements file that seatrial knows")
 
+    def _extras_of_itself(self, text: str, path: Path) -> list[str] | None:
+        """``.[dev]`` → ["dev"]; None for what is not the project. pip takes paths from where it is called."""
+        match = _ITSELF.fullmatch(text)
+        if match is None:
+            return None
+        folders = {os.path.normpath(base / match["folder"]) for base in (self.root, path.parent)}
+        if os.path.normpath(self.root) not in folders:
+            return None
+        return [extra.strip() for extra in (match["extras"] or "").split(",") if extra.strip()]
+
 
 def read_requirements(path: Path, root: Path) -> Requirements:
     """The file and what it includes. Places in errors are relative to ``root``.
@@ -134,7 +159,8 @@ def read_requirements(path: Path, root: Path) -> Requirements:
     """
     reader = _Reader(root)
     reader.read(path, reader.lines)
-    return Requirements(tuple(reader.lines), tuple(reader.constraints), tuple(reader.options))
+    itself = tuple(dict.fromkeys(reader.itself))
+    return Requirements(tuple(reader.lines), tuple(reader.constraints), tuple(reader.options), itself)
 
 
 def checked_requirement(text: str, place: str) -> str:
@@ -206,7 +232,7 @@ def _text(path: Path, root: Path) -> str:
     try:
         return data.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path.name} is not UTF-8 text", run=f"file {shlex.quote(str(path))}") from error
+        raise ConfigError(f"{path.name} is not UTF-8 text", run=f"file {as_typed(path)}") from error
 
 
 def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:

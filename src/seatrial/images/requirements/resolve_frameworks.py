@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from seatrial.errors import ConfigError, GpuContractError
+from seatrial.errors import ConfigError, StackError
 from seatrial.images.project import Needs
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed
 from seatrial.job.plan import Choice
@@ -17,7 +17,7 @@ from seatrial.job.script import BUILT_ON
 from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Framework, wheels
 from seatrial.stack.machine import Machine
-from seatrial.stack.resolve import Conflict, Stack, resolve
+from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
 
 #: The torch that this version of seatrial is developed and tested with (constraints.txt of the repository;
 #: https://pypi.org/project/torch/2.13.0/).
@@ -26,7 +26,7 @@ TORCH_VERSION = "2.13.0"
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
 #: Package → the framework it is a build of.
-_PACKAGES: dict[str, Framework] = {
+PACKAGES: dict[str, Framework] = {
     "tensorflow-cpu": "tensorflow",
     "tensorflow": "tensorflow",
     "torch": "torch",
@@ -63,6 +63,7 @@ def resolve_frameworks(
     own_sources: bool,
     python: str | None = None,
     mirror: str | None = None,
+    barred: Mapping[str, str] | None = None,
 ) -> Resolved:
     """Add what is imported and not required, fix what is left open, choose the build for the machine.
 
@@ -71,9 +72,10 @@ def resolve_frameworks(
         own_sources: the user names an index or find-links.
         python: the base image's, where the user chose that.
         mirror: stands in for https://download.pytorch.org/whl.
+        barred: Python → which pin has no wheel for it.
 
     Raises:
-        GpuContractError: no build does on these GPUs or this driver.
+        StackError: no build does on these GPUs or this driver.
         ConfigError: the project's own requirements exclude each other.
     """
     found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
@@ -83,11 +85,14 @@ def resolve_frameworks(
         if place is None and not _imported(framework, imports):
             continue
         fixed = python or resolved.stack.python or None
-        resolved = _resolve_one(resolved, needs, framework, place, machine, own_sources, fixed)
+        resolved = _resolve_one(resolved, needs, framework, place, machine, own_sources, fixed, barred or {})
     if resolved.stack.wheel is None and not resolved.stack.python:
-        constraints = Constraints(None, python=python, python_specifier=needs.python, said=needs.source)
+        constraints = Constraints(
+            None, python=python, python_specifier=needs.python, barred=barred or {}, said=needs.source
+        )
         stack = _or_raise(resolve(constraints, machine or Machine()), constraints)
-        resolved = replace(resolved, stack=stack)
+        told = stack.choices if stack.python != PYTHONS[0] else ()
+        resolved = replace(resolved, stack=stack, choices=(*resolved.choices, *told))
     if mirror and resolved.index:
         build = resolved.index.rpartition("/")[2]
         resolved = replace(resolved, index=f"{mirror.rstrip('/')}/{build}")
@@ -102,6 +107,7 @@ def _resolve_one(
     machine: Machine | None,
     own_sources: bool,
     python: str | None,
+    barred: Mapping[str, str],
 ) -> Resolved:
     found = resolved.requirements
     if place is None:
@@ -109,7 +115,10 @@ def _resolve_one(
         found, place = found + Requirements(lines=(line,)), len(found.lines)
     else:
         line, reason = found.lines[place], "imported" if needs.source == "the imports" else f"in {needs.source}"
-    constraints = _constraints(framework, line, found, needs, machine, python)
+        if needs.source == "the imports" and line == framework:
+            line = _name_alone(framework, machine)
+            found = found.replaced(place, line)
+    constraints = replace(_constraints(framework, line, found, needs, machine, python), barred=barred)
     requirement = parsed(line)
     if requirement is None or requirement.url or not _known(constraints):
         return _left_to_pip(resolved, found, line, framework)
@@ -126,9 +135,7 @@ def _resolve_one(
     else:
         chosen = stack.requirement
     found = found.replaced(place, chosen)
-    if "numpy" not in map(canonical_name, found.lines) and _needs_numpy(stack):
-        # Without it `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu).
-        found += Requirements(lines=("numpy",))
+    found = _with_numpy(found, stack)
     choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
     choices[0] = choices[0].model_copy(update={"value": chosen, "reason": f"{reason}; {choices[0].reason}"})
     if own_sources and stack.index:
@@ -165,11 +172,9 @@ def _constraints(
     requirement = parsed(line)
     specifier, variant = _public(requirement)
     for constraint in found.constraints:
-        if _PACKAGES.get(canonical_name(constraint) or "") == framework:
+        if PACKAGES.get(canonical_name(constraint) or "") == framework:
             more, build = _public(parsed(constraint))
             specifier, variant = specifier & more, variant or build
-    tied = [parsed(each) for each in found.lines + found.constraints if canonical_name(each) == "torchvision"]
-    torchvision = SpecifierSet(",".join(str(_public(each)[0]) for each in tied if each is not None))
     if requirement is not None and framework == "jax" and requirement.extras:
         variant = next((extra for extra in sorted(requirement.extras) if extra.startswith("cuda")), variant)
     return Constraints(
@@ -180,10 +185,18 @@ def _constraints(
         python=python,
         python_specifier=needs.python,
         cudnn=_pinned_cudnn(found.lines + found.constraints) if framework == "torch" else None,
-        torchvision=torchvision if framework == "torch" and len(torchvision) else None,
+        torchvision=_tied("torchvision", found) if framework == "torch" else None,
+        torchaudio=_tied("torchaudio", found) if framework == "torch" else None,
         prefer=TORCH_VERSION if framework == "torch" else None,
         said=f"{line} ({needs.source})",
     )
+
+
+def _tied(package: str, found: Requirements) -> SpecifierSet | None:
+    """What the requirements say of a package that belongs to one torch; None for nothing."""
+    lines = [parsed(each) for each in found.lines + found.constraints if canonical_name(each) == package]
+    specifier = SpecifierSet(",".join(str(_public(each)[0]) for each in lines if each is not None))
+    return specifier if len(specifier) else None
 
 
 def _public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:
@@ -217,7 +230,7 @@ def _or_raise(found: Stack | Conflict, constraints: Constraints) -> Stack:
     if isinstance(found, Stack):
         return found
     works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
-    kind = GpuContractError if found.broken[0].rule in _GPU_RULES else ConfigError
+    kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
     raise kind(
         found.sentence,
         cause=f"what works: {works}" if works else None,
@@ -227,16 +240,27 @@ def _or_raise(found: Stack | Conflict, constraints: Constraints) -> Stack:
 
 def _command(found: Conflict, constraints: Constraints) -> str:
     """The nearest way out as something to type."""
+    if found.broken[0].rule == "torchvision":
+        package, version = found.broken[0].needs.rpartition(" goes with ")[2].split()
+        pin = f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"
+        return f"write {pin} in {_file_of(constraints)}"
     for way, stack in found.nearest:
         if way.startswith("another") and stack.requirement and "Python" not in way:
             return f"pip install '{stack.requirement}'" + (f" --index-url {stack.index}" if stack.index else "")
-        if way == "another Python":
+        if way == "another Python" and found.broken[0].rule != "pins":
             return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
+    if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
+        return f"change that version in {_file_of(constraints)}"
     return "seatrial plan … --gpus none"
 
 
+def _file_of(constraints: Constraints) -> str:
+    """requirements.txt of ``torch==2.1 (requirements.txt)``."""
+    return constraints.said.rpartition("(")[2].rstrip(")")
+
+
 def _place(found: Requirements, framework: Framework) -> int | None:
-    names = [_PACKAGES.get(canonical_name(line) or "") for line in found.lines]
+    names = [PACKAGES.get(canonical_name(line) or "") for line in found.lines]
     return names.index(framework) if framework in names else None
 
 
@@ -263,10 +287,32 @@ def _keeping_name(chosen: str, asked: Requirement) -> str:
     """The resolved release under the package's own name and with its own extras."""
     resolved = Requirement(chosen)
     extras = sorted(asked.extras | resolved.extras)
-    name = asked.name if asked.name in _PACKAGES else resolved.name
+    name = asked.name if asked.name in PACKAGES else resolved.name
     if name == "tensorflow-cpu":
         extras = []
     return name + (f"[{','.join(extras)}]" if extras else "") + str(resolved.specifier)
+
+
+def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
+    """With a NumPy that torch can use.
+
+    Without any, `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu). Before 2.3, torch is built
+    for NumPy 1 and says the same of NumPy 2: https://github.com/pytorch/pytorch/issues/107302.
+    """
+    if not _needs_numpy(stack) or stack.wheel is None:
+        return found
+    old = Version(stack.wheel.version) < Version("2.3")
+    listed = [line for line in found.lines if canonical_name(line) == "numpy"]
+    if not listed:
+        return found + Requirements(lines=("numpy<2" if old else "numpy",))
+    if old and all("--hash" not in line and _admits_numpy_2(line) for line in listed):
+        return found + Requirements(constraints=("numpy<2",))
+    return found
+
+
+def _admits_numpy_2(line: str) -> bool:
+    requirement = parsed(line)
+    return requirement is not None and not requirement.url and requirement.specifier.contains("2.0.0")
 
 
 def _needs_numpy(stack: Stack) -> bool:

@@ -14,6 +14,15 @@ class Report:
         self.stubs: list[str] = []
         self.kept: dict[str, str] = {}
 
+    @classmethod
+    def read(cls, path: Path) -> Report:
+        """What a layer below has written, to be continued; empty where there is none."""
+        report = cls()
+        if path.exists():
+            data = json.loads(path.read_text(encoding="utf-8"))
+            report.saved, report.stubs, report.kept = data["saved_bytes"], data["stubs"], data["kept"]
+        return report
+
     def add(self, reason: str, size: int) -> None:
         """``size`` bytes are gone for this reason."""
         if not size:

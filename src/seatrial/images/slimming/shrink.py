@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,16 +18,19 @@ from seatrial.images.slimming.report import Report
 _MOST_THREADS = 8
 
 
-def shrink_libraries(site: Path, targets: set[int], report: Report, *, rewrite: bool = True) -> None:
+def shrink_libraries(
+    site: Path, targets: set[int], report: Report, *, rewrite: bool = True, skipped: Collection[Path] = ()
+) -> None:
     """Write them anew without what no run reads.
 
     Args:
         targets: architectures whose device code stays, e.g. ``{90}``; empty: all of it.
+        skipped: libraries of a layer below: it has been through this, and a change would store them again.
         rewrite: cut device code out of the files; else it is zeroed in place, and vanishes in compressed layers only.
     """
     shown = ", ".join(f"sm_{target}" for target in sorted(targets))
     gone = f"device code for GPUs other than {shown}" + ("" if rewrite else ", zeroed in place")
-    paths = sorted(libraries(site), key=lambda path: -path.stat().st_size)
+    paths = sorted((path for path in libraries(site) if path not in skipped), key=lambda path: -path.stat().st_size)
     with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
         for symbols, code in threads.map(partial(_shrink, targets=targets, rewrite=rewrite), paths):
             report.add("symbol tables and debug information", symbols)

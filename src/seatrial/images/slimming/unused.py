@@ -39,10 +39,12 @@ _LINKER = "libnvJitLink.so.*"
 _FRAMEWORK = ("libtorch", "libc10", "libcu", "libnv", "libshm")
 
 
-def slim_unused(site: Path, features: set[str], report: Report) -> None:
-    """Take out what only these features use."""
+def slim_unused(site: Path, features: set[str], report: Report, *, keep_metadata: bool = False) -> None:
+    """Take out what only these features use; with ``keep_metadata`` pip still sees a package that is gone."""
     for feature in sorted(features):
         for pattern in _GONE.get(feature, ()):
+            if keep_metadata and pattern.endswith(".dist-info"):
+                continue
             for path in sorted(site.glob(pattern)):
                 report.add(f"unused: {feature}", size_of(path))
                 if path.is_dir() and not path.is_symlink():
@@ -53,7 +55,7 @@ def slim_unused(site: Path, features: set[str], report: Report) -> None:
     if features >= _LINKERS:
         wanted.append(("linking at run time", _LINKER))
     files = libraries(site)
-    users = _users(files)
+    users = users_of(files)
     for path in files:
         for feature, pattern in wanted:
             if fnmatch(path.name, pattern):
@@ -63,10 +65,11 @@ def slim_unused(site: Path, features: set[str], report: Report) -> None:
 def _replace(path: Path, feature: str, users: dict[str, set[str]], report: Report) -> None:
     elf = mapped(path)
     if not elf.sections:  # a stub already: this environment was slimmed before
-        report.stubs.append(path.name)
+        if path.name not in report.stubs:
+            report.stubs.append(path.name)
         return
     sonames = elf.dynamic_names(DT_SONAME) or [path.name]
-    others = sorted(user for user in users.get(sonames[0], set()) if not user.startswith(_FRAMEWORK))
+    others = strangers(users.get(sonames[0], set()))
     if others:
         report.kept[path.name] = f"{others[0]} is linked to it"
         return
@@ -84,7 +87,12 @@ def _replace(path: Path, feature: str, users: dict[str, set[str]], report: Repor
     report.add(f"unused: {feature}", size - len(stub))
 
 
-def _users(files: list[Path]) -> dict[str, set[str]]:
+def strangers(users: set[str]) -> list[str]:
+    """Those that are no part of the framework, sorted: what they are linked to stays."""
+    return sorted(user for user in users if not user.startswith(_FRAMEWORK))
+
+
+def users_of(files: list[Path]) -> dict[str, set[str]]:
     """soname → names of the libraries that are linked to it."""
     users: dict[str, set[str]] = {}
     for path in files:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import glob
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,9 +14,20 @@ from typing import TypeAlias
 from seatrial.errors import TargetError
 from seatrial.job.reading.flow import Flow, Seen
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
-from seatrial.job.reading.signs import MOST_PARTS, TELLING, asserted_version, dotted, host_path, modules_of, signs
+from seatrial.job.reading.newest_syntax import least_python
+from seatrial.job.reading.signs import (
+    MOST_PARTS,
+    TELLING,
+    asserted_version,
+    dotted,
+    host_path,
+    modules_of,
+    signs,
+    texts_of,
+)
 from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
+from seatrial.system.typed_path import as_typed
 
 #: Reading ends there: it is for hints, and what a plan waits for.
 _MAX_FILES = 500
@@ -42,18 +53,22 @@ class Reading:
     Attributes:
         needed, optional: dotted names of modules that are not the project's.
         paths: literal path that may lie outside of the project → where.
+        missing: modules of the project's packages that are needed and not there.
         asserted: module → (the version that an ``assert`` asks for, where).
+        least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``.
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
     """
 
     needed: dict[str, str] = field(default_factory=dict)
     optional: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
     signs: dict[str, str] = field(default_factory=dict)
     certain_signs: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
+    least_python: tuple[tuple[int, int], str] | None = None
 
 
 @dataclass
@@ -79,14 +94,19 @@ _Unit: TypeAlias = tuple[Path, str]
 class ProjectReader:
     """Walks from the script through what it calls and imports: first what runs in any case, then what may run."""
 
-    def __init__(self, project: Path, roots: list[Path], inside: Path) -> None:
+    def __init__(self, project: Path, roots: list[Path], inside: Path, *, any_python: bool = False) -> None:
         self.project = project
+        self.any_python = any_python  # it may be written for another Python than this one: that of a ready image
         self.inside = inside  # nothing is read elsewhere, wherever an import points
         self.roots = list(dict.fromkeys(roots))
+        self.added: list[Path] = []  # by the script, to sys.path
+        self.own: set[str] = set()  # top-level names under which the project has something
         self.found_under: dict[Path, None] = {}
         self.packaged: list[Path] = []
         self.reading = Reading()
         self.modules: dict[Path, _Module | None] = {}
+        self.broken: dict[Path, UnreadableSourceError] = {}
+        self.syntax: dict[Path, tuple[tuple[int, int], str]] = {}
         self.bytes_left, self.marks_left = _MOST_BYTES, _MOST_MARKS
         self.certain: list[_Unit] = []
         self.perhaps: list[_Unit] = []
@@ -105,6 +125,9 @@ class ProjectReader:
             self._visit(self.certain.pop(0), certain=True)
         while self.perhaps or self._mention():
             self._visit(self.perhaps.pop(0), certain=False)
+        for modules in (self.reading.needed, self.reading.optional):
+            for name in [each for each in modules if each.partition(".")[0] in self.own]:
+                del modules[name]
         usual = {self.project, self.project / "src", *self.packaged} - {start.parent}
         own = [root for root in self.found_under if root in usual]
         self.reading.import_roots = tuple(str(root.relative_to(self.project)) for root in own)
@@ -127,6 +150,8 @@ class ProjectReader:
     def _visit(self, unit: _Unit, *, certain: bool) -> None:
         path, name = unit
         module = self._module(path)
+        if certain:
+            self._needs(path)
         if unit in self.visited or module is None or len(self.visited) >= _MOST_UNITS:
             self.visited.add(unit)
             return
@@ -136,9 +161,10 @@ class ProjectReader:
 
     def _note(self, module: _Module, unit: str, seen: Seen, certain: bool) -> None:
         node = seen.node
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name):  # nearly half of all nodes
             self.mentioned.add(node.id)
-        elif isinstance(node, ast.Attribute):
+            return
+        if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
         elif isinstance(node, ast.Assign):
             self._remember_type(module, node)
@@ -158,6 +184,14 @@ class ProjectReader:
             self._extend_path(module, node)
             if certain and seen.certain:
                 self.certain += self._called(module, unit, node)
+
+    def _needs(self, path: Path) -> None:
+        """A module is imported in any case. Raises TargetError: it is Python 2, which no image of ours runs."""
+        if (error := self.broken.get(path)) is not None and error.python_2 and not self.any_python:
+            raise _unreadable(error, path)
+        least = self.syntax.get(path)
+        if least is not None and (self.reading.least_python is None or least > self.reading.least_python):
+            self.reading.least_python = least
 
     # ------------------------------------------------------------------ files
 
@@ -188,13 +222,17 @@ class ProjectReader:
             if (count := marks(source)) > min(MOST_MARKS, self.marks_left):
                 return None
             self.marks_left -= count
-            return parse_source(source, self._shown(path))
+            tree = parse_source(source, self._shown(path))
+            if (least := least_python(tree, source)) is not None:
+                self.syntax[path] = (least[0], f"{self._shown(path)}:{least[1]}")
+            return tree
         except TargetError:
             if required:
                 raise
         except UnreadableSourceError as error:
-            if required:
+            if required and not (self.any_python and error.grammar):
                 raise _unreadable(error, path) from None
+            self.broken[path] = error
         return None
 
     # ---------------------------------------------------------------- imports
@@ -206,11 +244,16 @@ class ProjectReader:
             found = self._located(parts, roots)
             if found is None:
                 return
+            if roots is self.roots and any(found):
+                self.own.add(parts[0])
             for each in found:
                 if each is not None:
                     (self.certain if needed else self.perhaps).append((each[0], ""))
                     if roots is self.roots:
                         self.found_under.setdefault(each[1])
+            is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module
+            if needed and is_module and found[-1] is None and (any(found[:-1]) or roots is not self.roots):
+                self._note_missing(module, node, parts, roots)
             if found[-1] is not None:
                 for local, inner in bound.items():
                     module.bound[local] = (found[-1][0], inner)
@@ -218,6 +261,15 @@ class ProjectReader:
             if name in modules or roots is not self.roots or any(found) or self._is_projects(module, parts[0]):
                 continue
             modules[name] = f"{module.shown}:{node.lineno}"
+
+    def _note_missing(self, module: _Module, node: _Import, parts: list[str], roots: list[Path]) -> None:
+        """A module inside one of the project's packages that is not there: setup.py writes it, or a compiler does."""
+        for root in roots:
+            inside = root.joinpath(*parts[:-1])
+            if is_folder(inside / parts[-1]) or any(inside.glob(f"{glob.escape(parts[-1])}.*")):
+                return
+        dots = "." * (node.level if isinstance(node, ast.ImportFrom) else 0)
+        self.reading.missing.setdefault(dots + ".".join(parts), f"{module.shown}:{node.lineno}")
 
     def _located(self, parts: list[str], roots: list[Path]) -> list[tuple[Path, Path] | None] | None:
         """(file, root) of the module and of the packages that it is in; None when too many names were looked for."""
@@ -231,10 +283,15 @@ class ProjectReader:
         return self.located[key]
 
     def _is_projects(self, module: _Module, top: str) -> bool:
-        """A folder without ``__init__.py``, or a file beside the one that imports it."""
-        return any(is_folder(root / top) for root in (*self.roots, module.path.parent)) or is_file(
-            module.path.parent / f"{top}.py"
-        )
+        """A folder without ``__init__.py``, or a file beside the one that imports it.
+
+        Of a folder where Python looks first, ``wandb/`` or ``tensorflow/``, this is not known: an installed package of
+        that name goes before it.
+        """
+        first = {self.start.parent, self.project, self.project / "src"}
+        if any(is_folder(root / top) for root in (*self.roots, module.path.parent) if root not in first):
+            return True
+        return is_file(module.path.parent / f"{top}.py")
 
     def _extend_by_package(self, top: str) -> None:
         """A package of the project in ``lib/`` or ``python/`` is imported once the project is installed."""
@@ -269,14 +326,15 @@ class ProjectReader:
         """``sys.path.append("lib")`` makes the folder one more place to look in."""
         if dotted(call.func) not in ("sys.path.append", "sys.path.insert", "site.addsitedir"):
             return
-        for constant in (node for each in call.args for node in ast.walk(each) if isinstance(node, ast.Constant)):
-            if isinstance(constant.value, str) and constant.value:
-                for base in (self.project, module.path.parent):
-                    folder = Path(os.path.normpath(base / constant.value))
-                    ours = folder.is_relative_to(self.project) and is_folder(folder)
-                    if ours and folder not in self.roots and len(self.roots) < MOST_PARTS:
-                        self.roots.append(folder)
-                        self.located.clear()
+        named = [text for each in call.args for text in texts_of(each)]
+        for text in named or module.flow.joined_texts():  # the folder may be made elsewhere in the module
+            for base in (self.project, module.path.parent):
+                folder = Path(os.path.normpath(base / text))
+                ours = folder.is_relative_to(self.project) and is_folder(folder)
+                if ours and folder not in self.roots and len(self.roots) < MOST_PARTS:
+                    self.roots.append(folder)
+                    self.added.append(folder)
+                    self.located.clear()
 
     # ------------------------------------------------------------------ calls
 
@@ -325,6 +383,20 @@ class ProjectReader:
                     return
 
 
+def read_project(project: Path, roots: list[Path], inside: Path, start: Path, *, any_python: bool = False) -> Reading:
+    """The reading of a script, begun again where it puts folders on its path: they hold for what was imported before.
+
+    Raises TargetError: the script itself cannot be read or parsed.
+    """
+    added: list[Path] = []
+    while True:
+        reader = ProjectReader(project, [*roots, *added], inside, any_python=any_python)
+        reading = reader.read(start)
+        if not reader.added or len(added) >= MOST_PARTS:
+            return reading
+        added += reader.added
+
+
 def _imported(node: _Import, path: Path, roots: list[Path]) -> Iterator[tuple[str, list[Path], dict[str, str | None]]]:
     """(dotted name, roots to look under, name that it binds → name in that module) of what an import names."""
     if isinstance(node, ast.Import):
@@ -352,8 +424,14 @@ def _is_foreign(prefix: str, roots: list[Path]) -> bool:
 
 
 def _unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
+    if error.python_2:
+        return TargetError(
+            f"{error.python_2}: this is Python 2, which no image that seatrial builds can run",
+            cause="the target is this file or imports it at once",
+            run=f"2to3 -w {as_typed(path)}   # or an image that has Python 2: seatrial run --image IMAGE …",
+        )
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     cause = "it is only parsed, for its imports and GPU use; it is never run here"
     if error.grammar:
         cause = f"parsed as Python {python}, which seatrial runs on; newer syntax needs a newer Python"
-    return TargetError(str(error), cause=cause, run=f"python3 -m py_compile {shlex.quote(str(path))}")
+    return TargetError(str(error), cause=cause, run=f"python3 -m py_compile {as_typed(path)}")

@@ -31,11 +31,18 @@ _SAYS_RANKS = {"rank", "world_size", "store"}
 #: What TensorFlow 2 has under tf.compat.v1 alone. Source: tensorflow.org/guide/migrate.
 _TENSORFLOW_1 = {
     *("placeholder", "Session", "InteractiveSession", "global_variables_initializer", "get_variable", "ConfigProto"),
+    *("Summary", "GraphKeys", "set_random_seed", "random_normal", "truncated_normal", "logging", "gfile"),
+    *("summary.FileWriter", "summary.merge_all", "train.AdamOptimizer", "train.GradientDescentOptimizer"),
     *("variable_scope", "reset_default_graph", "app", "flags", "contrib", "layers", "trainable_variables"),
 }
 
 #: Characters of a literal path; longer text is something else.
 _LONGEST_PATH = 200
+
+#: What reads standard input, or asks on a terminal.
+_ASKS = {"input", "raw_input", "getpass.getpass", "fileinput.input", "click.prompt", "click.confirm", "typer.prompt"}
+_ASKS |= {"typer.confirm", "questionary.text", "questionary.select", "questionary.confirm", "Prompt.ask", "Confirm.ask"}
+_ASKS |= {"IntPrompt.ask", "breakpoint", "pdb.set_trace", "code.interact", "getpass"}
 
 #: Parts of a dotted name that are looked at.
 MOST_PARTS = 20
@@ -56,12 +63,18 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         name = dotted(node)
         if name == "torch.compile":
             yield "compiler", name
-        elif name.startswith(("tf.", "tensorflow.")) and name.split(".")[1] in _TENSORFLOW_1:
-            yield "tensorflow-1", name
+        elif name == "sys.stdin":
+            yield "input", name
+        elif name.startswith(("tf.", "tensorflow.")):
+            inner = name.partition(".")[2]
+            if inner in _TENSORFLOW_1 or inner.partition(".")[0] in _TENSORFLOW_1:
+                yield "tensorflow-1", name
     elif isinstance(node, ast.Import | ast.ImportFrom):
         for module in modules_of(node):
             if module.split(".")[0] == "triton" or module.startswith("torch.utils.cpp_extension"):
                 yield "compiler", module
+            elif module == "sys.stdin":
+                yield "input", module
             elif module == "torch.compile":
                 yield "compiler", "torch.compile"
 
@@ -104,6 +117,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "spawn", called
     elif last == "DataParallel":
         yield "one-process", last
+    if called in _ASKS or (called == "open" and node.args and _is_descriptor_0(node.args[0])):
+        yield "input", called
     if last in _NEEDS_RANKS and not _says_ranks(node):
         yield "needs-ranks", last
     if last == "setdefault" and any(isinstance(each, ast.Constant) and each.value == "RANK" for each in node.args):
@@ -131,6 +146,19 @@ def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
     return names if isinstance(node, ast.Import) else [f"{node.module or ''}.{name}" for name in names]
 
 
+def texts_of(node: ast.AST) -> list[str]:
+    """Text in an expression; the parts of ``join(here, "a", "b")`` and ``here / "a" / "b"`` as one, ``a/b``."""
+    if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "join":
+        parts = [text for each in node.args for text in texts_of(each)]
+        return ["/".join(parts)] if parts else []
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        parts = [*texts_of(node.left), *texts_of(node.right)]
+        return ["/".join(parts)] if parts else []
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) and node.value else []
+    return [text for each in ast.iter_child_nodes(node) for text in texts_of(each)]
+
+
 def dotted(node: ast.AST) -> str:
     """``a.b.c`` of a chain of names, "" where it starts from anything else but keeps the last names."""
     parts: list[str] = []
@@ -140,6 +168,10 @@ def dotted(node: ast.AST) -> str:
     if isinstance(node, ast.Name):
         parts.append(node.id)
     return ".".join(reversed(parts))
+
+
+def _is_descriptor_0(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value in ("/dev/stdin", 0) and node.value is not False
 
 
 def _is(node: ast.AST, value: object) -> bool:

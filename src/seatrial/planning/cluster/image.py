@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from seatrial.backends import table
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import ImageError, SeatrialError
 from seatrial.images.plan import plan_image
+from seatrial.images.requirements.pinned_pythons import index_door
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
@@ -16,7 +18,7 @@ from seatrial.planning.cluster.machine import cluster_machine
 
 
 def cluster_image(
-    job: Job, script: ScriptFacts, facts: ClusterFacts, environ: Mapping[str, str]
+    job: Job, script: ScriptFacts, facts: ClusterFacts, environ: Mapping[str, str], cache_folder: Path
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """For the newest GPUs and the oldest driver of the nodes. Raises ImageError, as ``_ready``."""
     request = job.gpus
@@ -29,6 +31,7 @@ def cluster_image(
         cpu_only=cpu_only,
         machine=cluster_machine(facts, job.kubernetes.node_selector),
         multi_gpu=request.kind == "all" or (request.count or 0) > 1 or script.multi_gpu_evidence is not None,
+        door=index_door(job, cache_folder, environ),
     )
     return (image if image.build else _ready(job, image, environ)), choices
 

@@ -38,6 +38,7 @@ from seatrial.planning.launcher import restarts
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import Meeting, Parts, Site
 from seatrial.planning.target_command import Places, target_argv
+from seatrial.system.typed_path import as_typed
 
 #: The pod's user where the submitter is root: no image needs one, and clusters refuse root.
 DEFAULT_UID = 1000
@@ -53,7 +54,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     facts = site.cluster.facts
     kind, kind_choice = _kind(job, facts)
     gpus = pod_gpus(job, facts)
-    image, image_choices = cluster_image(job, script, facts, site.host.environ)
+    image, image_choices = cluster_image(job, script, facts, site.host.environ, site.host.cache_folder)
     image, code = _code(job, script, image)
     volumes = _volumes(job, site.run_id)
     lasting = volumes.run is not None
@@ -283,7 +284,9 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise UsageError(f"{path.name} is not UTF-8, so it cannot go into a ConfigMap", run=f"file {path}") from None
+        raise UsageError(
+            f"{path.name} is not UTF-8, so it cannot go into a ConfigMap", run=f"file {as_typed(path)}"
+        ) from None
 
 
 def _env(job: Job, places: Places, environ: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from seatrial.backends.containers import injection
 from seatrial.images.building.wheel import write_wheel
 from seatrial.images.plan import plan_image
 from seatrial.images.recipes import recipe
+from seatrial.images.requirements.pinned_pythons import index_door
 from seatrial.job.model import Job
 from seatrial.job.plan import (
     AGENT_PYTHON_FLAGS,
@@ -94,6 +95,7 @@ def _image(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> 
         cpu_only=not gpus,
         machine=site.host.machine(gpus),
         multi_gpu=gpu_count(site) > 1 or script.multi_gpu_evidence is not None,
+        door=index_door(job, site.host.cache_folder, site.host.environ),
     )
     if image.build:
         return image, choices

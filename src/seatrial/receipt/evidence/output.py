@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +21,15 @@ TAIL_BYTES = 256 * 1024
 #: A progress bar writes megabytes without a line end; longer lines are read in pieces.
 MAX_LINE_BYTES = 64 * 1024
 
+#: Lines at the beginning and the end of a stream that are looked at for how a script took its leave.
+FEW_LINES = 3
+
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
 #: torch.distributed puts this before every line a rank prints of its traceback.
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
+#: What steers a terminal: colours, cursor, titles (ECMA-48: CSI and OSC sequences).
+_STEERS = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 #: What a launcher raises because a child failed says nothing of why the child did.
 _LAUNCHER_ERRORS = ("ChildFailedError", "ProcessExitedException", "ProcessRaisedException")
 
@@ -36,21 +42,25 @@ class Output:
     exception: the last Python exception on stderr, ``ValueError: …``, or None.
     last_line: the last line on stderr that is not indented, since those explain one before them, or None. Where a
         launcher reports that a rank failed, the rank's own last ``error: …``.
-    lines: of both logs, by their line ends.
+    lines: on both that say something. line_ends: on both, of whatever lines.
+    first_lines, last_lines: a few of either, those of stderr first.
     """
 
     findings: tuple[Finding, ...] = ()
-    lines: int = 0
     exception: str | None = None
     last_line: str | None = None
+    lines: int = 0
+    line_ends: int = 0
+    first_lines: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
 
 
 def read_output(run_dir: Path) -> Output:
     """Read both logs of a run; a log that is not there is empty."""
     findings: dict[str, Finding] = {}
-    ends = [0]
-    for name in STREAMS:
-        for finding in match_lines(_counted(_lines(run_dir / name), ends)):
+    ends = [_Ends() for _ in STREAMS]
+    for name, end in zip(STREAMS, ends, strict=True):
+        for finding in match_lines(end.watch(_lines(run_dir / name))):
             finding.evidence = [f"{name} {clean(line)}" for line in finding.evidence]
             findings.setdefault(finding.id, finding)
     tail = [_RANK.sub("", line) for line in _tail(run_dir / STREAMS[0]).splitlines()]
@@ -58,14 +68,48 @@ def read_output(run_dir: Path) -> Output:
     last_line = next((line for line in reversed(said) if not line[0].isspace()), said[-1] if said else None)
     if any(error in line for line in said for error in _LAUNCHER_ERRORS):
         last_line = next((line for line in reversed(said) if line.startswith("error: ")), last_line)
-    last_line = clean(last_line) if last_line else None
-    return Output(tuple(findings.values()), ends[0], last_exception(tail), last_line)
+    return Output(
+        findings=tuple(findings.values()),
+        exception=last_exception(tail),
+        last_line=clean(last_line) if last_line else None,
+        lines=sum(end.count for end in ends),
+        line_ends=sum(end.line_ends for end in ends),
+        first_lines=tuple(clean(line) for end in ends for line in end.first),
+        last_lines=tuple(clean(line) for end in ends for line in end.last),
+    )
 
 
-def _counted(lines: Iterator[bytes], ends: list[int]) -> Iterator[bytes]:
-    for line in lines:
-        ends[0] += line.endswith(b"\n")
-        yield line
+class _Ends:
+    """The first and last lines that say something, of lines that pass by."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.line_ends = 0
+        self._first: list[bytes] = []
+        self._last: deque[bytes] = deque(maxlen=FEW_LINES)
+
+    def watch(self, lines: Iterator[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            self.line_ends += line.endswith(b"\n")
+            if not line.isspace():
+                self.count += 1
+                self._last.append(line)
+                if self.count <= FEW_LINES:
+                    self._first.append(line)
+            yield line
+
+    @property
+    def first(self) -> list[str]:
+        return _text(self._first)
+
+    @property
+    def last(self) -> list[str]:
+        return _text(self._last)
+
+
+def _text(lines: Iterable[bytes]) -> list[str]:
+    """Of a line that a progress bar has drawn over, what is seen in the end."""
+    return [line.decode("utf-8", "replace").strip().rpartition("\r")[2] for line in lines]
 
 
 def last_exception(lines: list[str]) -> str | None:
@@ -84,7 +128,8 @@ def last_exception(lines: list[str]) -> str | None:
 def _lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
-            yield from iter(lambda: file.readline(MAX_LINE_BYTES), b"")
+            for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
+                yield _STEERS.sub(b"", line) if b"\x1b" in line else line
     except FileNotFoundError:
         return
 
@@ -93,6 +138,6 @@ def _tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return file.read().decode("utf-8", "replace")
+            return _STEERS.sub(b"", file.read()).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""

@@ -36,12 +36,14 @@ from seatrial.receipt.evidence.output import Output, read_output
 from seatrial.receipt.formatting import count
 from seatrial.receipt.judging.criteria import judge_criteria
 from seatrial.receipt.judging.diagnosed import diagnose_case
+from seatrial.receipt.judging.did_nothing import did_nothing
 from seatrial.receipt.judging.exit_cause import ended_unfinished, exit_cause, stopped_by_user
 from seatrial.receipt.judging.gpu_contract import not_used_finding, unused_gpus
 from seatrial.receipt.judging.header import make_header
 from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.judging.measurements import measure
 from seatrial.receipt.judging.missing_module import about_the_project
+from seatrial.receipt.judging.pasteable import pasteable
 from seatrial.receipt.judging.plots import make_plots
 from seatrial.receipt.judging.timeline import make_timeline
 from seatrial.receipt.judging.trust import (
@@ -65,6 +67,9 @@ EXPECTED_WITHOUT_GPU = {
     "pin-memory-without-gpu",
     "tensorflow-no-gpu",
 }
+
+#: A script that went on without them missed nothing.
+EXPECTED_WITHOUT_TERMINAL = {"no-input", "no-terminal"}
 
 
 # Nine parameters: what is known of a run comes from as many places, and seven of them are named at the call.
@@ -105,6 +110,9 @@ def judge(
     case = replace(case, contradictions=tuple(contradictions(case, chain)))
     cause = exit_cause(case)
     criteria = judge_criteria(case, cause)
+    findings = _findings(case, cause)
+    if any(finding.id == "did-nothing" for finding in findings):
+        cause = cause.model_copy(update={"words": f"{cause.words}, but apparently did nothing"})
     receipt = Receipt(
         header=make_header(case, now),
         seal=make_seal(case, chain),
@@ -112,7 +120,7 @@ def judge(
         exit_code=_exit_code(case, cause, criteria),
         warnings=_warnings(case),
         criteria=criteria,
-        findings=tuple(_record(finding) for finding in _findings(case, cause)),
+        findings=tuple(_record(finding) for finding in findings),
         diagnosis=diagnose_case(case),
         measurements=case.measurements,
         timeline=make_timeline(evidence),
@@ -124,7 +132,7 @@ def judge(
 def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     """What broke the contract, what the agent found, what the output shows; one of each ID.
 
-    A CPU run that finished is not told that it had no GPU.
+    A CPU run that finished is not told that it had no GPU, nor any run that finished that it had no terminal.
     """
     unused = unused_gpus(case)
     found = [contradiction_finding(case.contradictions)] if case.contradictions else []
@@ -132,9 +140,13 @@ def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     found += [refused_finding(claims)] if (claims := refused(case.evidence)) else []
     found += [*case.evidence.findings, *case.engine_findings]
     found += [about_the_project(finding, case.plan) for finding in case.output.findings]
+    found += [nothing] if (nothing := did_nothing(case, cause)) else []
     if cause.id == "finished" and not case.gpus_required:
         found = [finding for finding in found if finding.id not in EXPECTED_WITHOUT_GPU]
-    return list({finding.id: finding for finding in reversed(found)}.values())[::-1]
+    if cause.id == "finished":
+        found = [finding for finding in found if finding.id not in EXPECTED_WITHOUT_TERMINAL]
+    one_of_each = list({finding.id: finding for finding in reversed(found)}.values())[::-1]
+    return [pasteable(finding, case.plan) for finding in one_of_each]
 
 
 def _exit_code(case: Case, cause: ExitCause, criteria: Sequence[Criterion]) -> int:

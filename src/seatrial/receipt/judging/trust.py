@@ -94,7 +94,7 @@ def lost_output_lines(case: Case) -> int:
     told = sum(
         whole(n) or 0 for moment in case.evidence.all(AgentSummary) for n in items(moment.keys.get("output_lines"))
     )
-    return max(0, told - case.output.lines)
+    return max(0, told - case.output.line_ends)
 
 
 def refused(evidence: Evidence) -> dict[str, int]:

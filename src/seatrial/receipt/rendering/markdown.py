@@ -23,7 +23,8 @@ def render(receipt: Receipt) -> str:
 
 
 def _lines(receipt: Receipt) -> Iterator[str]:
-    yield f"# {'✅' if receipt.passed else '❌'} {_text(headline(receipt))}"
+    mark = "⚠️" if receipt.passed and receipt.doubtful else "✅" if receipt.passed else "❌"
+    yield f"# {mark} {_text(headline(receipt))}"
     yield ""
     yield f"**{_text(receipt.exit_cause.words)}** (seatrial exits with {receipt.exit_code})"
     for warning in receipt.warnings:

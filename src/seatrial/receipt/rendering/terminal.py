@@ -37,6 +37,8 @@ def render(receipt: Receipt, console: Console) -> None:
 
 def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     mark, style = _MARKS["pass" if receipt.passed else "fail"]
+    if receipt.passed and receipt.doubtful:
+        mark, style = _SEVERITIES["warning"]
     yield Text(f"{mark} {headline(receipt)}", style=style)
     yield from _wrapped(f"{receipt.exit_cause.words} (seatrial exits with {receipt.exit_code})", "    ", width)
     for warning in receipt.warnings:

@@ -107,3 +107,12 @@ def test_without_gpus_is_the_users_own_command(typed, run):
     advice = "nvidia-smi -L    # or, to run on the CPU: seatrial run --gpus none …"
     assert problems.as_typed(advice, shlex.split(typed)) == f"nvidia-smi -L    # or, to run on the CPU: {run}"
     assert problems.as_typed("ls", ["run"]) == "ls" and problems.as_typed(None, ["run"]) is None
+
+
+def test_names_keep_their_case(seatrial, tmp_path):
+    (tmp_path / "legacy").mkdir()
+    assert "error: The target legacy is a folder, not a script" in seatrial("plan", "legacy")[2]
+    (tmp_path / "requirements.txt").write_text("torch==2.13.0\n")
+    (tmp_path / "train.py").write_text("import torch\n")
+    err = seatrial("plan", "train.py", "--on", "local", "--target", "driver=535.129,gpu=A4000")[2]
+    assert "Torch" not in err

@@ -47,7 +47,7 @@ def test_both_engines(folder: str, name: str, step: str, reason: str, run: str) 
         ("nopython", "seatrial-no-such-base:1 has no python3", "python3-venv"),
         ("nospace", "failed: a disk is full", "docker system df"),
         ("noversion", "the package index has no numpy==99.0", "change the version"),
-        ("sdist", "psutil has no wheel", "build-essential"),
+        ("sdist", "no C compiler (needed by psutil)", "build-essential"),
     ],
 )
 def test_docker(name: str, reason: str, run: str) -> None:
@@ -81,3 +81,21 @@ def test_an_unknown_failure_shows_the_tools_last_error() -> None:
 )
 def test_readable(line: str, text: str) -> None:
     assert readable(line) == text
+
+
+def test_a_package_that_wants_another_framework_is_one_sentence() -> None:
+    """pip 23.0.1, where fastai was added above a layer with torch 2.13."""
+    said = """ERROR: Cannot install fastai==2.7.19: these package versions have conflicting dependencies.
+The conflict is caused by:
+    fastai 2.7.19 depends on torch<2.7 and >=1.10
+    The user requested (constraint) torch==2.13.0+cpu
+
+To fix this you could try to:"""
+    error = explain(said.splitlines(), image=IMAGE, engine="docker")
+    assert "fastai 2.7.19 depends on torch<2.7 and >=1.10; the image has torch==2.13.0+cpu" in error.message
+    named = said.replace("    fastai", "    The user requested torch==2.13.0\n    fastai", 1)
+    error = explain(named.splitlines(), image=IMAGE, engine="docker")
+    assert (
+        "each other: The user requested torch==2.13.0; fastai 2.7.19 depends on torch<2.7 and >=1.10" in error.message
+    )
+    assert "constraint" not in error.message

@@ -27,7 +27,27 @@ def plan(project: Path, source: str, requirements: str = "") -> None:
         ("import torchtext\nimport torch\n", "", "train.py:1 imports torchtext, which torch 2.4"),
         ("import timm, torch\nassert timm.__version__ == '0.3.2'\n", "", "timm==0.3.2 does not run with torch 2"),
         ("import tensorflow as tf\ns = tf.Session()\n", "", "train.py:2 tf.Session is TensorFlow 1"),
+        ("import tensorflow as tf\nw = tf.summary.FileWriter('x')\n", "", "train.py:2 tf.summary.FileWriter is Tens"),
+        ("import tensorflow as tf\nw = tf.summary.create_file_writer('x')\n", "", None),
+        (
+            "import torch\nimport tensorflow as tf\ns = tf.Session()\n",
+            "torch\n",
+            "train.py:3 tf.Session is TensorFlow 1",
+        ),
         ("import tensorflow as tf\nimport layers\n", "", None),
+        ("import torch\n", "basicsr>=1.4.2\ntorch>=1.7\n", "basicsr>=1.4.2 does not run with torch 2"),
+        ("import torch\n", "basicsr>=1.4.2\ntorch<2.2\n", None),
+        (
+            "from torchvision.transforms.functional_tensor import x\n",
+            "",
+            "train.py:1 imports torchvision.transforms.fu",
+        ),
+        ("from scipy.misc import imread\n", "", "train.py:1 imports scipy.misc.imread, which scipy 1.2"),
+        ("from scipy.misc import imread\n", "scipy>=1.0\n", "train.py:1 imports scipy.misc.imread"),
+        ("from scipy.misc import imread\n", "scipy<1.2\n", None),
+        ("from scipy.misc import imread\n", "scipy==1.1.0\n", None),
+        ("from scipy.misc import imread\n", "git+https://example.com/scipy\n", "train.py:1 imports scipy.misc.imread"),
+        ("try:\n    from scipy.misc import imread\nexcept ImportError:\n    imread = None\n", "", None),
         ("import tensorflow.compat.v1 as tf\ns = tf.Session()\n", "", None),
         ("import tensorflow as tf\ndef old():\n    return tf.Session()\n", "", None),
         ("try:\n    from torch._six import inf\nexcept ImportError:\n    from torch import inf\n", "torch\n", None),
@@ -41,3 +61,9 @@ def test_code_and_versions(tmp_path: Path, source: str, requirements: str, said:
     with pytest.raises(ConfigError) as caught:
         plan(tmp_path, source, requirements)
     assert caught.value.message.startswith(said) and caught.value.run
+
+
+def test_the_way_out_of_a_removed_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, "from peft import prepare_model_for_int8_training\n", "peft\n")
+    assert caught.value.run == "use peft.prepare_model_for_kbit_training, or pin peft<0.10"

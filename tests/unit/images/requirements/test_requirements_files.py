@@ -50,7 +50,7 @@ def test_names_an_index(tmp_path: Path, option: str, names_one: bool) -> None:
     [
         ("torch=2.13.0", "'torch=2.13.0' is not a requirement"),
         ("torch>=two", "is not a requirement"),
-        ("-e .", "installs from a folder that is not in the image"),
+        ("-e ./lib", "installs from a folder that is not in the image"),
         ("./wheels/x-1-py3-none-any.whl", "installs from a folder that is not in the image"),
         ("-r gone.txt", "gone.txt does not exist"),
         ("--find-links ./wheels", "the folder ./wheels is not in the build"),

@@ -59,6 +59,24 @@ def test_a_constraint_decides_on_torch() -> None:
     assert resolved("torch", "numpy", constraints=("torch==2.9.0",)).requirements.lines == ("torch==2.9.0", "numpy")
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected", "constraints"),
+    [
+        (("torch==2.2.0",), ("torch==2.2.0", "numpy<2"), ()),
+        (("torch==2.2.0", "numpy"), ("torch==2.2.0", "numpy"), ("numpy<2",)),
+        (("torch==2.2.0", "numpy>=1.20"), ("torch==2.2.0", "numpy>=1.20"), ("numpy<2",)),
+        (("torch==2.2.0", "numpy==1.26.4"), ("torch==2.2.0", "numpy==1.26.4"), ()),
+        (("torch==2.3.0", "numpy"), ("torch==2.3.0", "numpy"), ()),
+        (("torch==2.3.0",), ("torch==2.3.0", "numpy"), ()),
+    ],
+)
+def test_numpy_1_for_a_torch_that_was_built_for_it(
+    lines: tuple[str, ...], expected: tuple[str, ...], constraints: tuple[str, ...]
+) -> None:
+    found = resolved(*lines, machine=None).requirements
+    assert (tuple(line.partition("+")[0] for line in found.lines), found.constraints) == (expected, constraints)
+
+
 def test_the_build_that_the_driver_can_run() -> None:
     found = resolved("torch", machine=A4000)
     assert found.requirements.lines[0] == f"{TORCH}+cu126"

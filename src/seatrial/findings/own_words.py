@@ -1,0 +1,64 @@
+"""Advice to paste: ``…`` behind ``seatrial run`` stands for the user's own words, and is replaced by them."""
+
+import re
+import shlex
+from typing import Dict, List, Optional, Sequence, Tuple
+
+#: ``seatrial run``, options, ``…``, more options; what follows is a comment or another command.
+_CALL = re.compile(
+    r"\bseatrial (run|plan|shell)((?: (?![…#;|&])\S+)*) …((?: -\S+(?: (?![-…#;|&])\S+)?)*)(?=$|\s+#|\s*[;|&])"
+)
+
+#: Options that may be given several times, each for another thing: the user's own stay.
+_SEVERAL = {"--env", "--env-file", "--secret", "--ulimit", "--publish", "--device"}
+
+#: A comment that says which option with a value to leave out.
+_OMITTED = re.compile(r"#.*?\bwithout (--[\w-]+)")
+
+
+def with_own_words(advice: str, target: Sequence[str], arguments: Sequence[str]) -> str:
+    """Advice with words in place of each ``…`` that stands for a target and its options.
+
+    Args:
+        target: the user's own words before ``--``. An option that the advice gives replaces theirs, and
+            one that its comment is ``without`` is left out.
+        arguments: ``--`` and what stands behind it, or nothing.
+    """
+
+    omitted = dict.fromkeys(_OMITTED.findall(advice), True)
+
+    def filled(call: "re.Match[str]") -> str:
+        try:
+            before, behind = shlex.split(call.group(2)), shlex.split(call.group(3))
+        except ValueError:  # an open quote: no command to paste
+            return call.group(0)
+        kept = _without(target, {**_options(before + behind), **omitted})
+        if kept is None:
+            return call.group(0)
+        return shlex.join(["seatrial", call.group(1), *before, *kept, *behind, *arguments])
+
+    return _CALL.sub(filled, advice)
+
+
+def _options(words: Sequence[str]) -> Dict[str, bool]:
+    """Option → whether a value follows it."""
+    pairs: List[Tuple[str, str]] = list(zip(words, [*words[1:], "-"]))
+    named = {word: not behind.startswith("-") for word, behind in pairs if word.startswith("-")}
+    return {option: valued for option, valued in named.items() if option not in _SEVERAL}
+
+
+def _without(words: Sequence[str], options: Dict[str, bool]) -> Optional[List[str]]:
+    """Words without these options and their values; None where one stands there twice: which is meant is not known."""
+    kept: List[str] = []
+    dropped: Dict[str, int] = {}
+    skip = False
+    for word in words:
+        name = word.partition("=")[0]
+        if skip:
+            skip = False
+        elif name in options:
+            dropped[name] = dropped.get(name, 0) + 1
+            skip = options[name] and "=" not in word
+        else:
+            kept.append(word)
+    return None if any(count > 1 for count in dropped.values()) else kept

@@ -1,0 +1,108 @@
+"""What of the caller's a target gets: terminals like theirs, and their standard input (docs/decisions/0028)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seatrial.errors import UsageError
+from seatrial.job.plan import CONTAINER_INPUT, ContainerPlan, Mount, Terminal
+from seatrial.job.script import ScriptFacts
+from seatrial.planning.launcher import Launcher
+from seatrial.planning.site import Parts, Site
+from seatrial.system.caller import Caller
+
+#: File of the run's record: the named pipe (runs/store.py has the same name).
+INPUT = "input"
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Attributes:
+
+    container: the plan's, with the pipe mounted where there is one.
+    input: the pipe as the agent sees it, or None.
+    """
+
+    container: ContainerPlan | None
+    terminal: Terminal | None = None
+    input: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Launcher) -> Streams:
+    """Raises UsageError: ``--interactive`` where no input can be passed on."""
+    caller = site.caller
+    if caller is None:
+        return Streams(parts.container)
+    no_input = _why_no_input(site, parts, launcher)
+    if no_input is not None and caller.asks:
+        raise UsageError(f"--interactive cannot be used: {no_input[0]}", run=no_input[1])
+    wants, warnings = _wants_input(caller, script)
+    if wants and no_input is not None:
+        if caller.input != "terminal" and script.input_evidence is not None:
+            warnings = (f"Standard input is not passed to the target: {no_input[0]}",)
+        wants = False
+    terminal = None
+    if site.backend.place != "cluster" and parts.companion is None and not _has_ranks(parts, launcher):
+        terminal = _terminal(caller, typed=wants)
+    if not wants:
+        return Streams(parts.container, terminal, None, warnings)
+    source = site.record / INPUT
+    if parts.container is None:
+        return Streams(None, terminal, str(source), warnings)
+    mount = Mount(source=source, target=CONTAINER_INPUT, read_only=True)
+    container = parts.container.model_copy(update={"mounts": (*parts.container.mounts, mount)})
+    return Streams(container, terminal, CONTAINER_INPUT, warnings)
+
+
+def _wants_input(caller: Caller, script: ScriptFacts) -> tuple[bool, tuple[str, ...]]:
+    """Whether the caller's input is for the target, and what to say where that is not what they may think.
+
+    A pipe is, where the script reads one or nobody can tell; a file, which a shell's loop may be reading, only when
+    asked for. Keys are, where their echo has a screen to go to.
+    """
+    if caller.input == "nothing":
+        return False, ()
+    if caller.asks:
+        return True, ()
+    if caller.input == "terminal":
+        return 1 in caller.screens, ()
+    if caller.input == "pipe":
+        return script.input_evidence is not None or not script.files, ()
+    if script.input_evidence is None:
+        return False, ()
+    return False, (
+        f"Standard input is a file here, which is passed to the target only with --interactive; the target reads it"
+        f" ({script.input_evidence})",
+    )
+
+
+def _why_no_input(site: Site, parts: Parts, launcher: Launcher) -> tuple[str, str] | None:
+    """(why nothing typed or piped can reach the target, the next command), or None."""
+    if site.backend.place == "cluster":
+        return "a cluster's pods run detached", "seatrial runs exec RUN -- bash   # once it runs"
+    if parts.companion is not None:
+        return "the image has no Python >= 3.8 for the agent, which would pass it on", "seatrial shell …"
+    if _has_ranks(parts, launcher):
+        return "several ranks would share one input", "seatrial run … --launcher none"
+    if site.engine.desktop:
+        return "Docker Desktop's virtual machine cannot read this system's pipes", "seatrial shell …"
+    return None
+
+
+def _has_ranks(parts: Parts, launcher: Launcher) -> bool:
+    return launcher == "torchrun" or parts.meeting.nodes > 1
+
+
+def _terminal(caller: Caller, *, typed: bool) -> Terminal | None:
+    """Terminals for what the caller sees on one; its keyboard is one where its screen is."""
+    if 1 not in caller.screens:
+        return None
+    keyboard = (0,) if typed and caller.input == "terminal" else ()
+    return Terminal(
+        columns=caller.columns,
+        lines=caller.lines,
+        streams=(*keyboard, *caller.screens),
+        term=caller.term,
+        colors=caller.colors,
+    )

@@ -1,0 +1,87 @@
+"""Ran, but did nothing: a script that says that something is missing, leaves, and ends with 0 all the same."""
+
+from __future__ import annotations
+
+import re
+
+from seatrial.findings.catalogue import by_id
+from seatrial.findings.finding import Finding
+from seatrial.job.units import format_seconds
+from seatrial.receipt.evidence.output import Output
+from seatrial.receipt.formatting import count, quote
+from seatrial.receipt.judging.judging_input import Case
+from seatrial.receipt.judging.saved_model import judge_saved_model
+from seatrial.receipt.model import ExitCause
+
+#: A script that ran longer, or said more, did something before it left. Importing torch from a cold disk takes half of
+#: the first. Who skips a part often did the others.
+MOST_S, MOST_LINES, MOST_LINES_OF_SKIPPING = 60.0, 20, 5
+
+#: Characters of a line that says nothing but that it leaves; what is missing stands in the line before.
+_SHORT = 40
+
+_LEAVES = re.compile(
+    r"\b(exiting|aborting|quitting|terminating|bailing out|giving up|nothing to do|will exit"
+    r"|cannot (run|continue|proceed))\b",
+    re.IGNORECASE,
+)
+_SKIPS = re.compile(r"\b(skipped|skipping|skip)\b", re.IGNORECASE)
+_LACKS = re.compile(
+    r"\b(no|not|none|without|unable|cannot|can't|couldn't|could not|fail(ed|s)?|missing|insufficient|unavailable|needs?"
+    r"|requires?|required|at least|only|fewer|nothing)\b",
+    re.IGNORECASE,
+)
+#: Who says that it needs more GPUs than there are need not say that it leaves.
+_DEMANDS = re.compile(
+    r"\b(requires?|needs?|must have|(should|must) be run (on|with))\b"
+    r".{0,40}?\b(at least|more than|minimum|multiple|[2-9]|two|an? )"
+    r".{0,40}?\b(gpus?|cuda|devices?|accelerators?|ranks|processes)\b",
+    re.IGNORECASE,
+)
+_USAGE = re.compile(r"usage: \S", re.IGNORECASE)
+
+#: What a user asks for who wants no work done.
+_ASKS_FOR_WORDS = {"-h", "--help", "-help", "help", "--version", "-V", "--list", "--info", "--dry-run"}
+
+
+def did_nothing(case: Case, cause: ExitCause) -> Finding | None:
+    """The finding, or None. Each sign alone is honest: a short script, one that reports no step, the word "exiting".
+
+    It takes a script that finished with 0 soon and with few words, of which the last say that something is missing
+    and that it leaves, or how to call it; and that reported nothing, saved no model and computed on no GPU.
+    """
+    wall_s = case.measurements.wall_s
+    if cause.id != "finished" or wall_s is None or wall_s > MOST_S or case.output.lines > MOST_LINES:
+        return None
+    if _ASKS_FOR_WORDS & set(case.plan.job.target.args):
+        return None
+    said = _farewell(case.output) or next((line for line in case.output.first_lines if _USAGE.match(line)), None)
+    if said is None or _worked(case):
+        return None
+    known = by_id("did-nothing")
+    evidence = [
+        f"its last words: {quote(said)}",
+        f"{format_seconds(wall_s)}, {count(case.output.lines, 'line')} of output, no step, no model"
+        + (", no work on a GPU" if case.expected else ""),
+    ]
+    return known.finding(evidence)
+
+
+def _farewell(output: Output) -> str | None:
+    """The line, of the last ones, that says what is missing and that the script leaves."""
+    skips = output.lines <= MOST_LINES_OF_SKIPPING
+    before = ""
+    for line in output.last_lines:
+        leaves = _LEAVES.search(line) or (skips and _SKIPS.search(line))
+        if _DEMANDS.search(line) or (leaves and _LACKS.search(line)):
+            return line
+        if leaves and len(line) <= _SHORT and _LACKS.search(before):
+            return f"{before} {line}"
+        before = line
+    return None
+
+
+def _worked(case: Case) -> bool:
+    """It reported, saved or computed something."""
+    used = (use.utilization_max_pct or use.sm_activity_mean_pct for use in case.measurements.gpus)
+    return bool(case.evidence.steps.lines) or any(used) or judge_saved_model(case).verdict == "pass"

@@ -1,0 +1,23 @@
+"""A finding's fix as this run's user would type it: with its own target in place of … and its ID in place of RUN."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from seatrial.findings.finding import Finding
+from seatrial.findings.own_words import with_own_words
+from seatrial.job.plan import Plan
+
+_RUN = re.compile(r"\b(seatrial runs \w+) RUN\b")
+
+
+def pasteable(finding: Finding, plan: Plan) -> Finding:
+    """The finding with a fix to paste; one that names no command of ours stays as it is."""
+    if finding.fix is None or "seatrial " not in finding.fix:
+        return finding
+    words = shlex.split(plan.target_line)
+    end = words.index("--") if "--" in words else len(words)
+    fix = with_own_words(finding.fix, words[:end], words[end:])
+    fix = _RUN.sub(lambda call: f"{call[1]} {plan.run_id}", fix)
+    return Finding(finding.id, finding.severity, finding.message, finding.cause, fix, finding.evidence)

@@ -1,0 +1,42 @@
+"""Which Pythons a release has wheels for, from the table: what is known where no index can be asked."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from seatrial.stack.facts import table
+
+_Row = tuple[Version, Version, Version]
+
+
+def known_range(package: str, specifier: SpecifierSet) -> tuple[Version, Version] | None:
+    """(lowest, highest) Python of the releases that the specifier admits; None where the table knows none of them.
+
+    A row holds up to the next one's release, so that of an exact version the row below it counts.
+    """
+    rows = _rows().get(package, ())
+    exact = [each.version for each in specifier if each.operator == "==" and not each.version.endswith(".*")]
+    if exact:
+        version = Version(exact[0])
+        fitting = [row for row in rows if row[0] <= version][-1:]
+        if fitting == list(rows[-1:]) and fitting and version.release[:2] != fitting[0][0].release[:2]:
+            return None  # newer than the table
+    else:
+        least = [Version(each.version) for each in specifier if each.operator in (">=", ">", "~=")]
+        floor = [row for row in rows if row[0] <= max(least)][-1:] if least else []
+        fitting = [row for row in rows if specifier.contains(row[0])]
+        if fitting or (floor and floor != list(rows[-1:])):
+            fitting = [*floor, *fitting]
+    return (min(row[1] for row in fitting), max(row[2] for row in fitting)) if fitting else None
+
+
+@lru_cache(maxsize=1)
+def _rows() -> dict[str, tuple[_Row, ...]]:
+    found: dict[str, list[_Row]] = {}
+    for row in table("python_ranges")["releases"]:
+        low, high = map(Version, row["python"])
+        found.setdefault(row["package"], []).append((Version(row["from"]), low, high))
+    return {name: tuple(sorted(rows)) for name, rows in found.items()}

@@ -1,0 +1,149 @@
+"""``seatrial run`` for scripts that ask: on a terminal, with a pipe, with neither."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+
+from cli_project import Project
+
+ASKS = """
+import os, sys
+print([os.isatty(number) for number in (0, 1, 2)], *os.get_terminal_size(), flush=True)
+os.system("stty size")
+name = input("Your name? ")
+print("Hello", name, file=sys.stderr, flush=True)
+input()
+print(*os.get_terminal_size())
+sys.exit(3)
+"""
+
+
+class Terminal:
+    """The command line on a terminal of 33 lines and 101 columns."""
+
+    def __init__(self, project: Project, *words: str) -> None:
+        ours, theirs = pty.openpty()
+        self.ours = ours
+        self.resize(33, 101)
+        self.before = termios.tcgetattr(theirs)
+        self.theirs = theirs
+        self.shown = b""
+        self.process = subprocess.Popen(
+            project.argv("run", "--on", project.backend, *words),
+            cwd=project.folder,
+            env={**project.environ, "TERM": "xterm"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            **project.user,
+        )
+
+    def resize(self, lines: int, columns: int) -> None:
+        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def expect(self, text: bytes, timeout_s: float = 90) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while text not in self.shown:
+            assert time.monotonic() < deadline_s, self.shown.decode()
+            if select.select([self.ours], [], [], 0.1)[0]:
+                self.shown += os.read(self.ours, 65536)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.ours, keys)
+
+    def end(self) -> int:
+        """Its exit code; the terminal is as it was."""
+        self.expect(b"receipt.html")
+        code = self.process.wait(timeout=30)
+        assert termios.tcgetattr(self.theirs) == self.before
+        os.close(self.ours)
+        os.close(self.theirs)
+        return code
+
+
+@pytest.mark.both_engines
+def test_a_dialogue_on_a_terminal(project: Project) -> None:
+    project.write("ask.py", ASKS)
+    terminal = Terminal(project, "--gpus", "none", "ask.py")
+    terminal.expect(b"Your name? ")
+    terminal.type(b"Bib\x7f\x7fob\r")
+    terminal.expect(b"Hello Bob")
+    terminal.resize(10, 60)
+    time.sleep(0.5)
+    terminal.type(b"\r")
+    assert terminal.end() == 1
+    assert b"[True, True, True] 101 33\r\n33 101\r\n" in terminal.shown and b"\r\n60 10\r\n" in terminal.shown
+    assert project.output().startswith("[True, True, True] 101 33\n33 101\n") and "\n60 10\n" in project.output()
+    assert "Hello Bob\n" in project.output("stderr") and "Hello" not in project.output()
+    receipt = project.receipt()
+    assert receipt["exit_cause"]["target_exit_code"] == 3 and receipt["seal"]["missing"] == 0
+    assert not (project.last / "input").exists()
+
+
+def test_ctrl_c_while_it_waits_for_an_answer_stops_the_run(local_project: Project) -> None:
+    local_project.write("ask.py", "input('Your name? ')")
+    terminal = Terminal(local_project, "--gpus", "none", "ask.py")
+    terminal.expect(b"Your name? ")
+    terminal.type(b"\x03")
+    terminal.end()
+    assert local_project.receipt()["exit_cause"]["id"] == "stopped"
+
+
+@pytest.mark.both_engines
+def test_a_pipe_answers(project: Project) -> None:
+    project.write("ask.py", "print('Hello', input(), end='')\nimport sys; print(len(sys.stdin.read()))")
+    ended = subprocess.run(
+        project.argv("run", "--on", project.backend, "--gpus", "none", "ask.py"),
+        cwd=project.folder,
+        env=project.environ,
+        input=b"Bob\n" + b"x" * 300_000,
+        capture_output=True,
+        timeout=120,
+        **project.user,
+    )
+    assert ended.returncode == 0 and ended.stdout.startswith(b"Hello Bob300000\n"), ended.stderr
+
+
+def test_a_loop_keeps_its_list_and_a_pipe_that_never_ends_is_left_alone(local_project: Project) -> None:
+    local_project.write("train.py", "print('trained')")
+    ours = " ".join(local_project.argv("run", "--on", "local", "--gpus", "none", "train.py"))
+    (local_project.folder / "list").write_text("a\nb\nc\n")
+    loop = f"while read item; do {ours} | grep -q trained && echo $item; done"
+    options = {"cwd": local_project.folder, "env": local_project.environ, "stdout": subprocess.PIPE, "timeout": 120}
+    from_file = subprocess.run(["sh", "-c", f"{loop} < list"], **options)  # type: ignore[call-overload]
+    from_pipe = subprocess.run(["sh", "-c", f"cat list | {loop}"], **options)  # type: ignore[call-overload]
+    assert from_file.stdout == from_pipe.stdout == b"a\nb\nc\n"
+    never, write_end = os.pipe()
+    ended = subprocess.run(ours.split(), stdin=never, **options)  # type: ignore[call-overload]
+    os.close(write_end)
+    os.close(never)
+    assert ended.returncode == 0 and b"trained" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "finding"),
+    [
+        ("import os\nrows, columns = os.popen('stty size', 'r').read().split()", "no-terminal"),
+        ("import os; os.get_terminal_size()", "no-terminal"),
+        ("print('Hello', input('Your name? '))", "no-input"),
+    ],
+)
+def test_neither(local_project: Project, script: str, finding: str) -> None:
+    local_project.write("train.py", script)
+    local_project.run("--gpus", "none", "train.py", exit_code=1)
+    [found] = local_project.receipt()["findings"]
+    assert found["id"] == finding and "seatrial run train.py" in found["fix"]
+    local_project.write("train.py", f"try:\n    exec({script!r})\nexcept Exception: pass")
+    local_project.run("--gpus", "none", "train.py")
+    assert local_project.receipt()["findings"] == []

@@ -1,0 +1,98 @@
+"""A package index on this machine: pages of PEP 503 and PEP 691 over HTTP, and what was asked of it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+#: (file name, requires-python, size in bytes)
+File = tuple[str, str, int]
+
+
+class Index:
+    """What the server has, how it answers, and what it was asked for.
+
+    Attributes:
+        projects: name → files. html: pages as HTML. login: ``user:password`` that it asks for.
+        delay_s: before each answer. broken: what it sends in place of every page, and its content type.
+    """
+
+    def __init__(self) -> None:
+        self.projects: dict[str, list[File]] = {}
+        self.html = False
+        self.login: str | None = None
+        self.delay_s = 0.0
+        self.broken: tuple[bytes, str] | None = None
+        self.asked: list[str] = []
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/simple"
+
+    def with_login(self, login: str) -> str:
+        return f"http://{login}@127.0.0.1:{self.port}/simple"
+
+    def has(self, name: str, *files: str, requires: str = "", size: int = 1000) -> None:
+        self.projects.setdefault(name, []).extend((file, requires, size) for file in files)
+
+    def wheels(self, name: str, version: str, pythons: str, platform: str = "manylinux1_x86_64") -> None:
+        """``pythons``: ``38 39``."""
+        self.has(name, *(f"{name}-{version}-cp{each}-cp{each}-{platform}.whl" for each in pythons.split()))
+
+    def page(self, name: str) -> tuple[bytes, str]:
+        files = self.projects[name]
+        if self.html:
+            links = [f'<a href="../../f/{file}#sha256=0" data-requires-python="{r}">{file}</a>' for file, r, _ in files]
+            return "\n".join(["<!DOCTYPE html><html><body>", *links]).replace(">=", "&gt;=").encode(), "text/html"
+        listed = [{"filename": file, "url": file, "requires-python": r or None, "size": s} for file, r, s in files]
+        data: Mapping[str, Any] = {"meta": {"api-version": "1.1"}, "name": name, "files": listed}
+        return json.dumps(data).encode(), "application/vnd.pypi.simple.v1+json"
+
+
+@contextmanager
+def serving() -> Iterator[Index]:
+    index = Index()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            index.asked.append(self.path)
+            time.sleep(index.delay_s)
+            name = self.path.rstrip("/").rpartition("/")[2]
+            wanted = index.login and "Basic " + base64.b64encode(index.login.encode()).decode()
+            if wanted and self.headers.get("Authorization") != wanted:
+                self.send_error(401)
+            elif name not in index.projects:
+                self.send_error(404)
+            else:
+                body, kind = index.broken or index.page(name)
+                self.send_response(200)
+                self.send_header("Content-Type", kind)
+                if "gzip" in self.headers.get("Accept-Encoding", "") and index.broken is None:
+                    body = gzip.compress(body)
+                    self.send_header("Content-Encoding", "gzip")
+                self.end_headers()
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            pass  # who asks may not wait for the answer
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        index.port = server.server_address[1]
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        try:
+            yield index
+        finally:
+            server.shutdown()

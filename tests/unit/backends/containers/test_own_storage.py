@@ -1,0 +1,80 @@
+"""What prune may take: by names, labels and marks as engines print them."""
+
+from __future__ import annotations
+
+import pytest
+
+from seatrial.backends.containers import own_storage
+from seatrial.backends.containers.own_storage import OwnImage, unused_images
+from seatrial.images.dockerfiles.write import OURS
+
+
+def image(name: str, created: str, *, used: bool = False) -> OwnImage:
+    return OwnImage(f"id of {name}", (name,), created, used)
+
+
+IMAGES = [
+    image("seatrial/net:1", "2026-11-20"),
+    image("seatrial/net:2", "2026-11-21", used=True),
+    image("seatrial/other:1", "2026-11-21"),
+    image("seatrial/net:3", "2026-11-22"),
+]
+
+
+def test_a_project_keeps_its_newest_and_what_a_container_has() -> None:
+    assert [each.names[0] for each in unused_images(IMAGES, "seatrial/net")] == ["seatrial/net:1"]
+    assert unused_images(IMAGES, "seatrial/other") == []
+    assert unused_images(IMAGES, "seatrial/ne") == []
+
+
+def test_all_is_what_no_container_has() -> None:
+    named = [each.names[0] for each in unused_images(IMAGES, None)]
+    assert named == ["seatrial/net:1", "seatrial/other:1", "seatrial/net:3"]
+
+
+@pytest.mark.parametrize(
+    ("description", "ours"),
+    [
+        (f"mount / from exec /bin/sh -c export A=b &&     python3 /mnt/layer.py finish{OURS}", True),
+        (f'cached mount /srv from exec /bin/sh -c pip install{OURS} with id "seatrial-pip"', True),
+        ("mount / from exec /bin/sh -c python3 -m venv /opt/venv", False),
+        (f"mount / from exec /bin/sh -c echo '{OURS}' > notes", False),
+        ("mount / from exec /bin/sh -c pip install seatrial", False),
+        ("local source for context", False),
+        ("fileop target", False),
+        ("", False),
+    ],
+)
+def test_a_step_of_ours_ends_with_our_mark(description: str, ours: bool) -> None:
+    assert own_storage._is_ours(description) is ours
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("seatrial/net:0123456789ab", True),
+        ("localhost/seatrial/net:0123456789ab", True),
+        ("seatrial/net:0123456789ab-unfinished-4711", False),  # being built
+        ("me/net:latest", False),  # made from one of ours: it has our label, too
+        ("registry.example/seatrial/net:1", False),
+    ],
+)
+def test_a_name_of_ours(name: str, ours: bool) -> None:
+    assert own_storage._is_our_name(name) is ours
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("763MB", 763e6), ("1.235GB", 1.235e9), ("0B", 0), ("787kB", 787e3), ("12 MiB", 12e6), ("?", 0)]
+)
+def test_sizes_as_engines_print_them(text: str, size: float) -> None:
+    assert own_storage._bytes(text) == size
+
+
+@pytest.mark.parametrize("record", [{}, {"LastUsedAt": ""}, {"LastUsedAt": "yesterday", "CreatedAt": None}])
+def test_a_step_of_unknown_age_is_new(record: dict[str, str]) -> None:
+    assert own_storage._idle_s(record) == 0.0
+
+
+def test_a_step_is_idle_since_its_last_use() -> None:
+    idle_s = own_storage._idle_s({"LastUsedAt": "2026-01-02 03:04:05.678 +0000 UTC", "CreatedAt": ""})
+    assert idle_s > 24 * 3600

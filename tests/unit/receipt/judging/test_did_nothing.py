@@ -1,0 +1,120 @@
+"""A script that leaves with 0 and has done nothing; and the many honest ones that look a little like it."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from seatrial.backends.base import State
+from seatrial.job.model import Job, Target
+from seatrial.job.plan import AgentPlan, Plan
+from seatrial.receipt.judging.judge import judge
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.rendering import terminal
+
+LEFT = [
+    "Unable to locate sufficient 2 gpus to run this example. Exiting.",
+    "Not enough GPUs (1 found): aborting",
+    "This example requires at least 2 GPUs",
+    "SKIP: needs 2 GPUs",
+    "No CUDA devices\nExiting...",
+    "usage: train.py [-h] --data DIR",
+    "Dataset not found in ./data, nothing to do",
+    "\x1b[31mNo GPU found. Exiting\x1b[0m",
+    "loading |####|\rNo images found, quitting",
+]
+
+HONEST = [
+    "hello",
+    "",
+    "No GPU found, using the CPU\naccuracy 0.98",
+    "Epoch 3: loss 0.1\nNo improvement for 5 epochs, stopping early",
+    "done, exiting",
+    "CUDA is not available",
+    "\n".join(f"epoch {epoch} loss {1 / epoch:.3f}" for epoch in range(1, 30)) + "\nNo more batches. Exiting.",
+    "cpu 3.1 s\ncpu 3.0 s\ncpu 3.2 s\ncpu 3.1 s\nmean 3.1 s\nskipping the GPU: none found",
+    "memory usage: 12 MB",
+]
+
+
+def cpu_run(
+    folder: Path,
+    *,
+    steps: int = 0,
+    model: str | None = None,
+    seconds: float = 2.0,
+    args: tuple[str, ...] = (),
+    exit_code: int = 0,
+    **logs: str,
+) -> Receipt:
+    """A script on the CPU, which printed ``stdout`` and ``stderr``."""
+    project, run_dir = folder / "project", folder / "run"
+    project.mkdir()
+    run_dir.mkdir()
+    for name in ("stdout", "stderr"):
+        (run_dir / f"{name}.log").write_text(logs.get(name, ""))
+    if model:
+        (project / model).write_text("weights")
+        os.utime(project / model, (1001, 1001))
+
+    def at(at_s: float, type: str, **keys: Any) -> dict[str, Any]:
+        return {"t": 1000 + at_s, "type": type, "source": "target" if type == "step" else "agent", **keys}
+
+    events = [
+        at(0, "agent.started", pid=1),
+        at(0, "target.started", pid=7, argv=["python3", "train.py"], launcher="none", framework=None),
+        *[at(0.1 + number / 10, "step", step=number, loss=0.5) for number in range(steps)],
+        at(seconds, "target.exited", exit_code=exit_code, signal=None, cause="exited", seconds=seconds),
+        at(seconds, "agent.finished", exit_code=exit_code, energy_j={}),
+    ]
+    plan = Plan(
+        run_id="20261120-120000-train",
+        created_at="",
+        job=Job(project=project, target=Target(kind="script", value="train.py", args=args)),
+        backend="local",
+        gpus=(),
+        injection="none",
+        agent=AgentPlan(run_id="20261120-120000-train", argv=("python3",), workdir="/", run_dir="/"),
+    )
+    state = State("exited", exit_code)
+    return judge(plan, events, skipped_lines=0, state=state, run_dir=run_dir, now=2000, image=None)
+
+
+@pytest.mark.parametrize("words", LEFT)
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_script_that_left(tmp_path: Path, words: str, stream: str) -> None:
+    receipt = cpu_run(tmp_path, **{stream: f"{words}\n"})
+    [finding] = [finding for finding in receipt.findings if finding.id == "did-nothing"]
+    assert finding.severity == "warning" and receipt.header.run_id in (finding.fix or "")
+    assert receipt.exit_code == 0 and receipt.exit_cause.words.endswith("but apparently did nothing")
+    console = Console(file=io.StringIO(), record=True, width=80)
+    terminal.render(receipt, console)
+    assert console.export_text().startswith("[!] ")
+
+
+@pytest.mark.parametrize("words", HONEST)
+def test_an_honest_script(tmp_path: Path, words: str) -> None:
+    receipt = cpu_run(tmp_path, stdout=f"{words}\n")
+    assert not receipt.doubtful and "nothing" not in receipt.exit_cause.words
+
+
+def test_what_was_reported_saved_long_or_asked_for_is_something(tmp_path: Path) -> None:
+    left = f"{LEFT[0]}\n"
+    folders = iter(range(9))
+
+    def doubtful(**changes: Any) -> bool:
+        folder = tmp_path / str(next(folders))
+        folder.mkdir()
+        return cpu_run(folder, stdout=left, **changes).doubtful
+
+    assert doubtful()
+    assert not doubtful(steps=3)
+    assert not doubtful(model="digits.pth")
+    assert not doubtful(seconds=90.0)
+    assert not doubtful(args=("--help",))
+    assert not doubtful(exit_code=3)

@@ -1,0 +1,91 @@
+"""Whose runs are meant from a folder of a project, and what a live one shows."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from seatrial.events import EvidenceLog, TargetStarted
+from seatrial.job.model import Job, Target
+from seatrial.job.plan import AgentPlan, Plan
+from seatrial.runs.listing import list_runs
+from seatrial.runs.nearest import nearest_store, store_of
+from seatrial.runs.store import RunStore
+
+RUN = "20261120-120000-kkkk"
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"SEATRIAL_STATE": str(tmp_path / "state")}
+
+
+@pytest.fixture
+def project(tmp_path: Path, environ: dict[str, str]) -> Path:
+    folder = tmp_path / "project"
+    (folder / "src" / "deep").mkdir(parents=True)
+    RunStore(folder, environ).create(RUN, "mine")
+    return folder
+
+
+@pytest.mark.parametrize("below", [".", "src", "src/deep"])
+def test_from_every_folder_of_a_project(project: Path, environ: dict[str, str], below: str) -> None:
+    assert nearest_store(project / below, environ).find("mine").id == RUN
+
+
+def test_through_a_link_to_a_folder(project: Path, environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(project / "src")
+    assert nearest_store(tmp_path / "link", environ).project == project
+
+
+@pytest.mark.parametrize("marker", ["seatrial.toml", ".git"])
+def test_a_project_inside_another_has_its_own(project: Path, environ: dict[str, str], marker: str) -> None:
+    (project / "src" / marker).write_text("")
+    assert nearest_store(project / "src" / "deep", environ).project == project / "src" / "deep"
+    (project / marker).write_text("")
+    assert nearest_store(project, environ).all()
+
+
+def test_the_nearest_of_two(project: Path, environ: dict[str, str]) -> None:
+    RunStore(project / "src", environ).create("20261121-120000-kkkk", None)
+    assert [run.id for run in nearest_store(project / "src" / "deep", environ).all()] == ["20261121-120000-kkkk"]
+
+
+def test_where_there_are_none_it_is_the_folder_itself(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert nearest_store(tmp_path / "a" / "b", environ).project == tmp_path / "a" / "b"
+
+
+def test_a_folder_that_is_named_is_meant(
+    project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project / "src")
+    assert store_of(None, environ).all() and store_of(Path(), environ).all()
+    assert not store_of(project / "src", environ).all()
+
+
+def test_a_live_run_shows_its_arguments_and_how_long_it_runs(
+    project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seatrial.runs.finalise.finalise", lambda run, environ: None)  # it lives
+    run = RunStore(project, environ).run(RUN)
+    run.save_plan(
+        Plan(
+            run_id=RUN,
+            created_at="",
+            job=Job(project=project, target=Target(kind="script", value="a b.py", args=("--lr", "0.1"))),
+            backend="local",
+            injection="none",
+            gpus=(),
+            agent=AgentPlan(run_id=RUN, argv=("python3",), workdir="/", run_dir="/"),
+        )
+    )
+    [line] = list_runs(RunStore(project, environ), environ)
+    assert (line.target, line.seconds, line.status) == ("'a b.py' -- --lr 0.1", None, "starting")
+    with EvidenceLog(str(run.events_path), "agent") as log:
+        log.write(TargetStarted(pid=1, argv=["python3"], launcher="none", framework=None))
+        log.append([{"t": time.time() - 90, "type": "target.started", "source": "agent"}])
+    [line] = list_runs(RunStore(project, environ), environ)
+    assert line.seconds is not None and line.seconds < 90

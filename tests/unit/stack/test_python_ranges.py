@@ -1,0 +1,31 @@
+"""What is known of a release's Pythons where no index can be asked."""
+
+from __future__ import annotations
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from seatrial.stack.python_ranges import known_range
+
+
+@pytest.mark.parametrize(
+    ("package", "specifier", "pythons"),
+    [
+        ("numpy", "==1.17.4", "3.5 3.8"),
+        ("numpy", "==1.17.2", "3.5 3.7"),  # the row below it
+        ("numpy", "==1.26.4", "3.9 3.12"),
+        ("numpy", "<1.20", "3.3 3.9"),
+        ("numpy", ">=2.5", "3.12 3.14"),
+        ("numpy", ">=1.26.2", "3.9 3.14"),  # 1.26.4 is above the row of 1.26.0
+        ("numpy", "~=1.17.0", "3.5 3.8"),
+        ("numpy", "==99.1", None),
+        ("numpy", ">=99", None),
+        ("numpy", "==0.1", None),
+        ("scipy", "==1.4.1", "3.5 3.8"),
+        ("torchvision", "==0.5.0", "3.5 3.8"),
+        ("unheard-of", "==1.0", None),
+    ],
+)
+def test_ranges(package: str, specifier: str, pythons: str | None) -> None:
+    found = known_range(package, SpecifierSet(specifier))
+    assert (" ".join(map(str, found)) if found else None) == pythons
