@@ -46,9 +46,12 @@ class Agent:
             "sample_interval_s": 0.1,
         }
         self.plan = {**agent, **plan}
-        path = self.record / "agent.json"
-        path.write_text(json.dumps({"injection": "host", "agent": self.plan}))
-        self.command = [python, "-I", "-S", str(self.archive), str(path)]
+        self.command = [python, "-I", "-S", str(self.archive), str(self.record / "agent.json")]
+        self.write_plan()
+
+    def write_plan(self) -> None:
+        """``plan`` as the agent will read it."""
+        (self.record / "agent.json").write_text(json.dumps({"injection": "host", "agent": self.plan}))
 
     def run(self, **options: object) -> subprocess.CompletedProcess[bytes]:
         """To the end, with its output caught."""

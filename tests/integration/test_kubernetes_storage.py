@@ -139,3 +139,53 @@ def test_a_registry_that_is_not_there(project: Project, docker_backend: Docker) 
     listing = [*docker_backend.call, "images", "--quiet", "--filter", "reference=127.0.0.1:1/*/*"]
     for image in subprocess.run(listing, capture_output=True, text=True).stdout.split():
         subprocess.run([*docker_backend.call, "image", "rm", "--force", image], capture_output=True)
+
+
+#: Counts to six, a second each, and goes on from what it has saved; answers SIGTERM by saving and an exit code of 0.
+COUNTS = """
+import os, signal, sys, time
+path = '/models/count'
+done = int(open(path).read()) if os.path.exists(path) else 0
+print('begins at', done, flush=True)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+while done < 6:
+    time.sleep(1)
+    done += 1
+    open(path, 'w').write(str(done))
+print('finished', flush=True)
+"""
+
+
+def test_pods_that_are_deleted_gracefully_are_resumed_to_the_end(
+    project: Project, claim: tuple[str, Path], cluster: Cluster
+) -> None:
+    """More often than real failures may be: each pod's end was asked for from outside, so the run has not ended."""
+    name, folder = claim
+    project.write("seatrial.toml", f'{READY}{CLUSTER}models = "pvc:{name}"\n')
+    project.write("train.py", COUNTS)
+    project.run("train.py", "--gpus", "none", "--detach", "--name", "counted", "--restarts", "1")
+    for begun in range(1, 4):
+        project.wait_for(lambda begun=begun: _count(folder) >= begun and len(_pods(cluster)) == 1)
+        [pod] = _pods(cluster)
+        assert json.loads(project.cli("runs", "ls", "--json").stdout)[0]["status"] in ("running", "waiting")
+        cluster.delete(f"{PODS}/{pod['metadata']['name']}")
+    project.wait_for(lambda: json.loads(project.cli("runs", "ls", "--json").stdout)[0]["status"] == "done", 120)
+    receipt = project.receipt()
+    assert (receipt["exit_cause"]["id"], receipt["exit_code"], _count(folder)) == ("finished", 0, 6)
+
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+def _pods(cluster: Cluster) -> list[dict]:
+    """Those that go on."""
+    found = cluster.get(PODS, labelSelector="app.kubernetes.io/managed-by=seatrial")["items"]
+    over = ("Succeeded", "Failed")
+    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] not in over]
+
+
+def _count(folder: Path) -> int:
+    try:
+        return int((folder / "count").read_text() or 0)
+    except FileNotFoundError:
+        return 0

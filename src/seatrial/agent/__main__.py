@@ -27,7 +27,7 @@ def main() -> int:
         alterable = None if run.host_sampled else "agent and target are processes of one user"
         if run.evidence_dir is None:
             alterable = shield.close()
-        journal = Journal(run.evidence_dir)
+        journal = Journal(run.evidence_dir, repeats=run.pod_restarts is not None)
         if run.alert_webhook is not None:
             taken = redaction.take([run.alert_webhook], run.secrets_dir)
             run = run._replace(alert_webhook=taken[run.alert_webhook])

@@ -1,11 +1,12 @@
-"""Starting the target again on one of several nodes: a peer was lost, so torchrun ended here, too.
+"""How often the target is started: again beside lost peers, and on from checkpoints where a pod takes another's place.
 
-The count outlives the pod where a volume keeps the run's folder: a line a failure, in a file beside the target's own.
+What happened before outlives the pod where a volume keeps the run's folder: a line a failure in one file beside the
+target's own, a line a pod in another. An end that was asked for from outside is in neither.
 """
 
 import os
 import time
-from typing import Callable, List, Tuple
+from typing import Callable, List, Optional, Tuple
 
 from seatrial.agent.plan import Plan
 from seatrial.agent.process import signals
@@ -14,7 +15,18 @@ from seatrial.agent.streams.journal import Journal
 #: Before torchrun is started again: the store of an attempt that is ending should be gone by then.
 PAUSE_S = 3.0
 
+#: The agent's exit code where a pod was asked to end from outside: its run has not ended, whatever the target made of
+#: it. 128 + SIGTERM; operators make such a pod anew (seatrial.job.plan.EXIT_POD_STOPPED is the same).
+EXIT_STOPPED = 143
+
+#: The agent's exit code in a pod for an end that shells would tell as 128 or more: to operators that is a pod to make
+#: anew. How the target ended stands in the evidence.
+EXIT_FAILED = 1
+_LEAST_RETRYABLE = 128
+
 _FILE = ".failures"
+_PODS = ".pods"
+_BEGUN, _ENDED = b"1", b"0"
 _MOST_BYTES = 4096
 
 
@@ -23,31 +35,26 @@ def failures(run_dir: str) -> List[int]:
 
     The target could write here, too: it can give itself more attempts or none, as it can by its exit code.
     """
-    try:
-        descriptor = os.open(os.path.join(run_dir, _FILE), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return []
-    try:
-        words = os.read(descriptor, _MOST_BYTES).split()
-    except OSError:
-        words = []
-    finally:
-        os.close(descriptor)
-    return [int(word) for word in words if word.isdigit() and 0 < int(word) < 256]
+    return [int(word) for word in _words(run_dir, _FILE) if word.isdigit() and 0 < int(word) < 256]
 
 
-def _note(run_dir: str, code: int) -> None:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        descriptor = os.open(os.path.join(run_dir, _FILE), flags, 0o644)
-    except OSError:
-        return
-    try:
-        os.write(descriptor, b"%d\n" % code)
-    except OSError:  # a full disk: one attempt more
-        pass
-    finally:
-        os.close(descriptor)
+def lost_pods(run_dir: str) -> int:
+    """Pods before this one that began and never said that they ended: killed for memory, or lost with their node."""
+    words = _words(run_dir, _PODS)
+    return max(0, words.count(_BEGUN) - words.count(_ENDED))
+
+
+def exit_code(plan: Plan, code: int, stopped: bool) -> int:
+    """The agent's exit code for the target's. In a pod it also tells the controller whether the run has ended.
+
+    Args:
+        stopped: the target was still going on when it was asked to end from outside.
+    """
+    if plan.pod_restarts is None:
+        return code
+    if stopped:
+        return EXIT_STOPPED
+    return EXIT_FAILED if code >= _LEAST_RETRYABLE else code
 
 
 def allowed(plan: Plan) -> int:
@@ -61,21 +68,67 @@ def run_again(plan: Plan, journal: Journal, once: Callable[[], Tuple[int, bool]]
     Args:
         once: runs it; its exit code, and whether that is final: it was asked to end, or broke the GPU contract.
     """
-    if plan.nodes == 1:
+    if plan.nodes == 1 and plan.pod_restarts is None:
         return once()[0]
     before = failures(plan.run_dir)
     if len(before) >= allowed(plan):
         journal.note("the target failed %d times before: it is not restarted" % len(before))
         return before[-1]
-    failed = len(before)
+    lost = lost_pods(plan.run_dir)
+    if plan.pod_restarts is not None and lost > plan.pod_restarts:
+        journal.note(
+            "%d pods of this node were killed or lost without a word, and %d may be: the target is not restarted"
+            % (lost, plan.pod_restarts)
+        )
+        return EXIT_FAILED
+    _append(plan, _PODS, _BEGUN)
+    try:
+        return _attempts(plan, journal, once, len(before))
+    finally:
+        _append(plan, _PODS, _ENDED)
+
+
+def _attempts(plan: Plan, journal: Journal, once: Callable[[], Tuple[int, bool]], failed: int) -> int:
     while True:
         code, final = once()
         if code == 0 or final:
             return code
-        _note(plan.run_dir, code)
+        _append(plan, _FILE, b"%d" % code)
         failed += 1
         if failed >= allowed(plan):
             return code
         journal.note("torchrun ended here, a peer was lost or failed: attempt %d of %d" % (failed + 1, allowed(plan)))
         signals.raise_stopped()  # nothing runs that a request to stop could be passed on to
         time.sleep(PAUSE_S)
+
+
+def _words(run_dir: str, name: str) -> List[bytes]:
+    """The words of a file that the target can write, too; none where it is no file of its own."""
+    descriptor = _open(os.path.join(run_dir, name), os.O_RDONLY)
+    if descriptor is None:
+        return []
+    try:
+        return os.read(descriptor, _MOST_BYTES).split()
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
+
+
+def _append(plan: Plan, name: str, word: bytes) -> None:
+    descriptor = _open(os.path.join(plan.run_dir, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    if descriptor is None:
+        return
+    try:
+        os.write(descriptor, word + b"\n")
+    except OSError:  # a full disk: one attempt more
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: str, flags: int) -> Optional[int]:
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError:
+        return None

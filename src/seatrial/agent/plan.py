@@ -65,6 +65,7 @@ class Plan(NamedTuple):
     terminal: Optional[Terminal] = None
     input: Optional[str] = None
     host_sampled: bool = False
+    pod_restarts: Optional[int] = None
     injection: Optional[str] = None
 
 

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Dict, List, Optional, Set
 
-from seatrial.agent import saved, shared_memory
+from seatrial.agent import attempts, saved, shared_memory
 from seatrial.agent.activity import Activity
 from seatrial.agent.contract import check
 from seatrial.agent.contract.trial import Trial
@@ -75,6 +75,7 @@ class Run:
         self._told: Set[int] = set()
         self._timed_out = False
         self._contract_broken = False
+        self._interrupted = False
         self._kill_at_s: Optional[float] = None
         self._status: Optional[int] = None
         self._max_rss_bytes: Optional[int] = None
@@ -127,6 +128,7 @@ class Run:
         contexts = list(observer.contexts) if stopped else None  # one that hangs in NVML may have missed some
         if self._plan.evidence_dir is None:  # the host cannot see the volumes of a pod
             self._tell_saved(time.time() - (time.monotonic() - started_s))
+        self._journal.summary([stream.lines for stream in self._streams])
         self._journal.write(AgentFinished(exit_code=code, energy_j=energy_j, contexts=contexts))
         return code
 
@@ -233,8 +235,10 @@ class Run:
 
     def _serve_signals(self, numbers: bytes) -> None:
         """Those that came since the last look, each kind once: signals that pile up are one to the kernel, too."""
+        self._reap()  # a target that has ended by itself meanwhile was not interrupted
         for number in dict.fromkeys(numbers):
             if number in signals.STOPPING:
+                self._interrupted |= self._status is None and not signals.ignores(self._target.pid, number)
                 self._stop(number, "engine")
             elif number != signal.SIGCHLD and not self._plan.interactive:
                 self._forward(number, "engine")
@@ -278,6 +282,7 @@ class Run:
     def _kill(self) -> None:
         pids = [self._target.pid] + [pid for pid in self._leftovers() if pid != self._target.pid]
         origin = "timeout" if self._timed_out else "agent"
+        self._interrupted |= self._stops > 0 and self._status is None
         self._write_signal(signal.SIGKILL, origin, signals.send(pids, signal.SIGKILL))
 
     def _write_signal(self, number: int, origin: str, pids: List[int]) -> None:
@@ -348,7 +353,8 @@ class Run:
             return EXIT_GPU_CONTRACT
         if self._timed_out:
             return EXIT_TIMEOUT
-        return 128 + killed_by if killed_by else os.WEXITSTATUS(status)
+        code = 128 + killed_by if killed_by else os.WEXITSTATUS(status)
+        return attempts.exit_code(self._plan, code, self._interrupted)
 
 
 def _pause_s(*moments_s: Optional[float]) -> Optional[float]:

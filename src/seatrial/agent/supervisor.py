@@ -22,6 +22,8 @@ from seatrial.probe.cgroup import Cgroup
 def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
     """Run the plan; the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
 
+    In a pod, 143 says that it was asked to end and its run has not ended (attempts.exit_code).
+
     Args:
         alterable: why the target could alter the evidence, or None.
 
@@ -57,8 +59,9 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
         say("stopped by %s before the target was started" % signals.name(stopped.number))
         name = signals.name(stopped.number)
         journal.write(Signal(signal=stopped.number, name=name, origin="engine", forwarded_to=[]))
-        journal.write(AgentFinished(exit_code=128 + stopped.number, energy_j={}))
-        return 128 + stopped.number
+        code = attempts.exit_code(plan, 128 + stopped.number, stopped=True)
+        journal.write(AgentFinished(exit_code=code, energy_j={}))
+        return code
     finally:
         gpu_memory.remove(hooks)
 

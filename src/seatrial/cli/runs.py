@@ -61,7 +61,12 @@ def list_(
         print(f"Runs of {from_here(store.project)}", file=sys.stderr)
     rows = [("RUN", "NAME", "TARGET", "ON", "GPUS", "TIME", "STATUS")]
     for line in lines:
-        told = {"stopped": line.outcome, "failed": f"failed: {line.outcome}", "unknown": f"unknown: {line.outcome}"}
+        told = {
+            "waiting": f"waiting: {line.outcome}",
+            "stopped": line.outcome,
+            "failed": f"failed: {line.outcome}",
+            "unknown": f"unknown: {line.outcome}",
+        }
         status = told.get(line.status, line.status)
         seconds = format_seconds(line.seconds) if line.seconds is not None else ""
         gpus = "?" if line.gpus is None else str(line.gpus)

@@ -237,6 +237,17 @@ class ReportUnreadable(Event, type="report.unreadable"):
     """A report of the target is no JSON object, or longer than MAX_REPORT_BYTES."""
 
 
+class AgentSummary(Event, type="agent.summary"):
+    """What matters of a pod's evidence once more, near its end: the kubelet cuts the beginning of a long log.
+
+    events: lines told before, with their `_seq`; a reader takes those that did not arrive.
+    output_lines: of stdout and stderr, as the agent passed them on.
+    """
+
+    events: List[Dict[str, Any]]
+    output_lines: List[int]
+
+
 class AgentFinished(Event, type="agent.finished"):
     """The agent's last line.
 

@@ -53,6 +53,8 @@ COMPANION_FOLDER = "companion"
 
 #: On top of the grace that the agent gives the target, for the agent itself to finish the evidence, in seconds.
 AGENT_GRACE_S = 10
+#: The agent's exit code in a pod that was asked to end from outside, so that another goes on.
+EXIT_POD_STOPPED = 143
 
 GpuMode = Literal["required", "none", "auto-cpu"]
 Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin"]
@@ -187,6 +189,8 @@ class AgentPlan(Frozen):
         terminal: terminals of its own that the target gets, as the caller looks on; None: none.
         input: the named pipe that the caller's input comes through (seatrial.input_frames); None: there is no input.
         host_sampled: the agent runs beside a container without Python (companion): checks only.
+        pod_restarts: in a pod of a cluster, how often another takes the place of one that was lost without a word; None
+            elsewhere. A request to end that comes from outside is no end of a pod's run (docs/decisions/0031).
     """
 
     run_id: str
@@ -223,6 +227,7 @@ class AgentPlan(Frozen):
     terminal: Terminal | None = None
     input: str | None = None
     host_sampled: bool = False
+    pod_restarts: int | None = None
 
 
 class ContainerPlan(Frozen):

@@ -82,6 +82,14 @@ def command_line(pid: int, proc: str = "/proc") -> bytes:
     return _bytes("%s/%d/cmdline" % (proc, pid))
 
 
+def ignored_signals(pid: int, proc: str = "/proc") -> int:
+    """The mask of signals that a process ignores, bit 0 for signal 1; 0 once it is gone. Source: proc(5), SigIgn."""
+    for line in _bytes("%s/%d/status" % (proc, pid)).splitlines():
+        if line.startswith(b"SigIgn:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
 def environment(pid: int, proc: str = "/proc") -> List[bytes]:
     """``NAME=value`` entries the process was started with; empty when gone or another user's."""
     return _bytes("%s/%d/environ" % (proc, pid)).split(b"\0")

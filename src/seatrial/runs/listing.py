@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from seatrial import events
+from seatrial.backends import table
+from seatrial.backends.base import Handle
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.receipt.evidence.fields import number, text, whole
+from seatrial.runs.liveness import state_of
 from seatrial.runs.store import Run, RunStore, run_name
 
 #: Of a live run's events: the start of its target stands among the first.
 _FIRST_BYTES = 1 << 20
 
-Status = Literal["starting", "running", "done", "stopped", "failed", "unknown"]
+Status = Literal["starting", "waiting", "running", "done", "stopped", "failed", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Line:
     """One run in a listing.
 
     Attributes:
-        outcome: the exit cause in words, or why the status is unknown.
+        outcome: the exit cause in words, what it waits for, or why the status is unknown.
         gpus: how many; None where the plan cannot be read.
         seconds: of the target; while it lives, since it was started.
     """
@@ -65,7 +68,9 @@ def _line(run: Run, environ: Mapping[str, str]) -> Line:
                 seconds=summary["seconds"],
             )
         plan = run.plan()
-        status: Status = "starting" if run.handle() is None else "running"
+        handle = run.handle()
+        waiting = _waiting(handle, environ) if handle else None
+        status: Status = "starting" if handle is None else "waiting" if waiting else "running"
         return Line(
             run.id,
             run_name(run),
@@ -73,7 +78,7 @@ def _line(run: Run, environ: Mapping[str, str]) -> Line:
             plan.backend,
             plan.gpus_asked,
             status,
-            "",
+            waiting or "",
             seconds=_seconds_so_far(run),
         )
     except EngineUnavailableError as error:
@@ -81,6 +86,13 @@ def _line(run: Run, environ: Mapping[str, str]) -> Line:
         return Line(run.id, run_name(run), plan.target_line, plan.backend, plan.gpus_asked, "unknown", error.message)
     except (SeatrialError, KeyError) as error:
         return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
+
+
+def _waiting(handle: Handle, environ: Mapping[str, str]) -> str | None:
+    """What a cluster lets a run wait for. Elsewhere nothing waits."""
+    if table.place(handle.backend) != "cluster":
+        return None
+    return state_of(handle, environ).waiting
 
 
 def _seconds_so_far(run: Run) -> float | None:

@@ -73,3 +73,57 @@ def test_what_is_no_file_of_its_own_is_left_alone(tmp_path, monkeypatch, kind):
     {"link": lambda: path.symlink_to(outside), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
     assert _run(path.parent, [1, 0], monkeypatch, nodes=2, restarts=3) == (0, [])
     assert outside.read_text() == "7\n7\n7\n7\n"
+
+
+def test_one_node_in_a_pod_does_not_repeat_what_failed(tmp_path, monkeypatch):
+    """The script has failed by itself: no pod that takes the place of this one tries it again."""
+    assert _run(tmp_path, [7, 0], monkeypatch, pod_restarts=3) == (7, [0])
+    assert _run(tmp_path, [0], monkeypatch, pod_restarts=3) == (7, [0])
+
+
+def test_one_node_goes_on_after_any_number_of_requests_to_end(tmp_path, monkeypatch):
+    for _ in range(20):
+        assert _run(tmp_path, [143], monkeypatch, asked=True, pod_restarts=3) == (143, [])
+    assert _run(tmp_path, [0], monkeypatch, pod_restarts=3) == (0, [])
+
+
+def test_pods_that_were_lost_without_a_word_are_counted(tmp_path, monkeypatch):
+    """Killed for memory, or gone with the node: an operator without a limit of its own would make them for ever."""
+    for _ in range(3):  # two that were killed, one of them after a pod that was asked to end
+        (tmp_path / ".pods").open("a").write("1\n")
+        assert _run(tmp_path, [143], monkeypatch, asked=True, pod_restarts=3) == (143, [])
+    (tmp_path / ".pods").open("a").write("1\n")
+    assert _run(tmp_path, [0], monkeypatch, pod_restarts=3) == (1, [0])
+    assert "3 may be" in (tmp_path / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize("text", [b"", b"0\n0\n0\n", b"\xff\xfe 1x -1 11", b"\0" * 5000])
+def test_a_record_of_pods_that_is_none_stops_nothing(tmp_path, monkeypatch, text):
+    (tmp_path / ".pods").write_bytes(text)
+    assert _run(tmp_path, [0], monkeypatch, pod_restarts=0) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("code", "stopped", "pod_restarts", "told"),
+    [
+        (0, True, 0, 143),  # saved and ended well: evicted all the same
+        (1, True, 3, 143),
+        (130, True, 3, 143),
+        (0, False, 3, 0),
+        (7, False, 3, 7),
+        (3, False, 3, 3),
+        (139, False, 3, 1),  # an operator takes 128 and more for a lost pod, and would make it anew
+        (143, False, 3, 1),  # the target ended itself so: nobody has asked
+        (0, True, None, 0),  # on this machine nothing takes its place
+        (139, False, None, 139),
+    ],
+)
+def test_what_a_pod_tells_its_controller(code, stopped, pod_restarts, told):
+    plan = Plan(run_id="r", argv=["t"], workdir="/", run_dir="/", pod_restarts=pod_restarts)
+    assert attempts.exit_code(plan, code, stopped) == told
+
+
+def test_host_and_agent_mean_the_same_code():
+    from seatrial.job.plan import EXIT_POD_STOPPED
+
+    assert attempts.EXIT_STOPPED == EXIT_POD_STOPPED

@@ -62,6 +62,11 @@ def recipients(number: int, target: int, launcher: str) -> List[int]:
     return chosen
 
 
+def ignores(pid: int, number: int) -> bool:
+    """Whether a process has set this signal to be ignored: then it goes on as if none had come."""
+    return bool(proc.ignored_signals(pid) >> (number - 1) & 1)
+
+
 def send(pids: List[int], number: int) -> List[int]:
     """Send it; those that got it."""
     reached = []

@@ -16,6 +16,19 @@ from seatrial.agent.streams.log_stream import FramedOutput, LogStream
 from seatrial.agent.streams.pass_through import PassThrough
 from seatrial.agent.streams.redaction import Redactor
 
+#: Kinds that a summary repeats: without them nobody knows what ran where. Signals tell why it ended.
+_REPEATED = (
+    events.AgentStarted,
+    events.GpuCheck,
+    events.GpuKernel,
+    events.Found,
+    events.TargetStarted,
+    events.GpuContext,
+    events.Signal,
+)
+_MOST_REPEATED = 64
+_LONGEST_REPEATED = 8192
+
 #: Refused reports are told one by one up to here, then only counted.
 _TOLD_ONE_BY_ONE = 20
 
@@ -25,9 +38,11 @@ class Journal:
 
     Args:
         folder: gets events.jsonl; None: frames on stdout.
+        repeats: keeps what ``summary`` repeats.
     """
 
-    def __init__(self, folder: Optional[str]) -> None:
+    def __init__(self, folder: Optional[str], repeats: bool = False) -> None:
+        self._to_repeat: Optional[List[Dict[str, Any]]] = [] if repeats else None
         self._stream = LogStream() if folder is None else None
         self._log = None if folder is None else events.EvidenceLog(os.path.join(folder, "events.jsonl"), "agent")
         self._redactor = Redactor([])
@@ -43,10 +58,24 @@ class Journal:
             self._seq += 1
             keys["_seq"] = self._seq
             line = self._redacted(events.encode(keys)[:-1])
+            self._remember(event, line)
             if self._stream is not None:
                 self._stream.send(frames.encode(frames.EVIDENCE, line), keep=True)
             else:
                 self._append(events.parse(line))
+
+    def _remember(self, event: events.Event, line: bytes) -> None:
+        kept = self._to_repeat
+        if kept is None or len(kept) >= _MOST_REPEATED or len(line) > _LONGEST_REPEATED:
+            return
+        parsed = events.parse(line) if isinstance(event, _REPEATED) else None
+        if parsed is not None:
+            kept.append(parsed)
+
+    def summary(self, output_lines: List[int]) -> None:
+        """What matters once more, where the beginning of the log may be cut: in a pod, before the agent's last line."""
+        if self._to_repeat is not None:
+            self.write(events.AgentSummary(events=self._to_repeat, output_lines=output_lines))
 
     def report(self, line: bytes) -> None:
         """A line that the target has written to $SEATRIAL_EVENTS. Whatever it says, it is a step or nothing."""

@@ -26,6 +26,9 @@ class Stream:
         number: 1 or 2, as in output.idx.
         source: descriptor to read from.
         folder: gets the log file and output.idx, or None.
+
+    Attributes:
+        lines: line ends that were passed on.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Stream:
         self._journal = journal
         self._activity = activity
         self._lost_bytes = 0
+        self.lines = 0
 
     def pump(self) -> bool:
         """Move one chunk; False when nothing is there now, or the stream has ended."""
@@ -84,6 +88,7 @@ class Stream:
     def _keep(self, data: bytes) -> None:
         if not data:
             return
+        self.lines += data.count(b"\n")
         if self._log is not None and self._index is not None:
             written = self._append(self._log, data)
             if written:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from seatrial.backends.kubernetes.ending import end, pods_of
 from seatrial.backends.kubernetes.execute import execute
 from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, Manifest, job_names
 from seatrial.backends.kubernetes.manifests.render import render
-from seatrial.backends.kubernetes.pods import newest, state_of, workload_state
+from seatrial.backends.kubernetes.pods import end_of, newest, state_of, workload_state
 from seatrial.backends.kubernetes.submit import OWNERS, path_of, secret_manifest, submit
-from seatrial.errors import EngineError
+from seatrial.backends.kubernetes.workload import is_of_run, told_exit_code, waiting_for
+from seatrial.errors import EngineError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.plan import Plan
 from seatrial.system import agent_archive
@@ -111,7 +113,27 @@ class Kubernetes:
         verdict = workload_state(workloads, len(job_names(plan)))
         if verdict == "failed" and not workloads:  # deleted, and its pods are ending
             verdict = "active" if any(not pod.ended for pod in pods) else "failed"
-        return state_of(pods, plan.nodes, verdict)
+        state = state_of(pods, plan.nodes, verdict)
+        if state.status == "exited" and verdict == "failed" and state.exit_code is None:
+            return self._witnessed(cluster, plan, workloads, state)
+        if state.status != "created":
+            return state
+        return replace(state, waiting=waiting_for(pods, plan.nodes, workloads, self._workload_events(cluster, plan)))
+
+    def _witnessed(self, cluster: Cluster, plan: ClusterPlan, workloads: list[dict[str, Any]], state: State) -> State:
+        """The end of a run whose pods are gone, as the workload's events and conditions have it."""
+        ends = [end for workload in workloads if (end := end_of(workload.get("status") or {})) and not end.well]
+        code = told_exit_code(self._workload_events(cluster, plan))
+        return replace(state, exit_code=code, error=state.error or next((end.message for end in ends), None))
+
+    def _workload_events(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
+        """Of what makes its pods, the oldest first; none where they may not be read."""
+        try:
+            items = cluster.get(f"/api/v1/namespaces/{plan.namespace}/events")["items"]
+        except SeatrialError:
+            return []
+        mine = [item for item in items if is_of_run(item.get("involvedObject") or {}, plan.name)]
+        return sorted(mine, key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""))
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         self._end(handle, round(grace_s))

@@ -1,43 +1,105 @@
-"""Removing what seatrial made on a cluster, and only that: every object of ours carries a label, volumes never do."""
+"""Removing what seatrial made on a cluster, and only that: every object of ours carries a label, volumes never do.
+
+A run has ended when its workload says so. Pods say little: a Job that waits for quota, between two pods or for its
+queue has none, and is alive.
+"""
 
 from __future__ import annotations
 
+import calendar
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL
 from seatrial.backends.kubernetes.manifests.render import RESOURCES
-from seatrial.backends.kubernetes.pods import read_pod
+from seatrial.backends.kubernetes.pods import end_of, read_pod
 from seatrial.backends.kubernetes.problems import ApiError
 
 #: Workloads first: what they own goes with them. Pods last: those of an orphaning deletion have no owner any more.
-_KINDS = ("TrainJob", "PyTorchJob", "Job", "Service", "ConfigMap", "Secret")
+_WORKLOADS = ("TrainJob", "PyTorchJob", "Job")
+_PARTS = ("Service", "ConfigMap", "Secret")
+
+#: A run without a workload is being submitted, unless its parts are older: its ConfigMaps are made first.
+SUBMITTING_S = 300.0
 
 
-def clean_up(cluster: Cluster, *, everything: bool = False, dry_run: bool = False) -> list[str]:
-    """Delete the objects of ended runs (with ``everything``, of all); ``kind/name`` of each.
+@dataclass(frozen=True)
+class Removed:
+    """``kind/name`` of an object that goes, and why."""
+
+    name: str
+    why: str
+
+
+def clean_up(
+    cluster: Cluster, *, everything: bool = False, dry_run: bool = False, now: float | None = None
+) -> list[Removed]:
+    """Delete the objects of ended runs (with ``everything``, of all); what went and why.
 
     Raises SeatrialError naming the missing permission.
     """
     namespace = cluster.namespace
-    pods = _ours(cluster, f"/api/v1/namespaces/{namespace}/pods")
-    live = {_run(item) for item in pods if not read_pod(item).ended}
+    paths = {kind: f"{RESOURCES[kind][0]}/namespaces/{namespace}/{RESOURCES[kind][1]}" for kind in RESOURCES}
+    paths["Pod"] = f"/api/v1/namespaces/{namespace}/pods"
+    found = {kind: _ours(cluster, paths[kind]) for kind in (*_WORKLOADS, *_PARTS, "Pod")}
+    ended = reasons(found, time.time() if now is None else now, everything=everything)
     removed = []
-    for kind in _KINDS:
-        base, plural = RESOURCES[kind]
-        removed += _remove(
-            cluster, kind, f"{base}/namespaces/{namespace}/{plural}", set() if everything else live, dry_run
-        )
-    removed += _remove(cluster, "Pod", f"/api/v1/namespaces/{namespace}/pods", set() if everything else live, dry_run)
+    for kind, items in found.items():
+        for item in items:
+            why = ended.get(_run(item))
+            if why is None:
+                continue
+            if not dry_run:
+                cluster.delete(f"{paths[kind]}/{item['metadata']['name']}")
+            removed.append(Removed(f"{kind.lower()}/{item['metadata']['name']}", why))
     return removed
 
 
-def _remove(cluster: Cluster, kind: str, path: str, live: set[str], dry_run: bool) -> list[str]:
-    doomed = [item for item in _ours(cluster, path) if _run(item) not in live]
-    for item in doomed:
-        if not dry_run:
-            cluster.delete(f"{path}/{item['metadata']['name']}")
-    return [f"{kind.lower()}/{item['metadata']['name']}" for item in doomed]
+def reasons(
+    found: Mapping[str, Sequence[Mapping[str, Any]]], now: float, *, everything: bool = False
+) -> dict[str, str]:
+    """Run → why its objects go; runs that stay are not in it. Pure.
+
+    Args:
+        found: kind → objects with our label, as the API has them.
+    """
+    runs = {_run(item) for items in found.values() for item in items}
+    if everything:
+        return dict.fromkeys(runs, "--all takes every run")
+    why = {run: _reason(run, {kind: [i for i in items if _run(i) == run] for kind, items in found.items()}, now)
+           for run in runs}  # fmt: skip
+    return {run: said for run, said in why.items() if said is not None}
+
+
+def _reason(run: str, its: Mapping[str, Sequence[Mapping[str, Any]]], now: float) -> str | None:
+    """Why the objects of one run go, or None for a run that may be alive."""
+    living = [pod for pod in map(read_pod, map(dict, its.get("Pod", ()))) if not pod.ended]
+    workloads = [(kind, item) for kind in _WORKLOADS for item in its.get(kind, ())]
+    if workloads:
+        ends = [end_of(item.get("status") or {}) for _, item in workloads]
+        if None in ends:
+            return None
+        worst = next((end for end in ends if end is not None and not end.well), ends[0])
+        assert worst is not None, "every workload has ended"
+        if living and worst.well:
+            return None  # the last pods are finishing
+        return f"its {workloads[0][0]} says {worst.type}" + (f": {worst.message}" if worst.message else "")
+    if living:
+        return None
+    if not run:
+        return "it belongs to no run"
+    age_s = now - max(_made(item) for items in its.values() for item in items)
+    return "its run has no workload any more" if age_s > SUBMITTING_S else None
+
+
+def _made(item: Mapping[str, Any]) -> float:
+    try:
+        return calendar.timegm(time.strptime(item["metadata"]["creationTimestamp"], "%Y-%m-%dT%H:%M:%SZ"))
+    except (KeyError, ValueError):
+        return 0.0
 
 
 def _ours(cluster: Cluster, path: str) -> list[dict[str, Any]]:
@@ -51,5 +113,5 @@ def _ours(cluster: Cluster, path: str) -> list[dict[str, Any]]:
     return items
 
 
-def _run(item: dict[str, Any]) -> str:
+def _run(item: Mapping[str, Any]) -> str:
     return str(item["metadata"].get("labels", {}).get(RUN_LABEL, ""))

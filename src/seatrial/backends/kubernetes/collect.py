@@ -22,6 +22,7 @@ from seatrial.backends.kubernetes.manifests.names import selector
 from seatrial.backends.kubernetes.pod_log import PodLog
 from seatrial.backends.kubernetes.pods import Pod, read_pod
 from seatrial.backends.kubernetes.progress import Progress
+from seatrial.backends.kubernetes.workload import is_of_run
 from seatrial.errors import SeatrialError
 
 Say = Callable[[str], None]
@@ -108,6 +109,8 @@ class Collector:
             involved = item.get("involvedObject", {})
             if involved.get("kind") == "Pod" and involved.get("name") in self._pods:
                 await self._progress.event(self._pods[involved["name"]], item)
+            elif is_of_run(involved, f"seatrial-{self._run_id}"):
+                self._progress.workload_event(item)
 
     async def _follow(self, pod: Pod) -> None:
         """A pod's log until its end; again when the server cuts it while the pod goes on."""

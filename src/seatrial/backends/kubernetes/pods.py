@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,9 @@ _INDEX_LABELS = (NODE_LABEL, "batch.kubernetes.io/job-completion-index")
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
 _REPLICA_INDEX = "training.kubeflow.org/replica-index"
 
+#: Reasons of a container that ended without having run. Source: kubernetes pkg/kubelet/kuberuntime.
+NEVER_RAN = ("StartError", "ContainerCannotRun")
+
 #: Reasons a container waits for that no patience fixes. Source: kubernetes pkg/kubelet/images/types.go.
 HOPELESS = ("ErrImageNeverPull", "InvalidImageName")
 
@@ -38,8 +41,11 @@ class Pod:
         waiting: (reason, message) of what has not started: the container, or an init container that it waits for;
             waiting_image: its image; waiting_on: the init container's name, None for the container itself.
         exit_code, reason: of a container that has ended, e.g. 137 and ``OOMKilled``.
+        last_words: of the kubelet, why its container could not be started. A termination message of one that ran is
+            the target's to write, and is left alone.
         restarts: times its container was started again in place.
         outlived_by: sidecars that still run though the container has ended for good: the pod itself goes on.
+        unschedulable: why no node takes it, in the scheduler's words.
     """
 
     name: str
@@ -60,6 +66,8 @@ class Pod:
     waiting_image: str | None = None
     waiting_on: str | None = None
     outlived_by: tuple[str, ...] = ()
+    unschedulable: str | None = None
+    last_words: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -95,6 +103,15 @@ def read_pod(item: dict[str, Any]) -> Pod:
         waiting_image=first.get("image") if waiting else None,
         waiting_on=held.get("name") if held else None,
         outlived_by=others_running(status) if ended and is_final(spec, code) else (),
+        last_words=ended.get("message") if ended.get("reason") in NEVER_RAN else None,
+        unschedulable=next(
+            (
+                condition.get("message") or "no node fits"
+                for condition in status.get("conditions") or []
+                if condition.get("reason") == "Unschedulable"
+            ),
+            None,
+        ),
     )
 
 
@@ -143,7 +160,7 @@ def state_of(pods: Sequence[Pod], nodes: int, workload: str) -> State:
         "exited",
         exit_code=failed.exit_code if failed else 0 if workload == "done" or ended else None,
         oom_killed=any(pod.reason == "OOMKilled" for pod in pods),
-        error=next((pod.message for pod in latest.values() if pod.message), None),
+        error=next((pod.message or pod.last_words for pod in latest.values() if pod.message or pod.last_words), None),
         image_id=next((pod.image_id for pod in latest.values() if pod.image_id), None),
     )
 
@@ -162,13 +179,34 @@ def workload_state(workloads: Sequence[dict[str, Any]], expected: int) -> str:
     return "done"
 
 
+@dataclass(frozen=True)
+class End:
+    """How a workload says that it has ended.
+
+    Attributes:
+        type: of its condition. well: its pods succeeded. message: in its controller's words.
+    """
+
+    type: str
+    well: bool
+    reason: str = ""
+    message: str = ""
+
+
+def end_of(status: Mapping[str, Any]) -> End | None:
+    """The end of a workload by its own conditions; None while it goes on, waits, is suspended, or nobody acts on it.
+
+    Source: conditions of batch/v1 and trainer (Complete, Failed) and of kubeflow.org/v1 (Succeeded, Failed).
+    """
+    for condition in status.get("conditions") or []:
+        kind = condition.get("type", "")
+        if condition.get("status") == "True" and kind in ("Complete", "Succeeded", "Failed"):
+            return End(kind, kind != "Failed", condition.get("reason") or "", condition.get("message") or "")
+    return None
+
+
 def _verdict(status: dict[str, Any]) -> str:
-    """Source: conditions of batch/v1 and trainer (Complete, Failed) and of kubeflow.org/v1 (Succeeded, Failed)."""
     if not status:
         return "unknown"
-    for condition in status.get("conditions") or []:
-        if condition.get("status") == "True" and condition["type"] in ("Complete", "Succeeded"):
-            return "done"
-        if condition.get("status") == "True" and condition["type"] == "Failed":
-            return "failed"
-    return "active"
+    end = end_of(status)
+    return "active" if end is None else "done" if end.well else "failed"

@@ -10,9 +10,11 @@ from seatrial.backends.kubernetes.containers import own_container
 from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_holders
 from seatrial.backends.kubernetes.pods import Pod
 from seatrial.backends.kubernetes.survey import read_node
+from seatrial.backends.kubernetes.workload import explain_workload
 from seatrial.errors import SeatrialError
 from seatrial.events import Event, HostPod, Note
 from seatrial.findings.labels import in_one_line
+from seatrial.job.plan import EXIT_POD_STOPPED
 
 #: Events that tell how far a pod is. Source: kubernetes pkg/kubelet/events/event.go.
 _STEPS = {
@@ -59,7 +61,9 @@ class Progress:
         for condition in item.get("status", {}).get("conditions") or []:
             if condition.get("reason") == "Unschedulable":
                 await self._trouble(pod, "FailedScheduling", condition.get("message", ""))
-        if pod.ended and pod.exit_code:
+        if pod.ended and pod.exit_code == EXIT_POD_STOPPED:
+            self._once(f"{pod.name} was asked to end before it had finished: drained, preempted or deleted")
+        elif pod.ended and pod.exit_code:
             self._once(f"{pod.name} has ended with exit code {pod.exit_code}")
         if pod.outlived_by:
             self._once(f"{pod.name} has ended, but its {', '.join(pod.outlived_by)} runs on until the run is removed")
@@ -71,6 +75,15 @@ class Progress:
             self._once(f"{pod.name} {_STEPS[reason]}")
         elif item.get("type") == "Warning" and not pod.started:
             await self._trouble(pod, reason, message)
+
+    def workload_event(self, item: dict[str, Any]) -> None:
+        """The cluster said something about what makes the pods; each trouble is told once, however often it tries."""
+        finding = explain_workload(item)
+        if finding is None or f"workload {finding.id}" in self._said:
+            return
+        self._said.add(f"workload {finding.id}")
+        self._say(in_one_line(finding.message, finding.cause, finding.fix))
+        self._record(finding.event())
 
     def trouble(self, error: SeatrialError) -> None:
         """The cluster cannot be watched."""

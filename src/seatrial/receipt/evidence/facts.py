@@ -26,8 +26,9 @@ from seatrial.events import (
 )
 from seatrial.events import Sample as SampleEvent
 from seatrial.findings.finding import Finding
-from seatrial.receipt.evidence.clock import in_order, straighten
+from seatrial.receipt.evidence.clock import on_one_clock
 from seatrial.receipt.evidence.fields import clean, items, mapping, number, text
+from seatrial.receipt.evidence.repeated import with_repeated
 from seatrial.receipt.evidence.steps import Steps, read_steps
 
 #: Numbers of a sample that describe the container, in the order of events.Sample.
@@ -95,6 +96,15 @@ class Evidence:
     def all(self, kind: type[Event]) -> list[Moment]:
         return self._by_type.get(kind.type, [])
 
+    def all_of(self, *kinds: type[Event]) -> list[Moment]:
+        """Events of any of these kinds, in order."""
+        wanted = [kind.type for kind in kinds]
+        return [
+            moment
+            for moment in self.moments
+            if moment.keys.get("type") in wanted and _may_say(moment.keys.get("source"), moment.keys["type"])
+        ]
+
     def first(self, kind: type[Event]) -> Moment | None:
         return next(iter(self.all(kind)), None)
 
@@ -109,11 +119,15 @@ class Evidence:
     def exited(self) -> Moment | None:
         """The end of the target. Of several nodes, the first that failed: the others fail because of it.
 
-        A node's last end counts, since a pod that was lost comes back.
+        A node's last end counts, since a pod that was lost comes back; and none where the target has started again
+        since.
         """
-        ends = {moment.number("node"): moment for moment in self.all(TargetExited)}
-        failed = (moment for moment in ends.values() if moment.number("exit_code") != 0)
-        return min(failed, key=lambda moment: moment.at_s, default=self.last(TargetExited))
+        latest: dict[float | None, Moment] = {}
+        for moment in self.all_of(TargetStarted, TargetExited):
+            latest[moment.number("node")] = moment
+        ends = [moment for moment in latest.values() if moment.keys.get("type") == TargetExited.type]
+        failed = (moment for moment in ends if moment.number("exit_code") != 0)
+        return min(failed, key=lambda moment: moment.at_s, default=max(ends, key=lambda end: end.at_s, default=None))
 
     @cached_property
     def contexts(self) -> dict[str, Moment]:
@@ -190,10 +204,10 @@ class Evidence:
 
 def gather(events: Sequence[Any], skipped_lines: int = 0) -> Evidence:
     """Evidence of the events of a run, in the order of the file; entries that are no object are counted as skipped."""
-    objects = in_order([event for event in events if isinstance(event, dict)])
-    elapsed, jumps = straighten(objects)
+    whole = [event for event in events if isinstance(event, dict)]
+    objects, elapsed, jumps = on_one_clock(with_repeated(whole))
     moments = tuple(Moment(at_s, event) for at_s, event in zip(elapsed, objects, strict=True))
-    return Evidence(moments, tuple(jumps), skipped_lines + len(events) - len(objects))
+    return Evidence(moments, tuple(jumps), skipped_lines + len(events) - len(whole))
 
 
 def _may_say(source: Any, type: str) -> bool:

@@ -42,7 +42,7 @@ class Output:
     exception: the last Python exception on stderr, ``ValueError: …``, or None.
     last_line: the last line on stderr that is not indented, since those explain one before them, or None. Where a
         launcher reports that a rank failed, the rank's own last ``error: …``.
-    lines: on both that say something.
+    lines: on both that say something. line_ends: on both, of whatever lines.
     first_lines, last_lines: a few of either, those of stderr first.
     """
 
@@ -50,6 +50,7 @@ class Output:
     exception: str | None = None
     last_line: str | None = None
     lines: int = 0
+    line_ends: int = 0
     first_lines: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
 
@@ -72,6 +73,7 @@ def read_output(run_dir: Path) -> Output:
         exception=last_exception(tail),
         last_line=clean(last_line) if last_line else None,
         lines=sum(end.count for end in ends),
+        line_ends=sum(end.line_ends for end in ends),
         first_lines=tuple(clean(line) for end in ends for line in end.first),
         last_lines=tuple(clean(line) for end in ends for line in end.last),
     )
@@ -82,11 +84,13 @@ class _Ends:
 
     def __init__(self) -> None:
         self.count = 0
+        self.line_ends = 0
         self._first: list[bytes] = []
         self._last: deque[bytes] = deque(maxlen=FEW_LINES)
 
     def watch(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         for line in lines:
+            self.line_ends += line.endswith(b"\n")
             if not line.isspace():
                 self.count += 1
                 self._last.append(line)

@@ -9,15 +9,22 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from seatrial.events import AgentFinished, AgentStarted, HostLaunched, Note, Signal
+from seatrial.errors import EXIT_GPU_CONTRACT
+from seatrial.events import AgentFinished, AgentStarted, HostLaunched, Note, Signal, TargetStarted
 from seatrial.findings.finding import Finding
+from seatrial.job.plan import EXIT_POD_STOPPED
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.evidence.facts import Moment
 from seatrial.receipt.evidence.fields import clean
 from seatrial.receipt.formatting import count, quote, signal_name
 from seatrial.receipt.judging.gpu_contract import unused_gpus
 from seatrial.receipt.judging.judging_input import Case
+from seatrial.receipt.judging.trust import missing_lines
 from seatrial.receipt.model import ExitCause
+
+#: Exit codes of a container whose agent never ran: no such program, or none that could be started. Source: the
+#: kubelet's ContainerCannotRun and StartError.
+_NEVER_RAN = (125, 126, 127, 128)
 
 #: What an engine can say that is no failure to hand over a GPU.
 NOT_OF_GPU = {"disk-full", "engine-down", "engine-permission", "no-network", "too-many-open-files", "user-unknown"}
@@ -48,7 +55,8 @@ def _gpu_contract(case: Case) -> str | None:
     exited, finished = case.evidence.exited, case.evidence.last(AgentFinished)
     never_started = case.evidence.target_started is None
     by_agent = exited is not None and exited.keys.get("cause") == "gpu-contract"
-    refused = never_started and finished is not None and finished.number("exit_code") == 3
+    refused = never_started and finished is not None and finished.number("exit_code") == EXIT_GPU_CONTRACT
+    refused = refused or _pods_code(case) == EXIT_GPU_CONTRACT
     by_engine = case.gpus_required and never_started and any(f.id not in NOT_OF_GPU for f in case.engine_findings)
     by_host = never_started and any(f.id == "gpu-contract" for f in case.evidence.findings)
     if not (by_agent or refused or by_engine or by_host):
@@ -73,8 +81,28 @@ def _has_begun(case: Case) -> bool:
     return bool(case.evidence.first(AgentStarted) or case.evidence.target_started or case.evidence.exited)
 
 
+def _pods_code(case: Case) -> int | None:
+    """The exit code of a pod that ran, where its evidence is lost: the kubelet's word is what is left."""
+    code = case.state.exit_code if case.state is not None and case.plan.agent.pod_restarts is not None else None
+    return None if code is None or _has_begun(case) or code in _NEVER_RAN else code
+
+
+def _evidence_lost(case: Case) -> str | None:
+    """The pods are gone, or their logs were cut: how it ended is known, what it did is not."""
+    code = _pods_code(case)
+    if code is not None:
+        asked = ", after it was asked to end" if code == EXIT_POD_STOPPED else ""
+        return f"The pod ended with exit code {code}{asked}, but its evidence is lost: the pod or its log was deleted"
+    if case.evidence.exited is None or case.evidence.first(AgentStarted) is not None:
+        return None
+    missing = missing_lines(case.evidence)
+    if not missing:
+        return None
+    return f"The target ended, but {count(missing, 'line')} of the evidence for it, its beginning too, never arrived"
+
+
 def _engine(case: Case) -> str | None:
-    if _has_begun(case):
+    if _has_begun(case) or _pods_code(case) is not None:
         return None
     refusal = next((f.message for f in case.evidence.findings if f.severity == "error"), None)
     if refusal:
@@ -120,19 +148,55 @@ def _shared_memory(case: Case) -> str | None:
 
 
 def _stopped(case: Case) -> str | None:
-    signals = [moment for moment in case.evidence.all(Signal) if _asks_to_stop(moment)]
+    signals = [
+        moment
+        for moment in case.evidence.all(Signal)
+        if _asks_to_stop(moment) and not _was_before_the_last_start(case, moment)
+    ]
     stops = [moment for moment in signals if moment.number("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     if not stops or case.evidence.exited is None:
         return None
     by_user = any(moment.keys.get("origin") == "user" for moment in signals)
     if not by_user and unused_gpus(case):  # a target can send a signal to its own PID 1
         return None
+    told = _last_words(case)
+    if not by_user and case.plan.agent.pod_restarts is not None and told and EXIT_POD_STOPPED not in told:
+        return None  # it had ended by itself when the pod was asked to end
     name = signal_name(stops[0].number("signal") or 0)
     clean_end = "; the target ended cleanly" if _exit_code(case) == 0 else ""
+    if clean_end and not by_user and ended_unfinished(case):
+        clean_end = "; the target exited with 0, but had not finished"
     after = format_seconds(_run_s(case, stops[0]))
     if by_user:
         return f"Stopped by the user after {after}{clean_end}"
     return f"Stopped by {name}, sent to the agent by the engine or the run itself, after {after}{clean_end}"
+
+
+def ended_unfinished(case: Case) -> bool:
+    """Whether the last word of a node's agent is that its pod was asked to end while the target was still going on."""
+    return case.plan.agent.pod_restarts is not None and EXIT_POD_STOPPED in _last_words(case)
+
+
+def _last_words(case: Case) -> set[float | None]:
+    """Exit codes of the agents, of each node the last."""
+    told = {moment.number("node"): moment.number("exit_code") for moment in case.evidence.all(AgentFinished)}
+    return set(told.values())
+
+
+def stopped_by_user(case: Case) -> bool:
+    """The user's own request, which is in the host's words alone."""
+    return any(
+        moment.keys.get("source") == "host" and moment.keys.get("origin") == "user"
+        for moment in case.evidence.all(Signal)
+    )
+
+
+def _was_before_the_last_start(case: Case, moment: Moment) -> bool:
+    """A pod that was asked to end, and another has gone on since."""
+    if moment.keys.get("source") != "agent":
+        return False
+    node = moment.number("node")
+    return any(start.number("node") == node and start.at_s > moment.at_s for start in case.evidence.all(TargetStarted))
 
 
 def _asks_to_stop(moment: Moment) -> bool:
@@ -200,6 +264,7 @@ CAUSES: tuple[tuple[str, Callable[[Case], str | None]], ...] = (
     ("host-oom", _host_oom),
     ("timeout", _timeout),
     ("stopped", _stopped),
+    ("evidence-lost", _evidence_lost),
     ("gpu-not-used", _gpu_not_used),
     ("finished", _finished),
     ("gpu-lost", _gpu_lost),

@@ -4,8 +4,8 @@ Exit code of the command line, by the first rule that holds:
 
     3  the GPU contract was broken: before the start (exit cause ``gpu-contract``), because a GPU that was asked for
        was never used by a target that finished (``gpu-not-used``), or because the evidence contradicts itself
-    5  the run never started, or the agent was lost, so that nobody can say how the target ended
-    1  the target failed, was killed, ran out of time or memory
+    5  the run never started, or the agent or its evidence was lost, so that nobody can say what the target did
+    1  the target failed, was killed, ran out of time or memory, or was ended from outside before it had finished
     4  a criterion failed and the job is strict
     0  otherwise; also for a run that still goes on
 """
@@ -37,7 +37,7 @@ from seatrial.receipt.formatting import count
 from seatrial.receipt.judging.criteria import judge_criteria
 from seatrial.receipt.judging.diagnosed import diagnose_case
 from seatrial.receipt.judging.did_nothing import did_nothing
-from seatrial.receipt.judging.exit_cause import exit_cause
+from seatrial.receipt.judging.exit_cause import ended_unfinished, exit_cause, stopped_by_user
 from seatrial.receipt.judging.gpu_contract import not_used_finding, unused_gpus
 from seatrial.receipt.judging.header import make_header
 from seatrial.receipt.judging.judging_input import Case
@@ -50,6 +50,7 @@ from seatrial.receipt.judging.trust import (
     alterable,
     contradiction_finding,
     contradictions,
+    lost_output_lines,
     make_seal,
     missing_lines,
     refused,
@@ -155,8 +156,13 @@ def _exit_code(case: Case, cause: ExitCause, criteria: Sequence[Criterion]) -> i
         return EXIT_GPU_CONTRACT
     if cause.id in ("engine-error", "agent-lost", "unknown"):
         return EXIT_ENGINE
+    if cause.id == "evidence-lost":
+        failed = cause.target_exit_code if case.evidence.exited else case.state and case.state.exit_code
+        return EXIT_TARGET_FAILED if failed else EXIT_ENGINE
     if cause.id == "stopped" and case.evidence.exited is None:
         return EXIT_INTERRUPTED
+    if cause.id == "stopped" and ended_unfinished(case) and not stopped_by_user(case):
+        return EXIT_TARGET_FAILED
     if cause.id == "timeout" or (cause.id != "running" and cause.target_exit_code != 0):
         return EXIT_TARGET_FAILED
     if case.plan.job.strict and any(criterion.verdict == "fail" for criterion in criteria):
@@ -177,6 +183,8 @@ def _warnings(case: Case) -> tuple[str, ...]:
         warnings.append(
             f"{count(missing, 'line')} of the agent's evidence never arrived: what they would prove is unproven"
         )
+    if lost := lost_output_lines(case):
+        warnings.append(f"{count(lost, 'line')} of output are in no log: the cluster cut them before they were read")
     if why := alterable(case):
         warnings.append(f"Evidence could be altered by the target: {why}")
     if unreadable := len(evidence.all(ReportUnreadable)):

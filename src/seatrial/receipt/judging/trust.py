@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from seatrial.events import AgentFinished, AgentStarted, Chain, HostWitness, ReportRefused
+from seatrial.events import AgentFinished, AgentStarted, AgentSummary, Chain, HostWitness, ReportRefused
 from seatrial.findings.finding import Finding
 from seatrial.job.mount import changeable
 from seatrial.job.plan import Plan
 from seatrial.receipt.evidence.facts import Evidence, Moment
-from seatrial.receipt.evidence.fields import mapping, whole
+from seatrial.receipt.evidence.fields import items, mapping, whole
 from seatrial.receipt.formatting import count, short_uuid
 from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.model import Seal
@@ -87,6 +87,14 @@ def missing_lines(evidence: Evidence) -> int:
         missing += max(0, seq - before - 1)
         last[node] = max(seq, before)
     return missing
+
+
+def lost_output_lines(case: Case) -> int:
+    """Lines of output that pods' agents passed on and no log has. Of a pod that told no summary nothing is known."""
+    told = sum(
+        whole(n) or 0 for moment in case.evidence.all(AgentSummary) for n in items(moment.keys.get("output_lines"))
+    )
+    return max(0, told - case.output.line_ends)
 
 
 def refused(evidence: Evidence) -> dict[str, int]:

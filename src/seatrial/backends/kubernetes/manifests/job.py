@@ -13,8 +13,12 @@ from seatrial.backends.kubernetes.manifests.names import (
 )
 from seatrial.backends.kubernetes.manifests.pod import pod_spec
 from seatrial.job.cluster import ClusterPlan
+from seatrial.job.plan import EXIT_POD_STOPPED
 
 CONTAINER = "train"
+
+#: 128 + SIGKILL: out of memory, or the node was lost; the agent had no word to say.
+_KILLED = 137
 
 
 def render(cluster: ClusterPlan) -> list[Manifest]:
@@ -67,11 +71,22 @@ def _single(cluster: ClusterPlan, node: int) -> Manifest:
 
 
 def _policy(cluster: ClusterPlan) -> Manifest:
-    """A preempted or drained pod is no failure of the run."""
+    """A pod that was asked to end is no failure of the run, and one that failed by itself is not tried again.
+
+    The agent tells them apart by its exit code. A pod that was killed without a word counts towards backoffLimit.
+    """
     if not cluster.disruptions_free or not cluster.restarts:
         return {}
-    rule = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    return {"podFailurePolicy": {"rules": [rule]}}
+    disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    rules = [disrupted, _on_exit("Ignore", "In", EXIT_POD_STOPPED)]
+    rules.append(_on_exit("FailJob", "NotIn", _KILLED, EXIT_POD_STOPPED))
+    return {"podFailurePolicy": {"rules": rules}}
+
+
+def _on_exit(action: str, operator: str, *codes: int) -> Manifest:
+    """A rule on the exit code of our container. The schemas of older versions require onPodConditions in every rule."""
+    codes_of = {"containerName": CONTAINER, "operator": operator, "values": list(codes)}
+    return {"action": action, "onExitCodes": codes_of, "onPodConditions": []}
 
 
 def _template(cluster: ClusterPlan, labels: dict[str, str], env: dict[str, str]) -> Manifest:

@@ -16,13 +16,17 @@ _PORT_NAME = "pytorchjob-port"
 
 
 def render(cluster: ClusterPlan) -> list[Manifest]:
-    """The PyTorchJob; the operator makes the Services itself."""
+    """The PyTorchJob; the operator makes the Services itself.
+
+    No backoffLimit, and no deadline: where one is reached, the operator deletes the pods and their logs before it
+    says that the job has failed, whatever cleanPodPolicy is. Each agent counts for itself (agent/attempts.py).
+    Source: kubeflow/training-operator v1.9.0 pkg/controller.v1/common/job.go, DeletePodsAndServices.
+    """
     replicas = {"Master": _replica(cluster, 1)}
     if cluster.nodes > 1:
         replicas["Worker"] = _replica(cluster, cluster.nodes - 1)
     spec: Manifest = {
         "runPolicy": {
-            "backoffLimit": cluster.restarts * cluster.nodes,
             "cleanPodPolicy": "None",  # a pod that is gone has no log
             "ttlSecondsAfterFinished": cluster.ttl_s,
         },
@@ -44,6 +48,8 @@ def _replica(cluster: ClusterPlan, count: int) -> Manifest:
     spec["containers"][0]["ports"] = [{"name": _PORT_NAME, "containerPort": cluster.port}]
     return {
         "replicas": count,
-        "restartPolicy": "OnFailure" if cluster.restarts else "Never",
+        # ExitCode: a pod that ends with 128 or more, which only one says that was killed or asked to end, is made anew;
+        # any other failure is the job's, and its pod stays. OnFailure runs what has failed again in the same pod.
+        "restartPolicy": "ExitCode" if cluster.restarts else "Never",
         "template": {"metadata": {"labels": dict(cluster.labels)}, "spec": spec},
     }

@@ -1,0 +1,186 @@
+"""Pods that may not be created: events as Kubernetes 1.33, the training operator v1.9 and Kueue write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seatrial.backends.kubernetes.pods import read_pod
+from seatrial.backends.kubernetes.progress import Progress
+from seatrial.backends.kubernetes.workload import explain_workload, is_of_run, told_exit_code, waiting_for
+
+NAME = "seatrial-20261122-120000-train"
+
+
+def event(message: str, reason: str = "FailedCreate", kind: str = "Job", **keys: Any) -> dict[str, Any]:
+    return {
+        "type": "Warning",
+        "reason": reason,
+        "message": message,
+        "involvedObject": {"kind": kind, "name": NAME},
+        **keys,
+    }
+
+
+def forbidden(why: str, **keys: Any) -> dict[str, Any]:
+    return event(f'Error creating: pods "{NAME}-0-7xk2p" is forbidden: {why}', **keys)
+
+
+QUOTA = forbidden("exceeded quota: team, requested: limits.cpu=4, used: limits.cpu=8, limited: limits.cpu=10")
+LIMITS = forbidden("failed quota: compute: must specify limits.cpu for: train; limits.memory for: train")
+RANGE = forbidden("[maximum cpu usage per Container is 1, but limit is 4, maximum memory usage per Container is 1Gi]")
+SECURITY = forbidden(
+    'violates PodSecurity "restricted:latest": restricted volume types (volume "volume-0" uses restricted volume type '
+    '"hostPath")'
+)
+OPERATOR = forbidden(
+    'violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false (container "init-pytorch" must set '
+    'securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container "init-pytorch" must set '
+    'securityContext.capabilities.drop=["ALL"])',
+    reason="FailedCreatePod",
+    kind="PyTorchJob",
+)
+ACCOUNT = forbidden('error looking up service account team/trainer: serviceaccount "trainer" not found')
+WEBHOOK = event('Error creating: admission webhook "validate.kyverno.svc" denied the request: no latest tags')
+OTHER = event("Error creating: Internal error occurred: something new")
+KUEUE = event(
+    "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu in flavor a, 4 more needed",
+    reason="Pending",
+    kind="Workload",
+    type="Normal",
+    involvedObject={"kind": "Workload", "name": f"job-{NAME}-3f2a1"},
+)
+NO_QUEUE = event("LocalQueue team-a doesn't exist", reason="Inadmissible", kind="Workload")
+SUSPENDED = event("Job suspended", reason="Suspended", type="Normal")
+HELD = [{"spec": {"suspend": True}}]
+
+
+@pytest.mark.parametrize(
+    ("item", "id", "says", "run"),
+    [
+        (QUOTA, "k8s-quota", "exceeded quota: team, requested: limits.cpu=4", "describe resourcequota"),
+        (LIMITS, "k8s-limits-required", "must specify limits.cpu for: train", "--cpus"),
+        (RANGE, "k8s-limit-range", "maximum cpu usage per Container is 1", "describe limitrange"),
+        (SECURITY, "k8s-pod-security", "hostPath", "kubectl get namespace"),
+        (OPERATOR, "k8s-pod-security", "init-pytorch", "--kind job"),
+        (ACCOUNT, "k8s-service-account", "service account trainer", "get serviceaccounts"),
+        (WEBHOOK, "k8s-admission", "no latest tags", "validatingwebhook"),
+        (OTHER, "k8s-pods-refused", "something new", "get events"),
+        (KUEUE, "k8s-queue", "4 more needed", "localqueues"),
+        (NO_QUEUE, "k8s-queue", "team-a doesn't exist", "localqueues"),
+        (SUSPENDED, "k8s-suspended", "suspended", "localqueues"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("k8s") else "",
+)
+def test_what_keeps_pods_from_being_made(item: dict[str, Any], id: str, says: str, run: str) -> None:
+    finding = explain_workload(item)
+    assert finding is not None and finding.id == id
+    assert says in finding.message and run in (finding.fix or "") and finding.cause
+    assert "{" not in finding.message + finding.cause + (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        event("Created pod: x", reason="SuccessfulCreate", type="Normal"),
+        event("Job completed", reason="Completed", type="Normal"),
+        event("Created Workload: team/job-x-3f2a1", reason="CreatedWorkload", type="Normal"),
+        event("exceeded quota", reason="Other", type="Normal"),
+        {},
+        {"type": "Warning", "reason": None, "message": None},
+    ],
+)
+def test_what_holds_nothing_up(item: dict[str, Any]) -> None:
+    assert explain_workload(item) is None
+
+
+def test_an_operators_container_is_told_as_the_operators() -> None:
+    assert "init-pytorch" in (explain_workload(OPERATOR).cause or "")  # type: ignore[union-attr]
+    assert "operator" not in (explain_workload(SECURITY).cause or "")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("involved", "ours"),
+    [
+        ({"kind": "Job", "name": NAME}, True),
+        ({"kind": "Job", "name": f"{NAME}-node-0"}, True),  # a TrainJob's
+        ({"kind": "Workload", "name": f"pytorchjob-{NAME}-3f2a1"}, True),
+        ({"kind": "Job", "name": NAME + "er"}, False),
+        ({"kind": "Job", "name": "other"}, False),
+        ({"kind": "Node", "name": NAME}, False),
+        ({}, False),
+    ],
+)
+def test_whose_event_it_is(involved: dict[str, Any], ours: bool) -> None:
+    assert is_of_run(involved, NAME) is ours
+
+
+def a_pod(phase: str = "Pending", message: str | None = None, **status: Any) -> Any:
+    conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
+    meta = {"name": f"{NAME}-0", "uid": "u", "creationTimestamp": "2026-11-22T12:00:00Z"}
+    return read_pod(
+        {"metadata": meta, "status": {"phase": phase, "conditions": conditions if message else [], **status}}
+    )
+
+
+RUNNING = {"containerStatuses": [{"state": {"running": {}}}]}
+
+
+@pytest.mark.parametrize(
+    ("pods", "workloads", "events", "word"),
+    [
+        ([], [{}], [QUOTA], "quota"),
+        ([], [{}], [LIMITS], "limits"),
+        ([], [{}], [LIMITS, QUOTA], "quota"),
+        ([], [{}], [OPERATOR], "Pod Security"),
+        ([], HELD, [SUSPENDED, KUEUE], "queue"),
+        ([], HELD, [SUSPENDED], "suspended"),
+        ([], [{"spec": {"runPolicy": {"suspend": True}}}], [], "suspended"),
+        ([], [{"spec": {"suspend": False}}], [SUSPENDED, KUEUE], None),  # it was let go on
+        ([], [{}], [], None),
+        ([a_pod("Failed")], [{}], [QUOTA], "quota"),  # the pod that would take its place
+        ([a_pod()], [{}], [QUOTA], None),  # it was made since
+        ([a_pod(message="0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")], [{}], [], "GPUs"),
+        ([a_pod("Running", **RUNNING)], [{}], [QUOTA], None),
+    ],
+)
+def test_what_a_run_waits_for(pods: Any, workloads: Any, events: Any, word: str | None) -> None:
+    assert waiting_for(pods, 1, workloads, events) == word
+
+
+def test_it_is_told_once_however_often_the_controller_tries() -> None:
+    said: list[str] = []
+    recorded: list[Any] = []
+    progress = Progress(None, said.append, recorded.append)  # type: ignore[arg-type]  # it asks the cluster nothing
+    for used in range(20):
+        progress.workload_event(forbidden(f"exceeded quota: team, requested: cpu=4, used: cpu={used}", count=used))
+    progress.workload_event(LIMITS)
+    assert len(said) == len(recorded) == 2
+    assert "kubectl describe resourcequota" in said[0]
+
+
+def exited(code: object) -> dict[str, Any]:
+    """As the training operator writes it."""
+    return event(f"Pod: team.{NAME}-master-0 exited with code {code}", reason="ExitedWithCode", type="Normal")
+
+
+@pytest.mark.parametrize(
+    ("events", "code"),
+    [
+        ([], None),
+        ([QUOTA], None),
+        ([exited(0)], 0),
+        ([exited(143), exited(3)], 3),
+        ([exited(7), exited(0)], 7),  # another node's
+        ([exited(48879), exited("x"), exited(-1)], None),  # its number for a container that never ended
+    ],
+)
+def test_the_exit_code_of_pods_that_are_gone(events: Any, code: int | None) -> None:
+    assert told_exit_code(events) == code
+
+
+def test_what_a_container_left_as_its_message_is_not_believed() -> None:
+    for reason, last_words in (("Error", None), ("StartError", "no such file"), ("ContainerCannotRun", "no such file")):
+        ended = {"exitCode": 128, "reason": reason, "message": "no such file"}
+        assert a_pod("Failed", containerStatuses=[{"state": {"terminated": ended}}]).last_words == last_words
