@@ -211,4 +211,4 @@ def test_what_is_right_is_read(project: Path) -> None:
     assert "install_requires" in str(planned(project))
     (project / "setup.py").unlink()
     (project / "environment.yml").write_text(ENVIRONMENT.replace("      - -r requirements.txt\n", ""))
-    assert "the pip part" in str(planned(project))
+    assert "environment.yml lists them" in str(planned(project))

@@ -35,6 +35,8 @@ def check_dockerfile(path: Path) -> list[Remark]:
     file = read_dockerfile(text)
     if not file.stages:
         raise UsageError(f"{path} is not a Dockerfile: it has no FROM", run=f"head {path}")
+    if nameless := [each.line for each in file.instructions if each.name == "FROM" and not each.value.strip()]:
+        raise UsageError(f"{path}:{nameless[0]}: FROM names no image", run=f"sed -n {nameless[0]}p {path}")
     if len(file.stages) > _MOST_STAGES:
         raise UsageError(f"{path} has more than {_MOST_STAGES} stages", run=f"grep -c FROM {path}")
     file = replace(file, requirements=_requirements(file, path.parent))
