@@ -246,7 +246,7 @@ def _command(found: Conflict, constraints: Constraints) -> str:
         return f"write {pin} in {_file_of(constraints)}"
     for way, stack in found.nearest:
         if way.startswith("another") and stack.requirement and "Python" not in way:
-            return f"pip install '{stack.requirement}'" + (f" --index-url {stack.index}" if stack.index else "")
+            return f"write {stack.requirement} in {_file_of(constraints)}"
         if way == "another Python" and found.broken[0].rule != "pins":
             return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
     if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
@@ -255,8 +255,9 @@ def _command(found: Conflict, constraints: Constraints) -> str:
 
 
 def _file_of(constraints: Constraints) -> str:
-    """requirements.txt of ``torch==2.1 (requirements.txt)``."""
-    return constraints.said.rpartition("(")[2].rstrip(")")
+    """requirements.txt of ``torch==2.1 (requirements.txt)``; the one to write where nothing but imports names it."""
+    source = constraints.said.rpartition("(")[2].rstrip(")")
+    return "requirements.txt" if source == "the imports" else source
 
 
 def _place(found: Requirements, framework: Framework) -> int | None:

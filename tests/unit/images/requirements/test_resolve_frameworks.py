@@ -139,7 +139,7 @@ def test_conflicts_name_both_sides_and_what_works() -> None:
     with pytest.raises(GpuContractError, match=r"needs driver 580.65.06 or later.*has driver 535.129") as gpu:
         resolved("torch==2.13.0+cu130", machine=A4000)
     assert "torch 2.13.0+cu126 on Python 3.11 (another build)" in (gpu.value.cause or "")
-    assert gpu.value.run == "pip install 'torch==2.13.0+cu126' --index-url https://download.pytorch.org/whl/cu126"
+    assert gpu.value.run == "write torch==2.13.0+cu126 in requirements.txt"
     with pytest.raises(GpuContractError, match="has no CUDA, but GPUs are requested"):
         resolved("torch==2.13.0+cpu")
     with pytest.raises(ConfigError, match=r"Python 3.8 to 3.11, but the base image has Python 3.12"):
