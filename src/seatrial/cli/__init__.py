@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
+from types import ModuleType
 
 from seatrial.cli.screens import streams
 from seatrial.errors import EXIT_INTERRUPTED, SeatrialError
@@ -104,7 +106,7 @@ def _dispatch(argv: list[str]) -> int:
     if "--" in rest:
         cut = rest.index("--")
         rest, target_arguments = rest[:cut], rest[cut + 1 :]
-    module = importlib.import_module(f"seatrial.cli.{VERBS[verb][0]}")
+    module = _verb_module(verb)
     try:
         result = module.app(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)
     except Exception as error:
@@ -112,6 +114,15 @@ def _dispatch(argv: list[str]) -> int:
             raise KeyboardInterrupt from error
         raise
     return int(result or 0)
+
+
+def _verb_module(verb: str) -> ModuleType:
+    """The verb's file with all that it imports: objects that stay, among which a collector would only look in vain."""
+    gc.disable()
+    try:
+        return importlib.import_module(f"seatrial.cli.{VERBS[verb][0]}")
+    finally:
+        gc.enable()
 
 
 def _reader_has_gone(ending: BaseException) -> bool:
