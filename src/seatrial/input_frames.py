@@ -9,6 +9,9 @@ Standard library only, Python >= 3.8: the agent carries this file into container
 import struct
 from typing import List, NamedTuple, Optional, Tuple
 
+#: The named pipe, in the record of a run that somebody types to.
+PIPE = "input"
+
 _INPUT, _SIZE = b"i", b"s"
 _HEAD = struct.Struct(">cI")
 _LINES_COLUMNS = struct.Struct(">HH")

@@ -21,7 +21,8 @@ from seatrial.backends.containers.podman import Podman
 from seatrial.errors import EngineUnavailableError, ImageError
 from seatrial.images.building.build import BuildResult, build
 from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
-from seatrial.images.plan import pip_conf, plan_image
+from seatrial.images.plan import plan_image
+from seatrial.images.sources import pip_conf
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts

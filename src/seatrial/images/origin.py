@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from seatrial.job.model import Job
 from seatrial.system import checkout
+from seatrial.system.without_login import without_login
 
 #: ``user@host:path``, as ssh is usually written.
 _SSH = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/@]+):(?P<path>[^/].*)")
@@ -39,4 +40,4 @@ def public_url(remote: str) -> str | None:
     parts = urlsplit(remote)
     if parts.scheme not in ("http", "https", "ssh", "git") or not parts.hostname:
         return None
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    return without_login(parts._replace(query="", fragment="").geturl())

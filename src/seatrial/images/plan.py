@@ -7,8 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path, PurePath
-from urllib.parse import urlsplit
+from pathlib import PurePath
 
 from packaging.specifiers import SpecifierSet
 
@@ -42,18 +41,12 @@ from seatrial.images.requirements.requirements_files import Requirements, canoni
 from seatrial.images.requirements.resolve_frameworks import Resolved, resolve_frameworks
 from seatrial.images.requirements.system_packages import system_packages
 from seatrial.images.slim import Slimming, slimmer_bytes, slimming_for
-from seatrial.job.model import Flavour, ImageOptions, Job
+from seatrial.images.sources import ca_bundle, digest_of_sources, has_own_sources, pip_conf, wheels_of
+from seatrial.job.model import Flavour, Job
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.machine import Machine, parse_target
 from seatrial.stack.resolve import PYTHONS, Stack
-from seatrial.system.project_files import read_bytes
-
-#: Three times what torch 2.13 for CUDA 13.0 and its packages are as wheels (2.76 GB), and room.
-_MOST_WHEEL_BYTES = 10_000_000_000
-
-#: All authorities that Debian trusts are 220,000 bytes.
-_MAX_BUNDLE_BYTES = 20_000_000
 
 
 def plan_image(
@@ -89,7 +82,7 @@ def plan_image(
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script)
-    wheels = [path.name for path in _wheels(job)]
+    wheels = [path.name for path in wheels_of(job)]
     syntax, readable = _of_syntax(script)
     pins = pinned_pythons(needs.requirements, needs.source, job.image, door, needs.python & readable, wheels)
     pins = replace(pins, barred={**syntax, **pins.barred})
@@ -136,7 +129,7 @@ def _to_build(
     job: Job, base: Base, resolved: Resolved, slimming: Slimming, own_wheel: str | None, *, compiles: bool
 ) -> ImagePlan:
     """The Dockerfile and all that goes in; the tag is the digest of it."""
-    found, wheels = resolved.requirements, _wheels(job)
+    found, wheels = resolved.requirements, wheels_of(job)
     layers = split(found, apart=base.builder is None)
     texts = layers.texts()
     slimmer = slimmer_bytes() if slimming.arguments else b""
@@ -156,7 +149,7 @@ def _to_build(
         ca_bundle=job.image.ca_bundle is not None,
         pip_conf=pip_conf(job.image) is not None,
         wheels=bool(wheels),
-        sources=_digest_of_sources(job.image, wheels),
+        sources=digest_of_sources(job.image, wheels),
         own_wheel=own_wheel,
         slimming=slimming.arguments,
         architectures=slimming.architectures,
@@ -174,10 +167,10 @@ def _to_build(
         context_files={f"{WHEELS}/{path.name}": str(path) for path in wheels},
         context_texts=texts,
         own_wheel=own_wheel,
-        secrets={CA_SECRET: str(_ca_bundle(job))} if job.image.ca_bundle else {},
+        secrets={CA_SECRET: str(ca_bundle(job))} if job.image.ca_bundle else {},
         network=job.image.build_network,
         stack=stack_facts(resolved.stack),
-        index_decides=_own_sources(job) or found.names_an_index,
+        index_decides=has_own_sources(job.image) or found.names_an_index,
         architectures=slimming.architectures,
         slimmed=bool(slimming.arguments),
     )
@@ -192,7 +185,7 @@ def plan_packages(
         needs,
         frozenset(needs.imports),
         machine=_machine(job, machine, cpu_only),
-        own_sources=_own_sources(job),
+        own_sources=has_own_sources(job.image),
         python=python,
         mirror=job.image.torch_index,
     )
@@ -232,7 +225,7 @@ def _base_and_stack(job: Job, needs: Needs, machine: Machine | None, pins: Pinne
             needs,
             frozenset(needs.imports),
             machine=machine,
-            own_sources=_own_sources(job),
+            own_sources=has_own_sources(job.image),
             python=python,
             mirror=job.image.torch_index,
             barred=pins.barred,
@@ -279,10 +272,6 @@ def _cuda_base(resolved_on: Callable[[str | None], Resolved], flavour: Flavour, 
     raise failed
 
 
-def _own_sources(job: Job) -> bool:
-    return bool(job.image.index_url or job.image.find_links)
-
-
 def stack_facts(stack: Stack) -> dict[str, str]:
     """What was resolved, as plain words: for labels, the receipt and the check of the built image."""
     facts = {"python": stack.python} if stack.python else {}
@@ -299,16 +288,6 @@ def _labels(stack: Stack, architectures: tuple[str, ...]) -> dict[str, str]:
     if architectures:
         labels["seatrial.architectures"] = " ".join(architectures)
     return labels
-
-
-def pip_conf(options: ImageOptions) -> str | None:
-    """The pip configuration that goes into the build as a secret, or None when no source is named."""
-    lines = []
-    if options.index_url:
-        lines.append(f"index-url = {options.index_url}")
-    if options.find_links and _is_url(options.find_links):
-        lines.append(f"find-links = {options.find_links}")
-    return "\n".join(["[global]", *lines, ""]) if lines else None
 
 
 def image_needs(job: Job, script: ScriptFacts) -> Needs:
@@ -346,59 +325,6 @@ def _digests(texts: dict[str, str], slimmer: bytes) -> dict[str, str]:
     """Folder of the build context → digest of all that its layer is made from."""
     folders = sorted({name.partition("/")[0] for name in texts})
     return {TOOLS: digest_of(texts, TOOLS), **{folder: digest_of(texts, folder, slimmer) for folder in folders}}
-
-
-def _wheels(job: Job) -> tuple[Path, ...]:
-    """Wheels of a ``find_links`` folder, by name; () when it is a URL or not given. Relative to the project."""
-    if not job.image.find_links or _is_url(job.image.find_links):
-        return ()
-    folder = job.project / job.image.find_links
-    wheels = tuple(sorted(folder.glob("*.whl"))) if folder.is_dir() else ()
-    if not wheels:
-        raise ConfigError(
-            f"seatrial.toml: image.find_links: no wheels in {folder}", run=f"pip download -d {folder} PACKAGE"
-        )
-    sizes = {path.name: path.stat().st_size for path in wheels}
-    if sum(sizes.values()) > _MOST_WHEEL_BYTES:
-        largest = sorted(sizes.items(), key=lambda row: -row[1])[:3]
-        raise ConfigError(
-            f"seatrial.toml: image.find_links: the wheels in {folder} are {sum(sizes.values()) / 1e9:.0f} GB, all of "
-            "which would be sent to the builder",
-            cause=f"the largest: {', '.join(f'{name} {size / 1e9:.1f} GB' for name, size in largest)}",
-            run=f"pip download -d FOLDER -r requirements.txt --find-links {folder}   # only what is needed",
-        )
-    return wheels
-
-
-def _ca_bundle(job: Job) -> Path:
-    """The certificate bundle's absolute path; it is named relative to the project."""
-    path = job.project / (job.image.ca_bundle or "")
-    try:
-        data = read_bytes(path, inside=None, limit_bytes=_MAX_BUNDLE_BYTES)
-    except ConfigError:  # a folder, a device, or nothing at all
-        data = b""
-    if b"-----BEGIN CERTIFICATE-----" not in data:
-        raise ConfigError(
-            f"seatrial.toml: image.ca_bundle: {path} is not a PEM file of certificates",
-            run=f"openssl x509 -in {path} -noout -subject",
-        )
-    return path
-
-
-def _digest_of_sources(options: ImageOptions, wheels: tuple[Path, ...]) -> str | None:
-    """12 hex digits over where packages come from, logins left out; wheels count by name and size."""
-    sources = [without_login(url) for url in (options.index_url, options.find_links) if url and _is_url(url)]
-    sources += [f"{path.name} {path.stat().st_size}" for path in wheels]
-    return hashlib.sha256("\n".join(sources).encode()).hexdigest()[:12] if sources else None
-
-
-def _is_url(place: str) -> bool:
-    return "://" in place
-
-
-def without_login(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _slug(job: Job) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module
-from seatrial.job.reading.project_reader import Reading, read_project
+from seatrial.job.reading.project_reader import Reading, notebook_error, read_project
 from seatrial.recipe_names import source_of
 
 #: Top-level module → the framework it stands for. The frameworks themselves are looked for first.
@@ -104,21 +102,20 @@ def script_facts(target: Target, project: Path, *, any_python: bool = False) -> 
     roots = [project, project / "src"] if target.kind == "module" else [start.parent, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
     reading = read_project(project, roots, inside, start, any_python=any_python)
-    _refuse_a_notebook(reading)
+    _refuse_a_notebook(reading, project)
     return _facts(reading)
 
 
-def _refuse_a_notebook(reading: Reading) -> None:
+def _refuse_a_notebook(reading: Reading, project: Path) -> None:
     """IPython puts ``get_ipython`` into a notebook's names; a script that Python starts has none."""
     where = reading.certain_signs.get("notebook")
     if where is None or "IPython.get_ipython" in {**reading.needed, **reading.optional}:
         return
     place, _, _ = where.partition(" ")
-    file = place.rpartition(":")[0]
-    raise TargetError(
+    raise notebook_error(
         f"{place} calls get_ipython(), which exists only in a notebook",
-        cause="a notebook exported to a script keeps its % and ! lines in that form",
-        run=f"sed -i '/get_ipython()/d' {shlex.quote(file)}    # and list in requirements.txt what they install",
+        project / place.rpartition(":")[0],
+        "/get_ipython()/d",
     )
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from seatrial.backends.local.venv import venv_interpreter
 from seatrial.errors import CommandError
 from seatrial.images.building.wheel import write_wheel
-from seatrial.images.plan import pip_conf, plan_packages
+from seatrial.images.plan import plan_packages
 from seatrial.images.recipes import recipe_requirements
+from seatrial.images.sources import pip_conf
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, VenvPlan
 from seatrial.job.script import ScriptFacts

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from seatrial.errors import UsageError
+from seatrial.input_frames import PIPE
 from seatrial.job.plan import CONTAINER_INPUT, ContainerPlan, Mount, Terminal
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.launcher import Launcher
 from seatrial.planning.site import Parts, Site
 from seatrial.system.caller import Caller
-
-#: File of the run's record: the named pipe (runs/store.py has the same name).
-INPUT = "input"
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Laun
         terminal = _terminal(caller, typed=wants)
     if not wants:
         return Streams(parts.container, terminal, None, warnings)
-    source = site.record / INPUT
+    source = site.record / PIPE
     if parts.container is None:
         return Streams(None, terminal, str(source), warnings)
     mount = Mount(source=source, target=CONTAINER_INPUT, read_only=True)

@@ -16,8 +16,8 @@ from seatrial.findings.match import first_in
 from seatrial.images.building.build import BuildResult, build
 from seatrial.images.building.verify_image import Verification, measure_contents, verify_image
 from seatrial.images.origin import origin_labels
-from seatrial.images.plan import pip_conf
 from seatrial.images.project import LOCK
+from seatrial.images.sources import pip_conf
 from seatrial.job.model import Job
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts

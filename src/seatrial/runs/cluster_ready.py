@@ -10,7 +10,7 @@ from seatrial.backends.base import ImageStore
 from seatrial.backends.kubernetes.backend import RECIPES
 from seatrial.errors import EngineUnavailableError
 from seatrial.images.building.wheel import wheel_bytes
-from seatrial.images.plan import pip_conf
+from seatrial.images.sources import pip_conf
 from seatrial.job.plan import Plan
 
 

@@ -21,7 +21,7 @@ from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
 from seatrial.images.origin import origin_labels
-from seatrial.images.plan import pip_conf
+from seatrial.images.sources import pip_conf
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job
 from seatrial.job.plan import COMPANION_FOLDER, Choice, Plan

@@ -35,10 +35,12 @@ from typing import TYPE_CHECKING, Any
 from seatrial import events
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.events import Event, EvidenceLog
+from seatrial.input_frames import PIPE
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.state import state_folder
 from seatrial.system.typed_path import as_typed, from_here
+from seatrial.system.without_login import without_login
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
@@ -50,9 +52,6 @@ PLACE_FOLDER = (".seatrial", "runs")
 #: Receipts that people look at in the project; and what stays with the record, with a link to it there.
 COPIED = ("receipt.html", "receipt.md", "receipt.json")
 LINKED = ("stdout.log", "stderr.log", "events.jsonl")
-
-#: Named pipe in the record of a run that somebody types to.
-INPUT = "input"
 
 #: No letters that look like digits, no vowels that make words.
 _ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
@@ -109,7 +108,7 @@ class Run:
     @property
     def input(self) -> Path:
         """The named pipe of what its caller types, while somebody does."""
-        return self.folder / INPUT
+        return self.folder / PIPE
 
     @property
     def outputs(self) -> Path:
@@ -189,13 +188,13 @@ class Run:
     def save_plan(self, plan: Plan) -> None:
         """Write plan.json, and agent.json, which is all that the container sees of it.
 
-        A login in the package index's URL stays out of both.
+        Logins in the URLs of package sources stay out of both.
         """
-        from seatrial.images.plan import without_login
-
         image = plan.job.image
-        if image.index_url is not None:
-            image = image.model_copy(update={"index_url": without_login(image.index_url)})
+        urls = {key: getattr(image, key) for key in ("index_url", "find_links", "torch_index")}
+        public = {key: without_login(url) for key, url in urls.items() if url and "://" in url}
+        if public:
+            image = image.model_copy(update=public)
             plan = plan.model_copy(update={"job": plan.job.model_copy(update={"image": image})})
         write_atomically(self.folder / "plan.json", plan.model_dump_json(indent=1).encode(), mode=0o600)
         agents = plan.model_dump_json(include={"agent", "injection"}).encode()

@@ -26,6 +26,7 @@ from urllib.parse import unquote, urlsplit
 from seatrial.errors import DiskError
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.package_page import IndexFile, Releases, releases_of
+from seatrial.system.without_login import without_login
 
 #: A plan waits no longer than this for all answers together.
 LIMIT_S = 5.0
@@ -51,7 +52,7 @@ class Source:
     @property
     def shown(self) -> str:
         """The address without a login and a query."""
-        return urlsplit(_without_login(self.url))._replace(query="", fragment="").geturl()
+        return urlsplit(without_login(self.url))._replace(query="", fragment="").geturl()
 
 
 @dataclass
@@ -240,7 +241,7 @@ def _read(opener: urllib.request.OpenerDirector, url: str, timeout_s: float) -> 
     if parts.scheme not in ("http", "https"):
         raise ValueError("neither a file nor an address of the web")
     headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip", "User-Agent": "seatrial"}
-    request = urllib.request.Request(_without_login(url), headers=headers)
+    request = urllib.request.Request(without_login(url), headers=headers)
     if parts.username is not None:  # to this host alone: a redirect does not take it along
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
@@ -274,8 +275,3 @@ def _from_json(data: Any) -> Releases:
         str(version): tuple(IndexFile(str(name), str(requires), size) for name, requires, size in files)
         for version, files in data.items()
     }
-
-
-def _without_login(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

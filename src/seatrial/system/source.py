@@ -24,6 +24,8 @@ _PYTHON_2 = re.compile(
     r"""|(?<![\w."'])\d+[lL]\b|\b[uU][rR]["']|\b(?:def\s+\w+\s*\(|lambda\s*)[^)=:]*\(\s*\w+\s*,"""
 )
 _MOST_SHOWN = 60
+#: IPython's lines for the notebook and for the shell. Source: ipython.readthedocs.io, "Built-in magic commands".
+_MAGIC = re.compile(r"\s*(%%?[A-Za-z]|!\s*[\w./])")
 #: Of a line that is looked at for it.
 _MOST_CHARACTERS = 500
 #: What the parser says of 0777.
@@ -37,11 +39,15 @@ class UnreadableSourceError(Exception):
 
     Attributes:
         grammar: it is no Python, or none of the version that this is.
+        magic: a notebook's own line, ``%matplotlib inline`` or ``!pip install x``, as ``file.py:line`` and it show.
         python_2: it is Python 2, as ``file.py:line`` and what stands there show.
     """
 
-    def __init__(self, message: str, *, grammar: bool = False, python_2: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, grammar: bool = False, python_2: str | None = None, magic: str | None = None
+    ) -> None:
         super().__init__(message)
+        self.magic = magic
         self.grammar = grammar
         self.python_2 = python_2
 
@@ -55,6 +61,10 @@ def _python_2(line: str, said: str) -> str | None:
     """The line, if it is one of Python 2, as it is shown in a sentence. ``said``: what the parser says of it."""
     if len(line) > _MOST_CHARACTERS or not (said.startswith(_OCTAL) or _PYTHON_2.search(line)):
         return None
+    return _short(line)
+
+
+def _short(line: str) -> str:
     text = line.strip()
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
@@ -70,9 +80,13 @@ def parse_source(source: bytes, name: str) -> ast.Module:
             return ast.parse(source, filename=name)
     except SyntaxError as error:
         place = f"{name}:{error.lineno or 1}"
-        python_2 = _python_2(error.text or "", error.msg)
+        text = error.text or ""
+        python_2 = _python_2(text, error.msg)
         raise UnreadableSourceError(
-            f"{place}: {error.msg}", grammar=True, python_2=f"{place} {python_2}" if python_2 else None
+            f"{place}: {error.msg}",
+            grammar=True,
+            python_2=f"{place} {python_2}" if python_2 else None,
+            magic=f"{place}: {_short(text)}" if _MAGIC.match(text) else None,
         ) from None
     except ValueError:  # null bytes, before Python 3.12
         raise UnreadableSourceError(f"{name}:1: not Python source", grammar=True) from None

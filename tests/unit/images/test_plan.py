@@ -11,8 +11,9 @@ from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import ConfigError, GpuContractError, TargetError, UsageError
 from seatrial.images import slim
-from seatrial.images.plan import pip_conf, plan_image
+from seatrial.images.plan import plan_image
 from seatrial.images.recipes import RECIPES, TOOLS
+from seatrial.images.sources import pip_conf
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts

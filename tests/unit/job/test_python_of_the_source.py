@@ -120,3 +120,18 @@ def test_a_ready_image_may_have_that_python(tmp_path: Path) -> None:
     for script in ("import old\n", "print 'x'\n"):
         (tmp_path / "train.py").write_text(script)
         assert script_facts(Target(kind="script", value="train.py"), tmp_path, any_python=True).imports == ()
+
+
+@pytest.mark.parametrize("line", ["%matplotlib inline", "!pip install x", "    %%time", "%load_ext autoreload"])
+def test_a_notebooks_own_line_is_no_newer_syntax(tmp_path: Path, line: str) -> None:
+    (tmp_path / "train.py").write_text(f"import os\n{line}\nprint(os)\n")
+    with pytest.raises(TargetError, match=r"train\.py:2: .* works only in a notebook") as caught:
+        script_facts(Target(kind="script", value="train.py"), tmp_path)
+    assert caught.value.run is not None and caught.value.run.startswith("sed -i '/^[[:space:]]*[%!]/d' ")
+
+
+@pytest.mark.parametrize("line", ["x = (1 %", "%", "! ", "x != = y"])
+def test_other_nonsense_is_none(tmp_path: Path, line: str) -> None:
+    (tmp_path / "train.py").write_text(f"{line}\n")
+    with pytest.raises(TargetError, match=r"^((?!notebook).)*$"):
+        script_facts(Target(kind="script", value="train.py"), tmp_path)

@@ -64,6 +64,15 @@ def test_the_container_sees_the_agents_part_of_the_plan_alone(store: RunStore) -
     assert set(json.loads((run.folder / "agent.json").read_text())) == {"agent", "injection"}
 
 
+@pytest.mark.parametrize("key", ["index_url", "find_links", "torch_index"])
+def test_a_login_of_a_package_source_is_not_written_down(store: RunStore, key: str) -> None:
+    run, plan = store.create("20261121-000000-bcdf"), a_plan()
+    image = plan.job.image.model_copy(update={key: "https://me:hunter2@e.org/wheels"})
+    run.save_plan(plan.model_copy(update={"job": plan.job.model_copy(update={"image": image})}))
+    written = (run.folder / "plan.json").read_text()
+    assert "https://e.org/wheels" in written and "hunter2" not in written
+
+
 def test_projects_of_one_name_do_not_meet(tmp_path: Path, environ: dict[str, str]) -> None:
     for parent in ("a", "b"):
         (tmp_path / parent / "mnist").mkdir(parents=True)

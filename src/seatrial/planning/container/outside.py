@@ -53,6 +53,6 @@ def _missing(job: Job, path: str, where: str) -> str | None:
         return None
     if path.startswith("/"):
         return None if any(inside(target, each) for each in _IN_IMAGES) else f"{path}:{path}"
-    ups, down = path.rpartition("../")[:2][0] + "../", path.rpartition("../")[2]
-    top = ups + down.partition("/")[0]
+    ups, _, down = path.rpartition("../")
+    top = f"{ups}../{down.partition('/')[0]}"
     return f"{top}:{posixpath.normpath(posixpath.join(workdir, top))}"
