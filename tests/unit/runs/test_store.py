@@ -66,7 +66,7 @@ def test_the_container_sees_the_agents_part_of_the_plan_alone(store: RunStore) -
 
 @pytest.mark.parametrize("key", ["index_url", "find_links", "torch_index"])
 def test_a_login_of_a_package_source_is_not_written_down(store: RunStore, key: str) -> None:
-    run, plan = store.create("20261121-000000-bcdf"), a_plan()
+    run, plan = store.create(ID, None), a_plan()
     image = plan.job.image.model_copy(update={key: "https://me:hunter2@e.org/wheels"})
     run.save_plan(plan.model_copy(update={"job": plan.job.model_copy(update={"image": image})}))
     written = (run.folder / "plan.json").read_text()
