@@ -67,6 +67,7 @@ FRAMEWORK = (
         title="The installed framework has no code for this GPU",
         symptoms=(
             "no kernel image is available for execution on the device",
+            "no kernel image is available",
             "with CUDA capability sm_… is not compatible with the current PyTorch installation",
             "CUDA_ERROR_NO_BINARY_FOR_GPU",
         ),
@@ -159,6 +160,7 @@ FRAMEWORK = (
         title="A kernel hit an assertion, most often a label or index out of range",
         symptoms=(
             "device-side assert triggered",
+            "device-side assert",
             "Assertion `t >= 0 && t < n_classes` failed",
             "Assertion `srcIndex < srcSelectDimSize` failed",
         ),
