@@ -143,6 +143,16 @@ def matching(pattern: str, what: str) -> Callable[[Any], str]:
     return check
 
 
+def _mirror(value: str) -> str:
+    matching(_URL, "a URL")(value)
+    if "@" in value.partition("://")[2].partition("/")[0]:
+        raise ValueError(
+            "a login in this address would be kept in the image; "
+            "write a mirror with a login as image.index_url, which is a secret of the build"
+        )
+    return value
+
+
 def _path(value: Any, base: Path) -> Path:
     """An absolute path; a relative one counts from ``base``."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
@@ -263,7 +273,7 @@ Image = Annotated[str, _checked(matching(_IMAGE, "an image's name")), Schema({**
 DebianPackage = Annotated[
     str, _checked(matching(_PACKAGE, "a Debian package's name")), Schema({**TEXT, "pattern": f"^{_PACKAGE}$"})
 ]
-Mirror = Annotated[str, _checked(matching(_URL, "a URL")), Schema({**TEXT, "pattern": f"^{_URL}$"})]
+Mirror = Annotated[str, _checked(_mirror), Schema({**TEXT, "pattern": f"^{_URL}$"})]
 Line = Annotated[str, _checked(matching(r"[^\x00-\x1f\x7f]+", "one line of text")), Schema({**TEXT, "minLength": 1})]
 Globs = Annotated[
     Listed[str],

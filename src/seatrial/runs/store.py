@@ -191,7 +191,7 @@ class Run:
         Logins in the URLs of package sources stay out of both.
         """
         image = plan.job.image
-        urls = {key: getattr(image, key) for key in ("index_url", "find_links", "torch_index")}
+        urls = {key: getattr(image, key) for key in ("index_url", "find_links")}
         public = {key: without_login(url) for key, url in urls.items() if url and "://" in url}
         if public:
             image = image.model_copy(update=public)

@@ -159,6 +159,7 @@ BAD_FILES = {
     "unknown key": "gpsu = 2",
     "unknown key without a near one": "zzz = 2",
     "unknown key in a table": "[image]\nbasis = 'x'",
+    "a login that would be kept": "[image]\ntorch_index = 'https://me:hunter2@e.org/whl'",
     "misspelled criterion": "[criteria]\nmean_utilisation = 70",
     "condition without an operator": "[criteria]\naccuracy = '0.9'",
     "percentage": "[criteria]\nmean_utilization = 170",

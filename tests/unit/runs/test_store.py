@@ -64,7 +64,7 @@ def test_the_container_sees_the_agents_part_of_the_plan_alone(store: RunStore) -
     assert set(json.loads((run.folder / "agent.json").read_text())) == {"agent", "injection"}
 
 
-@pytest.mark.parametrize("key", ["index_url", "find_links", "torch_index"])
+@pytest.mark.parametrize("key", ["index_url", "find_links"])
 def test_a_login_of_a_package_source_is_not_written_down(store: RunStore, key: str) -> None:
     run, plan = store.create(ID, None), a_plan()
     image = plan.job.image.model_copy(update={key: "https://me:hunter2@e.org/wheels"})
