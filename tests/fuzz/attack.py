@@ -17,8 +17,8 @@ from seatrial.errors import SeatrialError
 CORE_CASES = 30
 MOST_SECONDS = 2.0
 MOST_BYTES = 200 * 2**20
-#: CPU seconds of ``_known_work`` on an idle core of the machine that the limit was set on (2 cores, Python 3.11.7): 0.090
-#: in the median of twenty. A slower or a busier core gets as much more time.
+#: CPU seconds of ``_known_work`` on an idle core of the machine that the limit was set on (2 cores, Python 3.11.7):
+#: 0.090, the median of twenty. A slower or a busier core gets as much more time.
 KNOWN_WORK_SECONDS = 0.09
 
 #: Files of an earlier case are gone when the next one runs.
