@@ -8,7 +8,8 @@ from pathlib import Path
 
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module
-from seatrial.job.reading.project_reader import Reading, notebook_error, read_project
+from seatrial.job.reading.project_reader import Reading, read_project
+from seatrial.job.reading.unreadable import notebook_error
 from seatrial.recipe_names import source_of
 
 #: Top-level module → the framework it stands for. The frameworks themselves are looked for first.

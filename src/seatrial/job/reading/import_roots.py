@@ -1,0 +1,107 @@
+"""Where Python will look for the modules that a project imports, and what it finds there."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from pathlib import Path
+
+from seatrial.job.reading.modules import is_file, is_folder, locate_module
+from seatrial.job.reading.parsed_modules import Import, Module
+from seatrial.job.reading.signs import MOST_PARTS, dotted, modules_of, texts_of
+
+_MOST_NAMES = 1_000
+_MOST_FOLDERS = 200
+
+#: A project with one of these can be installed with pip, which then makes its packages importable.
+_PACKAGING = ("setup.py", "setup.cfg", "pyproject.toml")
+
+
+class ImportRoots:
+    """Folders that modules are looked for in, the first first.
+
+    Attributes:
+        absolute: those of absolute imports. added: of them, by the script, to sys.path.
+        packaged: of them, where the project's packages lie once it is installed.
+    """
+
+    def __init__(self, project: Path, start: Path, roots: list[Path]) -> None:
+        self.project, self.start = project, start
+        self.absolute = list(dict.fromkeys(roots))
+        self.added: list[Path] = []
+        self.packaged: list[Path] = []
+        self._located: dict[tuple[str, Path | None], list[tuple[Path, Path] | None] | None] = {}
+        self._is_package: bool | None = None
+        self._top_folders: list[Path] | None = None
+
+    @property
+    def exhausted(self) -> bool:
+        """As many names were looked for as may be."""
+        return len(self._located) >= _MOST_NAMES
+
+    def located(self, parts: list[str], roots: list[Path]) -> list[tuple[Path, Path] | None] | None:
+        """(file, root) of the module and of the packages that it is in; None when too many names were looked for."""
+        key = (".".join(parts), None if roots is self.absolute else roots[0])  # None: an absolute import
+        if key not in self._located:
+            if self.exhausted:
+                return None
+            if roots is self.absolute:
+                self._extend_by_package(parts[0])
+            self._located[key] = [locate_module(".".join(parts[: end + 1]), roots) for end in range(len(parts))]
+        return self._located[key]
+
+    def holds(self, path: Path, top: str) -> bool:
+        """``top``, imported by the file at ``path``, is the project's: a folder without ``__init__.py``, or a file.
+
+        Of a folder where Python looks first, ``wandb/`` or ``tensorflow/``, this is not known: an installed package of
+        that name goes before it.
+        """
+        first = {self.start.parent, self.project, self.project / "src"}
+        if any(is_folder(root / top) for root in (*self.absolute, path.parent) if root not in first):
+            return True
+        return is_file(path.parent / f"{top}.py")
+
+    def provided(self, path: Path, node: Import) -> bool:
+        """Python itself or the project has all that an import in ``path`` names."""
+        if isinstance(node, ast.ImportFrom) and node.level:
+            return True
+        tops = [name.partition(".")[0] for name in modules_of(node)]
+        return all(top in sys.stdlib_module_names or locate_module(top, [path.parent, *self.absolute]) for top in tops)
+
+    def extend_by_call(self, module: Module, call: ast.Call) -> None:
+        """``sys.path.append("lib")`` makes the folder one more place to look in."""
+        if dotted(call.func) not in ("sys.path.append", "sys.path.insert", "site.addsitedir"):
+            return
+        named = [text for each in call.args for text in texts_of(each)]
+        for text in named or module.flow.joined_texts():  # the folder may be made elsewhere in the module
+            for base in (self.project, module.path.parent):
+                folder = Path(os.path.normpath(base / text))
+                ours = folder.is_relative_to(self.project) and is_folder(folder)
+                if ours and folder not in self.absolute and len(self.absolute) < MOST_PARTS:
+                    self.absolute.append(folder)
+                    self.added.append(folder)
+                    self._located.clear()
+
+    def _extend_by_package(self, top: str) -> None:
+        """A package of the project in ``lib/`` or ``python/`` is imported once the project is installed."""
+        if self._is_package is None:
+            self._is_package = any(is_file(self.project / name) for name in _PACKAGING)
+        if not self._is_package or top in sys.stdlib_module_names or locate_module(top, self.absolute):
+            return
+        for folder in self._folders():
+            if is_file(folder / top / "__init__.py"):
+                self.packaged.append(folder)
+                self.absolute.append(folder)
+                self._located.clear()
+                return
+
+    def _folders(self) -> list[Path]:
+        """Folders at the project's top, hidden ones aside."""
+        if self._top_folders is None:
+            try:
+                inside = sorted(self.project.iterdir())[:_MOST_FOLDERS]
+            except OSError:
+                inside = []
+            self._top_folders = [each for each in inside if is_folder(each) and not each.name.startswith((".", "__"))]
+        return self._top_folders
