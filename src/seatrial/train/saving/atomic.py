@@ -38,6 +38,19 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
         raise
 
 
+def link_file(path: Path, name: Path) -> bool:
+    """Give a whole file a second name, in place of what had it; False where the file system has no hard links."""
+    aside = name.with_name(f".{name.name}.{os.getpid()}.part")
+    try:
+        aside.unlink(missing_ok=True)
+        aside.hardlink_to(path)
+        aside.replace(name)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        return False
+    return True
+
+
 def write_text(path: Path, text: str) -> None:
     """``write_file`` for text, UTF-8."""
     write_file(path, lambda file: file.write(text.encode()))

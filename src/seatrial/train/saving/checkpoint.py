@@ -1,7 +1,7 @@
 """Checkpoints: written whole, in the background, read back exactly.
 
 A checkpoint is one file, ``checkpoint-<global step>.pt``, of a plain dictionary of tensors, numbers and strings: it is
-loaded with ``weights_only=True``, so a checkpoint from a stranger runs no code. ``best.pt`` is a copy of the best one.
+loaded with ``weights_only=True``, so a checkpoint from a stranger runs no code. ``best.pt`` is a second name of one.
 Usable alone: ``writer.save(step, {"model": model.state_dict(), …})`` and ``load_newest(folder)``.
 """
 
@@ -12,13 +12,14 @@ import queue
 import threading
 import zipfile
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from seatrial.train.errors import CheckpointError
-from seatrial.train.saving.atomic import write_file
+from seatrial.train.saving.atomic import link_file, write_file
 
 BEST = "best.pt"
 
@@ -27,12 +28,14 @@ class CheckpointWriter:
     """Saves checkpoints into one folder, the last ``keep`` of them and the best.
 
     ``save`` copies the tensors where they are (on the GPU: a device-side copy, milliseconds) and returns; a thread
-    brings them to the host and writes. At most one waits: a slow disk delays training rather than filling the memory.
+    brings them to the host, beside the training's own kernels, and writes. At most one waits: a slow disk delays
+    training rather than filling the memory.
     """
 
     def __init__(self, folder: Path, keep: int = 3) -> None:
         self.folder = folder
         self.keep = keep
+        self._host = HostCopies()
         self._failure: BaseException | None = None
         self._queue: queue.Queue[tuple[int, dict[str, Any], bool, torch.cuda.Event | None] | None] = queue.Queue(1)
         self._thread = threading.Thread(target=self._write_all, name="checkpoint-writer", daemon=True)
@@ -61,15 +64,14 @@ class CheckpointWriter:
                 continue  # drain, so that save() never blocks on a dead disk
             global_step, state, best, ready = item
             try:
-                if ready is not None:
-                    ready.synchronize()
-                self._write(global_step, to_host(state), best)
+                self._write(global_step, self._host.take(state, ready), best)
             except Exception as error:  # noqa: BLE001  raised again by save() or close(), on the caller's thread
                 self._failure = error
 
     def _write(self, global_step: int, state: dict[str, Any], best: bool) -> None:
-        write_file(self.folder / f"checkpoint-{global_step:010d}.pt", lambda file: torch.save(state, file))
-        if best:
+        path = self.folder / f"checkpoint-{global_step:010d}.pt"
+        write_file(path, lambda file: torch.save(state, file))
+        if best and not link_file(path, self.folder / BEST):
             write_file(self.folder / BEST, lambda file: torch.save(state, file))
         for old in checkpoints(self.folder)[self.keep :]:
             old.unlink(missing_ok=True)
@@ -165,9 +167,43 @@ def snapshot(value: Any) -> Any:
     return _map_tensors(value, lambda tensor: tensor.detach().clone())
 
 
-def to_host(value: Any) -> Any:
-    """The same with every tensor on the CPU."""
-    return _map_tensors(value, lambda tensor: tensor.cpu())
+class HostCopies:
+    """Copies a GPU's tensors to the host while it goes on computing.
+
+    They come by a stream of their own into page-locked memory, which is kept for the next time: on the default stream,
+    or into ordinary memory, the copy would stand in the way of the kernels that are queued after it.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._kept: dict[int, torch.Tensor] = {}
+
+    def take(self, value: Any, ready: torch.cuda.Event | None = None) -> Any:
+        """``value`` with every tensor on the CPU; those of a GPU hold until the next call.
+
+        Args:
+            ready: recorded when the tensors were whole.
+        """
+        number = count()
+        copied = _map_tensors(
+            value, lambda tensor: self._copy(tensor, next(number), ready) if tensor.is_cuda else tensor
+        )
+        for stream in self._streams.values():
+            stream.synchronize()
+        return copied
+
+    def _copy(self, tensor: torch.Tensor, number: int, ready: torch.cuda.Event | None) -> torch.Tensor:
+        if tensor.device not in self._streams:
+            self._streams[tensor.device] = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
+        stream = self._streams[tensor.device]
+        if ready is not None:
+            stream.wait_event(ready)
+        kept = self._kept.get(number)
+        if kept is None or (kept.shape, kept.dtype, kept.stride()) != (tensor.shape, tensor.dtype, tensor.stride()):
+            kept = self._kept[number] = torch.empty_like(tensor, device="cpu", pin_memory=True)
+        with torch.cuda.stream(stream):
+            kept.copy_(tensor, non_blocking=True)
+        return kept
 
 
 def _map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -26,6 +26,29 @@ def test_round_trip_keeps_the_last_and_the_best(tmp_path: Path) -> None:
     assert load_newest(tmp_path / "best.pt", print)["model"]["weight"].tolist() == [2, 2, 2]
 
 
+def test_the_best_is_not_written_twice(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path)
+    for step in (1, 2):
+        writer.save(step, {"model": {"weight": torch.full((3,), float(step))}}, best=True)
+    writer.close()
+    assert (tmp_path / "best.pt").samefile(checkpoints(tmp_path)[0])
+    assert len(list(tmp_path.iterdir())) == 3, "a name is left aside"
+
+
+def test_a_file_system_without_hard_links_gets_the_best_as_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    writer = CheckpointWriter(tmp_path)
+    writer.save(1, {"model": {"weight": torch.ones(3)}}, best=True)
+    writer.close()
+    assert not (tmp_path / "best.pt").samefile(checkpoints(tmp_path)[0])
+    assert load_newest(tmp_path / "best.pt", print)["model"]["weight"].tolist() == [1, 1, 1]
+
+
 def test_a_torn_checkpoint_falls_back_and_says_so(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path)
     for step in (1, 2):
