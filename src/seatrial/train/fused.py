@@ -1,7 +1,7 @@
 """The loss of a plain classifier, its layers taken together and run by kernels of our own where these fit.
 
-The network stays a torch.nn.Sequential of torch's layers: this only runs them. Where no kernel fits (another layer,
-another number format, a CPU, torch.compile) a layer runs as torch has it.
+The network stays a torch.nn.Sequential of torch's layers, nested or not: this only runs them. Where no kernel fits
+(another layer, another number format, a CPU, torch.compile) a layer runs as torch has it, and so does another network.
 Shapes: B images, K classes.
 """
 
@@ -25,10 +25,19 @@ def cross_entropy(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Te
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else torch.float32
     if not (isinstance(model, nn.Sequential) and model.training and ours(images_BCHW, dtype)):
         return F.cross_entropy(model(images_BCHW), labels_B)
-    return run(list(model), images_BCHW, labels_B, dtype)
+    return run(flat(model), images_BCHW, labels_B, dtype)
 
 
-def prepare(model: nn.Sequential, precision: Precision) -> str:
+def flat(model: nn.Sequential) -> list[nn.Module]:
+    """The layers in the order in which they run, those of inner Sequentials too."""
+    layers: list[nn.Module] = []
+    for layer in model:
+        plain = type(layer) is nn.Sequential and not layer._forward_hooks and not layer._forward_pre_hooks
+        layers += flat(cast(nn.Sequential, layer)) if plain else [layer]
+    return layers
+
+
+def prepare(model: nn.Module, precision: Precision) -> str:
     """Begin to compile what this network needs, all at once, and say whether that is possible here.
 
     What is not named here is compiled when it is first used.
@@ -37,6 +46,8 @@ def prepare(model: nn.Sequential, precision: Precision) -> str:
         return f"layers: torch's own, in {precision.name} on {precision.device.type}"
     if reason := unavailable():
         return f"layers: torch's own, for kernels cannot be compiled here ({reason})"
+    if not isinstance(model, nn.Sequential):
+        return f"layers: torch's own, for the order of {type(model).__name__}'s is not known, as an nn.Sequential's is"
     assert precision.device.index is not None
     for text in sources(model, precision.dtype):
         build(text, precision.device.index)
@@ -47,7 +58,8 @@ def sources(model: nn.Sequential, dtype: torch.dtype) -> list[str]:
     """The texts that a network of such layers needs."""
     texts = [sums.SOURCE, images.SOURCE, classifier_head.relu_source(dtype)]
     channels = 0
-    for layer, following in pairwise([*model, None]):
+    layers = flat(model)
+    for layer, following in pairwise([*layers, None]):
         if isinstance(layer, nn.Conv2d):
             channels = layer.out_channels
         if isinstance(layer, nn.MaxPool2d) and normpool.fits(channels):
@@ -62,7 +74,7 @@ def sources(model: nn.Sequential, dtype: torch.dtype) -> list[str]:
             texts.append(filters.source(*numbers))
         elif isinstance(layer, nn.BatchNorm2d) and normpool.fits(layer.num_features):
             texts.append(normpool.source(normpool.NORM, dtype, layer.num_features))
-    if isinstance(last := model[-1], nn.Linear):
+    if layers and isinstance(last := layers[-1], nn.Linear):
         texts.append(classifier_head.source(dtype, last.in_features, last.out_features))
     return texts
 

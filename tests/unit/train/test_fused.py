@@ -144,6 +144,33 @@ def test_says_whose_layers_run(monkeypatch):
     assert said == "layers: torch's own, for kernels cannot be compiled here (OSError: no libnvrtc)"
 
 
+def test_another_network_is_told(monkeypatch):
+    """A module with a forward of its own, whatever layers it has inside."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.features = classic()
+
+    monkeypatch.setattr(fused, "unavailable", lambda: None)
+    said = fused.prepare(Net(), Precision("bf16", torch.device("cuda", 0)))
+    assert said == "layers: torch's own, for the order of Net's is not known, as an nn.Sequential's is"
+
+
+def test_nested_layers_are_those_of_the_flat_network(kernels_on_cpu):  # noqa: F811
+    torch.manual_seed(0)
+    layers = list(classic())
+    hooked = nn.Sequential(nn.Linear(40, 10))
+    hooked.register_forward_hook(lambda *_: None)
+    nested = nn.Sequential(nn.Sequential(nn.Sequential(*layers[:3]), *layers[3:6]), nn.Sequential(*layers[6:]))
+    assert fused.flat(nested) == layers
+    assert fused.flat(nn.Sequential(hooked)) == [hooked], "its hook would not run"
+    assert fused.sources(nested, torch.bfloat16) == fused.sources(nn.Sequential(*layers), torch.bfloat16)
+    images_, labels = torch.randn(4, 1, 12, 13), torch.tensor([1, 2, 3, 4])
+    loss = fused.run(fused.flat(nested), images_, labels, torch.float32)
+    assert loss.item() == pytest.approx(F.cross_entropy(nested(images_), labels).item(), rel=1e-5)
+
+
 def test_a_cpu_runs_torchs_layers():
     """No kernel is tried; the loss is torch's."""
     torch.manual_seed(0)
