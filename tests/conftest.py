@@ -11,11 +11,28 @@ import pytest
 pytest_plugins = ["engines"]
 
 
+#: Where the longest tests are. They start first: at the end of a run only short ones are left, and no worker waits long.
+LONGEST = ("integration", "attacks", "corpus", "fuzz", "unit/train", "unit/cli")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist asks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The core tier runs a test of both engines on Docker; on Podman, too, where it is marked ``both_engines``."""
+    """The core tier runs a test of both engines on Docker; on Podman, too, where it is marked ``both_engines``.
+
+    Tests of one file run on one worker, in their order, so that a module's fixtures are made once.
+    """
     for item in items:
         if item.get_closest_marker("podman") and _repeats_docker(item) and not item.get_closest_marker("both_engines"):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix()))
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Of its folder in ``LONGEST``, behind which come all others."""
+    here = item.path.relative_to(item.config.rootpath / "tests").as_posix()
+    return next((place for place, folder in enumerate(LONGEST) if here.startswith(folder)), len(LONGEST))
 
 
 def _repeats_docker(item: pytest.Item) -> bool:
