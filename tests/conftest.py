@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,13 @@ import pytest
 pytest_plugins = ["engines"]
 
 
-#: Where the longest tests are. They start first: at the end of a run only short ones are left, and no worker waits long.
+# Who starts the tests in the background of a script leaves them deaf to Ctrl-C (nohup: to a hang-up), and with them each
+# process that they start; Python then makes no KeyboardInterrupt of it.
+for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _default)
+
+#: Where the longest tests are. They start first, so that at the end only short ones are left and no worker waits.
 LONGEST = ("integration", "attacks", "corpus", "fuzz", "unit/train", "unit/cli")
 
 

@@ -164,9 +164,9 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Until this is on the screen."""
-        shown = ""
-        while text not in shown:
-            shown += os.read(self._terminal, 4096).decode()
+        shown = b""
+        while text.encode() not in shown:
+            shown += os.read(self._terminal, 4096)
 
     def end(self) -> tuple[int, str]:
         """Exit code, and what else was shown."""
@@ -214,11 +214,11 @@ def test_sigterm_stops_cleanly_and_sighup_leaves_it_running(project: Project) ->
 
 def test_ctrl_c_twice_kills(project: Project) -> None:
     project.write("train.py", IGNORES_SIGTERM)
-    began_s = time.monotonic()
     terminal = Terminal(project)
     terminal.wait_for("ready")
     terminal.press_ctrl_c()
     terminal.wait_for("Press Ctrl-C again to kill it")
+    began_s = time.monotonic()
     terminal.press_ctrl_c()
     exit_code, shown = terminal.end()
     assert time.monotonic() - began_s < 30, "the grace period of 30 s was not waited for"
