@@ -7,19 +7,28 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 #: The real engines and the cluster, for tests/integration and tests/attacks.
 pytest_plugins = ["engines"]
 
 
-# Who starts the tests in the background of a script leaves them deaf to Ctrl-C (nohup: to a hang-up), and with them each
-# process that they start; Python then makes no KeyboardInterrupt of it.
+# Who starts the tests in the background of a script leaves them deaf to Ctrl-C (nohup: to a hang-up), and all processes
+# that they start; Python then makes no KeyboardInterrupt of it.
 for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, _default)
 
 #: Where the longest tests are. They start first, so that at the end only short ones are left and no worker waits.
 LONGEST = ("integration", "attacks", "corpus", "fuzz", "unit/train", "unit/cli")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis measures no time; in the core tier it tries the same 30 cases each time, in the full tier others."""
+    quiet = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "database": None}
+    core = "not slow" in config.getoption("markexpr")
+    settings.register_profile("tier", derandomize=core, max_examples=30 if core else 100, **quiet)
+    settings.load_profile("tier")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist asks for the groups

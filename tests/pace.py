@@ -18,7 +18,7 @@ KNOWN_WORK_S = 0.09
 
 
 def slowness(clock: Callable[[], float] = time.process_time) -> float:
-    """How many times slower this machine is at this moment, 1.0 or more; ``time.monotonic`` counts other processes, too."""
+    """How many times slower this machine is now, 1.0 or more; ``time.monotonic`` counts other processes, too."""
     began = clock()
     ast.parse("x = f(a, b)\n" * 10_000)
     return max(1.0, (clock() - began) / KNOWN_WORK_S)

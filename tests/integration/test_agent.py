@@ -312,10 +312,9 @@ open(os.environ["SEATRIAL_EVENTS"], "a").write('{"loss": 0.5}')
     assert agent.events("agent.finished")[0]["exit_code"] == 0
 
 
-@both
-def test_in_a_container_a_reader_that_stalls_loses_output_and_no_evidence(tmp_path, python):
+def test_in_a_container_a_reader_that_stalls_loses_output_and_no_evidence(tmp_path):
     """``docker logs`` is not read, or its disk is full for a while."""
-    agent = Framed(tmp_path, "import sys\nfor _ in range(5000): print('x' * 1000)", python)
+    agent = Framed(tmp_path, "import sys\nfor _ in range(5000): print('x' * 1000)")
     process = subprocess.Popen(agent.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     log = b""
     while b"xxx" not in log:  # the target has begun to print

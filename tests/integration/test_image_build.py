@@ -178,6 +178,7 @@ def docker_builder(docker_backend: Docker, tmp_path: Path) -> Iterator[Builder]:
     yield from _builder(docker_backend, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_torch_on_the_cpu(docker_builder: Builder) -> None:
     plan, options = docker_builder.plan("torch", "argparse")

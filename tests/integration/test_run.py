@@ -296,6 +296,7 @@ def test_torch_compile(docker_project: Project) -> None:
     assert ended.stdout.startswith("sum 64\n")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_resume_goes_on_from_the_last_checkpoint(local_project: Project) -> None:
     pytest.importorskip("sklearn")
