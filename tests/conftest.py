@@ -40,6 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("podman") and _repeats_docker(item) and not item.get_closest_marker("both_engines"):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("docker_is_enough") and "local" in _parameters(item):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix()))
     items.sort(key=_place)
@@ -52,10 +54,12 @@ def _place(item: pytest.Item) -> int:
 
 
 def _repeats_docker(item: pytest.Item) -> bool:
+    return bool({"podman", "podman_backend"} & _parameters(item))
+
+
+def _parameters(item: pytest.Item) -> set[str]:
     callspec = getattr(item, "callspec", None)
-    return callspec is not None and bool(
-        {"podman", "podman_backend"} & {str(value) for value in callspec.params.values()}
-    )
+    return {str(value) for value in callspec.params.values()} if callspec else set()
 
 
 @pytest.fixture(scope="session", autouse=True)
