@@ -39,11 +39,14 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
+# In groups, in the order of tests/conftest.py. A worker that crashes is not replaced: xdist 3.8.0 would wait for ever.
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
+
 test: lint
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not slow" tests
+	$(PYTEST) -m "not slow" tests
 
 test-all: lint
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup tests
+	$(PYTEST) tests
 
 docs: $(VENV)/.test
 	$(BIN)/python docs/reference/generate.py

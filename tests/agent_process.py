@@ -67,7 +67,7 @@ class Agent:
         """Until the target has printed this."""
         self.wait_for(lambda: text in self.log("stdout.log").decode())
 
-    def wait_for(self, condition: object, timeout_s: float = 20.0) -> None:
+    def wait_for(self, condition: object, timeout_s: float = 60.0) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline_s, "it never happened"

@@ -11,18 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import fork_server
 from seatrial import events
 from seatrial.runs.store import project_key
 
 #: Where the engine has no network of its own for builds, e.g. without a bridge.
 CONFIG = '[image]\nbuild_network = "host"\n'
 
+#: What starts the command line.
+PROGRAM = [sys.executable, "-m", "seatrial"]
+
 #: Verbs that ask before they act on such a file.
 ASKING = ("run", "shell", "sweep", "predict", "bench", "build")
 
 
 class Project:
-    """A folder with a seatrial.toml; every command in it is a process of its own.
+    """A folder with a seatrial.toml; every command in it is a process of its own (of ``cli``: forked, see fork_server).
 
     Args:
         folder: its name is in the image's tag, so projects of one name and the same packages share an image.
@@ -51,7 +55,7 @@ class Project:
         self.engine = list(engine)
         self.user = dict(user or {})
         self.state = Path(self.environ["SEATRIAL_STATE"])
-        self.program = [self.environ.get("PYTHON", sys.executable), "-m", "seatrial"]
+        self.program = [self.environ.get("PYTHON", sys.executable), *PROGRAM[1:]]
         folder.mkdir(parents=True, exist_ok=True)
         self.write("seatrial.toml", CONFIG)
 
@@ -65,16 +69,12 @@ class Project:
         self, *words: str, exit_code: int | None = 0, timeout_s: float = 120, **environ: str
     ) -> subprocess.CompletedProcess[str]:
         """A command to its end; fails unless it exits with ``exit_code`` (None: any)."""
-        ended = subprocess.run(
-            self.argv(*words),
-            cwd=self.folder,
-            env={**self.environ, **environ},
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            stdin=subprocess.DEVNULL,
-            **self.user,
-        )
+        argv, env = self.argv(*words), {**self.environ, **environ}
+        if argv[: len(PROGRAM)] == PROGRAM and not self.user:
+            ended = fork_server.server().run(argv[len(PROGRAM) :], self.folder, env, timeout_s)
+        else:
+            options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, **self.user}
+            ended = subprocess.run(argv, cwd=self.folder, env=env, timeout=timeout_s, **options)
         shown = f"seatrial {' '.join(words)}: exit {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
         assert exit_code is None or ended.returncode == exit_code, shown
         ours = "\nTraceback (most recent call last)" in f"\n{ended.stderr}"  # a pod's has its rank in front

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import resource
 import time
@@ -12,14 +11,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pace import slowness
 from seatrial.errors import SeatrialError
 
 CORE_CASES = 30
 MOST_SECONDS = 2.0
 MOST_BYTES = 200 * 2**20
-#: CPU seconds of ``_known_work`` on an idle core of the machine that the limit was set on (2 cores, Python 3.11.7):
-#: 0.090, the median of twenty. A slower or a busier core gets as much more time.
-KNOWN_WORK_SECONDS = 0.09
 
 #: Files of an earlier case are gone when the next one runs.
 _SETTINGS = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
@@ -46,7 +43,7 @@ def one_case(parse: Callable[[Any], object], value: Any, refuses: type[Exception
     most_before = _most_bytes()
     refused, seconds = _timed(parse, value, refuses)
     if seconds >= MOST_SECONDS:  # measured again, beside work of a known length
-        most = MOST_SECONDS * max(1.0, _known_work() / KNOWN_WORK_SECONDS)
+        most = MOST_SECONDS * slowness()
         seconds = min(seconds, _timed(parse, value, refuses)[1])
         assert seconds < most, f"took {seconds:.1f} s, of {most:.1f}"
     grown = _most_bytes() - most_before
@@ -67,13 +64,6 @@ def _timed(parse: Callable[[Any], object], value: Any, refuses: type[Exception])
         return None, time.process_time() - began
     finally:
         gc.unfreeze()
-
-
-def _known_work() -> float:
-    """CPU seconds that this core needs at this moment to parse 10,000 lines."""
-    began = time.process_time()
-    ast.parse("x = f(a, b)\n" * 10_000)
-    return time.process_time() - began
 
 
 def assert_told(error: Exception) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import fork_server
 from fuzz.hostile import BOMB
 from seatrial.errors import EXIT_TARGET_FAILED, EXIT_USAGE
 
@@ -38,9 +38,7 @@ READ_EVERYWHERE = ("train.py", "seatrial.toml")
 def seatrial(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "SEATRIAL_STATE": str(project.parent / "state"), "COLUMNS": "200"}
     environ.pop("SEATRIAL_TRACEBACK", None)
-    ended = subprocess.run(
-        [sys.executable, "-m", "seatrial", *words], cwd=project, env=environ, capture_output=True, text=True, timeout=60
-    )
+    ended = fork_server.server().run(words, project, environ, 60)
     assert "Traceback" not in ended.stderr + ended.stdout
     assert "defect" not in ended.stderr
     assert "\x1b]" not in ended.stderr

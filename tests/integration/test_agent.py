@@ -10,6 +10,7 @@ import time
 import pytest
 
 from agent_process import FLOOR, Agent
+from pace import slowness
 from seatrial import events, frames
 from seatrial.agent.process import guard
 from seatrial.backends.collected import Sink
@@ -135,9 +136,9 @@ def test_who_ignores_sigterm_is_killed_when_the_grace_ends(tmp_path, python):
     agent.wait_for_output("ready")
     started = time.monotonic()
     process.terminate()
-    time.sleep(0.3)
+    agent.wait_for(lambda: agent.events("signal"))
     process.terminate()  # the second does not cut the grace short
-    assert process.wait(20) == 128 + 9 and 0.9 < time.monotonic() - started < 4
+    assert process.wait(30) == 128 + 9 and time.monotonic() - started > 0.9
     assert [event["name"] for event in agent.events("signal")] == ["SIGTERM", "SIGTERM", "SIGKILL"]
     process.communicate()
 
@@ -146,10 +147,10 @@ def test_the_third_request_kills_at_once(tmp_path):
     agent = Agent(tmp_path, IGNORES, grace_s=30.0)
     process = agent.start()
     agent.wait_for_output("ready")
-    for _ in range(3):
+    for number in range(3):
         process.send_signal(signal.SIGINT)
-        time.sleep(0.2)
-    assert process.wait(5) == 128 + 9
+        agent.wait_for(lambda number=number: len(agent.events("signal")) > number)  # two at once would be one
+    assert process.wait(20) == 128 + 9
     process.communicate()
 
 
@@ -165,13 +166,15 @@ def test_a_time_out(tmp_path, python):
 def test_orphans_and_daemons_end_with_the_target(tmp_path, python):
     script = """
 import os, sys, time
+read_end, write_end = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         print(os.getpid(), flush=True)
+        os.write(write_end, b"x")
         time.sleep(60)
     os._exit(0)
-time.sleep(0.5)
+os.read(read_end, 1)
 """
     agent = Agent(tmp_path, script, python)
     assert agent.run().returncode == 0
@@ -189,7 +192,7 @@ time.sleep(0.8)
     agent = Agent(tmp_path, script, python)
     assert agent.run().returncode == 0
     assert agent.events("step")[0]["loss"] == 0.5
-    assert len(agent.events("sample")) >= 4 and agent.events("sample")[0]["processes"] >= 1
+    assert len(agent.events("sample")) >= 2 and agent.events("sample")[0]["processes"] >= 1
 
 
 @both
@@ -206,8 +209,8 @@ time.sleep(60)
     pids = [int(word) for word in agent.log("stdout.log").split()]
     process.kill()
     process.communicate()
-    agent.wait_for(lambda: all(gone(pid) for pid in pids), timeout_s=5)
-    agent.wait_for(lambda: not guard.find_run(agent.plan["run_id"]), timeout_s=5)
+    agent.wait_for(lambda: all(gone(pid) for pid in pids))
+    agent.wait_for(lambda: not guard.find_run(agent.plan["run_id"]))
 
 
 def test_kill_9_of_the_target_is_told(tmp_path):
@@ -215,7 +218,7 @@ def test_kill_9_of_the_target_is_told(tmp_path):
     process = agent.start()
     agent.wait_for_output("ready")
     os.kill(agent.events("target.started")[0]["pid"], signal.SIGKILL)
-    assert process.wait(10) == 137 and agent.exited()["signal"] == 9
+    assert process.wait(30) == 137 and agent.exited()["signal"] == 9
     process.communicate()
 
 
@@ -309,10 +312,9 @@ open(os.environ["SEATRIAL_EVENTS"], "a").write('{"loss": 0.5}')
     assert agent.events("agent.finished")[0]["exit_code"] == 0
 
 
-@both
-def test_in_a_container_a_reader_that_stalls_loses_output_and_no_evidence(tmp_path, python):
+def test_in_a_container_a_reader_that_stalls_loses_output_and_no_evidence(tmp_path):
     """``docker logs`` is not read, or its disk is full for a while."""
-    agent = Framed(tmp_path, "import sys\nfor _ in range(5000): print('x' * 1000)", python)
+    agent = Framed(tmp_path, "import sys\nfor _ in range(5000): print('x' * 1000)")
     process = subprocess.Popen(agent.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     log = b""
     while b"xxx" not in log:  # the target has begun to print
@@ -424,16 +426,16 @@ time.sleep(60)
 
 
 def test_the_agent_is_light(tmp_path):
-    """Under 1 % of a core and 30 MB (0.3 % and 17 MB measured); twice the time is allowed on a busy machine."""
+    """Under 1 % of a core and 30 MB (0.3 % and 17 MB measured); twice the time, and more on a busy machine."""
     agent = Agent(tmp_path, "import time; time.sleep(60)", sample_interval_s=1.0)
     process = agent.start()
-    time.sleep(1.5)
+    agent.wait_for(lambda: len(agent.events("sample")) >= 2)  # by then all is imported
     before = proc.read(process.pid)
-    time.sleep(5)
+    time.sleep(4)
     after = proc.read(process.pid)
     process.terminate()
     process.communicate(timeout=20)
-    assert after.cpu_seconds - before.cpu_seconds <= 5 * 0.02
+    assert after.cpu_seconds - before.cpu_seconds <= 4 * 0.02 * slowness()
     assert after.rss_bytes < 30_000_000
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,10 @@ def test_as_pid_1_it_reaps_orphans_and_measures_its_container(container):
 def test_docker_stop_reaches_the_target(container):
     name, run, run_dir = container
     assert run("--detach", "--env", "LINGER_S=60").returncode == 0
-    subprocess.run(["sleep", "2"], check=True)
+    for _ in range(300):
+        if any(event["type"] == "target.started" for event in events.read(str(run_dir / "events.jsonl"))[0]):
+            break
+        time.sleep(0.1)
     docker("stop", "--time", "20", name)
     state = json.loads(docker("inspect", name).stdout)[0]["State"]
     assert state["ExitCode"] == 128 + 15

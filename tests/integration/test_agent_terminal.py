@@ -138,8 +138,9 @@ def test_a_target_that_reads_nothing_ends_and_takes_little(tmp_path: Path) -> No
 def test_a_target_that_closes_its_input_goes_on(tmp_path: Path) -> None:
     typing = Typing(tmp_path, "import os; os.close(0); print('closed', flush=True); import time; time.sleep(1)")
     typing.agent.wait_for_output("closed")
+    deadline_s = time.monotonic() + 20
     with pytest.raises(BrokenPipeError):
-        for _ in range(40):
+        while time.monotonic() < deadline_s:
             typing.write(encode_input(b"x" * 4000))
             time.sleep(0.02)
     assert typing.end() == 0
@@ -174,10 +175,11 @@ def test_a_progress_bar_makes_few_frames_and_loses_nothing(tmp_path: Path) -> No
     """In a container, every piece of a line costs a line of the engine's log."""
     script = """
 import sys, time
+began = time.monotonic()
 for step in range(2000):
     print("\\r%d %%" % step, end="", flush=True)
     time.sleep(0.0005)
-print()
+print("\\n%f" % (time.monotonic() - began))
 """
     agent = Agent(tmp_path, script, evidence_dir=None, terminal={**TERMINAL, "streams": [1, 2]})
     ended = agent.run()
@@ -186,5 +188,6 @@ print()
         kind, data = decoder.feed(line)
         if kind == frames.STDOUT:
             pieces.append(data)
-    assert b"".join(pieces) == b"".join(b"\r%d %%" % step for step in range(2000)) + b"\n"
-    assert 2 <= len(pieces) < 100
+    bar, took_s, _ = b"".join(pieces).split(b"\n")
+    assert bar == b"".join(b"\r%d %%" % step for step in range(2000))
+    assert 2 <= len(pieces) < 100 * max(1.0, float(took_s))

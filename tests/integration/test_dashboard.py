@@ -145,7 +145,7 @@ def test_numbers_and_graphs_follow_the_gpu(page, site):
     page.goto(address)
     page.wait_for_selector("text=41 %")
     gpu.utilization_pct = 87
-    page.wait_for_selector("text=87 %", timeout=5000)
+    page.wait_for_selector("text=87 %", timeout=20_000)
     page.wait_for_selector(".plot .main-svg .scatterlayer path.js-line")
     assert page.inner_text("#state") == "live"
 
@@ -296,14 +296,14 @@ def test_a_token_is_asked_for_everywhere(store):
 
 
 def test_fifty_dashboards_get_every_reading(store):
-    """Fifty open streams for some seconds: none misses a reading, none is late by more than one."""
+    """Fifty open streams, read from the moment that all are open: none misses a reading."""
     address, running, thread, _ = serve(store, interval_s=0.5)
-    seen = [[] for _ in range(50)]
-    end = time.monotonic() + 8
+    seen, all_open = [[] for _ in range(50)], threading.Barrier(50)
 
     def watch(times):
-        with urllib.request.urlopen(address + "api/events", timeout=20) as stream:
-            while time.monotonic() < end:
+        with urllib.request.urlopen(address + "api/events", timeout=60) as stream:
+            all_open.wait(60)
+            while len(times) < 8:
                 line = stream.readline()
                 if line.startswith(b"data: "):
                     times.append(json.loads(line[6:])["t"])
@@ -313,15 +313,13 @@ def test_fifty_dashboards_get_every_reading(store):
         for each in threads:
             each.start()
         for each in threads:
-            each.join(30)
+            each.join(120)
     finally:
         running.should_exit = True
         thread.join(10)
     every = sorted({t for times in seen for t in times})
-    assert len(every) >= 8, len(every)
     for times in seen:
-        inside = [t for t in every if times[0] <= t <= times[-1]]
-        assert times == inside and len(times) >= len(every) / 2
+        assert times == [t for t in every if times[0] <= t <= times[-1]] and len(times) == 8
 
 
 def test_a_port_in_use_is_one_sentence():

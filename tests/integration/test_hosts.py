@@ -31,6 +31,7 @@ def network(docker_backend: Docker, tmp_path: Path) -> Iterator[str]:
         time.sleep(0.5)
 
 
+@pytest.mark.slow
 def test_two_hosts_meet_and_train_as_one(network: str, tmp_path: Path, environ: dict[str, str]) -> None:
     projects = [Project(tmp_path / f"host{rank}", "docker", environ, ["docker"]) for rank in (0, 1)]
 

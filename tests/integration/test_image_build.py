@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import seatrial
+from pace import within
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.errors import EngineUnavailableError, ImageError
@@ -104,9 +105,8 @@ def test_a_small_project_is_built_once(builder: Builder) -> None:
     assert ended.stdout.startswith("/opt/venv /opt/venv/lib/python3")
     assert "Read-only file system" in ended.stderr
 
-    second = builder.build(plan, options)
+    second = within(1.0, lambda: builder.build(plan, options))
     assert second.cached
-    assert second.seconds < 1
     assert (second.image_id, second.size_bytes) == (first.image_id, first.size_bytes)
     assert first.image_id.startswith("sha256:")
     assert builder.backend.images.image(plan.tag).size_bytes == first.size_bytes
@@ -178,6 +178,7 @@ def docker_builder(docker_backend: Docker, tmp_path: Path) -> Iterator[Builder]:
     yield from _builder(docker_backend, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_torch_on_the_cpu(docker_builder: Builder) -> None:
     plan, options = docker_builder.plan("torch", "argparse")

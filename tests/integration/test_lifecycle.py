@@ -78,6 +78,7 @@ def test_a_detached_run_from_start_to_prune(project: Project) -> None:
     assert list((project.folder / ".seatrial" / "runs").iterdir()) == []
 
 
+@pytest.mark.docker_is_enough
 def test_a_script_that_ignores_sigterm_is_killed_after_the_grace(project: Project) -> None:
     project.write("train.py", IGNORES_SIGTERM)
     project.detach("train.py", "--grace", "2s")
@@ -90,6 +91,7 @@ def test_a_script_that_ignores_sigterm_is_killed_after_the_grace(project: Projec
     assert (receipt["exit_cause"]["target_signal"], receipt["exit_code"]) == (signal.SIGKILL, 1)
 
 
+@pytest.mark.docker_is_enough
 def test_rm_force_ends_a_live_run(project: Project) -> None:
     project.write("train.py", SLEEPS)
     run_id = project.detach("train.py")
@@ -119,7 +121,6 @@ def test_kill_9_of_the_command_line_leaves_the_run_alive(project: Project) -> No
     assert project.containers() == []
 
 
-@pytest.mark.both_engines
 def test_kill_9_of_the_agent_takes_the_target_along(project: Project) -> None:
     project.write("train.py", f"import subprocess; subprocess.Popen(['sleep', '600']); {SLEEPS}")
     started = project.start("train.py")
@@ -135,6 +136,7 @@ def test_kill_9_of_the_agent_takes_the_target_along(project: Project) -> None:
     assert project.containers() == []
 
 
+@pytest.mark.docker_is_enough
 def test_kill_9_of_the_target(project: Project) -> None:
     project.write("train.py", SLEEPS)
     started = project.start("train.py")
@@ -164,9 +166,9 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Until this is on the screen."""
-        shown = ""
-        while text not in shown:
-            shown += os.read(self._terminal, 4096).decode()
+        shown = b""
+        while text.encode() not in shown:
+            shown += os.read(self._terminal, 4096)
 
     def end(self) -> tuple[int, str]:
         """Exit code, and what else was shown."""
@@ -214,11 +216,11 @@ def test_sigterm_stops_cleanly_and_sighup_leaves_it_running(project: Project) ->
 
 def test_ctrl_c_twice_kills(project: Project) -> None:
     project.write("train.py", IGNORES_SIGTERM)
-    began_s = time.monotonic()
     terminal = Terminal(project)
     terminal.wait_for("ready")
     terminal.press_ctrl_c()
     terminal.wait_for("Press Ctrl-C again to kill it")
+    began_s = time.monotonic()
     terminal.press_ctrl_c()
     exit_code, shown = terminal.end()
     assert time.monotonic() - began_s < 30, "the grace period of 30 s was not waited for"

@@ -93,12 +93,12 @@ class Odd:
     exit_codes: set[int] = field(default_factory=lambda: DOCUMENTED)
 
 
-def _home(value: str | None) -> Odd:
-    return Odd(["plan"], environ={"HOME": value}, bare=True)
+def _home(value: str | None, *verbs: str) -> Odd:
+    return Odd(list(verbs), environ={"HOME": value}, bare=True)
 
 
-def _docker_host(value: str) -> Odd:
-    return Odd(["plan on an engine"], environ={"DOCKER_HOST": value})
+def _docker_host(value: str, *verbs: str) -> Odd:
+    return Odd(list(verbs), environ={"DOCKER_HOST": value})
 
 
 _ASCII: dict[str, str | bytes | None] = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -110,13 +110,13 @@ ODD = {
     "all closed": Odd(["runs logs", "help"], "<&- >&- 2>&-"),
     "stdout full": Odd(["help", "runs show"], ">/dev/full", exit_codes={5}),
     "stderr full": Odd(["runs rm"], "2>/dev/full"),
-    "a reader that goes away": Odd(["runs logs", "plan"], "| head -1 >/dev/null; exit ${PIPESTATUS[0]}"),
+    "a reader that goes away": Odd(["runs logs"], "| head -1 >/dev/null; exit ${PIPESTATUS[0]}"),
     "no reader": Odd([], "| true; exit ${PIPESTATUS[0]}"),
-    "HOME missing": _home("/nonexistent/home"),
+    "HOME missing": _home("/nonexistent/home", "plan"),
     "HOME empty": _home(""),
-    "HOME unset": _home(None),
+    "HOME unset": _home(None, "runs ls"),
     "HOME not writable": _home("/proc/1"),
-    "HOME a file": _home("/etc/passwd"),
+    "HOME a file": _home("/etc/passwd", "plan"),
     "no place for state or cache": Odd(
         ["runs ls"],
         environ={"SEATRIAL_STATE": "/etc/passwd/x", "SEATRIAL_LEASES": "/proc/x", "XDG_CACHE_HOME": "/proc/y"},
@@ -124,7 +124,7 @@ ODD = {
     ),
     "relative XDG folders": Odd(["plan"], environ={"XDG_CACHE_HOME": "cache", "XDG_STATE_HOME": "x"}, bare=True),
     "TMPDIR not writable": Odd(["plan"], environ={"TMPDIR": "/proc"}),
-    "working directory deleted": Odd(["plan", "runs ls"], before='mkdir gone && cd gone && rmdir "$PWD" && '),
+    "working directory deleted": Odd(["runs ls"], before='mkdir gone && cd gone && rmdir "$PWD" && '),
     "proxies that are none": Odd(
         ["plan on an engine"],
         environ={
@@ -136,25 +136,25 @@ ODD = {
     ),
     "a proxy that is not UTF-8": Odd(["plan on an engine"], environ={"http_proxy": b"\xff"}),
     "DOCKER_HOST nonsense": _docker_host("nonsense"),
-    "DOCKER_HOST half an address": _docker_host("tcp://[::1"),
+    "DOCKER_HOST half an address": _docker_host("tcp://[::1", "plan on an engine"),
     "DOCKER_HOST empty": _docker_host(""),
-    "DOCKER_HOST with control characters": _docker_host("\x1b[31mred\nnew"),
+    "DOCKER_HOST with control characters": _docker_host("\x1b[31mred\nnew", "plan on an engine"),
     "DOCKER_HOST nobody there": _docker_host("tcp://127.0.0.1:1"),
     "SEATRIAL_DOCKER half a command": Odd(
-        ["plan on an engine", "top"], environ={"SEATRIAL_DOCKER": "'x", "SEATRIAL_PODMAN": "\x01"}
+        ["plan on an engine"], environ={"SEATRIAL_DOCKER": "'x", "SEATRIAL_PODMAN": "\x01"}
     ),
     "KUBECONFIG a folder": Odd(["plan on a cluster"], environ={"KUBECONFIG": "/etc"}),
     "no PATH": Odd(["plan anywhere"], environ={"PATH": "/nonexistent"}),
-    "64 descriptors": Odd(["run", "dashboard"], before="ulimit -n 64; "),
-    "ASCII": Odd(["build --check", "runs show"], environ={**_ASCII, "LC_ALL": "C", "LANG": None}),
+    "64 descriptors": Odd(["run"], before="ulimit -n 64; "),
+    "ASCII": Odd(["build --check"], environ={**_ASCII, "LC_ALL": "C", "LANG": None}),
     "ASCII, strictly": Odd(["plan on an engine"], environ={**_ASCII, "PYTHONIOENCODING": "ascii:strict"}),
     "a locale that is not there": Odd(["plan"], environ={"LC_ALL": "xx_YY.nonsense"}),
     "a dumb terminal": Odd(["runs show"], environ={"TERM": "dumb"}),
-    "COLUMNS=0": Odd(["runs rm"], environ={"COLUMNS": "0"}),
+    "COLUMNS=0": Odd([], environ={"COLUMNS": "0"}),
     "COLUMNS=1": Odd(["runs rm"], environ={"COLUMNS": "1"}),
-    "COLUMNS=abc": Odd(["runs show"], environ={"COLUMNS": "abc", "LINES": "-1"}),
+    "COLUMNS=abc": Odd([], environ={"COLUMNS": "abc", "LINES": "-1"}),
     "COLUMNS beyond memory": Odd(["runs show"], environ={"COLUMNS": "99999999999"}),
-    "a variable that is not UTF-8": Odd(["plan"], environ={"USER": b"\xff", "X": b"\xfe"}),
+    "a variable that is not UTF-8": Odd(["runs ls"], environ={"USER": b"\xff", "X": b"\xfe"}),
 }
 
 

@@ -24,7 +24,7 @@ def local(environ, tmp_path):
     made.clean()
 
 
-@pytest.mark.parametrize("folder", ["empty", "missing"])
+@pytest.mark.parametrize("folder", [pytest.param("empty", marks=pytest.mark.slow), "missing"])
 def test_a_script(local, folder):
     local.write("train.py", SCRIPT)
     local.run("train.py", "--gpus", "none", exit_code=1)

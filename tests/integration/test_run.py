@@ -103,6 +103,7 @@ def test_shared_memory_runs_out(container_project: Project, script: str) -> None
     assert "--shm-size" in finding["fix"]
 
 
+@pytest.mark.docker_is_enough
 def test_the_time_limit(project: Project) -> None:
     project.write("train.py", "import time; print('ready', flush=True); time.sleep(600)")
     project.run("train.py", "--timeout", "1s", exit_code=1)
@@ -207,6 +208,7 @@ def test_a_gpu_where_there_is_none(project: Project) -> None:
     assert project.containers() == []
 
 
+@pytest.mark.docker_is_enough
 def test_two_runs_at_once(project: Project) -> None:
     project.write("train.py", "import os, time; print(os.environ['SEATRIAL_RUN_ID'], flush=True); time.sleep(2)")
     both = [project.start("train.py") for _ in range(2)]
@@ -216,6 +218,7 @@ def test_two_runs_at_once(project: Project) -> None:
     assert all((run / "receipt.json").exists() for run in project.runs)
 
 
+@pytest.mark.docker_is_enough
 def test_a_full_disk_while_saving(project: Project, tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
@@ -296,6 +299,7 @@ def test_torch_compile(docker_project: Project) -> None:
     assert ended.stdout.startswith("sum 64\n")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_resume_goes_on_from_the_last_checkpoint(local_project: Project) -> None:
     pytest.importorskip("sklearn")

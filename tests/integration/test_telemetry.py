@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -37,8 +38,11 @@ def test_a_container_is_found_named_and_measured(engine):
         reader = Reader(names)
         names.look_up([identity], wait=True)
         reader.read()
-        time.sleep(1.5)
-        [row] = [row for row in reader.read()["containers"] if row["id"] == identity]
+        for _ in range(20):  # until it has its memory, and its turn on a busy machine
+            time.sleep(1.5)
+            [row] = [row for row in reader.read()["containers"] if row["id"] == identity]
+            if row["memory_bytes"] > 60e6 and row["cpu_cores"] > 0.2 and row["shm_used_bytes"] >= 5e6:
+                break
         assert (row["engine"], row["name"], row["run_id"]) == (engine.name, name, "r1")
         assert row["image"].endswith(IMAGE) and row["processes"] == 1
         assert 0.2 < row["cpu_cores"] < 1.5 and 60e6 < row["memory_bytes"] < 200e6
@@ -50,9 +54,15 @@ def test_a_container_is_found_named_and_measured(engine):
         subprocess.run([*call, "kill", name], capture_output=True)
 
 
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
 @pytest.fixture
 def exporter(tmp_path):
-    port = 9400 + os.getpid() % 500
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "seatrial", "exporter", "--listen", f"127.0.0.1:{port}"],
         cwd=tmp_path, stderr=subprocess.PIPE, text=True,
@@ -60,7 +70,7 @@ def exporter(tmp_path):
     assert "/metrics" in process.stderr.readline()
     yield port
     process.terminate()
-    assert process.wait(10) == 0 and process.stderr.read() == ""
+    assert process.wait(30) == 0 and process.stderr.read() == ""
 
 
 def test_promtool_has_no_complaint_of_syntax(exporter):
@@ -77,7 +87,7 @@ def test_a_real_prometheus_scrapes_it(exporter, tmp_path):
     config = subprocess.check_output(argv, text=True)
     config = config.replace("127.0.0.1:9400", f"127.0.0.1:{exporter}").replace("15s", "1s")
     (tmp_path / "prometheus.yml").write_text(config)
-    listen = exporter + 600
+    listen = free_port()
     log = (tmp_path / "log").open("w")
     process = subprocess.Popen(
         [prometheus, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",

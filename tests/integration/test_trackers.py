@@ -24,6 +24,7 @@ def mlflow_rows(models: Path, query: str) -> list[tuple[object, ...]]:
         return database.execute(query).fetchall()
 
 
+@pytest.mark.slow
 def test_both_at_once(tmp_path: Path) -> None:
     done = train(tmp_path, "--epochs", "2", "--track", "tensorboard")
     assert done.returncode == 0, done.stderr

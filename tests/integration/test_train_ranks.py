@@ -63,9 +63,10 @@ def close(ours: dict[str, Any], reference: dict[str, Any]) -> None:
         assert torch.allclose(ours["model"][name], tensor, atol=1e-4), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "micro"),
-    [("plain", 16), *(pytest.param(what, 4, marks=pytest.mark.slow) for what in ("forward", "backward"))],
+    [("plain", 16), ("forward", 4), ("backward", 4)],
 )
 def test_two_ranks_train_as_one_and_recover_together(
     alone: dict[str, Any], tmp_path: Path, what: str, micro: int

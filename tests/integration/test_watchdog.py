@@ -15,20 +15,6 @@ time.sleep(9)
 """
 
 
-def test_a_hang_is_told_on_the_terminal_in_the_receipt_and_to_the_command(local_project):
-    told = local_project.folder / "told"
-    local_project.write(
-        "seatrial.toml",
-        f'[watch]\nhang_after = "3s"\ncommand = \'echo "$SEATRIAL_FINDING_ID" >> {told}\'\n',
-    )
-    local_project.write("train.py", HANG)
-    ended = local_project.run("train.py", "--gpus", "none", "--json")
-    assert "warning: The run seems to hang (no step, no output and no GPU work for 3 s)" in ended.stderr
-    [finding] = json.loads(ended.stdout)["findings"]
-    assert finding["id"] == "hang" and finding["severity"] == "warning"
-    assert told.read_text() == "hang\n"
-
-
 FULL = """
 import time
 open("/dev/shm/x", "wb").write(b"x" * 61_000_000)
@@ -54,8 +40,9 @@ def test_what_runs_full_in_a_container_is_told_before_it_is(container_project):
     assert "warning: /dev/shm is nearly full (95 % of /dev/shm in use)" in ended.stderr
 
 
-def test_the_webhooks_url_is_posted_to_and_written_down_nowhere(local_project):
-    posted = []
+def test_a_hang_is_told_everywhere_and_the_webhooks_url_is_written_down_nowhere(local_project):
+    """On the terminal, in the receipt, to the command and to the webhook."""
+    posted, told = [], local_project.folder / "told"
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
@@ -69,14 +56,21 @@ def test_the_webhooks_url_is_posted_to_and_written_down_nowhere(local_project):
     server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/services/T0KEN-of-the-hook"
-    local_project.write("seatrial.toml", f'[watch]\nhang_after = "2s"\nwebhook = "{url}"\n')
+    local_project.write(
+        "seatrial.toml",
+        f'[watch]\nhang_after = "3s"\nwebhook = "{url}"\ncommand = \'echo "$SEATRIAL_FINDING_ID" >> {told}\'\n',
+    )
     local_project.write("train.py", HANG + "import os\nprint(dict(os.environ))\n")
     try:
         planned = local_project.cli("plan", "--on", "local", "train.py", "--gpus", "none")
-        ended = local_project.run("train.py", "--gpus", "none")
+        ended = local_project.run("train.py", "--gpus", "none", "--json")
     finally:
         server.shutdown()
         server.server_close()
+    assert "warning: The run seems to hang (no step, no output and no GPU work for 3 s)" in ended.stderr
+    [finding] = json.loads(ended.stdout)["findings"]
+    assert finding["id"] == "hang" and finding["severity"] == "warning"
+    assert told.read_text() == "hang\n"
     [(path, body)] = posted
     assert path == "/services/T0KEN-of-the-hook" and json.loads(body)["finding"]["id"] == "hang"
     kept = local_project.kept()

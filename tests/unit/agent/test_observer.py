@@ -27,7 +27,8 @@ def target():
     process.wait()
 
 
-def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1):
+def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1, until=lambda read: True):
+    """What was written in so many seconds, and until ``until`` says that it is enough (a busy machine takes longer)."""
     plan = Plan(
         run_id="r",
         argv=[],
@@ -41,7 +42,10 @@ def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1):
     reports = Reports(str(tmp_path / "reports"), journal, activity)
     watching = Observer(plan, sampler, target, journal, reports, activity)
     watching.start()
+    end_s = time.monotonic() + 30
     time.sleep(seconds)
+    while not until(events.read(str(tmp_path / "events.jsonl"))[0]) and time.monotonic() < end_s:
+        time.sleep(0.1)
     assert watching.stop()
     return events.read(str(tmp_path / "events.jsonl"))[0]
 
@@ -51,7 +55,8 @@ def of_type(read, type):
 
 
 def test_a_context_of_the_target_is_written_once(tmp_path, target):
-    read = observe(tmp_path, target, [FakeGpu(uuid="GPU-0", processes=[(1, 7), (target, 543_000_000)])])
+    used = FakeGpu(uuid="GPU-0", processes=[(1, 7), (target, 543_000_000)])
+    read = observe(tmp_path, target, [used], until=lambda read: len(of_type(read, "sample")) >= 3)
     [context] = of_type(read, "gpu.context")
     assert context["uuid"] == "GPU-0" and context["pid"] == target and context["memory_bytes"] == 543_000_000
     assert context["evidence"] == "nvml-process"
@@ -81,7 +86,8 @@ def test_a_lost_gpu_is_a_finding_once(tmp_path, target):
     gpu = FakeGpu(uuid="GPU-0")
     loss = threading.Timer(0.2, lambda: setattr(gpu, "lost", True))
     loss.start()
-    [finding] = of_type(observe(tmp_path, target, [gpu], seconds=0.9), "finding")
+    read = observe(tmp_path, target, [gpu], seconds=0.9, until=lambda read: of_type(read, "finding"))
+    [finding] = of_type(read, "finding")
     assert finding["id"] == "gpu-lost" and "GPU-0" in finding["evidence"][0]
 
 
@@ -93,7 +99,8 @@ def test_gpm_is_compared_often_at_first_and_seldom_later(tmp_path, target, monke
     compared = []
     real = FakeNvml.nvmlGpmMetricsGet
     monkeypatch.setattr(FakeNvml, "nvmlGpmMetricsGet", lambda self, asked: compared.append(1) or real(self, asked))
-    read = observe(tmp_path, target, [FakeGpu(uuid="GPU-0")], seconds=1.0)
+    enough = (lambda read: len(compared) >= 2 and len(of_type(read, "sample")) >= 5) if early else lambda read: True
+    read = observe(tmp_path, target, [FakeGpu(uuid="GPU-0")], seconds=1.0, until=enough)
     known = [sample["gpus"][0]["sm_activity_pct"] for sample in of_type(read, "sample")]
     if early:
         assert 2 <= len(compared) < len(known) and known[-1] == 75.25  # in between the last stays

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from pace import slowness
 from seatrial import cli
 
 #: Of the issue: `seatrial --help` in under 100 ms. An idle core of 2020 takes 25 ms, of which Python itself 18.
@@ -43,7 +44,7 @@ def test_help_is_fast():
         subprocess.run([sys.executable, "-m", "seatrial", "--help"], capture_output=True, check=True)
         times.append(cpu_s_of_children() - started)
     # CPU time is what an idle machine takes, and the best of several: this one is busy with other tests.
-    assert min(times) < LIMIT_S, f"best {min(times):.3f} s, median {statistics.median(times):.3f} s"
+    assert min(times) < LIMIT_S * slowness(), f"best {min(times):.3f} s, median {statistics.median(times):.3f} s"
 
 
 def test_help_imports_nothing_heavy():

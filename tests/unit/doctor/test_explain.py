@@ -148,7 +148,7 @@ class Endless(io.RawIOBase):
 
 @pytest.mark.parametrize("filler", [b"x" * 64, b"\xff\xfe\x00" * 21 + b"\n"], ids=["one line", "no UTF-8"])
 def test_memory_stays_bounded(filler: bytes) -> None:
-    stream = io.BufferedReader(Endless(16 << 20, filler), 1 << 16)
+    stream = io.BufferedReader(Endless(6 << 20, filler), 1 << 16)
     tracemalloc.start()
     found = explain_stream(stream)
     _, peak = tracemalloc.get_traced_memory()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import fork_server
 from seatrial.doctor.explain import explain_text
 from seatrial.findings.catalogue import entries
 
@@ -53,8 +54,7 @@ def test_any_three_words_of_a_symptom_lead_to_it_or_to_few() -> None:
 
 
 def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "seatrial", "explain", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return fork_server.server().run(["explain", *words], folder, os.environ, 60)
 
 
 def test_a_log_is_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from seatrial.probe import proc, tree
 from seatrial.probe.tree import Tree
 
 
-def wait_for(condition, seconds=10.0):
+def wait_for(condition, seconds=30.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -20,7 +20,7 @@ def wait_for(condition, seconds=10.0):
 
 def test_children_and_grandchildren_come_and_go():
     looked_at = Tree(os.getpid(), with_root=False)
-    assert looked_at.read().keys() == {process.pid for process in proc.descendants(os.getpid())}
+    wait_for(lambda: looked_at.read().keys() == {process.pid for process in proc.descendants(os.getpid())})
     code = "import subprocess; subprocess.run(['sleep', '60'])"
     child = subprocess.Popen([sys.executable, "-c", code])
     try:

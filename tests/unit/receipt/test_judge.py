@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.backends.base import State
@@ -397,7 +397,6 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(events=EVENTS, gpu_mode=st.sampled_from(["required", "none", "auto-cpu"]))
 def test_no_list_of_objects_stops_a_receipt(events, gpu_mode):
     events = json.loads(json.dumps(events))

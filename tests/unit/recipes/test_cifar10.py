@@ -24,6 +24,7 @@ def blobs(count: int) -> ImageSet:
     return ImageSet(images_NCHW.to(torch.uint8), labels_N, 10)
 
 
+@pytest.mark.slow
 def test_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cifar10, "read_cifar10", lambda folder: (blobs(400), blobs(50)))
     options = ["--batch", "50", "--epochs", "3", "--widths", "8", "8", "8", "--models", str(tmp_path)]

@@ -64,7 +64,7 @@ class Killed:
     def start(self, run: Run) -> None:
         """What the engine did; nobody wrote it down."""
         Local().start(self.plan, run.folder)
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while b"ready" not in _bytes(run.folder / "stdout.log"):
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
@@ -105,7 +105,7 @@ def test_it_has_its_receipt_when_it_ended_before_anybody_looked(killed: Killed) 
     run = killed.prepare()
     killed.start(run)
     (killed.project / "go").touch()
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while b"agent.finished" not in _bytes(run.events_path) or Local().find(run.id, run.folder):
         assert time.monotonic() < deadline_s
         time.sleep(0.05)

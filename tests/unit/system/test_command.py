@@ -1,9 +1,7 @@
 """The one door to other programs: what comes back, time-outs, streaming, terminals, and what outlives us."""
 
 import os
-import signal
 import sys
-import threading
 import time
 
 import pytest
@@ -43,7 +41,7 @@ def test_a_command_that_hangs_is_killed_in_its_time():
     began = time.monotonic()
     with pytest.raises(CommandTimeoutError, match=r"within 0\.2 s"):
         command.run(python("import time; time.sleep(60)"), timeout_s=0.2)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_standard_input_is_closed_unless_given():
@@ -56,12 +54,13 @@ def test_bytes_that_are_no_text_do_not_break_the_reader():
     assert "�" in command.run(python(r"import os; os.write(1, b'\xff')"), timeout_s=30).stdout
 
 
-def test_stream_hands_over_lines_as_they_come():
-    seen = []
-    program = "import time\nprint('a', flush=True)\ntime.sleep(1)\nprint('b')"
-    ended = command.stream(python(program), lambda line: seen.append((line, time.monotonic())))
-    assert [line for line, _ in seen] == ["a", "b"]
-    assert seen[1][1] - seen[0][1] > 0.5
+def test_stream_hands_over_lines_as_they_come(tmp_path):
+    """Its second line is printed once the first was seen."""
+    seen, went = [], tmp_path / "seen"
+    waits = f"while not os.path.exists({str(went)!r}): time.sleep(0.01)"
+    program = f"import os, time\nprint('a', flush=True)\n{waits}\nprint('b')"
+    ended = command.stream(python(program), lambda line: (seen.append(line), went.touch()))
+    assert seen == ["a", "b"]
     assert (ended.exit_code, ended.stdout) == (0, "a\nb")
 
 
@@ -73,7 +72,7 @@ def test_stream_ends_the_command_when_the_reader_fails(tmp_path):
     began = time.monotonic()
     with pytest.raises(RuntimeError) as caught:
         command.stream(python(program), fail)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     with pytest.raises(ProcessLookupError):
         os.kill(int(str(caught.value)), 0)
 
@@ -84,8 +83,7 @@ def test_interactive_keeps_a_copy_of_stderr(capfdbinary):
 
 
 def test_interactive_leaves_ctrl_c_to_the_command():
-    program = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(1)\nraise SystemExit(4)"
-    threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
+    program = "import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(0.3)\nraise SystemExit(4)"
     assert command.call_interactive(python(program)).exit_code == 4
 
 

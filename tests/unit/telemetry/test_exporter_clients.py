@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from pace import within
 from seatrial.system.address import names_this_machine
 from seatrial.telemetry import exporter as exporter_module
 from seatrial.telemetry import http_server
@@ -113,9 +114,7 @@ def test_a_malformed_request_is_refused_in_silence(served, capfd, request_):
 
 def test_many_clients_that_send_nothing_do_not_stop_a_scrape(served):
     slow = [served.connect(b"GET /metrics HTTP/1.1\r\n") for _ in range(3 * http_server.MOST_CLIENTS)]
-    began = time.monotonic()
-    assert [served.status() for _ in range(20)] == [200] * 20
-    assert time.monotonic() - began < 3
+    assert within(3.0, lambda: [served.status() for _ in range(20)]) == [200] * 20
     assert len([thread for thread in threading.enumerate() if "process_request" in thread.name]) <= (
         http_server.MOST_CLIENTS + 5
     )
@@ -148,7 +147,7 @@ class Reads:
 
 
 def wait_for(condition):
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)

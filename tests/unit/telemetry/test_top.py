@@ -169,14 +169,18 @@ def test_a_full_disk_is_told():
     sink.close()
 
 
-def on_a_terminal(tmp_path, type_keys, seconds=20):
-    """(what it printed, exit code) of ``seatrial top`` on a pty of 80 × 24, with keys typed once it shows."""
+def on_a_terminal(tmp_path, *steps, seconds=60):
+    """(what it printed, exit code) of ``seatrial top`` on a pty of 80 × 24.
+
+    ``steps``: what is awaited on the screen since the step before, and what is done then: keys to type, or a function
+    of its PID.
+    """
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
         environ = {**os.environ, **NO_ENGINES, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
         os.execve(sys.executable, [sys.executable, "-m", "seatrial", "top", "-i", "0.2"], environ)
-    output, end, typed = b"", time.monotonic() + seconds, False
+    output, seen, end, left = b"", 0, time.monotonic() + seconds, list(steps)
     while time.monotonic() < end:
         ready, _, _ = select.select([terminal], [], [], 0.1)
         if ready:
@@ -184,35 +188,28 @@ def on_a_terminal(tmp_path, type_keys, seconds=20):
                 output += os.read(terminal, 65536)
             except OSError:
                 break
-        if not typed and b"q quit" in output:
-            typed = True
-            type_keys(terminal, pid)
-    _, status = os.waitpid(pid, 0) if typed else (os.kill(pid, signal.SIGKILL), os.waitpid(pid, 0)[1])
+        if left and left[0][0] in output[seen:]:
+            act, seen = left.pop(0)[1], len(output)
+            act(pid) if callable(act) else os.write(terminal, act)
+    if time.monotonic() >= end:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
     os.close(terminal)
     return output.decode("utf-8", "replace"), os.waitstatus_to_exitcode(status)
 
 
 @pytest.mark.parametrize("how", ["q", "ctrl-c", "sigterm"])
 def test_it_quits_cleanly_on_a_terminal(tmp_path, how):
-    def act(terminal, pid):
-        if how == "sigterm":
-            os.kill(pid, signal.SIGTERM)
-        else:
-            os.write(terminal, b"q" if how == "q" else b"\x03")
-
-    output, code = on_a_terminal(tmp_path, act)
+    act = {"q": b"q", "ctrl-c": b"\x03", "sigterm": lambda pid: os.kill(pid, signal.SIGTERM)}[how]
+    output, code = on_a_terminal(tmp_path, (b"q quit", act))
     assert code == 0 and "seatrial top" in output
     assert output.rstrip().endswith("\x1b[?25h") or "\x1b[?1049l" in output  # the screen and the cursor are back
     assert "Traceback" not in output
 
 
 def test_keys_sort_and_filter(tmp_path):
-    def act(terminal, pid):
-        for key in (b"s", b"/", b"w", b"\r", b"q"):
-            os.write(terminal, key)
-            time.sleep(0.3)
-
-    output, code = on_a_terminal(tmp_path, act)
+    keys = (b"q quit", b"s"), (b"sort (cpu)", b"/"), (b"filter: ", b"w"), (b"filter: w", b"\r"), (b"q quit", b"q")
+    output, code = on_a_terminal(tmp_path, *keys)
     assert code == 0 and "sort (cpu)" in output and "filter: w" in output
 
 

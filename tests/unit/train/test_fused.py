@@ -38,8 +38,15 @@ def deep():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("network", [classic, deep])
-@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
+@pytest.mark.parametrize(
+    ("network", "dtype", "most"),
+    [
+        (classic, torch.float32, 1e-5),
+        (deep, torch.bfloat16, 3e-2),
+        pytest.param(classic, torch.bfloat16, 3e-2, marks=pytest.mark.slow),
+        pytest.param(deep, torch.float32, 1e-5, marks=pytest.mark.slow),
+    ],
+)
 def test_loss_and_every_gradient(kernels_on_cpu, network, dtype, most):  # noqa: F811
     torch.manual_seed(0)
     model = network().to(memory_format=torch.channels_last)

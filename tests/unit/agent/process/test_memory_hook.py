@@ -82,6 +82,7 @@ def test_a_missing_framework_is_missing_as_ever(tmp_path, python):
     assert run(tmp_path, python, program) == "No module named 'tensorflow'\n"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_real_torch_takes_it(tmp_path):
     pytest.importorskip("torch")

@@ -89,7 +89,7 @@ def test_a_reader_that_stalls_once_is_not_waited_for_again(monkeypatch):
     began = time.monotonic()
     for _ in range(100):
         way.write(b"x" * 100_000)
-    assert 0.2 <= time.monotonic() - began < 2.0
+    assert 0.2 <= time.monotonic() - began < 10.0  # 20 s if each were
     os.close(read_end)
     os.close(write_end)
 

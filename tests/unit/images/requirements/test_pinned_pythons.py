@@ -172,17 +172,17 @@ def test_an_index_that_is_not_there(plan: Planner) -> None:
     plan.environ["PIP_INDEX_URL"] = "http://me:hunter2@127.0.0.1:9/simple?token=abc"
     started = time.monotonic()
     made = plan("numpy==1.17.4\nunheard-of==1.0\n")
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 15
     assert made.base == "python:3.8-slim-bookworm"
     [warning] = made.warnings
     assert warning.startswith("http://127.0.0.1:9/simple cannot be reached: whether unheard-of==1.0 exist")
 
 
 def test_an_index_that_does_not_answer_in_time(plan: Planner) -> None:
-    plan.index.delay_s, plan.limit_s = 3.0, 0.3
+    plan.index.delay_s, plan.limit_s = 20.0, 0.3
     started = time.monotonic()
     made = plan("plain==1.0\n")
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 15
     assert f"{plan.index.url} did not answer in time" in made.warnings[0]
 
 
