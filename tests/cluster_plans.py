@@ -11,7 +11,7 @@ from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
 from seatrial.planning.plan import make_plan
 
-__all__ = ["KUBEFLOW", "MODERN", "OLD", "RUN_ID", "a_cluster_plan"]
+__all__ = ["JOBSET", "KUBEFLOW", "MODERN", "OLD", "RUN_ID", "a_cluster_plan"]
 
 DDP = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
 ONE = "print('one process')\n"
@@ -20,8 +20,12 @@ OLD = ClusterFacts(version=(1, 20), git_version="v1.20.2", nodes=(Node("gpu-1", 
 KUBEFLOW = ClusterFacts(
     version=(1, 31),
     git_version="v1.31.0",
-    operators=("pytorchjob", "trainjob"),
+    operators=("pytorchjob", "trainjob", "jobset"),
     nodes=(Node("gpu-1", 8, 8, ready=True),),
+)
+#: A cluster with JobSet and no operator of Kubeflow's.
+JOBSET = ClusterFacts(
+    version=(1, 33), git_version="v1.33.4", operators=("jobset",), nodes=(Node("gpu-1", 8, 8, ready=True),)
 )
 
 

@@ -99,7 +99,7 @@ FLAGS = (
     Flag("gpu_memory", "--gpu-memory", "Limit memory per GPU (torch, TensorFlow)."),
     Flag("writable", "--writable", "Make the root filesystem writable.", kind=bool),
     # Kubernetes (--on k8s)
-    Flag("kubernetes.kind", "--kind", "auto, job, pytorchjob or trainjob.", metavar="KIND"),
+    Flag("kubernetes.kind", "--kind", "auto, job, pytorchjob, trainjob or jobset.", metavar="KIND"),
     Flag("kubernetes.namespace", "--namespace", "Default: the context's."),
     Flag("kubernetes.context", "--context", "Of the kubeconfig."),
     Flag("kubernetes.queue", "--queue", "Kueue's LocalQueue to wait in.", metavar="NAME"),

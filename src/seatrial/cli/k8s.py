@@ -37,7 +37,7 @@ def cleanup(
 ) -> int:
     """Delete seatrial resources of ended runs on a cluster, and only those with seatrial's label. Volumes stay.
 
-    A run has ended when its Job, PyTorchJob or TrainJob says so: one that waits for quota or its queue stays.
+    A run has ended when its Job, PyTorchJob, TrainJob or JobSet says so: one that waits for quota or its queue stays.
     """
     removed = clean_up(Cluster(os.environ, context, namespace), everything=everything, dry_run=dry_run)
     if as_json:

@@ -170,7 +170,7 @@ KUBERNETES = (
     Known(
         id="k8s-suspended",
         title="The run is suspended: no pod is made until its queue, or whoever suspended it, lets it go on",
-        symptoms=("Suspended: ",),
+        symptoms=("Suspended: ", "SuspendedJobs: "),
         cause="Kueue suspends a job until its queue has room; a person may have done so, too",
         fix="kubectl get localqueues,workloads   # without a queue: kubectl describe the job",
         sources=("https://kubernetes.io/docs/concepts/workloads/controllers/job/#suspending-a-job",),
@@ -291,7 +291,13 @@ KUBERNETES = (
     Known(
         id="k8s-pods-refused",
         title="The cluster refuses to create the pods",
-        symptoms=("FailedCreate: Error creating:", "FailedCreatePod: ", "FailedCreatePodReason: "),
+        symptoms=(
+            "FailedCreate: Error creating:",
+            "FailedCreatePod: ",
+            "FailedCreatePodReason: ",
+            "JobCreationFailed: ",
+            "HeadlessServiceCreationFailed: ",
+        ),
         cause="The API server's own words stand in the message",
         fix="kubectl get events --field-selector type=Warning --sort-by=.lastTimestamp",
         sources=("https://kubernetes.io/docs/tasks/debug/debug-application/",),

@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 #: job: Indexed Job, or one Job a node before Kubernetes 1.24. pytorchjob: Kubeflow v1. trainjob: Kubeflow v2.
-Kind = Literal["job", "pytorchjob", "trainjob"]
+#: jobset: a JobSet of one Indexed Job.
+Kind = Literal["job", "pytorchjob", "trainjob", "jobset"]
 CodeWay = Literal["image", "configmap", "none"]
 
 #: Where the agent, its plan and the files of small things are inside a pod; read-only.

@@ -1,7 +1,7 @@
 """ClusterOptions: the ``[kubernetes]`` table of seatrial.toml.
 
     [kubernetes]
-    kind = "auto"                             # auto, job, pytorchjob, trainjob
+    kind = "auto"                             # auto, job, pytorchjob, trainjob, jobset
     namespace = "team-a"
     data = "pvc:mnist"                        # pvc:NAME[/FOLDER], hostpath:/FOLDER, emptydir
     models = "pvc:models/alice"
@@ -116,7 +116,7 @@ Nodes = Annotated[
 class ClusterOptions(Table):
     """Where and how a run is placed on a cluster."""
 
-    kind: Literal["auto", "job", "pytorchjob", "trainjob"] = Field(
+    kind: Literal["auto", "job", "pytorchjob", "trainjob", "jobset"] = Field(
         default="auto", description="Workload kind; auto picks by the cluster's CRDs."
     )
     context: str | None = Field(default=None, description="Kubeconfig context; the current one by default.")

@@ -19,7 +19,7 @@ from seatrial.backends.kubernetes.pods import end_of, read_pod
 from seatrial.backends.kubernetes.problems import ApiError
 
 #: Workloads first: what they own goes with them. Pods last: those of an orphaning deletion have no owner any more.
-_WORKLOADS = ("TrainJob", "PyTorchJob", "Job")
+_WORKLOADS = ("TrainJob", "JobSet", "PyTorchJob", "Job")
 _PARTS = ("Service", "ConfigMap", "Secret")
 
 #: A run without a workload is being submitted, unless its parts are older: its ConfigMaps are made first.

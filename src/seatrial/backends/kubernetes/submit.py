@@ -12,7 +12,7 @@ from seatrial.errors import SeatrialError
 from seatrial.job.cluster import ClusterPlan
 
 #: Kinds that own the others; deleting them deletes all.
-OWNERS = ("Job", "PyTorchJob", "TrainJob")
+OWNERS = ("Job", "PyTorchJob", "TrainJob", "JobSet")
 
 
 def secret_manifest(cluster: ClusterPlan, values: Mapping[str, str]) -> Manifest:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seatrial.backends.kubernetes.client import Cluster
+from seatrial.backends.kubernetes.manifests.render import API_KINDS, RESOURCES
 from seatrial.backends.kubernetes.problems import ApiError
 from seatrial.errors import SeatrialError
 from seatrial.job.cluster import Kind
@@ -30,11 +31,24 @@ OPERATORS: dict[Kind, tuple[str, str, str]] = {
         "trainjobs",
         'kubectl apply --server-side -k "https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"',
     ),
+    "jobset": (
+        "jobset.x-k8s.io",
+        "jobsets",
+        "kubectl apply --server-side"
+        " -f https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
+    ),
 }
 
 
-#: Kind → the Deployment of its controller, as both operators' manifests name it.
-CONTROLLERS: dict[Kind, str] = {"pytorchjob": "training-operator", "trainjob": "kubeflow-trainer-controller-manager"}
+#: Kind → the Deployment of its controller, as the operators' manifests name it.
+CONTROLLERS: dict[Kind, str] = {
+    "pytorchjob": "training-operator",
+    "trainjob": "kubeflow-trainer-controller-manager",
+    "jobset": "jobset-controller-manager",
+}
+#: Kind → label of its controller's Deployment, which has another name where a Helm chart made it.
+#: Source: kubernetes-sigs/jobset v0.12.0 charts/jobset/templates/controller/_helpers.tpl.
+_CONTROLLER_LABELS: dict[Kind, str] = {"jobset": "app.kubernetes.io/name=jobset"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,7 @@ class ClusterFacts:
         operators: kinds whose CRD is there.
         kueue: Kueue is there.
         idle: those of them whose controller is not: their objects would be stored, and nothing would come of them.
+        forbidden: those of them that this user may not create in this namespace.
         nodes: None when they may not be listed: then nothing is said about capacity.
         unread: sentences about what could not be read.
     """
@@ -70,6 +85,7 @@ class ClusterFacts:
     context: str | None = None
     operators: tuple[Kind, ...] = ()
     idle: tuple[Kind, ...] = ()
+    forbidden: tuple[Kind, ...] = ()
     kueue: bool = False
     nodes: tuple[Node, ...] | None = None
     unread: tuple[str, ...] = ()
@@ -95,13 +111,16 @@ async def _survey(cluster: Cluster, gpu_resource: str) -> ClusterFacts:
     # One after the other: kr8s signs in again after a 403, and requests beside it then have no address (kr8s 0.20).
     nodes, unread = await _nodes(cluster, gpu_resource)
     idle = [kind for kind in operators if await _is_idle(cluster, kind)]
+    namespace = await cluster.its_namespace()
+    forbidden = [kind for kind in operators if not await _may_create(cluster, kind, namespace)]
     return ClusterFacts(
         version=(_number(version["major"]), _number(version["minor"])),
         git_version=version["gitVersion"],
-        namespace=await cluster.its_namespace(),
+        namespace=namespace,
         context=await cluster.its_context(),
         operators=operators,
         idle=tuple(idle),
+        forbidden=tuple(forbidden),
         kueue=await _has_kueue(cluster),
         nodes=nodes,
         unread=unread,
@@ -135,10 +154,9 @@ def read_node(item: dict[str, Any], gpu_resource: str) -> Node:
 
 async def _has_crd(cluster: Cluster, kind: Kind) -> bool:
     """Asked of discovery, which everybody may read; CRD objects are for administrators."""
-    group, plural, _ = OPERATORS[kind]
-    version = "v1" if kind == "pytorchjob" else "v1alpha1"
+    base, plural = RESOURCES[API_KINDS[kind]]
     try:
-        found = await cluster.request("GET", f"/apis/{group}/{version}")
+        found = await cluster.request("GET", base)
     except SeatrialError:
         return False
     return any(resource["name"] == plural for resource in found.get("resources", []))
@@ -154,13 +172,35 @@ async def _has_kueue(cluster: Cluster) -> bool:
 
 async def _is_idle(cluster: Cluster, kind: Kind) -> bool:
     """Whether it is certain that nothing acts on this kind: no namespace has its controller's Deployment."""
+    selectors = [{"fieldSelector": f"metadata.name={CONTROLLERS[kind]}"}]
+    if kind in _CONTROLLER_LABELS:
+        selectors.append({"labelSelector": _CONTROLLER_LABELS[kind]})
+    for params in selectors:
+        try:
+            found = await cluster.request("GET", "/apis/apps/v1/deployments", params=params)
+        except SeatrialError:  # may not be listed
+            return False
+        if found["items"]:
+            return False
+    return True
+
+
+async def _may_create(cluster: Cluster, kind: Kind, namespace: str) -> bool:
+    """Whether this user may create objects of a kind; yes where the cluster does not tell. Everybody may ask for
+    themselves: kubernetes.io/docs/reference/access-authn-authz/authorization.
+    """
+    group, plural, _ = OPERATORS[kind]
+    wanted = {"namespace": namespace, "verb": "create", "group": group, "resource": plural}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": wanted},
+    }
     try:
-        found = await cluster.request(
-            "GET", "/apis/apps/v1/deployments", params={"fieldSelector": f"metadata.name={CONTROLLERS[kind]}"}
-        )
-    except SeatrialError:  # may not be listed
-        return False
-    return not found["items"]
+        answer = await cluster.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
+    except SeatrialError:
+        return True
+    return bool((answer.get("status") or {}).get("allowed", True))
 
 
 def _number(text: str) -> int:

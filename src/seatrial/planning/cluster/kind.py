@@ -15,20 +15,14 @@ def workload_kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
     """Raises UsageError when the operator of the kind asked for is not there."""
     options, asked = job.kubernetes, job.kubernetes.kind
     if asked == "auto":
-        cannot = _beyond_a_trainjob(options)
-        acting = [kind for kind in facts.operators if kind not in facts.idle and not (kind == "trainjob" and cannot)]
-        kind: Kind = acting[0] if acting else "job"
-        without = f"the CRD of {facts.idle[0]} is installed, but its controller is not" if facts.idle else ""
-        if cannot and "trainjob" in facts.operators:
-            without = f"the cluster has the CRD of trainjob, but a TrainJob cannot {cannot}"
-        reason = f"the cluster has the CRD of {kind}" if acting else without or "no Kubeflow operator is installed"
+        kind, reason = _auto(job, facts)
     else:
         kind, reason = asked, f"--kind {asked}"
         if kind in OPERATORS and facts.git_version != "unknown" and kind not in facts.operators:
             group, plural, install = OPERATORS[kind]
             raise UsageError(
                 f"The cluster has no {plural}.{group}",
-                cause="Kubeflow's operator is not installed; --kind job needs none",
+                cause="its operator is not installed; --kind job needs none",
                 run=f"{install}   # or: seatrial run … --kind job",
             )
     if kind == "job":
@@ -38,6 +32,24 @@ def workload_kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
             else f"; one Job per node, since {facts.git_version} has no Indexed Jobs"
         )
     return kind, Choice(what="kind", value=kind, reason=reason)
+
+
+def _auto(job: Job, facts: ClusterFacts) -> tuple[Kind, str]:
+    """The first kind that is there, that something acts on, that this user may create, and that serves this job."""
+    passed_over: list[str] = []
+    for kind in facts.operators:
+        if kind in facts.idle:
+            why_not = f"the CRD of {kind} is installed, but its controller is not"
+        elif kind in facts.forbidden:
+            why_not = f"you may not create {OPERATORS[kind][1]} in {facts.namespace}"
+        elif kind == "trainjob" and (cannot := _beyond_a_trainjob(job.kubernetes)):
+            why_not = f"the cluster has the CRD of trainjob, but a TrainJob cannot {cannot}"
+        elif kind == "jobset" and job.nodes == 1:
+            why_not = "a JobSet is for several nodes"
+        else:
+            return kind, "; ".join([f"the cluster has the CRD of {kind}", *passed_over])
+        passed_over.append(why_not)
+    return "job", "; ".join(passed_over) or "no operator is installed"
 
 
 def _beyond_a_trainjob(options: ClusterOptions) -> str | None:

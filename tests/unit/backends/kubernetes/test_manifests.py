@@ -12,7 +12,7 @@ import pytest
 import yaml
 from syrupy.assertion import SnapshotAssertion
 
-from cluster_plans import DDP, KUBEFLOW, MODERN, OLD, a_cluster_plan
+from cluster_plans import DDP, JOBSET, KUBEFLOW, MODERN, OLD, a_cluster_plan
 from manifest_rules import CRDS, CUSTOM, VERSIONS, violations
 from seatrial.backends.kubernetes.copy import copy_pod
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES, as_yaml, render
@@ -56,6 +56,7 @@ CASES: dict[str, tuple[ClusterFacts, dict[str, Any]]] = {
         {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": {"min_nodes": 1, "models": "pvc:models"}},
     ),
     "trainjob": (KUBEFLOW, {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": {**POOL, "kind": "trainjob"}}),
+    "jobset": (JOBSET, {"gpus": "2", "nodes": "2", "script": DDP, "kubernetes": {**POOL, **CLASSES}}),
 }
 
 
@@ -187,7 +188,7 @@ def test_an_operator_that_acts_is_taken_and_a_bare_crd_is_not(tmp_path: Path) ->
     assert any("no Deployment training-operator" in warning for warning in asked.warnings)
 
 
-@pytest.mark.parametrize("kind", ["job", "pytorchjob", "trainjob"])
+@pytest.mark.parametrize("kind", ["job", "pytorchjob", "trainjob", "jobset"])
 def test_a_queue_is_a_label_of_the_workload_alone(tmp_path: Path, kind: str) -> None:
     options = {"kind": kind, "queue": "team-a.gpus"}
     flags = {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": options}

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from seatrial.backends.kubernetes.manifests import job, pytorchjob, trainjob
+from seatrial.backends.kubernetes.manifests import job, jobset, pytorchjob, trainjob
 from seatrial.backends.kubernetes.manifests.names import Manifest
 from seatrial.backends.kubernetes.manifests.pod import config_maps
 from seatrial.errors import UsageError
@@ -23,7 +23,11 @@ WORKLOADS: dict[Kind, Callable[[ClusterPlan], list[Manifest]]] = {
     "job": job.render,
     "pytorchjob": pytorchjob.render,
     "trainjob": trainjob.render,
+    "jobset": jobset.render,
 }
+
+#: Kind of workload → kind of the API's object.
+API_KINDS: dict[Kind, str] = {"job": "Job", "pytorchjob": "PyTorchJob", "trainjob": "TrainJob", "jobset": "JobSet"}
 
 #: Where each kind's objects are in the API: (base path, plural).
 RESOURCES: dict[str, tuple[str, str]] = {
@@ -33,6 +37,7 @@ RESOURCES: dict[str, tuple[str, str]] = {
     "Job": ("/apis/batch/v1", "jobs"),
     "PyTorchJob": ("/apis/kubeflow.org/v1", "pytorchjobs"),
     "TrainJob": ("/apis/trainer.kubeflow.org/v1alpha1", "trainjobs"),
+    "JobSet": ("/apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
 }
 
 
