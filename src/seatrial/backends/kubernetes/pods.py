@@ -166,7 +166,7 @@ def state_of(pods: Sequence[Pod], nodes: int, workload: str) -> State:
 
 
 def workload_state(workloads: Sequence[dict[str, Any]], expected: int) -> str:
-    """``active``, ``done`` or ``failed`` of Jobs, a PyTorchJob, TrainJob or JobSet; ``unknown`` until a controller looked.
+    """``active``, ``done`` or ``failed`` of Jobs or an operator's object; ``unknown`` until a controller looked.
 
     One Job of several that failed is the run's failure: its peers only wait for it.
     """

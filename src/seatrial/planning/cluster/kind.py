@@ -13,7 +13,7 @@ from seatrial.job.plan import Choice
 
 def workload_kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
     """Raises UsageError when the operator of the kind asked for is not there."""
-    options, asked = job.kubernetes, job.kubernetes.kind
+    asked = job.kubernetes.kind
     if asked == "auto":
         kind, reason = _auto(job, facts)
     else:
