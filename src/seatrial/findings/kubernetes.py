@@ -9,6 +9,7 @@ from seatrial.findings.known import Known
 
 _PLUGIN = "NVIDIA/k8s-device-plugin"
 _PULL = "https://kubernetes.io/docs/concepts/containers/images/"
+_DRA = "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/"
 _SCHEDULER = "https://kubernetes.io/docs/concepts/scheduling-eviction/kube-scheduler/"
 
 
@@ -191,6 +192,30 @@ KUBERNETES = (
         cause="All are in use, or the device plugin reports none on the nodes that have them",
         fix="kubectl describe nodes | grep -A8 'Allocated resources'   # and the device plugin's logs",
         sources=(_PLUGIN + "#33", _PLUGIN + "#348"),
+    ),
+    Known(
+        id="k8s-device-class",
+        title="There is no DeviceClass {class}",
+        symptoms=("device class {class} does not exist",),
+        cause="NVIDIA's DRA driver is not installed, or not for GPUs",
+        fix="kubectl get deviceclasses   # or without [kubernetes] gpu_claims",
+        sources=(_DRA,),
+    ),
+    Known(
+        id="k8s-claims",
+        title="No node has the GPUs free that the pod claims",
+        symptoms=("cannot allocate all claims",),
+        cause="All are in use, or no node offers so many, or none of this size",
+        fix="kubectl get resourceclaims --all-namespaces; kubectl get resourceslices",
+        sources=(_DRA,),
+    ),
+    Known(
+        id="k8s-claim-prepare",
+        title="The node could not hand the claimed GPU to the pod",
+        symptoms=("FailedPrepareDynamicResources",),
+        cause="NVIDIA's DRA driver does not run on that node, or refused",
+        fix="kubectl get pods --all-namespaces -o wide | grep dra   # and the logs of the one on {node}",
+        sources=(_DRA,),
     ),
     Known(
         id="k8s-nodes-too-small",

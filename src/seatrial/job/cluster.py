@@ -59,6 +59,19 @@ class PodMount(_Frozen):
     read_only: bool = False
 
 
+class GpuClaim(_Frozen):
+    """How each pod claims its GPUs, by Dynamic Resource Allocation.
+
+    Attributes:
+        api: version of resource.k8s.io. device_class: NVIDIA's for whole GPUs or for MIG slices.
+        profile: of the slices, such as ``1g.10gb``.
+    """
+
+    api: str
+    device_class: str
+    profile: str | None = None
+
+
 class ClusterPlan(_Frozen):
     """The workload, as every kind renders it.
 
@@ -66,6 +79,7 @@ class ClusterPlan(_Frozen):
         name: of the workload and everything beside it: a DNS label.
         indexed: the ``job`` kind is one Indexed Job; else one Job a node.
         gpus, cpus, memory_bytes: of each pod; requests equal limits. None: a small request and no limit.
+        gpu_resource: the device plugin's name of them; claim: instead of it, a claim of as many devices.
         recipes: our wheel comes beside the agent, for recipes in a ready image.
         code: how the project's code gets in. files: target path → text of a ConfigMap's file.
         uid: user, group and fsGroup.
@@ -87,6 +101,7 @@ class ClusterPlan(_Frozen):
     min_nodes: int | None = None
     gpus: int = 0
     gpu_resource: str = "nvidia.com/gpu"
+    claim: GpuClaim | None = None
     cpus: float | None = None
     memory_bytes: int | None = None
     shm_bytes: int

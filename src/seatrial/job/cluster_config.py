@@ -128,6 +128,10 @@ class ClusterOptions(Table):
         default=None, description="Registry that built images are pushed to, such as ghcr.io/me."
     )
     gpu_resource: str = Field(default="nvidia.com/gpu", description="Resource name of a GPU or MIG slice.")
+    gpu_claims: bool | None = Field(
+        default=None,
+        description="Claim GPUs by Dynamic Resource Allocation; by default only where no node has gpu_resource.",
+    )
     node_selector: dict[str, str] = Field(default={}, description="Node labels that the pods require.")
     tolerations: Listed[TolerationText] = Field(default=(), description="Tolerated taints: KEY[=VALUE][:EFFECT].")
     priority_class: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")

@@ -28,6 +28,8 @@ def secret_manifest(cluster: ClusterPlan, values: Mapping[str, str]) -> Manifest
 def path_of(manifest: Manifest, *, named: bool = True) -> str:
     """The API path of an object, or of the collection it is made in."""
     base, plural = RESOURCES[manifest["kind"]]
+    if manifest["kind"] == "ResourceClaimTemplate":  # its version differs from cluster to cluster
+        base = f"/apis/{manifest['apiVersion']}"
     path = f"{base}/namespaces/{manifest['metadata']['namespace']}/{plural}"
     return f"{path}/{manifest['metadata']['name']}" if named else path
 

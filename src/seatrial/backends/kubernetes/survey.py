@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from seatrial.backends.kubernetes.client import Cluster
+from seatrial.backends.kubernetes.devices import Claimable, claimable
 from seatrial.backends.kubernetes.manifests.render import API_KINDS, RESOURCES
 from seatrial.backends.kubernetes.problems import ApiError
 from seatrial.errors import SeatrialError
@@ -53,7 +55,12 @@ _CONTROLLER_LABELS: dict[Kind, str] = {"jobset": "app.kubernetes.io/name=jobset"
 
 @dataclass(frozen=True)
 class Node:
-    """A node's GPUs: ``capacity`` as the device plugin reported, ``allocatable`` those that are healthy."""
+    """A node's GPUs: ``capacity`` as the device plugin reported, ``allocatable`` those that are healthy.
+
+    Attributes:
+        offers: NVIDIA's resources that it has → how many are healthy; sizes of MIG slices are resources of their own.
+        gpu: product, capability and driver of its GPUs, where a driver tells them by other ways than labels.
+    """
 
     name: str
     capacity: int
@@ -63,6 +70,8 @@ class Node:
     product: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
     taints: tuple[dict[str, str], ...] = ()
+    offers: dict[str, int] = field(default_factory=dict)
+    gpu: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,7 @@ class ClusterFacts:
         forbidden: those of them that this user may not create in this namespace.
         nodes: None when they may not be listed: then nothing is said about capacity.
         unread: sentences about what could not be read.
+        claimable: devices that pods can claim.
     """
 
     version: tuple[int, int] = (1, 99)
@@ -89,6 +99,7 @@ class ClusterFacts:
     kueue: bool = False
     nodes: tuple[Node, ...] | None = None
     unread: tuple[str, ...] = ()
+    claimable: Claimable = field(default_factory=Claimable)
 
     @property
     def indexed(self) -> bool:
@@ -124,6 +135,7 @@ async def _survey(cluster: Cluster, gpu_resource: str) -> ClusterFacts:
         kueue=await _has_kueue(cluster),
         nodes=nodes,
         unread=unread,
+        claimable=await claimable(cluster),
     )
 
 
@@ -149,7 +161,13 @@ def read_node(item: dict[str, Any], gpu_resource: str) -> Node:
         product=labels.get("nvidia.com/gpu.product"),
         labels=labels,
         taints=tuple(spec.get("taints") or ()),
+        offers=_offers(status.get("allocatable", {})),
     )
+
+
+def _offers(allocatable: Mapping[str, str]) -> dict[str, int]:
+    counts = {name: _number(count) for name, count in allocatable.items() if name.startswith("nvidia.com/")}
+    return {name: count for name, count in sorted(counts.items()) if count}
 
 
 async def _has_crd(cluster: Cluster, kind: Kind) -> bool:

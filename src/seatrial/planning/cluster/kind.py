@@ -11,11 +11,17 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 
 
-def workload_kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
-    """Raises UsageError when the operator of the kind asked for is not there."""
+def workload_kind(job: Job, facts: ClusterFacts, *, claims: bool = False) -> tuple[Kind, Choice]:
+    """The kind, and why.
+
+    Args:
+        claims: the pods claim their GPUs.
+
+    Raises UsageError when the operator of the kind asked for is not there.
+    """
     asked = job.kubernetes.kind
     if asked == "auto":
-        kind, reason = _auto(job, facts)
+        kind, reason = _auto(job, facts, claims)
     else:
         kind, reason = asked, f"--kind {asked}"
         if kind in OPERATORS and facts.git_version != "unknown" and kind not in facts.operators:
@@ -34,7 +40,7 @@ def workload_kind(job: Job, facts: ClusterFacts) -> tuple[Kind, Choice]:
     return kind, Choice(what="kind", value=kind, reason=reason)
 
 
-def _auto(job: Job, facts: ClusterFacts) -> tuple[Kind, str]:
+def _auto(job: Job, facts: ClusterFacts, claims: bool) -> tuple[Kind, str]:
     """The first kind that is there, that something acts on, that this user may create, and that serves this job."""
     passed_over: list[str] = []
     for kind in facts.operators:
@@ -42,7 +48,7 @@ def _auto(job: Job, facts: ClusterFacts) -> tuple[Kind, str]:
             why_not = f"the CRD of {kind} is installed, but its controller is not"
         elif kind in facts.forbidden:
             why_not = f"you may not create {OPERATORS[kind][1]} in {facts.namespace}"
-        elif kind == "trainjob" and (cannot := _beyond_a_trainjob(job.kubernetes)):
+        elif kind == "trainjob" and (cannot := _beyond_a_trainjob(job.kubernetes, claims)):
             why_not = f"the cluster has the CRD of trainjob, but a TrainJob cannot {cannot}"
         elif kind == "jobset" and job.nodes == 1:
             why_not = "a JobSet is for several nodes"
@@ -52,11 +58,13 @@ def _auto(job: Job, facts: ClusterFacts) -> tuple[Kind, str]:
     return "job", "; ".join(passed_over) or "no operator is installed"
 
 
-def _beyond_a_trainjob(options: ClusterOptions) -> str | None:
+def _beyond_a_trainjob(options: ClusterOptions, claims: bool) -> str | None:
     """What a TrainJob could not do of what is asked for, as a verb; its manifest refuses the same."""
     for flag, value in (("priority_class", options.priority_class), ("runtime_class", options.runtime_class)):
         if value:
             return f"set {flag}"
+    if claims:
+        return "claim GPUs"
     mounts = [PodMount(volume=volume, target="") for volume in (options.models, options.data) if volume is not None]
     claim = mounted_twice(mounts)
     return f"mount pvc:{claim} twice" if claim else None

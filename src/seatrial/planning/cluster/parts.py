@@ -29,6 +29,7 @@ from seatrial.job.plan import (
 )
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
+from seatrial.planning.cluster.claims import pod_resource
 from seatrial.planning.cluster.gpus import PodGpus, pod_gpus
 from seatrial.planning.cluster.image import cluster_image
 from seatrial.planning.cluster.kind import kind_warnings, queue_warnings, workload_kind
@@ -53,9 +54,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     assert site.cluster is not None, "a place on a cluster is given what the cluster has"
     _refuse_folders(job)
     facts = site.cluster.facts
-    kind, kind_choice = workload_kind(job, facts)
     gpus = pod_gpus(job, facts)
-    image, image_choices = cluster_image(job, script, facts, site.host.environ, site.host.cache_folder)
+    kind, kind_choice = workload_kind(job, facts, claims=gpus.claim is not None)
+    image, image_choices = cluster_image(job, script, gpus.facts, site.host.environ, site.host.cache_folder)
     image, code = _code(job, script, image)
     volumes = volumes_of(job, site.run_id, kind)
     again = restarts(job, keeps_checkpoints=volumes.models.lasting)
@@ -121,7 +122,8 @@ def _pods(
         nodes=job.nodes,
         min_nodes=options.min_nodes,
         gpus=count,
-        gpu_resource=options.gpu_resource,
+        gpu_resource=pod_resource(job),
+        claim=gpus.claim,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
         shm_bytes=_shm_bytes(job, count),

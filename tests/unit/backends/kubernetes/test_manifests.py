@@ -12,7 +12,7 @@ import pytest
 import yaml
 from syrupy.assertion import SnapshotAssertion
 
-from cluster_plans import DDP, JOBSET, KUBEFLOW, MODERN, OLD, a_cluster_plan
+from cluster_plans import CLAIMS, DDP, JOBSET, KUBEFLOW, MODERN, OLD, a_cluster_plan
 from manifest_rules import CRDS, CUSTOM, VERSIONS, violations
 from seatrial.backends.kubernetes.copy import copy_pod
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES, as_yaml, render
@@ -56,6 +56,7 @@ CASES: dict[str, tuple[ClusterFacts, dict[str, Any]]] = {
         {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": {"min_nodes": 1, "models": "pvc:models"}},
     ),
     "trainjob": (KUBEFLOW, {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": {**POOL, "kind": "trainjob"}}),
+    "claims": (CLAIMS, {"gpus": "2", "nodes": "2", "script": DDP, "kubernetes": {"models": "pvc:models"}}),
     "jobset": (JOBSET, {"gpus": "2", "nodes": "2", "script": DDP, "kubernetes": {**POOL, **CLASSES}}),
 }
 

@@ -31,6 +31,10 @@ def secret_name(cluster: ClusterPlan) -> str:
     return f"{cluster.name}-secrets"
 
 
+def claim_name(cluster: ClusterPlan) -> str:
+    return f"{cluster.name}-gpus"
+
+
 def metadata(cluster: ClusterPlan, name: str, **labels: str) -> Manifest:
     return {"name": name, "namespace": cluster.namespace, "labels": {**cluster.labels, **labels}}
 
