@@ -177,7 +177,7 @@ class Cluster:
         return loop
 
     async def _api(self) -> Api:
-        """The signed-in connection. Kept here, too: kr8s asks the server for its version whenever it gives out its own."""
+        """The signed-in connection. kr8s keeps it, too, but asks for the server's version each time."""
         if self._signed_in is not None:
             return self._signed_in
         try:
