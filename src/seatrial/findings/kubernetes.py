@@ -237,7 +237,7 @@ KUBERNETES = (
         id="k8s-own-request",
         title="No node has the {resource} free that seatrial requests by itself",
         symptoms=(),
-        cause="A pod without --cpus or --memory requests {asked}: 1 CPU and 1 GiB for each GPU",
+        cause="A pod without --cpus or --memory requests {asked}: 1 CPU and 1 GiB for each GPU, and --shm-size",
         fix="seatrial run … {flags}   # a smaller request; it is a limit, too",
         sources=("https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",),
     ),

@@ -80,6 +80,7 @@ class ClusterPlan(_Frozen):
         indexed: the ``job`` kind is one Indexed Job; else one Job a node.
         gpus, cpus, memory_bytes: of each pod; requests equal limits. None: a small request and no limit.
         gpu_resource: the device plugin's name of them; claim: instead of it, a claim of as many devices.
+        shm_bytes: of /dev/shm, which lies in the pod's memory; shm_requested: on top of the least memory requested.
         recipes: our wheel comes beside the agent, for recipes in a ready image.
         code: how the project's code gets in. files: target path → text of a ConfigMap's file.
         uid: user, group and fsGroup.
@@ -105,6 +106,7 @@ class ClusterPlan(_Frozen):
     cpus: float | None = None
     memory_bytes: int | None = None
     shm_bytes: int
+    shm_requested: bool = False
     image: str
     command: tuple[str, ...]
     workdir: str

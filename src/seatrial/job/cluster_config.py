@@ -119,6 +119,7 @@ class ClusterOptions(Table):
     kind: Literal["auto", "job", "pytorchjob", "trainjob", "jobset"] = Field(
         default="auto", description="Workload kind; auto picks by the cluster's CRDs."
     )
+    runtime: ObjectName = Field(default="torch-distributed", description="ClusterTrainingRuntime of a TrainJob.")
     context: str | None = Field(default=None, description="Kubeconfig context; the current one by default.")
     namespace: ObjectName | None = Field(default=None, description="Namespace; the context's by default.")
     data: VolumeText | None = Field(default=None, description="Volume at /data: pvc:NAME[/FOLDER] or hostpath:/FOLDER.")

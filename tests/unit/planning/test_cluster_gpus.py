@@ -262,3 +262,33 @@ def test_a_slice_that_no_node_has_is_explained_by_what_they_have() -> None:
     finding = explain(read_pod(item), "FailedScheduling", message, around)
     assert finding is not None and finding.id == "k8s-no-gpu-resource"
     assert "nvidia.com/gpu instead" in (finding.cause or "")
+
+
+# ---------------------------------------------------------------- /dev/shm
+
+
+@pytest.mark.parametrize(
+    ("flags", "size", "requested", "counts"),
+    [
+        ({"gpus": "2"}, 4 * 2**30, "2Gi", "what is used of it counts as the pod's memory"),
+        ({"gpus": "2", "shm_size": "8GiB"}, 8 * 2**30, "10Gi", "requested on top of the pod's memory"),
+        ({"gpus": "none", "shm_size": "512MiB"}, 2**29, "1.5Gi", "requested on top"),
+        ({"gpus": "2", "memory": "6GiB"}, 3 * 2**30, str(6 * 2**30), "half of --memory"),
+        ({"gpus": "2", "memory": "6GiB", "shm_size": "1GiB"}, 2**30, str(6 * 2**30), "part of the pod's 6 GiB"),
+    ],
+)
+def test_shared_memory_is_sized_counted_and_told(
+    tmp_path: Path, flags: dict[str, Any], size: int, requested: str, counts: str
+) -> None:
+    plan = a_cluster_plan(tmp_path, **flags)
+    container = _container(plan)
+    [shm] = [volume["emptyDir"] for volume in container["pod"]["volumes"] if volume["name"] == "shm"]
+    assert shm == {"medium": "Memory", "sizeLimit": str(size)}
+    assert container["resources"]["requests"]["memory"] == requested
+    assert counts in next(choice.reason for choice in plan.choices if choice.what == "/dev/shm")
+
+
+def test_more_shared_memory_than_memory_is_warned_of(tmp_path: Path) -> None:
+    for size, warned in (("9GB", True), ("8GB", False)):
+        plan = a_cluster_plan(tmp_path, gpus="1", memory="8GB", shm_size=size)
+        assert any("a script that fills it will be killed" in warning for warning in plan.warnings) is warned

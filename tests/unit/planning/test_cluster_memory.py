@@ -97,7 +97,7 @@ def test_a_plan_asks_anew_for_a_kind_that_it_does_not_remember(tmp_path: Path, m
     """The CRD has come since; the answer is of now, and is remembered."""
     asked = []
 
-    def answer(cluster: object, resource: str) -> ClusterFacts:
+    def answer(cluster: object, resource: str, runtime: str) -> ClusterFacts:
         asked.append(resource)
         return KUBEFLOW
 

@@ -10,6 +10,7 @@ from typing import Any
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.devices import Claimable, claimable
 from seatrial.backends.kubernetes.manifests.render import API_KINDS, RESOURCES
+from seatrial.backends.kubernetes.operators import may_create, runtimes_retries
 from seatrial.backends.kubernetes.problems import ApiError
 from seatrial.errors import SeatrialError
 from seatrial.job.cluster import Kind
@@ -82,6 +83,7 @@ class ClusterFacts:
         version: ``(1, 29)``; git_version as the server prints it.
         operators: kinds whose CRD is there.
         kueue: Kueue is there.
+        retries: how often the TrainJobs' runtime starts again what failed; None where that is not known.
         idle: those of them whose controller is not: their objects would be stored, and nothing would come of them.
         forbidden: those of them that this user may not create in this namespace.
         nodes: None when they may not be listed: then nothing is said about capacity.
@@ -97,6 +99,7 @@ class ClusterFacts:
     idle: tuple[Kind, ...] = ()
     forbidden: tuple[Kind, ...] = ()
     kueue: bool = False
+    retries: int | None = None
     nodes: tuple[Node, ...] | None = None
     unread: tuple[str, ...] = ()
     claimable: Claimable = field(default_factory=Claimable)
@@ -110,12 +113,12 @@ class ClusterFacts:
         return self.version >= DISRUPTIONS_SINCE
 
 
-def survey(cluster: Cluster, gpu_resource: str = "nvidia.com/gpu") -> ClusterFacts:
+def survey(cluster: Cluster, gpu_resource: str = "nvidia.com/gpu", runtime: str = "torch-distributed") -> ClusterFacts:
     """Ask the cluster. Raises EngineUnavailableError when it does not answer."""
-    return cluster.call(_survey(cluster, gpu_resource))
+    return cluster.call(_survey(cluster, gpu_resource, runtime))
 
 
-async def _survey(cluster: Cluster, gpu_resource: str) -> ClusterFacts:
+async def _survey(cluster: Cluster, gpu_resource: str, runtime: str) -> ClusterFacts:
     version = await cluster.request("GET", "/version")  # signs in, and tells whether there is anybody
     found = await asyncio.gather(*(_has_crd(cluster, kind) for kind in OPERATORS))
     operators = tuple(kind for kind, there in zip(OPERATORS, found, strict=True) if there)
@@ -123,7 +126,7 @@ async def _survey(cluster: Cluster, gpu_resource: str) -> ClusterFacts:
     nodes, unread = await _nodes(cluster, gpu_resource)
     idle = [kind for kind in operators if await _is_idle(cluster, kind)]
     namespace = await cluster.its_namespace()
-    forbidden = [kind for kind in operators if not await _may_create(cluster, kind, namespace)]
+    forbidden = [kind for kind in operators if not await may_create(cluster, *OPERATORS[kind][:2], namespace)]
     return ClusterFacts(
         version=(_number(version["major"]), _number(version["minor"])),
         git_version=version["gitVersion"],
@@ -133,6 +136,7 @@ async def _survey(cluster: Cluster, gpu_resource: str) -> ClusterFacts:
         idle=tuple(idle),
         forbidden=tuple(forbidden),
         kueue=await _has_kueue(cluster),
+        retries=await runtimes_retries(cluster, runtime) if "trainjob" in operators else None,
         nodes=nodes,
         unread=unread,
         claimable=await claimable(cluster),
@@ -201,24 +205,6 @@ async def _is_idle(cluster: Cluster, kind: Kind) -> bool:
         if found["items"]:
             return False
     return True
-
-
-async def _may_create(cluster: Cluster, kind: Kind, namespace: str) -> bool:
-    """Whether this user may create objects of a kind; yes where the cluster does not tell. Everybody may ask for
-    themselves: kubernetes.io/docs/reference/access-authn-authz/authorization.
-    """
-    group, plural, _ = OPERATORS[kind]
-    wanted = {"namespace": namespace, "verb": "create", "group": group, "resource": plural}
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": wanted},
-    }
-    try:
-        answer = await cluster.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
-    except SeatrialError:
-        return True
-    return bool((answer.get("status") or {}).get("allowed", True))
 
 
 def _number(text: str) -> int:

@@ -70,11 +70,20 @@ def _beyond_a_trainjob(options: ClusterOptions, claims: bool) -> str | None:
     return f"mount pvc:{claim} twice" if claim else None
 
 
-def kind_warnings(kind: Kind, facts: ClusterFacts) -> tuple[str, ...]:
-    if kind not in facts.idle:
-        return ()
-    nobody = f"There is no Deployment {CONTROLLERS[kind]}, so a {kind} may never be processed"
-    return (f"{nobody}; --kind job needs none",)
+def kind_warnings(kind: Kind, facts: ClusterFacts, runtime: str) -> tuple[str, ...]:
+    warnings = []
+    if kind in facts.idle:
+        nobody = f"There is no Deployment {CONTROLLERS[kind]}, so a {kind} may never be processed"
+        warnings.append(f"{nobody}; --kind job needs none")
+    if kind == "trainjob" and facts.retries != 0:
+        known = "once" if facts.retries == 1 else f"up to {facts.retries} times"
+        times = "6 times unless it says otherwise" if facts.retries is None else known
+        warnings.append(
+            f"The runtime {runtime} starts again what failed, {times}, and a TrainJob cannot change that: a failure is "
+            "told late, and in a new pod without a volume the script runs again; --kind job, or a [kubernetes] runtime "
+            "with backoffLimit: 0"
+        )
+    return tuple(warnings)
 
 
 def queue_warnings(queue: str | None, facts: ClusterFacts) -> tuple[str, ...]:

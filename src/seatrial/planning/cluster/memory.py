@@ -65,5 +65,5 @@ def _claimable(kept: dict[str, Any]) -> Claimable:
 def _path(options: ClusterOptions, environ: Mapping[str, str], cache: Path) -> Path:
     files = environ.get("KUBECONFIG", str(Path.home() / ".kube" / "config")).split(os.pathsep)
     times = [Path(file).stat().st_mtime_ns if Path(file).is_file() else 0 for file in files]
-    asked = [files, times, options.context, options.namespace, options.gpu_resource]
+    asked = [files, times, options.context, options.namespace, options.gpu_resource, options.runtime]
     return cache / "clusters" / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"

@@ -35,7 +35,7 @@ from seatrial.planning.cluster.image import cluster_image
 from seatrial.planning.cluster.kind import kind_warnings, queue_warnings, workload_kind
 from seatrial.planning.cluster.volumes import Volumes, volume_warnings, volumes_of
 from seatrial.planning.container.env import without_steering
-from seatrial.planning.container.limits import SHM_BYTES_PER_GPU
+from seatrial.planning.container.limits import shm_limit, shm_warnings
 from seatrial.planning.launcher import restarts
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import Meeting, Parts, Site
@@ -69,7 +69,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host.environ))
-    cluster = _pods(job, site.run_id, facts, kind, gpus, _Contents(image, code, volumes, places, pod_env), again)
+    shm_bytes, shm_choice = _shm(job, gpus.plan.count)
+    inside = _Contents(image, code, volumes, places, pod_env, shm_bytes)
+    cluster = _pods(job, site.run_id, facts, kind, gpus, inside, again)
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
     return Parts(
         places=places,
@@ -87,16 +89,18 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             kind_choice,
             gpus.choice,
             code.choice,
+            shm_choice,
             _restart_choice(again, volumes.models),
             *image_choices,
         ),
         warnings=(
             *gpus.warnings,
-            *kind_warnings(kind, facts),
+            *kind_warnings(kind, facts, job.kubernetes.runtime),
             *queue_warnings(job.kubernetes.queue, facts),
             *facts.unread,
             *_image_warnings(job, image),
             *volume_warnings(volumes.models, job.kubernetes.data),
+            *shm_warnings(job),
         ),
     )
 
@@ -126,7 +130,8 @@ def _pods(
         claim=gpus.claim,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
-        shm_bytes=_shm_bytes(job, count),
+        shm_bytes=inside.shm_bytes,
+        shm_requested=job.shm_bytes is not None and job.memory_bytes is None,
         image=image.tag,
         command=(image.python or "python3", *AGENT_PYTHON_FLAGS, f"{POD_CONFIG}/agent.pyz", f"{POD_CONFIG}/plan.json"),
         workdir=inside.places.project,
@@ -145,6 +150,7 @@ def _pods(
         priority_class=options.priority_class,
         runtime_class=options.runtime_class,
         queue=options.queue,
+        runtime=options.runtime,
         service_account=options.service_account,
         image_pull_secrets=options.image_pull_secrets,
         restarts=again,
@@ -163,6 +169,7 @@ class _Contents:
     volumes: Volumes
     places: Places
     env: dict[str, str]
+    shm_bytes: int
 
 
 def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
@@ -255,12 +262,16 @@ def _elastic(min_nodes: int | None) -> dict[str, str]:
     return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if min_nodes is not None else {}
 
 
-def _shm_bytes(job: Job, gpus: int) -> int:
-    """/dev/shm counts as the pod's memory: at most half of it, as on Docker."""
-    if job.shm_bytes is not None:
-        return job.shm_bytes
-    size = SHM_BYTES_PER_GPU * max(1, gpus)
-    return size if job.memory_bytes is None else min(size, job.memory_bytes // 2)
+def _shm(job: Job, gpus: int) -> tuple[int, Choice]:
+    """As on Docker. It is an emptyDir in memory: what is written there counts as the pod's."""
+    size, choice = shm_limit(job, gpus)
+    if job.memory_bytes is not None:
+        counts = f"part of the pod's {format_bytes(job.memory_bytes)}"
+    elif job.shm_bytes is not None:
+        counts = "requested on top of the pod's memory"
+    else:
+        counts = "what is used of it counts as the pod's memory"
+    return size, choice.model_copy(update={"reason": f"{choice.reason}; {counts}"})
 
 
 def _restart_choice(restarts: int, models: Volume) -> Choice:

@@ -28,7 +28,7 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
         facts, age_s = kept
         return ClusterSite(facts, _seen(facts, f"as of {age_s:.0f} s ago; run queries it again"))
     try:
-        facts = survey(Cluster(host.environ, options.context, options.namespace), options.gpu_resource)
+        facts = survey(Cluster(host.environ, options.context, options.namespace), options.gpu_resource, options.runtime)
     except EngineUnavailableError as error:
         if not offline or options.kind == "auto":
             raise

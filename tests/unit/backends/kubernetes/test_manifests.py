@@ -180,6 +180,21 @@ def test_auto_takes_no_trainjob_for_what_it_cannot_say(tmp_path: Path, beyond: s
     assert render(plan, BINARIES)[-1]["kind"] == "Job"
 
 
+@pytest.mark.parametrize(
+    ("retries", "told"), [(None, "6 times unless it says otherwise"), (6, "up to 6 times"), (1, "once"), (0, None)]
+)
+def test_a_runtime_that_tries_again_what_failed_is_warned_of(
+    tmp_path: Path, retries: int | None, told: str | None
+) -> None:
+    facts = replace(KUBEFLOW, retries=retries)
+    plan = a_cluster_plan(tmp_path, facts, gpus="1", kubernetes={"kind": "trainjob", "runtime": "mine"})
+    [*found] = [warning for warning in plan.warnings if warning.startswith("The runtime mine starts again")]
+    assert len(found) == (told is not None) and (told is None or told in found[0])
+    assert render(plan, BINARIES)[-1]["spec"]["runtimeRef"] == {"name": "mine"}
+    plan = a_cluster_plan(tmp_path, facts, gpus="1", kubernetes={"kind": "job"})
+    assert not any("runtime" in warning for warning in plan.warnings)
+
+
 def test_an_operator_that_acts_is_taken_and_a_bare_crd_is_not(tmp_path: Path) -> None:
     idle = replace(KUBEFLOW, idle=("pytorchjob",))
     for facts, kind, warned in ((KUBEFLOW, "pytorchjob", False), (idle, "trainjob", False)):

@@ -10,6 +10,7 @@ import pytest
 from cluster_api import FORBIDDEN, cluster_api, group, version
 from seatrial.backends.kubernetes.cleanup import clean_up
 from seatrial.backends.kubernetes.devices import read_slices
+from seatrial.backends.kubernetes.operators import retries_of
 from seatrial.backends.kubernetes.problems import ApiError
 from seatrial.backends.kubernetes.survey import survey
 
@@ -184,3 +185,37 @@ def test_cleanup_takes_the_templates_of_claims_in_the_version_that_is_served(tmp
     names, asked = _cleanup(tmp_path, {"items": []}, **discovery, **{path: {"items": [mine]}})
     assert names == ["resourceclaimtemplate/seatrial-r-gpus"] and f"DELETE {path}/seatrial-r-gpus" in asked
     assert _cleanup(tmp_path, {"items": []}, **discovery, **{path: FORBIDDEN})[0] == []
+
+
+def a_runtime(job: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    initializer = {"name": "dataset-initializer", "template": {"spec": {"backoffLimit": 1}}}
+    jobs = [initializer, {"name": "node", "template": {"spec": job}}]
+    return {"spec": {"template": {"spec": {"replicatedJobs": jobs, **spec}}}}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "retries"),
+    [
+        (a_runtime({"template": {}}), 6),
+        (a_runtime({"backoffLimit": 0}), 0),
+        (a_runtime({"backoffLimit": 0}, failurePolicy={"maxRestarts": 3}), 3),
+        (a_runtime({"backoffLimit": 2}, failurePolicy={"maxRestarts": 1}), 5),
+        ({"spec": {"template": {"spec": {"replicatedJobs": [{"name": "launcher"}]}}}}, None),
+        ({}, None),
+    ],
+)
+def test_how_often_a_runtime_starts_again_what_failed(runtime: dict[str, Any], retries: int | None) -> None:
+    assert retries_of(runtime) == retries
+
+
+def test_the_runtime_that_is_named_is_read(tmp_path: Path) -> None:
+    trainer = "/apis/trainer.kubeflow.org/v1alpha1"
+    answers = {
+        "/version": version(33),
+        trainer: {"resources": [{"name": "trainjobs"}]},
+        f"{trainer}/clustertrainingruntimes/once": a_runtime({"backoffLimit": 0}),
+        "/api/v1/nodes": {"items": []},
+    }
+    with cluster_api(tmp_path, answers) as (cluster, _):
+        assert survey(cluster, runtime="once").retries == 0
+        assert survey(cluster).retries is None

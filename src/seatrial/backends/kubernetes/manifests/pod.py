@@ -77,7 +77,8 @@ def resources(cluster: ClusterPlan) -> Manifest:
     """Requests equal to limits: such a pod is the last to be evicted, and GPUs allow nothing else.
 
     CPU and memory that nobody asked for are requested without a limit: a scheduler that knows nothing of a pod puts
-    it onto a full node, and a limit that nobody chose would kill it.
+    it onto a full node, and a limit that nobody chose would kill it. A size of /dev/shm that was asked for is memory
+    that will be needed.
     """
     limits: dict[str, str] = {}
     if cluster.cpus is not None:
@@ -87,7 +88,8 @@ def resources(cluster: ClusterPlan) -> Manifest:
     if cluster.gpus and cluster.claim is None:
         limits[cluster.gpu_resource] = str(cluster.gpus)
     pods_gpus = max(1, cluster.gpus)
-    least = {"cpu": str(pods_gpus * LEAST_CPUS), "memory": f"{pods_gpus * LEAST_MEMORY_GIB}Gi"}
+    memory_gib = pods_gpus * LEAST_MEMORY_GIB + (cluster.shm_bytes / 2**30 if cluster.shm_requested else 0)
+    least = {"cpu": str(pods_gpus * LEAST_CPUS), "memory": f"{memory_gib:g}Gi"}
     claims = [{"name": claim["name"]} for claim in pod_claims(cluster)]
     further = {"limits": limits, "claims": claims}
     return {"requests": {**least, **limits}, **{key: value for key, value in further.items() if value}}
