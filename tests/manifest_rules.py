@@ -20,7 +20,11 @@ from jobset_rules import jobset_violations
 
 CRDS = Path(__file__).parents[2] / "shared" / "k8s" / "crds"
 #: Kind → its CRD's file.
-CUSTOM = {"PyTorchJob": "kubeflow.org_pytorchjobs.yaml", "TrainJob": "trainer.kubeflow.org_trainjobs.yaml"}
+CUSTOM = {
+    "PyTorchJob": "kubeflow.org_pytorchjobs.yaml",
+    "TrainJob": "trainer.kubeflow.org_trainjobs.yaml",
+    "ClusterTrainingRuntime": "trainer.kubeflow.org_clustertrainingruntimes.yaml",
+}
 #: Versions of Kubernetes whose schemas the installed kubernetes-validate has, from 1.25 on.
 VERSIONS = [f"1.{minor}" for minor in range(25, int(kubernetes_validate.latest_version().split(".")[1]) + 1)]
 

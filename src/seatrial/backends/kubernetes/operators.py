@@ -13,6 +13,9 @@ from seatrial.errors import SeatrialError
 #: How often a Job of its own accord tries again. Source: kubernetes.io/docs/concepts/workloads/controllers/job.
 _BACKOFF_LIMIT = 6
 
+#: Of our agent where the script failed (agent/attempts.py).
+EXIT_FAILED = 1
+
 
 async def may_create(cluster: Cluster, group: str, plural: str, namespace: str) -> bool:
     """Whether this user may create objects of a kind; yes where the cluster does not tell. Everybody may ask for
@@ -41,7 +44,7 @@ async def runtimes_retries(cluster: Cluster, name: str) -> int | None:
 
 
 def retries_of(runtime: Mapping[str, Any]) -> int | None:
-    """How often a ClusterTrainingRuntime starts again what failed: its Job a pod, or its JobSet the whole.
+    """How often a ClusterTrainingRuntime starts again what failed by itself: its Job a pod, or its JobSet the whole.
 
     None where it has no job that our TrainJobs patch.
 
@@ -51,6 +54,15 @@ def retries_of(runtime: Mapping[str, Any]) -> int | None:
     for job in spec.get("replicatedJobs") or []:
         if job.get("name") == REPLICATED_JOB:
             inner = (job.get("template") or {}).get("spec") or {}
-            pods = inner.get("backoffLimit", _BACKOFF_LIMIT)
+            pods = 0 if _fails_at_once(inner) else inner.get("backoffLimit", _BACKOFF_LIMIT)
             return (int(pods) + 1) * (int((spec.get("failurePolicy") or {}).get("maxRestarts") or 0) + 1) - 1
     return None
+
+
+def _fails_at_once(job: Mapping[str, Any]) -> bool:
+    """Whether the Job's own rules end it at the exit code of a script that failed."""
+    for rule in (job.get("podFailurePolicy") or {}).get("rules") or []:
+        codes = rule.get("onExitCodes") or {}
+        if codes and (EXIT_FAILED in codes.get("values", ())) == (codes.get("operator") == "In"):
+            return bool(rule.get("action") == "FailJob")
+    return False

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cluster_api import FORBIDDEN, cluster_api, group, version
+from manifest_rules import CRDS, violations
 from seatrial.backends.kubernetes.cleanup import clean_up
 from seatrial.backends.kubernetes.devices import read_slices
 from seatrial.backends.kubernetes.operators import retries_of
@@ -193,6 +195,10 @@ def a_runtime(job: dict[str, Any], **spec: Any) -> dict[str, Any]:
     return {"spec": {"template": {"spec": {"replicatedJobs": jobs, **spec}}}}
 
 
+def on_exit(action: str, operator: str, *codes: int) -> dict[str, Any]:
+    return {"action": action, "onExitCodes": {"operator": operator, "values": list(codes)}}
+
+
 @pytest.mark.parametrize(
     ("runtime", "retries"),
     [
@@ -202,6 +208,11 @@ def a_runtime(job: dict[str, Any], **spec: Any) -> dict[str, Any]:
         (a_runtime({"backoffLimit": 2}, failurePolicy={"maxRestarts": 1}), 5),
         ({"spec": {"template": {"spec": {"replicatedJobs": [{"name": "launcher"}]}}}}, None),
         ({}, None),
+        (a_runtime({"podFailurePolicy": {"rules": [on_exit("FailJob", "NotIn", 137)]}}), 0),
+        (a_runtime({"podFailurePolicy": {"rules": [on_exit("FailJob", "In", 1, 3)]}}), 0),
+        (a_runtime({"podFailurePolicy": {"rules": [on_exit("FailJob", "In", 3)]}}), 6),
+        (a_runtime({"podFailurePolicy": {"rules": [on_exit("Count", "In", 1), on_exit("FailJob", "NotIn", 9)]}}), 6),
+        (a_runtime({"podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": []}]}}), 6),
     ],
 )
 def test_how_often_a_runtime_starts_again_what_failed(runtime: dict[str, Any], retries: int | None) -> None:
@@ -219,3 +230,11 @@ def test_the_runtime_that_is_named_is_read(tmp_path: Path) -> None:
     with cluster_api(tmp_path, answers) as (cluster, _):
         assert survey(cluster, runtime="once").retries == 0
         assert survey(cluster).retries is None
+
+
+def test_the_runtime_of_the_documentation_tries_nothing_again_and_would_be_taken() -> None:
+    runtime = yaml.safe_load((Path(__file__).parents[4] / "docs" / "kubernetes-runtime.yaml").read_text())
+    assert retries_of(runtime) == 0
+    if not CRDS.is_dir():
+        pytest.skip("the CRDs are not beside the repository")
+    assert violations(runtime) == []
