@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from seatrial.backends.kubernetes.devices import GPU_CLASS, MIG_CLASS, VERSIONS, WHOLE
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import UsageError
+from seatrial.findings.catalogue import by_id
 from seatrial.job.cluster import GpuClaim
 from seatrial.job.cluster_config import ClusterOptions
 from seatrial.job.model import Job
@@ -74,11 +75,8 @@ def _refuse_missing(facts: ClusterFacts, device_class: str) -> None:
             run="kubectl api-versions | grep resource.k8s.io   # or without [kubernetes] gpu_claims",
         )
     if there.classes is not None and device_class not in there.classes:
-        raise UsageError(
-            f"The cluster has no DeviceClass {device_class}",
-            cause="NVIDIA's DRA driver is not installed, or not for GPUs",
-            run="kubectl get deviceclasses   # or without [kubernetes] gpu_claims",
-        )
+        known = by_id("k8s-device-class")
+        raise UsageError(f"The cluster has no DeviceClass {device_class}", cause=known.cause, run=known.fix)
 
 
 def _claim(job: Job, facts: ClusterFacts, device_class: str, reason: str) -> Way:
