@@ -25,13 +25,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Kubernetes clusters: what seatrial created there.",
+    help="Kubernetes clusters: cleanup of what seatrial created, prepull of images.",
 )
 
 
 @app.callback()
 def k8s() -> None:
-    """Kubernetes clusters: what seatrial created there."""
+    """Kubernetes clusters: cleanup of what seatrial created, prepull of images."""
 
 
 @app.command()
