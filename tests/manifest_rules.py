@@ -16,9 +16,15 @@ import kubernetes_validate
 import yaml
 from jsonschema import Draft7Validator
 
+from jobset_rules import jobset_violations
+
 CRDS = Path(__file__).parents[2] / "shared" / "k8s" / "crds"
 #: Kind → its CRD's file.
-CUSTOM = {"PyTorchJob": "kubeflow.org_pytorchjobs.yaml", "TrainJob": "trainer.kubeflow.org_trainjobs.yaml"}
+CUSTOM = {
+    "PyTorchJob": "kubeflow.org_pytorchjobs.yaml",
+    "TrainJob": "trainer.kubeflow.org_trainjobs.yaml",
+    "ClusterTrainingRuntime": "trainer.kubeflow.org_clustertrainingruntimes.yaml",
+}
 #: Versions of Kubernetes whose schemas the installed kubernetes-validate has, from 1.25 on.
 VERSIONS = [f"1.{minor}" for minor in range(25, int(kubernetes_validate.latest_version().split(".")[1]) + 1)]
 
@@ -33,6 +39,8 @@ def violations(manifest: dict[str, Any], version: str = VERSIONS[-1]) -> list[st
 
     Raises LookupError for a kind without a schema here.
     """
+    if manifest["kind"] == "JobSet":
+        return list(jobset_violations(manifest, lambda job: violations(job, version)))
     if manifest["kind"] in CUSTOM:
         schema, validator = _custom_schema(manifest["kind"])
         wrong = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(manifest)]
@@ -63,7 +71,8 @@ def _core_schema(api_version: str, kind: str, version: str) -> tuple[Schema, Cal
     root = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema" / f"v{version}.0-local-strict"
     definitions: Schema = json.loads((root / "_definitions.json").read_text())
     definitions = definitions.get("$defs") or definitions["definitions"]
-    name = f"{kind.lower()}-{api_version.replace('/', '-')}.json"
+    group, _, its_version = api_version.rpartition("/")
+    name = "-".join(filter(None, [kind.lower(), group.partition(".")[0], f"{its_version}.json"]))
     return json.loads((root / name).read_text()), lambda ref: definitions[ref.rpartition("/")[2]]
 
 

@@ -30,7 +30,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "dashboard": ("dashboard", "A web page: live GPUs, runs, curves, receipts, comparison."),
     "exporter": ("exporter", "Export GPU, container and run metrics to Prometheus."),
     "sweep": ("sweep", "Run a job with several settings and compare them."),
-    "k8s": ("k8s", "Kubernetes clusters: cleanup removes what seatrial created there."),
+    "k8s": ("k8s", "Kubernetes clusters: cleanup of what seatrial created, prepull of images."),
     "bench": ("bench", "Benchmark variants of a recipe side by side: bench train mnist --compare eager,graph."),
     "predict": ("predict", "Query a trained model: predict spam TEXT."),
     "prune": ("prune", "Delete ended runs and free their disk space."),

@@ -72,7 +72,7 @@ FLAGS = (
     Flag(
         "gpus",
         "--gpus",
-        "auto, none, all, a count, 0,2, device=0,2, GPU-<uuid>, MIG-<uuid> or 0:1 (MIG slice).",
+        "auto, none, all, a count, 0,2, device=0,2, GPU-<uuid>, MIG-<uuid>, 0:1 (MIG slice) or mig-1g.10gb.",
         metavar="REQUEST",
     ),
     Flag("nodes", "--nodes", "Number of nodes, or a host list: 2, or host1,host2.", metavar="N"),
@@ -99,7 +99,7 @@ FLAGS = (
     Flag("gpu_memory", "--gpu-memory", "Limit memory per GPU (torch, TensorFlow)."),
     Flag("writable", "--writable", "Make the root filesystem writable.", kind=bool),
     # Kubernetes (--on k8s)
-    Flag("kubernetes.kind", "--kind", "auto, job, pytorchjob or trainjob.", metavar="KIND"),
+    Flag("kubernetes.kind", "--kind", "auto, job, pytorchjob, trainjob or jobset.", metavar="KIND"),
     Flag("kubernetes.namespace", "--namespace", "Default: the context's."),
     Flag("kubernetes.context", "--context", "Of the kubeconfig."),
     Flag("kubernetes.queue", "--queue", "Kueue's LocalQueue to wait in.", metavar="NAME"),

@@ -45,7 +45,7 @@ def explain_missing(
             kernel_uuid: the GPU it failed on.
             mig: ``{"enabled": bool, "instances": int}`` of the GPUs expected.
             injection: how the plan put the GPUs in (``nvidia-runtime``, ``cdi``, ``device-nodes``, ``device-plugin``,
-                ``host``).
+                ``resource-claim``, ``host``).
     """
     for look in _CHAIN:
         finding = look(list(expected), list(visible), context)
@@ -95,6 +95,7 @@ _INJECTION_FIXES = {
     "cdi": GENERATE_CDI,
     "device-nodes": "ls -l /dev/nvidia*   # on the host; create them: sudo nvidia-modprobe -c=0 -u",
     "device-plugin": REGISTER_ON_NODE,
+    "resource-claim": "kubectl get pods --all-namespaces -o wide | grep dra   # NVIDIA's DRA driver on the pod's node",
     "host": "sudo modprobe nvidia && sudo nvidia-modprobe -c=0 -u",
 }
 

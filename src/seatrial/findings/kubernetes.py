@@ -9,6 +9,7 @@ from seatrial.findings.known import Known
 
 _PLUGIN = "NVIDIA/k8s-device-plugin"
 _PULL = "https://kubernetes.io/docs/concepts/containers/images/"
+_DRA = "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/"
 _SCHEDULER = "https://kubernetes.io/docs/concepts/scheduling-eviction/kube-scheduler/"
 
 
@@ -170,7 +171,7 @@ KUBERNETES = (
     Known(
         id="k8s-suspended",
         title="The run is suspended: no pod is made until its queue, or whoever suspended it, lets it go on",
-        symptoms=("Suspended: ",),
+        symptoms=("Suspended: ", "SuspendedJobs: "),
         cause="Kueue suspends a job until its queue has room; a person may have done so, too",
         fix="kubectl get localqueues,workloads   # without a queue: kubectl describe the job",
         sources=("https://kubernetes.io/docs/concepts/workloads/controllers/job/#suspending-a-job",),
@@ -193,6 +194,30 @@ KUBERNETES = (
         sources=(_PLUGIN + "#33", _PLUGIN + "#348"),
     ),
     Known(
+        id="k8s-device-class",
+        title="There is no DeviceClass {class}",
+        symptoms=("device class {class} does not exist",),
+        cause="NVIDIA's DRA driver is not installed, or not for GPUs",
+        fix="kubectl get deviceclasses   # or without [kubernetes] gpu_claims",
+        sources=(_DRA,),
+    ),
+    Known(
+        id="k8s-claims",
+        title="No node has the GPUs free that the pod claims",
+        symptoms=("cannot allocate all claims",),
+        cause="All are in use, or no node offers so many, or none of this size",
+        fix="kubectl get resourceclaims --all-namespaces; kubectl get resourceslices",
+        sources=(_DRA,),
+    ),
+    Known(
+        id="k8s-claim-prepare",
+        title="The node could not hand the claimed GPU to the pod",
+        symptoms=("FailedPrepareDynamicResources",),
+        cause="NVIDIA's DRA driver does not run on that node, or refused",
+        fix="kubectl get pods --all-namespaces -o wide | grep dra   # and the logs of the one on {node}",
+        sources=(_DRA,),
+    ),
+    Known(
         id="k8s-nodes-too-small",
         title="No node has as many GPUs as the pod asks for",
         symptoms=(),
@@ -212,7 +237,7 @@ KUBERNETES = (
         id="k8s-own-request",
         title="No node has the {resource} free that seatrial requests by itself",
         symptoms=(),
-        cause="A pod without --cpus or --memory requests {asked}: 1 CPU and 1 GiB for each GPU",
+        cause="A pod without --cpus or --memory requests {asked}: 1 CPU and 1 GiB for each GPU, and --shm-size",
         fix="seatrial run … {flags}   # a smaller request; it is a limit, too",
         sources=("https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",),
     ),
@@ -291,7 +316,13 @@ KUBERNETES = (
     Known(
         id="k8s-pods-refused",
         title="The cluster refuses to create the pods",
-        symptoms=("FailedCreate: Error creating:", "FailedCreatePod: ", "FailedCreatePodReason: "),
+        symptoms=(
+            "FailedCreate: Error creating:",
+            "FailedCreatePod: ",
+            "FailedCreatePodReason: ",
+            "JobCreationFailed: ",
+            "HeadlessServiceCreationFailed: ",
+        ),
         cause="The API server's own words stand in the message",
         fix="kubectl get events --field-selector type=Warning --sort-by=.lastTimestamp",
         sources=("https://kubernetes.io/docs/tasks/debug/debug-application/",),

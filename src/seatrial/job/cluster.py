@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 #: job: Indexed Job, or one Job a node before Kubernetes 1.24. pytorchjob: Kubeflow v1. trainjob: Kubeflow v2.
-Kind = Literal["job", "pytorchjob", "trainjob"]
+#: jobset: a JobSet of one Indexed Job.
+Kind = Literal["job", "pytorchjob", "trainjob", "jobset"]
 CodeWay = Literal["image", "configmap", "none"]
 
 #: Where the agent, its plan and the files of small things are inside a pod; read-only.
@@ -58,6 +59,19 @@ class PodMount(_Frozen):
     read_only: bool = False
 
 
+class GpuClaim(_Frozen):
+    """How each pod claims its GPUs, by Dynamic Resource Allocation.
+
+    Attributes:
+        api: version of resource.k8s.io. device_class: NVIDIA's for whole GPUs or for MIG slices.
+        profile: of the slices, such as ``1g.10gb``.
+    """
+
+    api: str
+    device_class: str
+    profile: str | None = None
+
+
 class ClusterPlan(_Frozen):
     """The workload, as every kind renders it.
 
@@ -65,6 +79,8 @@ class ClusterPlan(_Frozen):
         name: of the workload and everything beside it: a DNS label.
         indexed: the ``job`` kind is one Indexed Job; else one Job a node.
         gpus, cpus, memory_bytes: of each pod; requests equal limits. None: a small request and no limit.
+        gpu_resource: the device plugin's name of them; claim: instead of it, a claim of as many devices.
+        shm_bytes: of /dev/shm, which lies in the pod's memory; shm_requested: on top of the least memory requested.
         recipes: our wheel comes beside the agent, for recipes in a ready image.
         code: how the project's code gets in. files: target path → text of a ConfigMap's file.
         uid: user, group and fsGroup.
@@ -86,9 +102,11 @@ class ClusterPlan(_Frozen):
     min_nodes: int | None = None
     gpus: int = 0
     gpu_resource: str = "nvidia.com/gpu"
+    claim: GpuClaim | None = None
     cpus: float | None = None
     memory_bytes: int | None = None
     shm_bytes: int
+    shm_requested: bool = False
     image: str
     command: tuple[str, ...]
     workdir: str

@@ -1,7 +1,7 @@
 """ClusterOptions: the ``[kubernetes]`` table of seatrial.toml.
 
     [kubernetes]
-    kind = "auto"                             # auto, job, pytorchjob, trainjob
+    kind = "auto"                             # auto, job, pytorchjob, trainjob, jobset
     namespace = "team-a"
     data = "pvc:mnist"                        # pvc:NAME[/FOLDER], hostpath:/FOLDER, emptydir
     models = "pvc:models/alice"
@@ -116,9 +116,10 @@ Nodes = Annotated[
 class ClusterOptions(Table):
     """Where and how a run is placed on a cluster."""
 
-    kind: Literal["auto", "job", "pytorchjob", "trainjob"] = Field(
+    kind: Literal["auto", "job", "pytorchjob", "trainjob", "jobset"] = Field(
         default="auto", description="Workload kind; auto picks by the cluster's CRDs."
     )
+    runtime: ObjectName = Field(default="torch-distributed", description="ClusterTrainingRuntime of a TrainJob.")
     context: str | None = Field(default=None, description="Kubeconfig context; the current one by default.")
     namespace: ObjectName | None = Field(default=None, description="Namespace; the context's by default.")
     data: VolumeText | None = Field(default=None, description="Volume at /data: pvc:NAME[/FOLDER] or hostpath:/FOLDER.")
@@ -128,6 +129,10 @@ class ClusterOptions(Table):
         default=None, description="Registry that built images are pushed to, such as ghcr.io/me."
     )
     gpu_resource: str = Field(default="nvidia.com/gpu", description="Resource name of a GPU or MIG slice.")
+    gpu_claims: bool | None = Field(
+        default=None,
+        description="Claim GPUs by Dynamic Resource Allocation; by default only where no node has gpu_resource.",
+    )
     node_selector: dict[str, str] = Field(default={}, description="Node labels that the pods require.")
     tolerations: Listed[TolerationText] = Field(default=(), description="Tolerated taints: KEY[=VALUE][:EFFECT].")
     priority_class: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")

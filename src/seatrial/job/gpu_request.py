@@ -2,10 +2,12 @@
 
     request  := what ["," "capabilities=" name {"," name}]
     what     := "auto" | "none" | "all" | count | device {"," device} | "device=" device {"," device} | "count=" count
+              | profile
     count    := 1, 2, 3 …                      one bare integer is a count, as for ``docker run --gpus 2``
     device   := index | uuid | slice           two or more bare integers are indices: ``0,2``
     uuid     := "GPU-" hex… | "MIG-" hex…      a unique beginning is enough, as for CUDA_VISIBLE_DEVICES
     slice    := gpu-index ":" mig-index        ``0:1``, as ``nvidia-smi -L`` counts them
+    profile  := "mig-" name                    ``mig-1g.10gb``: any one slice of this size, which no run holds
 
 Quotes are dropped (Docker's own syntax needs ``'"device=0,2"'``), and so is the capability ``gpu``, which tutorials
 write and which every request implies.
@@ -14,7 +16,7 @@ write and which every request implies.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from seatrial.errors import GpuRequestError
@@ -28,6 +30,8 @@ CAPABILITIES = ("all", "compute", "compat32", "display", "graphics", "ngx", "uti
 _EXAMPLES = "auto, none, all, 2, device=0,2 or GPU-<uuid>"
 _INTEGER = re.compile(r"[0-9]{1,4}")
 _SLICE = re.compile(r"([0-9]{1,4}):([0-9]{1,4})")
+#: Profiles as ``nvidia-smi mig -lgip`` names them; clusters write a dot for the plus of ``1g.10gb+me``.
+_PROFILE = re.compile(r"mig-((?:[1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb)(?:[+.]([a-z][a-z0-9.]{0,11}))?")
 _UUID = re.compile(r"(gpu|mig)-([0-9a-f][0-9a-f-]*)|mig-gpu-([0-9a-f-]+/[0-9]+/[0-9]+)")
 
 
@@ -39,12 +43,19 @@ class GpuRequest:
         count: for kind ``count``, at least 1; else None.
         devices: for kind ``devices``: indices ``"0"``, UUIDs or beginnings of one, MIG slices ``"0:1"``.
         capabilities: NVIDIA_DRIVER_CAPABILITIES asked for; () leaves the default, ``compute,utility``.
+        profile: of a count, which is 1 then: the size of a MIG slice, such as ``1g.10gb``; None for whole GPUs.
     """
 
     kind: Kind
     count: int | None = None
     devices: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
+    profile: str | None = None
+
+    @property
+    def noun(self) -> str:
+        """What one of what is asked for is called."""
+        return f"{self.profile} MIG slice" if self.profile else "GPU"
 
     @classmethod
     def parse(cls, text: str) -> GpuRequest:
@@ -57,10 +68,11 @@ class GpuRequest:
         request = _parse_what(what, text)
         if request.kind == "none" and capabilities:
             raise GpuRequestError(f"GPU request {text!r}: capabilities without a GPU", run="seatrial run --gpus none …")
-        return cls(request.kind, request.count, request.devices, _parse_capabilities(capabilities, text))
+        return replace(request, capabilities=_parse_capabilities(capabilities, text))
 
     def __str__(self) -> str:
-        what = {"count": str(self.count), "devices": "device=" + ",".join(self.devices)}.get(self.kind, self.kind)
+        counted = f"mig-{self.profile}" if self.profile else str(self.count)
+        what = {"count": counted, "devices": "device=" + ",".join(self.devices)}.get(self.kind, self.kind)
         return ",".join([what, *(["capabilities=" + ",".join(self.capabilities)] if self.capabilities else [])])
 
 
@@ -103,6 +115,8 @@ def _parse_what(words: list[str], text: str) -> GpuRequest:
         )
     if single is not None and key in ("", "count") and _INTEGER.fullmatch(single):
         return _parse_count(single)
+    if single is not None and key in ("", "device") and (match := _PROFILE.fullmatch(single)):
+        return GpuRequest("count", count=1, profile="+".join(filter(None, match.groups())))
     if key == "count":
         raise _unreadable(text, "count must be a single whole number")
     return GpuRequest("devices", devices=_parse_devices(values, text))

@@ -34,6 +34,7 @@ def select(
 
     - ``all``: every GPU; of a GPU in MIG mode its slice instead. GPUs that other runs hold are shared, and said.
     - a count: the idlest GPUs that no run holds; slices only on machines where every GPU is in MIG mode.
+    - a profile: the idlest slice of this size that no run holds.
     - devices: exactly those, shared if another run holds them, and said.
     - ``auto``: one GPU, the idlest that no run holds; with ``multi_gpu_evidence`` every idle one. The CPU only on a
       machine without GPUs: if all are held it refuses, since a run that silently takes a hundred times longer is
@@ -63,7 +64,7 @@ def select(
     elif request.kind == "all":
         chosen, reason = _selectable(gpus), "all GPUs of this machine"
     elif request.kind == "count":
-        chosen, reason = _idlest(request.count or 1, gpus, leased, load)
+        chosen, reason = _idlest(request.count or 1, _of_profile(request.profile, gpus), leased, load)
     else:
         chosen, reason = _auto(gpus, leased, load, multi_gpu_evidence)
     _refuse_several_slices(chosen)
@@ -114,6 +115,19 @@ def _by_name(devices: Sequence[str], gpus: Sequence[Gpu]) -> list[Gpu]:
             raise GpuRequestError(f"{device} names GPU {_label(gpu)} a second time", run="nvidia-smi -L")
         chosen.append(gpu)
     return chosen
+
+
+def _of_profile(profile: str | None, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Slices of this size; every GPU where none is asked for. NVML ends a slice's name with its profile."""
+    if profile is None:
+        return list(gpus)
+    found = [gpu for gpu in gpus if gpu.mig and gpu.name.split()[-1] == profile]
+    if not found:
+        raise GpuContractError(
+            f"there is no MIG slice {profile} here; there is {_listing(_selectable(gpus))}",
+            run="nvidia-smi mig -lgip   # the sizes that a GPU can be cut into",
+        )
+    return found
 
 
 def _find(device: str, gpus: Sequence[Gpu]) -> Gpu:

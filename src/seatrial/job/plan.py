@@ -47,7 +47,7 @@ CONTAINER_RESUMED_CHECKPOINTS = f"{CONTAINER_RESUME}/checkpoints"
 
 #: none: no GPU. nvidia-runtime: ``--gpus`` (toolkit's hook or, from Docker 29.2, CDI inside). cdi: ``--device
 #: nvidia.com/gpu=…``. device-nodes: /dev/nvidia* and the driver's libraries bind-mounted. host: a local process.
-#: device-plugin: Kubernetes asks the plugin of the node it picks.
+#: device-plugin: Kubernetes asks the plugin of the node it picks. resource-claim: each pod has a ResourceClaim.
 #: Where the companion's agent writes, in the run's record.
 COMPANION_FOLDER = "companion"
 
@@ -57,7 +57,7 @@ AGENT_GRACE_S = 10
 EXIT_POD_STOPPED = 143
 
 GpuMode = Literal["required", "none", "auto-cpu"]
-Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin"]
+Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin", "resource-claim"]
 
 
 class Frozen(BaseModel):

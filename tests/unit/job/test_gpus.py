@@ -35,6 +35,13 @@ MIXED = [gpu(0), gpu(0, "0:0"), gpu(0, "0:1"), gpu(1)]
         ("GPU-DE421F49", "GPU-de421f49"),
         ("device=MIG-GPU-5c89852c-d268/1/0", "device=MIG-GPU-5c89852c-d268/1/0"),
         ("0:1", "device=0:1"),
+        ("mig-1g.10gb", "mig-1g.10gb"),
+        ("MIG-1G.10GB", "mig-1g.10gb"),
+        ("mig-1g.10gb.me", "mig-1g.10gb+me"),
+        ("mig-1g.20gb+me.all", "mig-1g.20gb+me.all"),
+        ("device=mig-1c.3g.20gb", "mig-1c.3g.20gb"),
+        ("mig-7g.141gb,capabilities=all", "mig-7g.141gb,capabilities=all"),
+        ("MIG-1a2b", "MIG-1a2b"),
         ("all,capabilities=compute,utility", "all,capabilities=compute,utility"),
         ('all,"capabilities=compute,utility"', "all,capabilities=compute,utility"),
         ("driver=nvidia,count=2,capabilities=gpu", "2"),
@@ -164,6 +171,20 @@ def test_all_takes_the_slice_and_not_its_parent() -> None:
 def test_a_count_takes_whole_gpus_and_slices_only_where_there_are_no_others() -> None:
     assert [gpu.index for gpu in choose("1", MIXED).gpus] == [1]
     assert [gpu.mig for gpu in choose("1", MIXED[:3]).gpus] == ["0:0"]
+
+
+def test_a_profile_takes_an_idle_slice_of_that_size() -> None:
+    large = gpu(0, "0:2").model_copy(update={"name": "NVIDIA H200 MIG 3g.71gb"})
+    assert [gpu.mig for gpu in choose("mig-1g.10gb", [*MIXED, large]).gpus] == ["0:0"]
+    assert [gpu.mig for gpu in choose("mig-3g.71gb", [*MIXED, large]).gpus] == ["0:2"]
+    with pytest.raises(GpuContractError, match=r"no MIG slice 7g\.141gb here"):
+        choose("mig-7g.141gb", [*MIXED, large])
+
+
+@pytest.mark.parametrize("text", ["mig-", "mig-8g.10gb", "mig-1g", "mig-1g.10gb,0", "2,mig-1g.10gb", "mig-1g.10gb=2"])
+def test_what_is_no_profile(text: str) -> None:
+    with pytest.raises(GpuRequestError):
+        GpuRequest.parse(text)
 
 
 NOT_HERE = {

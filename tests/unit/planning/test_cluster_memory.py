@@ -1,14 +1,16 @@
 """What plan remembers of a cluster, and for how long."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from cluster_plans import KUBEFLOW
+from cluster_plans import CLAIMS, KUBEFLOW
 from fakes import load_job
+from seatrial.backends.kubernetes.devices import Claimable
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.job.cluster_config import ClusterOptions
 from seatrial.planning.cluster import survey as planning_survey
@@ -29,7 +31,13 @@ def kubeconfig(tmp_path: Path) -> dict[str, str]:
 
 def test_it_comes_back_whole(tmp_path: Path) -> None:
     environ = kubeconfig(tmp_path)
-    for facts in (KUBEFLOW, ClusterFacts(nodes=(TAINTED,), unread=("nothing",)), ClusterFacts(nodes=None)):
+    for facts in (
+        KUBEFLOW,
+        CLAIMS,
+        replace(CLAIMS, claimable=Claimable("v1beta1")),
+        ClusterFacts(nodes=(TAINTED,), unread=("nothing",)),
+        ClusterFacts(nodes=None),
+    ):
         remember(facts, OPTIONS, environ, tmp_path)
         kept = recall(OPTIONS, environ, tmp_path)
         assert kept is not None and kept[0] == facts and 0 <= kept[1] < 60
@@ -89,7 +97,7 @@ def test_a_plan_asks_anew_for_a_kind_that_it_does_not_remember(tmp_path: Path, m
     """The CRD has come since; the answer is of now, and is remembered."""
     asked = []
 
-    def answer(cluster: object, resource: str) -> ClusterFacts:
+    def answer(cluster: object, resource: str, runtime: str) -> ClusterFacts:
         asked.append(resource)
         return KUBEFLOW
 

@@ -19,7 +19,7 @@ from seatrial.backends.kubernetes.collect import collecting
 from seatrial.backends.kubernetes.ending import end, pods_of
 from seatrial.backends.kubernetes.execute import execute
 from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, Manifest, job_names
-from seatrial.backends.kubernetes.manifests.render import render
+from seatrial.backends.kubernetes.manifests.render import API_KINDS, render
 from seatrial.backends.kubernetes.pods import end_of, newest, state_of, workload_state
 from seatrial.backends.kubernetes.submit import OWNERS, path_of, secret_manifest, submit
 from seatrial.backends.kubernetes.workload import is_of_run, told_exit_code, waiting_for
@@ -247,7 +247,7 @@ def _read_plan(run_dir: Path) -> Plan:
 
 
 def _workload_paths(plan: ClusterPlan) -> list[str]:
-    kind = {"job": "Job", "pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}[plan.kind]
+    kind = API_KINDS[plan.kind]
     return [
         path_of({"kind": kind, "metadata": {"name": name, "namespace": plan.namespace}}) for name in job_names(plan)
     ]

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.backends.kubernetes.client import Cluster
+from seatrial.backends.kubernetes.devices import GROUP, served_version
 from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL
 from seatrial.backends.kubernetes.manifests.render import RESOURCES
 from seatrial.backends.kubernetes.pods import end_of, read_pod
 from seatrial.backends.kubernetes.problems import ApiError
 
 #: Workloads first: what they own goes with them. Pods last: those of an orphaning deletion have no owner any more.
-_WORKLOADS = ("TrainJob", "PyTorchJob", "Job")
+_WORKLOADS = ("TrainJob", "JobSet", "PyTorchJob", "Job")
 _PARTS = ("Service", "ConfigMap", "Secret")
+_CLAIMS = "ResourceClaimTemplate"
 
 #: A run without a workload is being submitted, unless its parts are older: its ConfigMaps are made first.
 SUBMITTING_S = 300.0
@@ -44,7 +46,11 @@ def clean_up(
     namespace = cluster.namespace
     paths = {kind: f"{RESOURCES[kind][0]}/namespaces/{namespace}/{RESOURCES[kind][1]}" for kind in RESOURCES}
     paths["Pod"] = f"/api/v1/namespaces/{namespace}/pods"
-    found = {kind: _ours(cluster, paths[kind]) for kind in (*_WORKLOADS, *_PARTS, "Pod")}
+    found = {kind: _ours(cluster, paths[kind], RESOURCES[kind][0]) for kind in (*_WORKLOADS, *_PARTS)}
+    found["Pod"] = _ours(cluster, paths["Pod"])
+    if (version := cluster.call(served_version(cluster))) is not None:
+        paths[_CLAIMS] = f"{GROUP}/{version}/namespaces/{namespace}/{RESOURCES[_CLAIMS][1]}"
+        found[_CLAIMS] = _ours(cluster, paths[_CLAIMS], owned=True)
     ended = reasons(found, time.time() if now is None else now, everything=everything)
     removed = []
     for kind, items in found.items():
@@ -102,12 +108,19 @@ def _made(item: Mapping[str, Any]) -> float:
         return 0.0
 
 
-def _ours(cluster: Cluster, path: str) -> list[dict[str, Any]]:
-    """Objects with our label; none where the cluster has no such kind."""
+def _ours(cluster: Cluster, path: str, api: str | None = None, *, owned: bool = False) -> list[dict[str, Any]]:
+    """Objects with our label; none where the cluster has no such kind.
+
+    Args:
+        api: of the kind: who may not list what is not there is told 403, not 404.
+        owned: they go with their workload; where they may not be listed, they are left to that.
+    """
     try:
         items: list[dict[str, Any]] = cluster.get(path, labelSelector=f"{MANAGED_BY}=seatrial")["items"]
     except ApiError as error:
-        if error.status == 404:  # no such CRD
+        if error.status == 404 or (error.status == 403 and owned):
+            return []
+        if error.status == 403 and api is not None and cluster.find(api) is None:
             return []
         raise
     return items

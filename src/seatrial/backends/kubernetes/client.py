@@ -45,6 +45,7 @@ class Cluster:
 
     def __init__(self, environ: Mapping[str, str], context: str | None = None, namespace: str | None = None) -> None:
         self._environ, self._context, self._namespace = environ, context, namespace
+        self._signed_in: Api | None = None
 
     # ---------------------------------------------------------------- requests
 
@@ -176,7 +177,9 @@ class Cluster:
         return loop
 
     async def _api(self) -> Api:
-        """The signed-in connection; kr8s keeps one for each loop."""
+        """The signed-in connection. kr8s keeps it, too, but asks for the server's version each time."""
+        if self._signed_in is not None:
+            return self._signed_in
         try:
             import httpx
             import kr8s.asyncio
@@ -204,6 +207,7 @@ class Cluster:
         except (OSError, LookupError, httpx.InvalidURL) as error:  # a certificate, a program that gives a token
             raise no_cluster(f"the kubeconfig's credentials or address cannot be used: {error}") from error
         api.timeout = ANSWER_TIMEOUT_S
+        self._signed_in = api
         return api
 
     async def _respond(self, method: str, path: str, **arguments: Any) -> Any:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from seatrial.backends.kubernetes.client import Cluster
+from seatrial.backends.kubernetes.devices import GROUP
 from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, selector
 from seatrial.backends.kubernetes.manifests.render import RESOURCES
 from seatrial.backends.kubernetes.pods import Pod, read_pod
@@ -68,10 +69,14 @@ def _remove_rest(cluster: Cluster, plan: ClusterPlan) -> None:
     """What the workload owned and the cluster has not collected yet, or what a workload that is gone left behind."""
     ours = selector(plan.labels[RUN_LABEL])
     wanted = [(kind, ours) for kind in ("ConfigMap", "Secret", "Service")]
+    if plan.claim is not None:
+        wanted.append(("ResourceClaimTemplate", ours))
     if plan.kind == "pytorchjob":
         wanted.append(("Service", f"{_JOB_NAME}={plan.name}"))
     for kind, labels in wanted:
         base, plural = RESOURCES[kind]
+        if kind == "ResourceClaimTemplate" and plan.claim is not None:
+            base = f"{GROUP}/{plan.claim.api}"
         path = f"{base}/namespaces/{plan.namespace}/{plural}"
         for item in cluster.get(path, labelSelector=labels)["items"]:
             cluster.delete(f"{path}/{item['metadata']['name']}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from seatrial.backends.kubernetes.containers import own_container
+from seatrial.backends.kubernetes.devices import WHOLE, Offer
 from seatrial.backends.kubernetes.pods import Pod
 from seatrial.backends.kubernetes.survey import Node
 from seatrial.findings.catalogue import by_id
@@ -22,6 +24,7 @@ class Surroundings:
 
     Attributes:
         item: the pod as the API has it.
+        offers: node → the devices that it offers to claims; None when they may not be listed.
         nodes: None when they may not be listed. holders: (namespace/pod, GPUs) of pods that hold some, None likewise.
         pods: of the run, each of which asks for the same.
     """
@@ -31,6 +34,7 @@ class Surroundings:
     nodes: tuple[Node, ...] | None = None
     holders: tuple[tuple[str, int], ...] | None = None
     pods: int = 1
+    offers: Mapping[str, Offer] | None = None
 
     @property
     def wanted_gpus(self) -> int:
@@ -104,7 +108,9 @@ def _gpus(message: str, around: Surroundings) -> Facts:
         return Facts(f"{wanted} {resource} requested; no permission to list nodes")
     with_gpus = [node for node in around.nodes if node.capacity or node.allocatable]
     if not with_gpus:
-        return Facts(resource, id="k8s-no-gpu-resource")
+        others = ", ".join(sorted({name for node in around.nodes for name in node.offers}))
+        cause = f"The nodes offer {others} instead" if others else None
+        return Facts(resource, id="k8s-no-gpu-resource", cause=cause)
     allocatable = sum(node.allocatable for node in with_gpus)
     unhealthy = sum(max(0, node.capacity - node.allocatable) for node in with_gpus)
     held = sum(count for _, count in around.holders or ())
@@ -179,6 +185,17 @@ def _selector(message: str, around: Surroundings) -> Facts:
     return Facts((shown or message) + have)
 
 
+def _claims(message: str, around: Surroundings) -> Facts:
+    """How many devices of each size the nodes offer: the scheduler does not say what it lacks."""
+    if around.offers is None:
+        return Facts("no permission to list ResourceSlices, which tell what the nodes offer")
+    counts = Counter[str]()
+    for offer in around.offers.values():
+        counts.update(offer.counts)
+    offered = ", ".join(f"{count} {'whole GPUs' if what == WHOLE else what}" for what, count in sorted(counts.items()))
+    return Facts(f"{offered} on {len(around.offers)} node(s), also those in use" if offered else "no node offers any")
+
+
 def _message(message: str, around: Surroundings) -> Facts:
     return Facts(message)
 
@@ -186,6 +203,7 @@ def _message(message: str, around: Surroundings) -> Facts:
 #: Entry of the catalogue → what is looked up for it.
 _FACTS: dict[str, Callable[[str, Surroundings], Facts]] = {
     "k8s-insufficient-gpus": _gpus,
+    "k8s-claims": _claims,
     "k8s-insufficient-resources": _resources,
     "k8s-taint": _taint,
     "k8s-node-selector": _selector,

@@ -166,7 +166,7 @@ def state_of(pods: Sequence[Pod], nodes: int, workload: str) -> State:
 
 
 def workload_state(workloads: Sequence[dict[str, Any]], expected: int) -> str:
-    """``active``, ``done`` or ``failed`` of Jobs, a PyTorchJob or a TrainJob; ``unknown`` until a controller looked.
+    """``active``, ``done`` or ``failed`` of Jobs or an operator's object; ``unknown`` until a controller looked.
 
     One Job of several that failed is the run's failure: its peers only wait for it.
     """
@@ -196,11 +196,12 @@ class End:
 def end_of(status: Mapping[str, Any]) -> End | None:
     """The end of a workload by its own conditions; None while it goes on, waits, is suspended, or nobody acts on it.
 
-    Source: conditions of batch/v1 and trainer (Complete, Failed) and of kubeflow.org/v1 (Succeeded, Failed).
+    Source: conditions of batch/v1 and trainer (Complete, Failed), of kubeflow.org/v1 (Succeeded, Failed) and of
+    jobset.x-k8s.io (Completed, Failed).
     """
     for condition in status.get("conditions") or []:
         kind = condition.get("type", "")
-        if condition.get("status") == "True" and kind in ("Complete", "Succeeded", "Failed"):
+        if condition.get("status") == "True" and kind in ("Complete", "Completed", "Succeeded", "Failed"):
             return End(kind, kind != "Failed", condition.get("reason") or "", condition.get("message") or "")
     return None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.containers import own_container
+from seatrial.backends.kubernetes.devices import claimable
 from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_holders
 from seatrial.backends.kubernetes.pods import Pod
 from seatrial.backends.kubernetes.survey import read_node
@@ -106,7 +107,9 @@ class Progress:
         item = self._items.get(pod.name, {})
         limits = own_container(item.get("spec", {})).get("resources", {}).get("limits", {})
         resource = next((key for key in limits if "/" in key), "nvidia.com/gpu")
-        nodes = holders = None
+        nodes = holders = offers = None
+        if "claims" in message:
+            offers = (await claimable(self._cluster)).offers
         if "Insufficient" in message or "node(s)" in message:
             try:
                 listing = await self._cluster.request("GET", "/api/v1/nodes")
@@ -114,7 +117,7 @@ class Progress:
                 holders = gpu_holders((await self._cluster.request("GET", "/api/v1/pods"))["items"], resource)
             except SeatrialError:
                 pass  # a namespaced Role cannot read them: the explanation says so
-        return Surroundings(item, resource, nodes, holders, max(1, len(self._items)))
+        return Surroundings(item, resource, nodes, holders, max(1, len(self._items)), offers)
 
     def _once(self, line: str) -> None:
         if line not in self._said:

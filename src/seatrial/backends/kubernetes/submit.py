@@ -12,7 +12,7 @@ from seatrial.errors import SeatrialError
 from seatrial.job.cluster import ClusterPlan
 
 #: Kinds that own the others; deleting them deletes all.
-OWNERS = ("Job", "PyTorchJob", "TrainJob")
+OWNERS = ("Job", "PyTorchJob", "TrainJob", "JobSet")
 
 
 def secret_manifest(cluster: ClusterPlan, values: Mapping[str, str]) -> Manifest:
@@ -28,6 +28,8 @@ def secret_manifest(cluster: ClusterPlan, values: Mapping[str, str]) -> Manifest
 def path_of(manifest: Manifest, *, named: bool = True) -> str:
     """The API path of an object, or of the collection it is made in."""
     base, plural = RESOURCES[manifest["kind"]]
+    if manifest["kind"] == "ResourceClaimTemplate":  # its version differs from cluster to cluster
+        base = f"/apis/{manifest['apiVersion']}"
     path = f"{base}/namespaces/{manifest['metadata']['namespace']}/{plural}"
     return f"{path}/{manifest['metadata']['name']}" if named else path
 

@@ -18,8 +18,17 @@ from seatrial.findings.match import Match, first_in
 KINDS = ("Job", "PyTorchJob", "TrainJob", "JobSet", "Workload")
 
 #: Normal events that say that no pod is made for now; any other that matters is a warning. Sources: kubernetes
-#: pkg/controller/job; kubeflow/training-operator pkg/util/status.go; kubernetes-sigs/kueue pkg/scheduler.
-_HELD = ("Suspended", "JobSuspended", "PyTorchJobSuspended", "TrainJobSuspended", "Pending", "Inadmissible")
+#: pkg/controller/job; kubeflow/training-operator pkg/util/status.go; kubernetes-sigs/kueue pkg/scheduler;
+#: kubernetes-sigs/jobset pkg/constants.
+_HELD = (
+    "Suspended",
+    "JobSuspended",
+    "PyTorchJobSuspended",
+    "TrainJobSuspended",
+    "SuspendedJobs",
+    "Pending",
+    "Inadmissible",
+)
 
 #: Our own container, by kind (manifests/*.py): any other in a pod is an operator's or an admission webhook's.
 _OURS = ("train", "pytorch", "node")
@@ -37,6 +46,8 @@ _WAITS_FOR = {
     "k8s-pods-refused": "pods are refused",
     "k8s-insufficient-gpus": "GPUs",
     "k8s-insufficient-resources": "capacity",
+    "k8s-claims": "GPUs",
+    "k8s-device-class": "device class",
     "k8s-taint": "untainted node",
     "k8s-node-selector": "node selector",
     "k8s-claim-missing": "volume",

@@ -49,7 +49,8 @@ class Screen:
             self.say(f"NO GPU: this run is on the CPU ({why}).")
         gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "CPU"
         if plan.cluster is not None and plan.cluster.gpus:
-            gpus = f"{plan.cluster.gpus} {plan.cluster.gpu_resource}"
+            claim = plan.cluster.claim
+            gpus = f"{plan.cluster.gpus} {claim.device_class if claim else plan.cluster.gpu_resource}"
         if plan.cluster is not None and plan.cluster.nodes > 1:
             gpus = f"{plan.cluster.nodes} pods with {gpus}"
         where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend

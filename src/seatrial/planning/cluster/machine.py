@@ -19,22 +19,30 @@ _DRIVER_PARTS = ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor",
 def cluster_machine(facts: ClusterFacts, node_selector: Mapping[str, str]) -> Machine:
     """The kinds of GPUs on the nodes that the pods may land on, and the oldest driver there.
 
-    Nodes without the labels of GPU feature discovery say nothing; without any, no rule about GPUs is applied.
+    Nodes without the labels of GPU feature discovery, or a DRA driver's words, say nothing; without any, no rule about
+    GPUs is applied.
     """
     nodes = [node for node in facts.nodes or () if node.capacity and node_selector.items() <= node.labels.items()]
-    kinds = sorted({(node.labels[_PRODUCT], _capability(node)) for node in nodes if _PRODUCT in node.labels}, key=str)
+    kinds = sorted({(product, _capability(node)) for node in nodes if (product := _product(node))}, key=str)
     machine = this_machine(_oldest(_driver(node) for node in nodes), kinds)
     return Machine(machine.driver, machine.gpus, "the cluster")
 
 
+def _product(node: Node) -> str | None:
+    return node.labels.get(_PRODUCT) or node.gpu.get("product")
+
+
 def _capability(node: Node) -> str | None:
+    """``9.0``; a driver of Dynamic Resource Allocation tells it as a version of three parts."""
     major, minor = node.labels.get(_MAJOR), node.labels.get(_MINOR)
-    return f"{major}.{minor}" if major and minor else None
+    if major and minor:
+        return f"{major}.{minor}"
+    return ".".join(node.gpu["capability"].split(".")[:2]) if "capability" in node.gpu else None
 
 
 def _driver(node: Node) -> str | None:
     parts = [node.labels.get(name, "") for name in _DRIVER_PARTS]
-    return node.labels.get(_DRIVER) or ".".join(filter(None, parts)) or None
+    return node.labels.get(_DRIVER) or ".".join(filter(None, parts)) or node.gpu.get("driver")
 
 
 def _oldest(drivers: Iterable[str | None]) -> str | None:

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from seatrial.backends.kubernetes.devices import Claimable, Offer
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import DiskError
 from seatrial.job.cluster_config import ClusterOptions
@@ -34,9 +35,10 @@ def recall(options: ClusterOptions, environ: Mapping[str, str], cache: Path) -> 
             return None
         nodes = kept["nodes"]
         kept["nodes"] = None if nodes is None else tuple(_node(node) for node in nodes)
+        kept["claimable"] = _claimable(kept["claimable"])
         facts: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()}
         return ClusterFacts(**facts), age_s
-    except (OSError, ValueError, KeyError, TypeError):  # none, or of another version of seatrial
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or of another version of seatrial
         return None
 
 
@@ -54,8 +56,14 @@ def _node(kept: dict[str, object]) -> Node:
     return Node(**{**kept, "taints": tuple(kept["taints"])})  # type: ignore[arg-type]
 
 
+def _claimable(kept: dict[str, Any]) -> Claimable:
+    classes, offers = kept["classes"], kept["offers"]
+    told = None if offers is None else {node: Offer(**offer) for node, offer in offers.items()}
+    return Claimable(kept["api"], None if classes is None else tuple(classes), told)
+
+
 def _path(options: ClusterOptions, environ: Mapping[str, str], cache: Path) -> Path:
     files = environ.get("KUBECONFIG", str(Path.home() / ".kube" / "config")).split(os.pathsep)
     times = [Path(file).stat().st_mtime_ns if Path(file).is_file() else 0 for file in files]
-    asked = [files, times, options.context, options.namespace, options.gpu_resource]
+    asked = [files, times, options.context, options.namespace, options.gpu_resource, options.runtime]
     return cache / "clusters" / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"

@@ -29,12 +29,13 @@ from seatrial.job.plan import (
 )
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
+from seatrial.planning.cluster.claims import pod_resource
 from seatrial.planning.cluster.gpus import PodGpus, pod_gpus
 from seatrial.planning.cluster.image import cluster_image
 from seatrial.planning.cluster.kind import kind_warnings, queue_warnings, workload_kind
 from seatrial.planning.cluster.volumes import Volumes, volume_warnings, volumes_of
 from seatrial.planning.container.env import without_steering
-from seatrial.planning.container.limits import SHM_BYTES_PER_GPU
+from seatrial.planning.container.limits import shm_limit, shm_warnings
 from seatrial.planning.launcher import restarts
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import Meeting, Parts, Site
@@ -53,9 +54,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     assert site.cluster is not None, "a place on a cluster is given what the cluster has"
     _refuse_folders(job)
     facts = site.cluster.facts
-    kind, kind_choice = workload_kind(job, facts)
     gpus = pod_gpus(job, facts)
-    image, image_choices = cluster_image(job, script, facts, site.host.environ, site.host.cache_folder)
+    kind, kind_choice = workload_kind(job, facts, claims=gpus.claim is not None)
+    image, image_choices = cluster_image(job, script, gpus.facts, site.host.environ, site.host.cache_folder)
     image, code = _code(job, script, image)
     volumes = volumes_of(job, site.run_id, kind)
     again = restarts(job, keeps_checkpoints=volumes.models.lasting)
@@ -68,7 +69,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host.environ))
-    cluster = _pods(job, site.run_id, facts, kind, gpus, _Contents(image, code, volumes, places, pod_env), again)
+    shm_bytes, shm_choice = _shm(job, gpus.plan.count)
+    inside = _Contents(image, code, volumes, places, pod_env, shm_bytes)
+    cluster = _pods(job, site.run_id, facts, kind, gpus, inside, again)
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
     return Parts(
         places=places,
@@ -86,16 +89,18 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             kind_choice,
             gpus.choice,
             code.choice,
+            shm_choice,
             _restart_choice(again, volumes.models),
             *image_choices,
         ),
         warnings=(
             *gpus.warnings,
-            *kind_warnings(kind, facts),
+            *kind_warnings(kind, facts, job.kubernetes.runtime),
             *queue_warnings(job.kubernetes.queue, facts),
             *facts.unread,
             *_image_warnings(job, image),
             *volume_warnings(volumes.models, job.kubernetes.data),
+            *shm_warnings(job),
         ),
     )
 
@@ -121,10 +126,12 @@ def _pods(
         nodes=job.nodes,
         min_nodes=options.min_nodes,
         gpus=count,
-        gpu_resource=options.gpu_resource,
+        gpu_resource=pod_resource(job),
+        claim=gpus.claim,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
-        shm_bytes=_shm_bytes(job, count),
+        shm_bytes=inside.shm_bytes,
+        shm_requested=job.shm_bytes is not None and job.memory_bytes is None,
         image=image.tag,
         command=(image.python or "python3", *AGENT_PYTHON_FLAGS, f"{POD_CONFIG}/agent.pyz", f"{POD_CONFIG}/plan.json"),
         workdir=inside.places.project,
@@ -143,6 +150,7 @@ def _pods(
         priority_class=options.priority_class,
         runtime_class=options.runtime_class,
         queue=options.queue,
+        runtime=options.runtime,
         service_account=options.service_account,
         image_pull_secrets=options.image_pull_secrets,
         restarts=again,
@@ -161,6 +169,7 @@ class _Contents:
     volumes: Volumes
     places: Places
     env: dict[str, str]
+    shm_bytes: int
 
 
 def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
@@ -253,12 +262,16 @@ def _elastic(min_nodes: int | None) -> dict[str, str]:
     return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if min_nodes is not None else {}
 
 
-def _shm_bytes(job: Job, gpus: int) -> int:
-    """/dev/shm counts as the pod's memory: at most half of it, as on Docker."""
-    if job.shm_bytes is not None:
-        return job.shm_bytes
-    size = SHM_BYTES_PER_GPU * max(1, gpus)
-    return size if job.memory_bytes is None else min(size, job.memory_bytes // 2)
+def _shm(job: Job, gpus: int) -> tuple[int, Choice]:
+    """As on Docker. It is an emptyDir in memory: what is written there counts as the pod's."""
+    size, choice = shm_limit(job, gpus)
+    if job.memory_bytes is not None:
+        counts = f"part of the pod's {format_bytes(job.memory_bytes)}"
+    elif job.shm_bytes is not None:
+        counts = "requested on top of the pod's memory"
+    else:
+        counts = "what is used of it counts as the pod's memory"
+    return size, choice.model_copy(update={"reason": f"{choice.reason}; {counts}"})
 
 
 def _restart_choice(restarts: int, models: Volume) -> Choice:

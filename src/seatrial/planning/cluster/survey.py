@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.survey import OPERATORS, ClusterFacts, survey
-from seatrial.errors import EngineUnavailableError
+from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.planning.cluster import memory
+from seatrial.planning.cluster.claims import gpu_way, pod_resource
 from seatrial.planning.host import HostFacts
 from seatrial.planning.site import ClusterSite
 
@@ -21,13 +22,13 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
 
     Raises SeatrialError: no cluster answers, or it refuses.
     """
-    options = job.kubernetes
+    options = job.kubernetes.model_copy(update={"gpu_resource": pod_resource(job)})
     kept = memory.recall(options, host.environ, host.cache_folder) if offline else None
     if kept is not None and not lacks(job, kept[0]):
         facts, age_s = kept
         return ClusterSite(facts, _seen(facts, f"as of {age_s:.0f} s ago; run queries it again"))
     try:
-        facts = survey(Cluster(host.environ, options.context, options.namespace), options.gpu_resource)
+        facts = survey(Cluster(host.environ, options.context, options.namespace), options.gpu_resource, options.runtime)
     except EngineUnavailableError as error:
         if not offline or options.kind == "auto":
             raise
@@ -40,10 +41,14 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
 
 def lacks(job: Job, facts: ClusterFacts) -> bool:
     """Whether what is asked for is not among these facts: a CRD or a node may have come since they were read."""
-    options, nodes = job.kubernetes, facts.nodes
+    options = job.kubernetes
     if options.kind in OPERATORS and (options.kind not in facts.operators or options.kind in facts.idle):
         return True
     if options.queue is not None and not facts.kueue:
+        return True
+    try:
+        nodes = gpu_way(job, facts).facts.nodes
+    except UsageError:  # what is claimed may have come since
         return True
     if nodes is None:
         return False

@@ -44,6 +44,13 @@ def shm_limit(job: Job, gpu_count: int) -> tuple[int, Choice]:
     return size, Choice(what="/dev/shm", value=format_bytes(size), reason=reason)
 
 
+def shm_warnings(job: Job) -> tuple[str, ...]:
+    if not job.shm_bytes or not job.memory_bytes or job.shm_bytes <= job.memory_bytes:
+        return ()
+    told = f"--shm-size {format_bytes(job.shm_bytes)} is more than --memory {format_bytes(job.memory_bytes)}"
+    return (f"{told}: a script that fills it will be killed",)
+
+
 def memory_limit(job: Job, engine: EngineFacts, host_memory_bytes: int | None) -> tuple[int | None, tuple[Choice, ...]]:
     if job.memory_bytes is not None or not engine.memory_limits or host_memory_bytes is None or engine.desktop:
         return job.memory_bytes, ()

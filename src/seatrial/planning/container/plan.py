@@ -42,9 +42,8 @@ from seatrial.job.plan import (
     Mount,
     Tmpfs,
 )
-from seatrial.job.units import format_bytes
 from seatrial.planning.container.env import library_path, plan_env
-from seatrial.planning.container.limits import memory_limit, pids_limit, refuse_unenforceable, shm_limit
+from seatrial.planning.container.limits import memory_limit, pids_limit, refuse_unenforceable, shm_limit, shm_warnings
 from seatrial.planning.container.masks import masks
 from seatrial.planning.local_gpus import gpu_count
 from seatrial.planning.site import Site
@@ -294,11 +293,7 @@ def _warnings(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
     warnings = []
     if job.publish and job.network == "host":
         warnings.append("--publish has no effect with --network host: the container's ports are the host's")
-    if job.shm_bytes and job.memory_bytes and job.shm_bytes > job.memory_bytes:
-        warnings.append(
-            f"--shm-size {format_bytes(job.shm_bytes)} is more than --memory {format_bytes(job.memory_bytes)}: "
-            "a script that fills it will be killed"
-        )
+    warnings += shm_warnings(job)
     local = [name for name, url in proxy_env(environ).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
     if local and job.network != "host":
         warnings.append(

@@ -67,7 +67,7 @@ def _no_gpu(case: Case) -> Judgement | None:
 def _gpus_visible(case: Case, cause: ExitCause) -> Judgement:
     if no_gpu := _no_gpu(case):
         return no_gpu
-    checks, asked = case.evidence.checks, count(case.plan.gpus_asked, "GPU")
+    checks, asked = case.evidence.checks, count(case.plan.gpus_asked, case.plan.job.gpus.noun)
     if not checks:
         return Judgement("fail", "the check in the container never reported", asked)
     agent = case.plan.agent

@@ -15,6 +15,7 @@ _INJECTION = {
     "cdi": "CDI",
     "device-nodes": "device nodes and the driver's libraries",
     "host": "a process on the host",
+    "resource-claim": "a resource claim of each pod",
 }
 
 _DEVICE = {"cpu": "the CPU, as requested", "cpu-fallback": "the CPU: no GPU was found"}

@@ -108,4 +108,4 @@ def test_a_list_of_a_core_kind_that_is_a_map(tmp_path: Path) -> None:
 
 def test_a_kind_without_a_schema_is_not_waved_through() -> None:
     with pytest.raises(LookupError):
-        violations({"kind": "JobSet", "apiVersion": "jobset.x-k8s.io/v1alpha2"})
+        violations({"kind": "MPIJob", "apiVersion": "kubeflow.org/v2beta1"})

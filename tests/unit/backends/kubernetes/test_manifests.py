@@ -12,7 +12,7 @@ import pytest
 import yaml
 from syrupy.assertion import SnapshotAssertion
 
-from cluster_plans import DDP, KUBEFLOW, MODERN, OLD, a_cluster_plan
+from cluster_plans import CLAIMS, DDP, JOBSET, KUBEFLOW, MODERN, OLD, a_cluster_plan
 from manifest_rules import CRDS, CUSTOM, VERSIONS, violations
 from seatrial.backends.kubernetes.copy import copy_pod
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES, as_yaml, render
@@ -56,6 +56,8 @@ CASES: dict[str, tuple[ClusterFacts, dict[str, Any]]] = {
         {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": {"min_nodes": 1, "models": "pvc:models"}},
     ),
     "trainjob": (KUBEFLOW, {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": {**POOL, "kind": "trainjob"}}),
+    "claims": (CLAIMS, {"gpus": "2", "nodes": "2", "script": DDP, "kubernetes": {"models": "pvc:models"}}),
+    "jobset": (JOBSET, {"gpus": "2", "nodes": "2", "script": DDP, "kubernetes": {**POOL, **CLASSES}}),
 }
 
 
@@ -76,9 +78,10 @@ def test_yaml_reads_back(manifests: list[dict[str, Any]]) -> None:
 
 
 def test_valid_for_kubernetes(manifests: list[dict[str, Any]]) -> None:
+    claims = any(manifest["apiVersion"] == "resource.k8s.io/v1" for manifest in manifests)
     for manifest in manifests:
         if manifest["kind"] not in CUSTOM:
-            for version in VERSIONS:
+            for version in VERSIONS[VERSIONS.index("1.34") if claims else 0 :]:
                 assert violations(manifest, version) == []
 
 
@@ -177,6 +180,21 @@ def test_auto_takes_no_trainjob_for_what_it_cannot_say(tmp_path: Path, beyond: s
     assert render(plan, BINARIES)[-1]["kind"] == "Job"
 
 
+@pytest.mark.parametrize(
+    ("retries", "told"), [(None, "6 times unless it says otherwise"), (6, "up to 6 times"), (1, "once"), (0, None)]
+)
+def test_a_runtime_that_tries_again_what_failed_is_warned_of(
+    tmp_path: Path, retries: int | None, told: str | None
+) -> None:
+    facts = replace(KUBEFLOW, retries=retries)
+    plan = a_cluster_plan(tmp_path, facts, gpus="1", kubernetes={"kind": "trainjob", "runtime": "mine"})
+    [*found] = [warning for warning in plan.warnings if warning.startswith("The runtime mine starts again")]
+    assert len(found) == (told is not None) and (told is None or told in found[0])
+    assert render(plan, BINARIES)[-1]["spec"]["runtimeRef"] == {"name": "mine"}
+    plan = a_cluster_plan(tmp_path, facts, gpus="1", kubernetes={"kind": "job"})
+    assert not any("runtime" in warning for warning in plan.warnings)
+
+
 def test_an_operator_that_acts_is_taken_and_a_bare_crd_is_not(tmp_path: Path) -> None:
     idle = replace(KUBEFLOW, idle=("pytorchjob",))
     for facts, kind, warned in ((KUBEFLOW, "pytorchjob", False), (idle, "trainjob", False)):
@@ -187,7 +205,7 @@ def test_an_operator_that_acts_is_taken_and_a_bare_crd_is_not(tmp_path: Path) ->
     assert any("no Deployment training-operator" in warning for warning in asked.warnings)
 
 
-@pytest.mark.parametrize("kind", ["job", "pytorchjob", "trainjob"])
+@pytest.mark.parametrize("kind", ["job", "pytorchjob", "trainjob", "jobset"])
 def test_a_queue_is_a_label_of_the_workload_alone(tmp_path: Path, kind: str) -> None:
     options = {"kind": kind, "queue": "team-a.gpus"}
     flags = {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": options}

@@ -25,7 +25,7 @@ def render(cluster: ClusterPlan) -> list[Manifest]:
     """The Service through which several pods find each other, and the Job or Jobs."""
     service = [_service(cluster)] if cluster.nodes > 1 else []
     if cluster.indexed:
-        return [*service, _indexed(cluster)]
+        return [*service, _job(cluster, job_names(cluster)[0], indexed_spec(cluster))]
     return [*service, *(_single(cluster, node) for node in range(cluster.nodes))]
 
 
@@ -43,8 +43,9 @@ def _service(cluster: ClusterPlan) -> Manifest:
     }
 
 
-def _indexed(cluster: ClusterPlan) -> Manifest:
-    spec = {
+def indexed_spec(cluster: ClusterPlan) -> Manifest:
+    """The spec of a Job with a pod for each node."""
+    return {
         "completions": cluster.nodes,
         "parallelism": cluster.nodes,
         "completionMode": "Indexed",
@@ -53,7 +54,6 @@ def _indexed(cluster: ClusterPlan) -> Manifest:
         **_policy(cluster),
         "template": _template(cluster, {}, {}),
     }
-    return _job(cluster, job_names(cluster)[0], spec)
 
 
 def _single(cluster: ClusterPlan, node: int) -> Manifest:

@@ -13,6 +13,9 @@ NODE_LABEL = "seatrial.node"
 #: The LocalQueue in which Kueue holds a workload back. Source: kueue.sigs.k8s.io/docs/tasks/run/jobs.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
+#: Name of the one replicated job of a JobSet, as Trainer's runtimes call theirs: part of the names of its pods.
+REPLICATED_JOB = "node"
+
 Manifest = dict[str, Any]
 
 
@@ -28,12 +31,16 @@ def secret_name(cluster: ClusterPlan) -> str:
     return f"{cluster.name}-secrets"
 
 
+def claim_name(cluster: ClusterPlan) -> str:
+    return f"{cluster.name}-gpus"
+
+
 def metadata(cluster: ClusterPlan, name: str, **labels: str) -> Manifest:
     return {"name": name, "namespace": cluster.namespace, "labels": {**cluster.labels, **labels}}
 
 
 def workload_metadata(cluster: ClusterPlan, name: str) -> Manifest:
-    """Of the Job, PyTorchJob or TrainJob, which a queue may hold back."""
+    """Of the Job, PyTorchJob, TrainJob or JobSet, which a queue may hold back."""
     return metadata(cluster, name, **({QUEUE_LABEL: cluster.queue} if cluster.queue else {}))
 
 
@@ -52,12 +59,14 @@ def job_names(cluster: ClusterPlan) -> list[str]:
 def rendezvous(cluster: ClusterPlan) -> str:
     """Where node 0 can be reached by the others, as ``HOST:PORT``.
 
-    Source: kubeflow/trainer v1.9 pkg/common/util (general names), v2.3 pkg/runtime/framework/plugins/jobset.
+    Source: kubeflow/trainer v1.9 pkg/common/util (general names), v2.3 pkg/runtime/framework/plugins/jobset, whose pods
+    are those of a JobSet; kubernetes-sigs/jobset v0.12.0 api/jobset/v1alpha2 (enableDNSHostnames).
     """
     host = {
         "job": f"{cluster.name}-0.{cluster.name}",
         "pytorchjob": f"{cluster.name}-master-0",
-        "trainjob": f"{cluster.name}-node-0-0.{cluster.name}",
+        "trainjob": f"{cluster.name}-{REPLICATED_JOB}-0-0.{cluster.name}",
+        "jobset": f"{cluster.name}-{REPLICATED_JOB}-0-0.{cluster.name}",
     }[cluster.kind]
     return f"{host}:{cluster.port}"
 
@@ -66,7 +75,7 @@ def node_variable(cluster: ClusterPlan) -> str:
     """The variable that tells a pod which node of the run it is.
 
     Source: kubernetes.io/docs/tasks/job/indexed-parallel-processing-static; kubeflow/trainer v1.9
-    pkg/controller.v1/pytorch/envvar.go; v2's jobs are Indexed Jobs of a JobSet.
+    pkg/controller.v1/pytorch/envvar.go; v2's jobs, and ours of a JobSet, are Indexed Jobs.
     """
     if cluster.kind == "pytorchjob":
         return "RANK"

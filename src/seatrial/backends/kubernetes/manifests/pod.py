@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.backends.containers.home import home_env
+from seatrial.backends.kubernetes.manifests.claim import pod_claims
 from seatrial.backends.kubernetes.manifests.names import Manifest, code_name, config_name, secret_name
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
 from seatrial.job.plan import CONTAINER_HOME, CONTAINER_RUN, CONTAINER_SECRETS
@@ -57,6 +58,7 @@ def pod_spec(cluster: ClusterPlan, container: str, **env: str) -> Manifest:
         "runtimeClassName": cluster.runtime_class,
         "serviceAccountName": cluster.service_account,
         "imagePullSecrets": [{"name": name} for name in cluster.image_pull_secrets],
+        "resourceClaims": pod_claims(cluster),
     }
     return {**spec, **{key: value for key, value in further.items() if value}}
 
@@ -75,18 +77,22 @@ def resources(cluster: ClusterPlan) -> Manifest:
     """Requests equal to limits: such a pod is the last to be evicted, and GPUs allow nothing else.
 
     CPU and memory that nobody asked for are requested without a limit: a scheduler that knows nothing of a pod puts
-    it onto a full node, and a limit that nobody chose would kill it.
+    it onto a full node, and a limit that nobody chose would kill it. A size of /dev/shm that was asked for is memory
+    that will be needed.
     """
     limits: dict[str, str] = {}
     if cluster.cpus is not None:
         limits["cpu"] = f"{cluster.cpus:g}"
     if cluster.memory_bytes is not None:
         limits["memory"] = str(cluster.memory_bytes)
-    if cluster.gpus:
+    if cluster.gpus and cluster.claim is None:
         limits[cluster.gpu_resource] = str(cluster.gpus)
     pods_gpus = max(1, cluster.gpus)
-    least = {"cpu": str(pods_gpus * LEAST_CPUS), "memory": f"{pods_gpus * LEAST_MEMORY_GIB}Gi"}
-    return {"requests": {**least, **limits}, **({"limits": limits} if limits else {})}
+    memory_gib = pods_gpus * LEAST_MEMORY_GIB + (cluster.shm_bytes / 2**30 if cluster.shm_requested else 0)
+    least = {"cpu": str(pods_gpus * LEAST_CPUS), "memory": f"{memory_gib:g}Gi"}
+    claims = [{"name": claim["name"]} for claim in pod_claims(cluster)]
+    further = {"limits": limits, "claims": claims}
+    return {"requests": {**least, **limits}, **{key: value for key, value in further.items() if value}}
 
 
 def pod_security(cluster: ClusterPlan) -> Manifest:

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from seatrial.backends.kubernetes.manifests import job, pytorchjob, trainjob
+from seatrial.backends.kubernetes.manifests import job, jobset, pytorchjob, trainjob
+from seatrial.backends.kubernetes.manifests.claim import claim_template
 from seatrial.backends.kubernetes.manifests.names import Manifest
 from seatrial.backends.kubernetes.manifests.pod import config_maps
 from seatrial.errors import UsageError
@@ -23,7 +24,11 @@ WORKLOADS: dict[Kind, Callable[[ClusterPlan], list[Manifest]]] = {
     "job": job.render,
     "pytorchjob": pytorchjob.render,
     "trainjob": trainjob.render,
+    "jobset": jobset.render,
 }
+
+#: Kind of workload → kind of the API's object.
+API_KINDS: dict[Kind, str] = {"job": "Job", "pytorchjob": "PyTorchJob", "trainjob": "TrainJob", "jobset": "JobSet"}
 
 #: Where each kind's objects are in the API: (base path, plural).
 RESOURCES: dict[str, tuple[str, str]] = {
@@ -33,6 +38,8 @@ RESOURCES: dict[str, tuple[str, str]] = {
     "Job": ("/apis/batch/v1", "jobs"),
     "PyTorchJob": ("/apis/kubeflow.org/v1", "pytorchjobs"),
     "TrainJob": ("/apis/trainer.kubeflow.org/v1alpha1", "trainjobs"),
+    "ResourceClaimTemplate": ("/apis/resource.k8s.io/v1", "resourceclaimtemplates"),
+    "JobSet": ("/apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
 }
 
 
@@ -59,7 +66,7 @@ def render(plan: Plan, binaries: Mapping[str, bytes]) -> list[Manifest]:
             )
         digest = hashlib.sha256(json.dumps([config_map.get("data"), config_map.get("binaryData")]).encode())
         config_map["metadata"]["annotations"] = {"seatrial.content": digest.hexdigest()[:16]}
-    return [*maps, *WORKLOADS[cluster.kind](cluster)]
+    return [*maps, *claim_template(cluster), *WORKLOADS[cluster.kind](cluster)]
 
 
 def agent_plan(plan: Plan) -> str:

@@ -39,6 +39,12 @@ def render(cluster: ClusterPlan) -> list[Manifest]:
                 cause=f"runtimePatches of trainer.kubeflow.org/v1alpha1 have no {flag}",
                 run="seatrial run … --kind job   # or put it into a TrainingRuntime of your own",
             )
+    if cluster.claim is not None:
+        raise UsageError(
+            "A TrainJob cannot claim GPUs: its runtime does",
+            cause="runtimePatches of trainer.kubeflow.org/v1alpha1 have no resourceClaims",
+            run="seatrial run … --kind job",
+        )
     if twice := mounted_twice(cluster.mounts):
         raise UsageError(
             f"A TrainJob can mount pvc:{twice} once, but both data and models lie on it",
