@@ -70,7 +70,8 @@ class Project:
     ) -> subprocess.CompletedProcess[str]:
         """A command to its end; fails unless it exits with ``exit_code`` (None: any)."""
         argv, env = self.argv(*words), {**self.environ, **environ}
-        if argv[: len(PROGRAM)] == PROGRAM and not self.user:
+        imported = env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")  # else another copy of the package is meant
+        if argv[: len(PROGRAM)] == PROGRAM and not self.user and imported:
             ended = fork_server.server().run(argv[len(PROGRAM) :], self.folder, env, timeout_s)
         else:
             options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, **self.user}
