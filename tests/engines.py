@@ -144,9 +144,14 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory, docker_backend: object)
     if not script.exists():
         pytest.skip("no script beside the repository starts a cluster")
     folder = tmp_path_factory.mktemp("cluster") / "k8s"
-    started = subprocess.run([script, "up", folder], capture_output=True, text=True, timeout=240)
-    if started.returncode != 0:
-        pytest.skip(f"no cluster: {started.stderr.strip()[-300:]}")
+    try:
+        started = subprocess.run([script, "up", folder], capture_output=True, text=True, timeout=240)
+        why_not = started.stderr.strip()[-300:] if started.returncode else None
+    except subprocess.TimeoutExpired:
+        why_not = "it did not start within 240 s"
+    if why_not is not None:
+        subprocess.run([script, "down", folder], capture_output=True, timeout=120)
+        pytest.skip(f"no cluster: {why_not}")
     yield folder / "kubeconfig"
     subprocess.run([script, "down", folder], capture_output=True, timeout=120)
 
