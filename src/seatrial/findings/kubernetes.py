@@ -137,6 +137,8 @@ KUBERNETES = (
             "usage per Pod is",
             "limit to request ratio per",
             "usage per PersistentVolumeClaim is",
+            "must be less than or equal to cpu limit",  # a default limit below what the run requests
+            "must be less than or equal to memory limit",
         ),
         cause="A LimitRange sets the bounds of each pod and container",
         fix="kubectl describe limitrange   # then: seatrial run … --cpus N --memory N",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from seatrial.backends.kubernetes.survey import read_node
 from seatrial.backends.kubernetes.workload import explain_workload
 from seatrial.errors import SeatrialError
 from seatrial.events import Event, HostPod, Note
+from seatrial.findings.finding import Finding
 from seatrial.findings.labels import in_one_line
 from seatrial.job.plan import EXIT_POD_STOPPED
 
@@ -23,6 +25,17 @@ _STEPS = {
     "Pulled": "pulled its image",
     "Preempted": "was preempted",
 }
+
+
+#: Commands of the catalogue that look into a namespace; nodes and the like have none.
+_LOOKS = re.compile(r"kubectl (?=(?:get|describe|logs) (?!node|namespaces|runtimeclass|validating))")
+
+
+def in_namespace(fix: str | None, namespace: str) -> str | None:
+    """The command for a run's own namespace: ``default`` is where kubectl looks by itself, as a rule."""
+    if fix is None or namespace == "default" or "--all-namespaces" in fix:
+        return fix
+    return _LOOKS.sub(f"kubectl -n {namespace} ", fix)
 
 
 def image_digest(image_id: str) -> str:
@@ -39,10 +52,13 @@ class Progress:
     Args:
         say: a line for people.
         record: writes a host event of the run.
+        namespace: of the run.
     """
 
-    def __init__(self, cluster: Cluster, say: Callable[[str], None], record: Callable[[Event], None]) -> None:
-        self._cluster, self._say, self._record = cluster, say, record
+    def __init__(
+        self, cluster: Cluster, say: Callable[[str], None], record: Callable[[Event], None], namespace: str = "default"
+    ) -> None:
+        self._cluster, self._say, self._record, self._namespace = cluster, say, record, namespace
         self._said: set[str] = set()
         self._items: dict[str, dict[str, Any]] = {}
 
@@ -82,8 +98,7 @@ class Progress:
         if finding is None or f"workload {finding.id}" in self._said:
             return
         self._said.add(f"workload {finding.id}")
-        self._say(in_one_line(finding.message, finding.cause, finding.fix))
-        self._record(finding.event())
+        self._tell(finding)
 
     def trouble(self, error: SeatrialError) -> None:
         """The cluster cannot be watched."""
@@ -98,8 +113,7 @@ class Progress:
         if finding is None or f"{pod.node} {finding.id} {finding.message}" in self._said:
             return
         self._said.add(f"{pod.node} {finding.id} {finding.message}")
-        self._say(in_one_line(finding.message, finding.cause, finding.fix))
-        self._record(finding.event())
+        self._tell(finding)
 
     async def _surroundings(self, pod: Pod, message: str) -> Surroundings:
         """Nodes and holders, asked only where the answer needs them; what may not be read is left out."""
@@ -115,6 +129,11 @@ class Progress:
             except SeatrialError:
                 pass  # a namespaced Role cannot read them: the explanation says so
         return Surroundings(item, resource, nodes, holders, max(1, len(self._items)))
+
+    def _tell(self, finding: Finding) -> None:
+        finding.fix = in_namespace(finding.fix, self._namespace)
+        self._say(in_one_line(finding.message, finding.cause, finding.fix))
+        self._record(finding.event())
 
     def _once(self, line: str) -> None:
         if line not in self._said:

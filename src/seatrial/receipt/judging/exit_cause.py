@@ -73,8 +73,14 @@ def _running(case: Case) -> str | None:
 
 
 def _stopped_before_start(case: Case) -> str | None:
-    told = not _has_begun(case) and any(finding.id == "stopped" for finding in case.evidence.findings)
-    return "Stopped by the user before it started" if told else None
+    if _has_begun(case):
+        return None
+    if any(finding.id == "stopped" for finding in case.evidence.findings):
+        return "Stopped by the user before it started"
+    if not stopped_by_user(case) or _pods_code(case) is not None:
+        return None
+    waited_for = next((f.message for f in case.evidence.findings if f.severity == "error"), None)
+    return "Stopped by the user before it started" + (f", while it waited: {waited_for}" if waited_for else "")
 
 
 def _has_begun(case: Case) -> bool:
