@@ -291,6 +291,15 @@ KUBERNETES = (
         severity="warning",
     ),
     Known(
+        id="k8s-node-lost",
+        title="The machine {node} does not answer",
+        symptoms=("NodeNotReady: Node is not ready",),
+        cause="It is down or cut off. After 5 minutes its pods are given up; with a volume, the run goes on elsewhere",
+        fix="kubectl describe node {node}   # if it is gone for good: kubectl delete node {node}",
+        sources=("https://kubernetes.io/docs/concepts/architecture/nodes/#condition",),
+        severity="warning",
+    ),
+    Known(
         id="k8s-pods-refused",
         title="The cluster refuses to create the pods",
         symptoms=("FailedCreate: Error creating:", "FailedCreatePod: ", "FailedCreatePodReason: "),

@@ -72,6 +72,8 @@ class Progress:
         if pod.started and pod.image_id:
             image = image_digest(pod.image_id)
             self._record(HostPod(name=pod.name, node=pod.node, host=pod.host, image=image))
+        if pod.unreachable:
+            await self._trouble(pod, "NodeNotReady", "Node is not ready")
         if pod.reason in ("OOMKilled", "Evicted", "Preempting"):
             await self._trouble(pod, pod.reason, pod.message or "")
         for condition in item.get("status", {}).get("conditions") or []:

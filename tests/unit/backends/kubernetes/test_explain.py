@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_holders
@@ -82,6 +84,13 @@ def test_what_the_cluster_says(reason: str, message: str, id: str, says: str) ->
     finding = explain(POD, reason, message, AROUND)
     assert finding is not None and finding.id == id and says in finding.message
     assert finding.fix and finding.cause and finding.evidence
+
+
+def test_a_lost_node_is_told_with_what_gives_it_up() -> None:
+    finding = explain(replace(POD, host="gpu-7"), "NodeNotReady", "Node is not ready", AROUND)
+    assert finding is not None and (finding.id, finding.severity) == ("k8s-node-lost", "warning")
+    assert finding.message == "Node 0: the machine gpu-7 does not answer"
+    assert finding.fix is not None and "kubectl delete node gpu-7" in finding.fix
 
 
 def test_what_is_no_trouble() -> None:

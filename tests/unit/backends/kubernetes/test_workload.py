@@ -30,7 +30,7 @@ def forbidden(why: str, **keys: Any) -> dict[str, Any]:
 QUOTA = forbidden("exceeded quota: team, requested: limits.cpu=4, used: limits.cpu=8, limited: limits.cpu=10")
 LIMITS = forbidden("failed quota: compute: must specify limits.cpu for: train; limits.memory for: train")
 RANGE = forbidden("[maximum cpu usage per Container is 1, but limit is 4, maximum memory usage per Container is 1Gi]")
-#: A LimitRange's default limit below what the run requests. 1.20 does not name the limit; source: validation of core/v1.
+#: A LimitRange's default limit below what the run requests. Source: validation of core/v1.
 DEFAULT = event(
     'Error creating: Pod "seatrial-a-0-b" is invalid: spec.containers[0].resources.requests: Invalid value: "1Gi": '
     "must be less than or equal to memory limit of 64Mi"
@@ -133,6 +133,16 @@ def a_pod(phase: str = "Pending", message: str | None = None, **status: Any) -> 
 RUNNING = {"containerStatuses": [{"state": {"running": {}}}]}
 
 
+def conditions(**told: str) -> list[dict[str, str]]:
+    return [{"type": kind, "status": status} for kind, status in told.items()]
+
+
+#: As a 1.20.2 cluster has it, 40 s after a node's kubelet was killed, and after the next five minutes.
+LOST = {**RUNNING, "conditions": conditions(Initialized="True", Ready="False", ContainersReady="True")}
+NOT_READY = {**RUNNING, "conditions": conditions(Ready="False", ContainersReady="False")}
+GIVEN_UP = {**LOST, "reason": "NodeLost", "message": "Node b which was running pod a is unresponsive"}
+
+
 @pytest.mark.parametrize(
     ("pods", "workloads", "events", "word"),
     [
@@ -149,6 +159,15 @@ RUNNING = {"containerStatuses": [{"state": {"running": {}}}]}
         ([a_pod()], [{}], [QUOTA], None),  # it was made since
         ([a_pod(message="0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")], [{}], [], "GPUs"),
         ([a_pod("Running", **RUNNING)], [{}], [QUOTA], None),
+        ([a_pod("Running", **LOST)], [{}], [QUOTA], "a lost node"),
+        ([a_pod("Running", **GIVEN_UP)], [{}], [], "a lost node"),
+        (
+            [a_pod("Running", **{**LOST, "conditions": conditions(Ready="False", ContainersReady="False")})],
+            [{}],
+            [],
+            None,
+        ),
+        ([a_pod("Succeeded", **LOST)], [{}], [], None),
     ],
 )
 def test_what_a_run_waits_for(pods: Any, workloads: Any, events: Any, word: str | None) -> None:
