@@ -28,7 +28,7 @@ up() {
   ip link add "st-node$third" type bridge; ip addr add "172.31.$third.1/24" dev "st-node$third"; ip link set "st-node$third" up
   rules -A
   setsid unshare --mount "$HERE" inside "$DIR" dockerd dockerd --data-root "$DIR/docker" --exec-root "$DIR/exec" \
-    --pidfile "$DIR/docker.pid" --host "unix://$DIR/docker.sock" --bridge "st-node$third" --iptables=false \
+    --pidfile "$DIR/docker.pid" --host "unix://$DIR/docker.sock" --bridge "st-node$third" --iptables=false --log-opt max-size=10m --log-opt max-file=5 \
     > "$DIR/dockerd.out" 2>&1 < /dev/null &
   for _ in $(seq 60); do engine info >/dev/null 2>&1 && break; sleep 0.5; done
   engine info >/dev/null 2>&1 || { echo "$0: the engine did not start; see $DIR/dockerd.out" >&2; exit 1; }

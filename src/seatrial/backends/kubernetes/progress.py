@@ -79,6 +79,8 @@ class Progress:
         for condition in item.get("status", {}).get("conditions") or []:
             if condition.get("reason") == "Unschedulable":
                 await self._trouble(pod, "FailedScheduling", condition.get("message", ""))
+        if pod.deleted and pod.started and not pod.ended:
+            self._once(f"{pod.name} is being deleted; its target was asked to end and may save")
         if pod.ended and pod.exit_code == EXIT_POD_STOPPED:
             self._once(f"{pod.name} was asked to end before it had finished: drained, preempted or deleted")
         elif pod.ended and pod.exit_code:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,7 +98,7 @@ async def _survey(cluster: Cluster, gpu_resource: str) -> ClusterFacts:
     nodes, unread = await _nodes(cluster, gpu_resource)
     idle = [kind for kind in operators if await _is_idle(cluster, kind)]
     return ClusterFacts(
-        version=(_number(version["major"]), _number(version["minor"])),
+        version=read_version(version),
         git_version=version["gitVersion"],
         namespace=await cluster.its_namespace(),
         context=await cluster.its_context(),
@@ -106,6 +108,12 @@ async def _survey(cluster: Cluster, gpu_resource: str) -> ClusterFacts:
         nodes=nodes,
         unread=unread,
     )
+
+
+def read_version(told: Mapping[str, str]) -> tuple[int, int]:
+    """Of what ``/version`` says: builds that nobody stamped leave ``major`` and ``minor`` empty."""
+    named = re.match(r"v(\d+)\.(\d+)", told.get("gitVersion", ""))
+    return (int(named[1]), int(named[2])) if named else (_number(told["major"]), _number(told["minor"]))
 
 
 async def _nodes(cluster: Cluster, gpu_resource: str) -> tuple[tuple[Node, ...] | None, tuple[str, ...]]:

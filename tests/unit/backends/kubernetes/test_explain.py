@@ -9,7 +9,7 @@ import pytest
 from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_holders
 from seatrial.backends.kubernetes.pod_log import parse_time_ns
 from seatrial.backends.kubernetes.pods import Pod, read_pod, state_of, workload_state
-from seatrial.backends.kubernetes.survey import Node
+from seatrial.backends.kubernetes.survey import Node, read_version
 
 POD = Pod("run-0", "uid", 0, "Pending", "2026-11-21T00:00:00Z")
 IMAGE = "ghcr.io/me/x:1"
@@ -220,3 +220,16 @@ def test_one_failed_job_of_several_is_the_runs_failure() -> None:
 )
 def test_times_of_logs(stamp: bytes, nanoseconds: int | None) -> None:
     assert parse_time_ns(stamp) == nanoseconds
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [
+        ({"gitVersion": "v1.33.1", "major": "1", "minor": "33"}, (1, 33)),
+        ({"gitVersion": "v1.29.3-eks-adc7111", "major": "1", "minor": "29+"}, (1, 29)),
+        ({"gitVersion": "v1.20.2", "major": "", "minor": ""}, (1, 20)),  # Debian's build
+        ({"gitVersion": "unknown", "major": "1", "minor": "20+"}, (1, 20)),
+    ],
+)
+def test_the_version_of_a_cluster(told: dict[str, str], version: tuple[int, int]) -> None:
+    assert read_version(told) == version
