@@ -93,6 +93,13 @@ def test_pods_that_are_gone_and_what_the_cluster_says_of_them(
         assert f"exit code {code}" in receipt.exit_cause.words
 
 
+def test_a_run_that_was_deleted_before_anybody_looked(tmp_path: Path) -> None:
+    """By k8s cleanup, its TTL or kubectl: whether it had begun, nobody knows any more."""
+    receipt = judged(tmp_path, [], State("gone"))
+    assert (receipt.exit_cause.id, receipt.exit_code) == ("engine-error", 5)
+    assert receipt.exit_cause.words == "k8s no longer knows the run: it was deleted there before its evidence was read"
+
+
 def later(lines: list[dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
     """The same of another pod, or of the next try."""
     moved = [{**line, "t": line["t"] + seconds} for line in lines]

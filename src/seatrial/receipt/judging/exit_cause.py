@@ -117,6 +117,8 @@ def _engine(case: Case) -> str | None:
         doing = "its image was built" if case.plan.image and case.plan.image.build else "it was prepared"
         return f"The run never started: seatrial was interrupted while {doing}"
     if case.state is None or case.state.status == "gone":
+        if case.plan.agent.pod_restarts is not None and case.evidence.first(HostLaunched) is not None:
+            return f"{case.plan.backend} no longer knows the run: it was deleted there before its evidence was read"
         return f"The run never started, and {case.plan.backend} no longer knows it"
     told = f": {clean(case.state.error)}" if case.state.error else ""
     code = "" if case.state.exit_code is None else f" (exit code {case.state.exit_code})"
