@@ -122,6 +122,7 @@ HELD: dict[str, tuple[dict[str, Any] | None, str, str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(HELD))
 def test_what_is_refused_is_told_in_a_word(project: Project, cluster: Cluster, name: str) -> None:
     spec, lines, word, fix = HELD[name]
