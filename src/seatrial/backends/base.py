@@ -55,7 +55,7 @@ class State:
         exit_code: of the container or agent; None while it runs or when unknown.
         oom_killed: the engine saw the kernel's OOM killer act on it.
         seconds: between the engine's start and end of an ended container; None where it does not tell.
-        waiting: what a live run waits for before it can start, in a word or two; None where that is not known.
+        waiting: what a live run waits for before it can start or go on, in a word or two; None where that is not known.
     """
 
     status: Status

@@ -138,6 +138,8 @@ KUBERNETES = (
             "usage per Pod is",
             "limit to request ratio per",
             "usage per PersistentVolumeClaim is",
+            "must be less than or equal to cpu limit",  # a default limit below what the run requests
+            "must be less than or equal to memory limit",
         ),
         cause="A LimitRange sets the bounds of each pod and container",
         fix="kubectl describe limitrange   # then: seatrial run … --cpus N --memory N",
@@ -311,6 +313,15 @@ KUBERNETES = (
         cause="Preemption by a higher priority, a drain, or a node short of memory or disk",
         fix='seatrial run … with [kubernetes] models = "pvc:NAME" resumes from its checkpoints',
         sources=("https://kubernetes.io/docs/concepts/scheduling-eviction/",),
+        severity="warning",
+    ),
+    Known(
+        id="k8s-node-lost",
+        title="The machine {node} does not answer",
+        symptoms=("NodeNotReady: Node is not ready",),
+        cause="It is down or cut off. After 5 minutes its pods are given up; with a volume, the run goes on elsewhere",
+        fix="kubectl describe node {node}   # if it is gone for good: kubectl delete node {node}",
+        sources=("https://kubernetes.io/docs/concepts/architecture/nodes/#condition",),
         severity="warning",
     ),
     Known(

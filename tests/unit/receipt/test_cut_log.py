@@ -93,9 +93,34 @@ def test_pods_that_are_gone_and_what_the_cluster_says_of_them(
         assert f"exit code {code}" in receipt.exit_cause.words
 
 
-def test_two_pods_of_a_node_each_with_its_own_summary() -> None:
-    first, second = a_pods_lines(summary=True)[-4:], a_pods_lines(summary=True)[-2:]
+def test_a_run_that_was_deleted_before_anybody_looked(tmp_path: Path) -> None:
+    """By k8s cleanup, its TTL or kubectl: whether it had begun, nobody knows any more."""
+    receipt = judged(tmp_path, [], State("gone"))
+    assert (receipt.exit_cause.id, receipt.exit_code) == ("engine-error", 5)
+    assert receipt.exit_cause.words == "k8s no longer knows the run: it was deleted there before its evidence was read"
+
+
+def later(lines: list[dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
+    """The same of another pod, or of the next try."""
+    moved = [{**line, "t": line["t"] + seconds} for line in lines]
+    return [{**line, "events": later(line["events"], seconds)} if "events" in line else line for line in moved]
+
+
+def test_an_agent_that_tries_again_repeats_what_it_has_told() -> None:
+    """One agent, so its numbers go on, and the second summary has the lines of the first, too."""
+    first, second = a_pods_lines(summary=True), later(a_pods_lines(summary=True), 100)
+    second = [{**line, "_seq": line["_seq"] + len(first)} for line in second[1:]]
+    second[-2]["events"] = [*first[-2]["events"], *({**line} for line in second if line["type"] == "target.started")]
     whole = with_repeated([*first, *second])
+    assert len(whole) == len(first) + len(second)
+    cut = with_repeated([*first[50:], *second])
+    kinds = [event["type"] for event in cut]
+    assert (kinds.count("agent.started"), kinds.count("target.started")) == (1, 2)
+
+
+def test_two_pods_of_a_node_each_with_its_own_summary() -> None:
+    first, second = a_pods_lines(summary=True), later(a_pods_lines(summary=True), 100)
+    whole = with_repeated([*first[-4:], *second[-2:]])
     assert [event["type"] for event in whole].count("agent.started") == 2
     assert whole[0]["type"] == "agent.started"
     at_second = [n for n, event in enumerate(whole) if event["type"] == "agent.started"][1]

@@ -154,13 +154,26 @@ def test_gpus_of_one_index_are_judged_and_shown_each_on_its_own(tmp_path):
 
 def test_a_run_that_never_started_tells_who_interrupted_it(tmp_path):
     finding = at(0, "finding", "host", id="stopped", severity="error", message="the user stopped it first")
+    held = at(1, "finding", "host", id="k8s-quota", severity="error", message="The quota is used up")
+    asked = at(2, "signal", "host", signal=15, name="SIGTERM", origin="user", forwarded_to=[])
+    waiting = [*prologue()[:1], held, asked]
     told = {}
-    for name, events in (("by its user", [finding]), ("killed", []), ("forgotten", prologue()[:1])):
+    for name, events in (
+        ("by its user", [finding]),
+        ("while it waited", waiting),
+        ("killed", []),
+        ("forgotten", prologue()[:1]),
+    ):
         (tmp_path / name).mkdir()
         receipt = Scenario(events, state=None, model=None).judge(tmp_path / name)
         told[name] = (receipt.exit_cause.id, receipt.exit_code, receipt.exit_cause.words)
     assert told == {
         "by its user": ("stopped", 130, "Stopped by the user before it started"),
+        "while it waited": (
+            "stopped",
+            130,
+            "Stopped by the user before it started, while it waited: The quota is used up",
+        ),
         "killed": ("engine-error", 5, "The run never started: seatrial was interrupted while its image was built"),
         "forgotten": ("engine-error", 5, "The run never started, and docker no longer knows it"),
     }

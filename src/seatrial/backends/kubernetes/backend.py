@@ -116,7 +116,7 @@ class Kubernetes:
         state = state_of(pods, plan.nodes, verdict)
         if state.status == "exited" and verdict == "failed" and state.exit_code is None:
             return self._witnessed(cluster, plan, workloads, state)
-        if state.status != "created":
+        if state.status != "created" and not any(pod.unreachable for pod in pods):
             return state
         return replace(state, waiting=waiting_for(pods, plan.nodes, workloads, self._workload_events(cluster, plan)))
 

@@ -51,7 +51,7 @@ class Collector:
         self._sink = Sink(run_dir, nodes)
         self._pods: dict[str, Pod] = {}
         self._logs: dict[str, asyncio.Task[None]] = {}
-        self._progress = Progress(cluster, say, self._sink.host_event)
+        self._progress = Progress(cluster, say, self._sink.host_event, namespace)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -63,17 +63,20 @@ class Collector:
                 watch.cancel()
 
     async def drain(self) -> None:
-        """Read every pod's log to its end as it is now."""
+        """Read every pod's log to its end as it is now, and what holds up those that have none."""
         listing = await self._cluster.request(
             "GET", self._path("pods"), params={"labelSelector": selector(self._run_id)}
         )
         for item in listing["items"]:
-            pod = read_pod(item)
+            pod = self._pods[item["metadata"]["name"]] = read_pod(item)
             await self._progress.pod(pod, item)
             if not pod.started:
                 continue
             with contextlib.suppress(SeatrialError):
                 await PodLog(self._cluster, self._namespace, pod, self._sink).read(follow=False)
+        with contextlib.suppress(SeatrialError):  # without the right to read them
+            for item in (await self._cluster.request("GET", self._path("events")))["items"]:
+                await self._event(item)
 
     async def finish(self) -> None:
         """Wait for the logs that are being followed, a moment each, then drain."""
@@ -106,11 +109,15 @@ class Collector:
 
     async def _watch_events(self) -> None:
         async for _, item in self._watch("events"):
-            involved = item.get("involvedObject", {})
-            if involved.get("kind") == "Pod" and involved.get("name") in self._pods:
-                await self._progress.event(self._pods[involved["name"]], item)
-            elif is_of_run(involved, f"seatrial-{self._run_id}"):
-                self._progress.workload_event(item)
+            await self._event(item)
+
+    async def _event(self, item: dict[str, Any]) -> None:
+        """One that is about the run; a namespace has many others."""
+        involved = item.get("involvedObject", {})
+        if involved.get("kind") == "Pod" and involved.get("name") in self._pods:
+            await self._progress.event(self._pods[involved["name"]], item)
+        elif is_of_run(involved, f"seatrial-{self._run_id}"):
+            self._progress.workload_event(item)
 
     async def _follow(self, pod: Pod) -> None:
         """A pod's log until its end; again when the server cuts it while the pod goes on."""

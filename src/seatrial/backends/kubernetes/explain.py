@@ -59,7 +59,7 @@ def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Findin
     of_pod = {"pod": pod.name, "node": pod.host or "", "image": image, "container": pod.waiting_on or ""}
     values = {**match.values, **of_pod, **facts.values}
     finding = known.finding([f"{pod.name}: {said}"[:300]], values=values, cause=facts.cause)
-    if known.severity == "warning" and known.id != "k8s-evicted":
+    if known.severity == "warning" and known.id not in ("k8s-evicted", "k8s-node-lost"):
         finding.severity = "error"  # a cluster without GPUs is a warning to doctor, and stops this pod
     meant = {**dict.fromkeys(_ABOUT_THE_IMAGE, image), "k8s-init-crashes": pod.waiting_on or ""}
     told = facts.told or meant.get(known.id, "")

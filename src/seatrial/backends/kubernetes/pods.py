@@ -46,6 +46,7 @@ class Pod:
         restarts: times its container was started again in place.
         outlived_by: sidecars that still run though the container has ended for good: the pod itself goes on.
         unschedulable: why no node takes it, in the scheduler's words.
+        unreachable: its node does not answer any more, so nobody knows whether it still runs.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Pod:
     outlived_by: tuple[str, ...] = ()
     unschedulable: str | None = None
     last_words: str | None = None
+    unreachable: bool = False
 
     @property
     def ended(self) -> bool:
@@ -112,7 +114,20 @@ def read_pod(item: dict[str, Any]) -> Pod:
             ),
             None,
         ),
+        unreachable=_is_unreachable(status),
     )
+
+
+def _is_unreachable(status: Mapping[str, Any]) -> bool:
+    """A controller says that the pod is not ready, and the kubelet's last word is that its containers are.
+
+    Without probes and readiness gates, which our pods do not have, a kubelet never says so. Source: kubernetes
+    pkg/controller/util/node, MarkPodsNotReady; phase Unknown and NodeLost are of versions before.
+    """
+    if status.get("phase") == "Unknown" or status.get("reason") == "NodeLost":
+        return True
+    said = {condition.get("type"): condition.get("status") for condition in status.get("conditions") or []}
+    return status.get("phase") == "Running" and said.get("Ready") == "False" and said.get("ContainersReady") == "True"
 
 
 def _node(meta: dict[str, Any]) -> int:

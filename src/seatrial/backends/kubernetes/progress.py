@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from seatrial.backends.kubernetes.survey import read_node
 from seatrial.backends.kubernetes.workload import explain_workload
 from seatrial.errors import SeatrialError
 from seatrial.events import Event, HostPod, Note
+from seatrial.findings.finding import Finding
 from seatrial.findings.labels import in_one_line
 from seatrial.job.plan import EXIT_POD_STOPPED
 
@@ -24,6 +26,17 @@ _STEPS = {
     "Pulled": "pulled its image",
     "Preempted": "was preempted",
 }
+
+
+#: Commands of the catalogue that look into a namespace; nodes and the like have none.
+_LOOKS = re.compile(r"kubectl (?=(?:get|describe|logs) (?!node|namespaces|runtimeclass|validating))")
+
+
+def in_namespace(fix: str | None, namespace: str) -> str | None:
+    """The command for a run's own namespace: ``default`` is where kubectl looks by itself, as a rule."""
+    if fix is None or namespace == "default" or "--all-namespaces" in fix:
+        return fix
+    return _LOOKS.sub(f"kubectl -n {namespace} ", fix)
 
 
 def image_digest(image_id: str) -> str:
@@ -40,10 +53,13 @@ class Progress:
     Args:
         say: a line for people.
         record: writes a host event of the run.
+        namespace: of the run.
     """
 
-    def __init__(self, cluster: Cluster, say: Callable[[str], None], record: Callable[[Event], None]) -> None:
-        self._cluster, self._say, self._record = cluster, say, record
+    def __init__(
+        self, cluster: Cluster, say: Callable[[str], None], record: Callable[[Event], None], namespace: str = "default"
+    ) -> None:
+        self._cluster, self._say, self._record, self._namespace = cluster, say, record, namespace
         self._said: set[str] = set()
         self._items: dict[str, dict[str, Any]] = {}
 
@@ -57,11 +73,15 @@ class Progress:
         if pod.started and pod.image_id:
             image = image_digest(pod.image_id)
             self._record(HostPod(name=pod.name, node=pod.node, host=pod.host, image=image))
+        if pod.unreachable:
+            await self._trouble(pod, "NodeNotReady", "Node is not ready")
         if pod.reason in ("OOMKilled", "Evicted", "Preempting"):
             await self._trouble(pod, pod.reason, pod.message or "")
         for condition in item.get("status", {}).get("conditions") or []:
             if condition.get("reason") == "Unschedulable":
                 await self._trouble(pod, "FailedScheduling", condition.get("message", ""))
+        if pod.deleted and pod.started and not pod.ended:
+            self._once(f"{pod.name} is being deleted; its target was asked to end and may save")
         if pod.ended and pod.exit_code == EXIT_POD_STOPPED:
             self._once(f"{pod.name} was asked to end before it had finished: drained, preempted or deleted")
         elif pod.ended and pod.exit_code:
@@ -83,8 +103,7 @@ class Progress:
         if finding is None or f"workload {finding.id}" in self._said:
             return
         self._said.add(f"workload {finding.id}")
-        self._say(in_one_line(finding.message, finding.cause, finding.fix))
-        self._record(finding.event())
+        self._tell(finding)
 
     def trouble(self, error: SeatrialError) -> None:
         """The cluster cannot be watched."""
@@ -99,8 +118,7 @@ class Progress:
         if finding is None or f"{pod.node} {finding.id} {finding.message}" in self._said:
             return
         self._said.add(f"{pod.node} {finding.id} {finding.message}")
-        self._say(in_one_line(finding.message, finding.cause, finding.fix))
-        self._record(finding.event())
+        self._tell(finding)
 
     async def _surroundings(self, pod: Pod, message: str) -> Surroundings:
         """Nodes and holders, asked only where the answer needs them; what may not be read is left out."""
@@ -118,6 +136,11 @@ class Progress:
             except SeatrialError:
                 pass  # a namespaced Role cannot read them: the explanation says so
         return Surroundings(item, resource, nodes, holders, max(1, len(self._items)), offers)
+
+    def _tell(self, finding: Finding) -> None:
+        finding.fix = in_namespace(finding.fix, self._namespace)
+        self._say(in_one_line(finding.message, finding.cause, finding.fix))
+        self._record(finding.event())
 
     def _once(self, line: str) -> None:
         if line not in self._said:

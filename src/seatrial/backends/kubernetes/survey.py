@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -128,7 +129,7 @@ async def _survey(cluster: Cluster, gpu_resource: str, runtime: str) -> ClusterF
     namespace = await cluster.its_namespace()
     forbidden = [kind for kind in operators if not await may_create(cluster, *OPERATORS[kind][:2], namespace)]
     return ClusterFacts(
-        version=(_number(version["major"]), _number(version["minor"])),
+        version=read_version(version),
         git_version=version["gitVersion"],
         namespace=namespace,
         context=await cluster.its_context(),
@@ -141,6 +142,12 @@ async def _survey(cluster: Cluster, gpu_resource: str, runtime: str) -> ClusterF
         unread=unread,
         claimable=await claimable(cluster),
     )
+
+
+def read_version(told: Mapping[str, str]) -> tuple[int, int]:
+    """Of what ``/version`` says: builds that nobody stamped leave ``major`` and ``minor`` empty."""
+    named = re.match(r"v(\d+)\.(\d+)", told.get("gitVersion", ""))
+    return (int(named[1]), int(named[2])) if named else (_number(told["major"]), _number(told["minor"]))
 
 
 async def _nodes(cluster: Cluster, gpu_resource: str) -> tuple[tuple[Node, ...] | None, tuple[str, ...]]:

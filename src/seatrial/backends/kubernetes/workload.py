@@ -95,6 +95,8 @@ def waiting_for(
         events: of its workloads, the oldest first.
     """
     latest = newest(pods, nodes)
+    if any(pod.unreachable and not pod.ended for pod in latest.values()):
+        return "a lost node"
     if any(pod.started and not pod.ended for pod in latest.values()):
         return None
     for pod in latest.values():

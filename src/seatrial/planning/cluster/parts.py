@@ -99,7 +99,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *queue_warnings(job.kubernetes.queue, facts),
             *facts.unread,
             *_image_warnings(job, image),
-            *volume_warnings(volumes.models, job.kubernetes.data),
+            *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),
             *shm_warnings(job),
         ),
     )

@@ -48,9 +48,22 @@ def _resume_mount(job: Job, models: Volume) -> PodMount:
     return PodMount(volume=models, target=CONTAINER_RESUME, sub_path=path, read_only=True)
 
 
-def volume_warnings(models: Volume, data: Volume | None) -> tuple[str, ...]:
+def volume_warnings(models: Volume, data: Volume | None, machines: int | None) -> tuple[str, ...]:
+    """Args:
+    machines: that the cluster has; None where they may not be listed.
+    """
     hostpaths = [str(volume) for volume in (models, data) if volume is not None and volume.kind == "hostpath"]
-    warnings = [f"{path}: a folder on whichever node runs the pod; the cluster may forbid it" for path in hostpaths]
+    warnings = [_hostpath_warning(path, machines) for path in hostpaths]
     if not models.lasting:
         warnings.append("Models are stored in the pod and deleted with it: --models pvc:NAME keeps them")
     return tuple(warnings)
+
+
+def _hostpath_warning(path: str, machines: int | None) -> str:
+    if machines == 1:
+        return f"{path}: a folder on whichever node runs the pod; the cluster may forbid it"
+    each = "each node has" if machines is None else f"each of the cluster's {machines} nodes has"
+    return (
+        f"{path}: {each} a folder of its own there, so a pod that is started on another one finds nothing in it; "
+        "use pvc:NAME, or [kubernetes.node_selector] for one node"
+    )

@@ -193,10 +193,14 @@ class Evidence:
 
     @property
     def wall_s(self) -> float | None:
-        """Seconds the target ran: as the agent measured, else from its start to the last line about it."""
+        """Seconds the target ran: as the agent measured, else from its start to the last line about it.
+
+        A target that was started again, in another pod or beside lost peers, ran since its first start.
+        """
         if self.target_started is None:
             return None
-        told = self.exited.number("seconds") if self.exited else None
+        nodes = [moment.number("node") for moment in self.all(TargetStarted)]
+        told = self.exited.number("seconds") if self.exited and len(nodes) == len(set(nodes)) else None
         if told is not None and told >= 0:
             return told
         return max(0.0, self.window.end_s - self.target_started.at_s) if self.window else None

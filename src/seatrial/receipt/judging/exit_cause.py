@@ -73,8 +73,14 @@ def _running(case: Case) -> str | None:
 
 
 def _stopped_before_start(case: Case) -> str | None:
-    told = not _has_begun(case) and any(finding.id == "stopped" for finding in case.evidence.findings)
-    return "Stopped by the user before it started" if told else None
+    if _has_begun(case):
+        return None
+    if any(finding.id == "stopped" for finding in case.evidence.findings):
+        return "Stopped by the user before it started"
+    if not stopped_by_user(case) or _pods_code(case) is not None:
+        return None
+    waited_for = next((f.message for f in case.evidence.findings if f.severity == "error"), None)
+    return "Stopped by the user before it started" + (f", while it waited: {waited_for}" if waited_for else "")
 
 
 def _has_begun(case: Case) -> bool:
@@ -111,6 +117,8 @@ def _engine(case: Case) -> str | None:
         doing = "its image was built" if case.plan.image and case.plan.image.build else "it was prepared"
         return f"The run never started: seatrial was interrupted while {doing}"
     if case.state is None or case.state.status == "gone":
+        if case.plan.agent.pod_restarts is not None and case.evidence.first(HostLaunched) is not None:
+            return f"{case.plan.backend} no longer knows the run: it was deleted there before its evidence was read"
         return f"The run never started, and {case.plan.backend} no longer knows it"
     told = f": {clean(case.state.error)}" if case.state.error else ""
     code = "" if case.state.exit_code is None else f" (exit code {case.state.exit_code})"

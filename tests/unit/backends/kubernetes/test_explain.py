@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_holders
 from seatrial.backends.kubernetes.pod_log import parse_time_ns
 from seatrial.backends.kubernetes.pods import Pod, read_pod, state_of, workload_state
-from seatrial.backends.kubernetes.survey import Node
+from seatrial.backends.kubernetes.survey import Node, read_version
 
 POD = Pod("run-0", "uid", 0, "Pending", "2026-11-21T00:00:00Z")
 IMAGE = "ghcr.io/me/x:1"
@@ -82,6 +84,13 @@ def test_what_the_cluster_says(reason: str, message: str, id: str, says: str) ->
     finding = explain(POD, reason, message, AROUND)
     assert finding is not None and finding.id == id and says in finding.message
     assert finding.fix and finding.cause and finding.evidence
+
+
+def test_a_lost_node_is_told_with_what_gives_it_up() -> None:
+    finding = explain(replace(POD, host="gpu-7"), "NodeNotReady", "Node is not ready", AROUND)
+    assert finding is not None and (finding.id, finding.severity) == ("k8s-node-lost", "warning")
+    assert finding.message == "Node 0: the machine gpu-7 does not answer"
+    assert finding.fix is not None and "kubectl delete node gpu-7" in finding.fix
 
 
 def test_what_is_no_trouble() -> None:
@@ -211,3 +220,16 @@ def test_one_failed_job_of_several_is_the_runs_failure() -> None:
 )
 def test_times_of_logs(stamp: bytes, nanoseconds: int | None) -> None:
     assert parse_time_ns(stamp) == nanoseconds
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [
+        ({"gitVersion": "v1.33.1", "major": "1", "minor": "33"}, (1, 33)),
+        ({"gitVersion": "v1.29.3-eks-adc7111", "major": "1", "minor": "29+"}, (1, 29)),
+        ({"gitVersion": "v1.20.2", "major": "", "minor": ""}, (1, 20)),  # Debian's build
+        ({"gitVersion": "unknown", "major": "1", "minor": "20+"}, (1, 20)),
+    ],
+)
+def test_the_version_of_a_cluster(told: dict[str, str], version: tuple[int, int]) -> None:
+    assert read_version(told) == version

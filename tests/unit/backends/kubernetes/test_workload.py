@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from seatrial.backends.kubernetes.pods import read_pod
-from seatrial.backends.kubernetes.progress import Progress
+from seatrial.backends.kubernetes.progress import Progress, in_namespace
 from seatrial.backends.kubernetes.workload import explain_workload, is_of_run, told_exit_code, waiting_for
 
 NAME = "seatrial-20261122-120000-train"
@@ -30,6 +30,11 @@ def forbidden(why: str, **keys: Any) -> dict[str, Any]:
 QUOTA = forbidden("exceeded quota: team, requested: limits.cpu=4, used: limits.cpu=8, limited: limits.cpu=10")
 LIMITS = forbidden("failed quota: compute: must specify limits.cpu for: train; limits.memory for: train")
 RANGE = forbidden("[maximum cpu usage per Container is 1, but limit is 4, maximum memory usage per Container is 1Gi]")
+#: A LimitRange's default limit below what the run requests. Source: validation of core/v1.
+DEFAULT = event(
+    'Error creating: Pod "seatrial-a-0-b" is invalid: spec.containers[0].resources.requests: Invalid value: "1Gi": '
+    "must be less than or equal to memory limit of 64Mi"
+)
 SECURITY = forbidden(
     'violates PodSecurity "restricted:latest": restricted volume types (volume "volume-0" uses restricted volume type '
     '"hostPath")'
@@ -62,6 +67,7 @@ HELD = [{"spec": {"suspend": True}}]
         (QUOTA, "k8s-quota", "exceeded quota: team, requested: limits.cpu=4", "describe resourcequota"),
         (LIMITS, "k8s-limits-required", "must specify limits.cpu for: train", "--cpus"),
         (RANGE, "k8s-limit-range", "maximum cpu usage per Container is 1", "describe limitrange"),
+        (DEFAULT, "k8s-limit-range", "memory limit of 64Mi", "describe limitrange"),
         (SECURITY, "k8s-pod-security", "hostPath", "kubectl get namespace"),
         (OPERATOR, "k8s-pod-security", "init-pytorch", "--kind job"),
         (ACCOUNT, "k8s-service-account", "service account trainer", "get serviceaccounts"),
@@ -127,6 +133,16 @@ def a_pod(phase: str = "Pending", message: str | None = None, **status: Any) -> 
 RUNNING = {"containerStatuses": [{"state": {"running": {}}}]}
 
 
+def conditions(**told: str) -> list[dict[str, str]]:
+    return [{"type": kind, "status": status} for kind, status in told.items()]
+
+
+#: As a 1.20.2 cluster has it, 40 s after a node's kubelet was killed, and after the next five minutes.
+LOST = {**RUNNING, "conditions": conditions(Initialized="True", Ready="False", ContainersReady="True")}
+NOT_READY = {**RUNNING, "conditions": conditions(Ready="False", ContainersReady="False")}
+GIVEN_UP = {**LOST, "reason": "NodeLost", "message": "Node b which was running pod a is unresponsive"}
+
+
 @pytest.mark.parametrize(
     ("pods", "workloads", "events", "word"),
     [
@@ -143,6 +159,15 @@ RUNNING = {"containerStatuses": [{"state": {"running": {}}}]}
         ([a_pod()], [{}], [QUOTA], None),  # it was made since
         ([a_pod(message="0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")], [{}], [], "GPUs"),
         ([a_pod("Running", **RUNNING)], [{}], [QUOTA], None),
+        ([a_pod("Running", **LOST)], [{}], [QUOTA], "a lost node"),
+        ([a_pod("Running", **GIVEN_UP)], [{}], [], "a lost node"),
+        (
+            [a_pod("Running", **{**LOST, "conditions": conditions(Ready="False", ContainersReady="False")})],
+            [{}],
+            [],
+            None,
+        ),
+        ([a_pod("Succeeded", **LOST)], [{}], [], None),
     ],
 )
 def test_what_a_run_waits_for(pods: Any, workloads: Any, events: Any, word: str | None) -> None:
@@ -158,6 +183,23 @@ def test_it_is_told_once_however_often_the_controller_tries() -> None:
     progress.workload_event(LIMITS)
     assert len(said) == len(recorded) == 2
     assert "kubectl describe resourcequota" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("fix", "told"),
+    [
+        ("kubectl describe resourcequota", "kubectl -n team describe resourcequota"),
+        ("kubectl get pvc,pv; kubectl describe pvc", "kubectl -n team get pvc,pv; kubectl -n team describe pvc"),
+        ("kubectl get nodes --show-labels", "kubectl get nodes --show-labels"),
+        ("kubectl describe node a | grep DiskPressure", "kubectl describe node a | grep DiskPressure"),
+        ("kubectl get daemonsets --all-namespaces", "kubectl get daemonsets --all-namespaces"),
+        ("seatrial run … --cpus 4", "seatrial run … --cpus 4"),
+        (None, None),
+    ],
+)
+def test_a_command_looks_into_the_runs_namespace(fix: str | None, told: str | None) -> None:
+    assert in_namespace(fix, "team") == told
+    assert in_namespace(fix, "default") == fix
 
 
 def exited(code: object) -> dict[str, Any]:

@@ -1,0 +1,139 @@
+"""What a real cluster does not let start: it is told once with the next command, waits, and goes on by itself."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_project import Project
+from seatrial.backends.kubernetes.client import Cluster
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
+
+IMAGE = "python:3.11-slim-bookworm"
+NAMESPACE = "held"
+PLACE = f"/api/v1/namespaces/{NAMESPACE}"
+JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: Cluster) -> Iterator[None]:
+    """Of these tests alone: a quota would hold up the others."""
+    cluster.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    until(lambda: cluster.find(f"{PLACE}/serviceaccounts/default"))
+    yield
+    cluster.delete(f"/api/v1/namespaces/{NAMESPACE}")
+
+
+@pytest.fixture
+def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path, namespace: None) -> Iterator[Project]:
+    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+    lines = f'[image]\nready = "{IMAGE}"\n[kubernetes]\nkind = "job"\nuid = 1234\nnamespace = "{NAMESPACE}"\n'
+    made.write("seatrial.toml", lines)
+    made.write("train.py", "print('it ran')\n")
+    yield made
+    made.clean()
+
+
+def until(condition: Any, timeout_s: float = 60) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.2)
+
+
+def quota(cluster: Cluster, **hard: str) -> str:
+    """Path of a ResourceQuota that its controller has taken note of."""
+    manifest = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": hard}}
+    cluster.create(f"{PLACE}/resourcequotas", manifest)
+    until(lambda: "hard" in cluster.get(f"{PLACE}/resourcequotas/q").get("status", {}))
+    return f"{PLACE}/resourcequotas/q"
+
+
+def statuses(project: Project) -> dict[str, str]:
+    """Name → what ``runs ls`` says."""
+    lines = json.loads(project.cli("runs", "ls", "--json").stdout)
+    return {line["name"]: f"{line['status']}: {line['outcome']}".removesuffix(": ") for line in lines}
+
+
+def test_runs_that_wait_for_quota_go_on_when_it_is_raised(project: Project, cluster: Cluster) -> None:
+    path = quota(cluster, pods="0")
+    try:
+        detached = project.run("train.py", "--gpus", "none", "--detach", "--name", "detached").stdout.strip()
+        attached = project.start("train.py", "--gpus", "none", "--name", "attached")
+        until(lambda: statuses(project) == dict.fromkeys(("detached", "attached"), "waiting: quota"))
+        listed = project.cli("k8s", "cleanup", "--dry-run", "--namespace", NAMESPACE).stdout
+        assert detached not in listed
+        for _ in range(2):  # one that looks for a moment only is told, too, and the record has it once
+            told = project.cli("runs", "logs", "detached").stderr
+            assert "quota is used up" in told and f"fix: kubectl -n {NAMESPACE} describe resourcequota" in told
+        cluster.patch(path, {"spec": {"hard": {"pods": "9"}}})
+        # The Job's controller tries again in ever longer intervals, and at once when its Job has changed.
+        until(lambda: cluster.get(path)["status"]["hard"]["pods"] == "9")
+        for job in cluster.get(JOBS)["items"]:
+            cluster.patch(f"{JOBS}/{job['metadata']['name']}", {"metadata": {"annotations": {"look": "again"}}})
+        out, err = attached.communicate(timeout=90)
+        assert attached.returncode == 0 and out.startswith("it ran\n"), err
+        assert err.count("quota is used up") == 1, err
+        until(lambda: cluster.get(f"{JOBS}/seatrial-{detached}-0").get("status", {}).get("succeeded"))
+        listed = project.cli("k8s", "cleanup", "--dry-run", "--namespace", NAMESPACE).stdout
+        assert f"would remove job/seatrial-{detached}-0: its Job says Complete" in listed
+        assert all(said.startswith("done: Finished") for said in statuses(project).values())
+    finally:
+        cluster.delete(path)
+    for run in project.runs:
+        receipt = json.loads((run / "receipt.json").read_bytes())
+        assert (receipt["exit_code"], receipt["exit_cause"]["id"]) == (0, "finished")
+        assert (run / "events.jsonl").read_text().count('"k8s-quota"') == 1
+
+
+def test_a_run_that_is_stopped_while_it_waits(project: Project, cluster: Cluster) -> None:
+    path = quota(cluster, **{"limits.cpu": "4"})
+    try:
+        project.run("train.py", "--gpus", "none", "--detach", "--name", "held")
+        until(lambda: statuses(project) == {"held": "waiting: limits"})
+        assert "fix: seatrial run … --cpus" in project.cli("runs", "logs", "held").stderr
+        project.cli("runs", "stop", "held")
+        assert statuses(project)["held"].startswith("stopped: Stopped by the user before it started, while it waited:")
+        project.run("train.py", "--gpus", "none", "--cpus", "1", "--name", "limited")
+    finally:
+        cluster.delete(path)
+
+
+#: What is wrong → the spec of a LimitRange, lines of seatrial.toml, what runs ls says, the fix.
+HELD: dict[str, tuple[dict[str, Any] | None, str, str, str]] = {
+    "limit range": (
+        {"limits": [{"type": "Container", "max": {"memory": "64Mi"}}]},
+        "",
+        "limit range",
+        f"kubectl -n {NAMESPACE} describe limitrange",
+    ),
+    "service account": (
+        None,
+        'service_account = "nobody"\n',
+        "service account",
+        f"kubectl -n {NAMESPACE} get serviceaccounts",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(HELD))
+def test_what_is_refused_is_told_in_a_word(project: Project, cluster: Cluster, name: str) -> None:
+    spec, lines, word, fix = HELD[name]
+    path = f"{PLACE}/limitranges"
+    if spec is not None:
+        cluster.create(path, {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "held"}, "spec": spec})
+    try:
+        project.write("seatrial.toml", (project.folder / "seatrial.toml").read_text() + lines)
+        project.run("train.py", "--gpus", "none", "--detach", "--name", "held")
+        until(lambda: statuses(project) == {"held": f"waiting: {word}"})
+        assert f"fix: {fix}" in project.cli("runs", "logs", "held").stderr
+        project.cli("runs", "stop", "held")
+    finally:
+        cluster.delete(f"{path}/held")
