@@ -68,6 +68,8 @@ VERBS = {
     "bench": ["bench", "train", "nothing", "--compare", "eager"],
     "predict": ["predict", "spam", "hello"],
     "prune": ["prune", "--dry-run"],
+    "up": ["up"],
+    "down": ["down"],
 }
 SERVERS = {"exporter", "dashboard"}
 #: With their reader gone: those that print a page or more whatever they find.

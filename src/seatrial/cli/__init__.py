@@ -22,6 +22,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "build": ("build", "Build the image that run would use, verify it, report its contents; or check a Dockerfile."),
     "init": ("init", "Write seatrial.toml from what was found in the project, with the reasons."),
     "shell": ("shell", "Open an interactive shell in the same container."),
+    "up": ("up", "Run a Compose file, the stages of seatrial.toml, or trackers; one receipt for all."),
+    "down": ("down", "Stop what up started."),
     "runs": ("runs", "List, inspect and control runs: ls, show, logs, attach, exec, stop, rm."),
     "top": ("top", "GPUs, containers and runs on this machine, live."),
     "doctor": ("doctor", "Check the whole GPU-container chain, step by step, and apply safe fixes."),

@@ -5,7 +5,6 @@ Commands import what they need: the plan's and receipt's models take longer to l
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -18,7 +17,7 @@ from seatrial.cli import typed
 from seatrial.cli.typed import Reference
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.job.units import format_seconds
-from seatrial.runs.listing import list_runs
+from seatrial.pipelines import listing
 from seatrial.runs.nearest import store_of
 from seatrial.runs.store import RunStore
 from seatrial.system.typed_path import from_here
@@ -48,33 +47,40 @@ def list_(
     as_json: AsJson = False,
     project: Project = None,
 ) -> int:
-    """List runs, newest first."""
+    """List runs, newest first; those of seatrial up under their group."""
     store = _store(project)
-    lines = list_runs(store, os.environ, limit=limit or None)
+    listed = listing.listed(store, os.environ, limit=limit or None)
     if as_json:
-        print(json.dumps([dataclasses.asdict(line) for line in lines], indent=1))
+        print(json.dumps(listing.as_json(listed), indent=1))
         return EXIT_DONE
-    if not lines:
+    if not listed:
         print("No runs yet. Start one: seatrial run digits", file=sys.stderr)
         return EXIT_DONE
     if store.project != Path(os.path.realpath("")):
         print(f"Runs of {from_here(store.project)}", file=sys.stderr)
-    rows = [("RUN", "NAME", "TARGET", "ON", "GPUS", "TIME", "STATUS")]
-    for line in lines:
-        told = {
-            "waiting": f"waiting: {line.outcome}",
-            "stopped": line.outcome,
-            "failed": f"failed: {line.outcome}",
-            "unknown": f"unknown: {line.outcome}",
-        }
-        status = told.get(line.status, line.status)
-        seconds = format_seconds(line.seconds) if line.seconds is not None else ""
-        gpus = "?" if line.gpus is None else str(line.gpus)
-        rows.append((line.id, line.name or "", line.target, line.backend, gpus, seconds, status))
+    rows = [("RUN", "NAME", "TARGET", "ON", "GPUS", "TIME", "STATUS"), *map(_row, listed)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:  # by hand: rich needs a second for a thousand lines
         print("  ".join(map(str.ljust, row, widths)).rstrip())
     return EXIT_DONE
+
+
+def _row(listed: listing.Listed) -> tuple[str, ...]:
+    """A run, a group, or below it one of its members."""
+    line = listed.line
+    told = {
+        "waiting": f"waiting: {line.outcome}" if line.outcome else "waiting",
+        "stopped": line.outcome or "stopped",
+        "failed": f"failed: {line.outcome}",
+        "unknown": f"unknown: {line.outcome}",
+        "unchanged": f"unchanged: {line.outcome}",
+        "skipped": f"skipped: {line.outcome}",
+    }
+    status = told.get(line.status, line.status)
+    seconds = format_seconds(line.seconds) if line.seconds is not None else ""
+    gpus = "?" if line.gpus is None else str(line.gpus)
+    run_id, name = (f"  {line.id}", f"  {listed.member}") if listed.member else (line.id, line.name or "")
+    return run_id, name, line.target, line.backend, gpus, seconds, status
 
 
 @app.command()

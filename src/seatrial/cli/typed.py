@@ -55,6 +55,16 @@ def reference(text: str | None) -> str | None:
     return text
 
 
+def name(text: str | None) -> str | None:
+    """A name to be given. Raises UsageError for what could not be found by it again."""
+    if text is not None and (text == "last" or not _REFERENCE.fullmatch(text)):
+        raise UsageError(
+            f"{quoted(text)} cannot be a name: letters, digits, . _ - (at most 63), and not last",
+            run="seatrial up --name NAME",
+        )
+    return text
+
+
 def references(texts: list[str]) -> list[str]:
     """As ``reference``, of several."""
     for text in texts:

@@ -178,6 +178,12 @@ def _file_source(project: Path) -> _Source:
     return _Source("seatrial.toml: ", edit + as_typed(own), project, own_table or {})
 
 
+def project_table(project: Path) -> dict[str, Any]:
+    """What the project's file says, as it is written and unchecked; {} where there is none. Raises ConfigError."""
+    table = _file_source(project).table
+    return table if isinstance(table, dict) else {}
+
+
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that were given, in the file's shape."""
     given: dict[str, Any] = {}

@@ -44,10 +44,11 @@ class Line:
 
 def list_runs(store: RunStore, environ: Mapping[str, str], *, limit: int | None = None) -> list[Line]:
     """The newest ``limit`` runs (None: all), newest first. Those that have ended meanwhile are finalised."""
-    return [_line(run, environ) for run in store.all()[::-1][:limit]]
+    return [line_of(run, environ) for run in store.all()[::-1][:limit]]
 
 
-def _line(run: Run, environ: Mapping[str, str]) -> Line:
+def line_of(run: Run, environ: Mapping[str, str]) -> Line:
+    """One run's line; it is finalised if it has ended meanwhile."""
     if not run.recorded:
         return _unrecorded(run)
     try:

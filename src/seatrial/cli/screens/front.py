@@ -1,0 +1,26 @@
+"""The person in front of ``seatrial up`` and ``down``, as the rooms below the command line see them."""
+
+from __future__ import annotations
+
+import os
+
+from seatrial.cli.screens.consent import require_consent
+from seatrial.cli.screens.run import Screen
+from seatrial.pipelines.request import Front
+
+
+def front(*, trust: bool = False, as_json: bool = False) -> Front:
+    """This terminal.
+
+    Args:
+        trust: ``--trust``: what the project asks for is allowed without a question.
+        as_json: the answer on stdout is JSON; outputs of targets go to stderr.
+    """
+    screen = Screen(json=as_json)
+    return Front(
+        say=screen.say,
+        progress=screen.progress,
+        write=screen.write,
+        show=lambda text: print(text, end="" if text.endswith("\n") else "\n"),
+        allow=lambda job: require_consent(job, os.environ, screen, trust=trust),
+    )

@@ -1,0 +1,74 @@
+"""``seatrial up``: bring up a Compose file, the stages of seatrial.toml, or trackers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seatrial.cli.screens.front import front
+from seatrial.cli.typed import check_folder, name
+from seatrial.pipelines.meant import meant, room
+from seatrial.pipelines.request import UpRequest
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+def up(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME…", help="Stages, Compose services, or tensorboard and mlflow; default: all."),
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="A Compose file.")] = None,
+    stages: Annotated[bool, typer.Option("--stages", help="The stages, where a Compose file is there too.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would be done; change nothing.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Run the named stages (default: all) even if nothing has changed.")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
+    as_written: Annotated[
+        bool, typer.Option("--as-written", help="Add no waiting to the order in the Compose file.")
+    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Write a mended copy of the Compose file.")] = False,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", metavar="REQUEST", help="For all, instead of what the file says: none.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option("--on", metavar="BACKEND", help="auto, docker, podman or local.")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--name", help="A name for the group.", callback=name)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Allow what the project's file requests without asking.")
+    ] = False,
+    project: Annotated[
+        Path | None, typer.Option("--project", "-C", metavar="DIR", help="The project folder; default: here.")
+    ] = None,
+) -> int:
+    """Run a Compose file as it is, or the stages of seatrial.toml, or trackers; ends with one receipt for all.
+
+    \b
+    seatrial up                        what the folder has: compose.yaml or [stages]
+    seatrial up --force train          run the stage train again, and what depends on it if its outputs change
+    seatrial up tensorboard            TensorBoard over this project's runs
+    """
+    request = UpRequest(
+        project=check_folder(project or Path.cwd()).absolute(),
+        names=tuple(names or ()),
+        file=file,
+        stages=stages,
+        name=group,
+        plan_only=plan,
+        detach=detach,
+        force=force,
+        as_written=as_written,
+        fix=fix,
+        gpus=gpus,
+        backend=backend,
+        as_json=as_json,
+    )
+    kind, request = meant(request)
+    return room(kind).up(request, front(trust=trust, as_json=as_json), dict(os.environ))

@@ -1,0 +1,103 @@
+"""What ``runs ls`` shows: runs, newest first, those of a group under it with the members that are no runs of ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from seatrial.pipelines.group import Group, GroupStore, Member
+from seatrial.runs.listing import Line, line_of
+from seatrial.runs.store import Run, RunStore
+
+
+@dataclass(frozen=True)
+class MemberLine(Line):
+    """A group, or a member that has no run, in the words of a run's line."""
+
+    status: str  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One line.
+
+    Attributes:
+        group: ID of the group that it is, or belongs to. member: its name in the group; None: it is no member.
+    """
+
+    line: Line
+    group: str | None = None
+    member: str | None = None
+
+
+def listed(store: RunStore, environ: Mapping[str, str], *, limit: int | None = None) -> list[Listed]:
+    """The newest ``limit`` runs and groups (None: all), newest first; below a group all its members."""
+    groups = GroupStore(store)
+    found = {group.id: group for group in groups.all()}
+    owners = {member.run: group.id for group in found.values() for member in group.members if _own(group, member)}
+    runs = {run.id: run for run in store.all()}
+    tops = sorted([*found, *(run_id for run_id in runs if run_id not in owners)], reverse=True)[:limit]
+    lines: list[Listed] = []
+    for top in tops:
+        if top in found:
+            lines += _group(groups, found[top], runs, environ)
+        else:
+            lines.append(Listed(line_of(runs[top], environ)))
+    return lines
+
+
+def as_json(lines: list[Listed]) -> list[dict[str, Any]]:
+    """Runs, each with its group and its name in it; members without a run, and groups, are no runs."""
+    return [
+        {**asdict(each.line), "group": each.group, "member": each.member}
+        for each in lines
+        if not isinstance(each.line, MemberLine)
+    ]
+
+
+def _own(group: Group, member: Member) -> bool:
+    """The run was started by this group, and not found unchanged by it."""
+    return member.run is not None and member.state != "unchanged"
+
+
+def _group(groups: GroupStore, group: Group, runs: Mapping[str, Run], environ: Mapping[str, str]) -> list[Listed]:
+    if any(member.state == "running" for member in group.members):
+        from seatrial.pipelines.meant import room  # a group that lives; most have ended
+
+        group = room(group.kind).refresh(groups, group, environ)
+    lines = []
+    for member in group.members:
+        run = runs.get(member.run or "") if _own(group, member) else None
+        line = line_of(run, environ) if run else _without_run(member)
+        lines.append(Listed(line, group.id, member.name))
+    return [Listed(_head(group), group.id), *lines]
+
+
+def _head(group: Group) -> MemberLine:
+    count = f"{len(group.members)} member{'s' * (len(group.members) != 1)}"
+    failed = ", ".join(member.name for member in group.members if member.state == "failed")
+    outcome = {"failed": failed, "interrupted": "seatrial up goes on with it"}.get(group.state, "")
+    ends = [member.ended_at for member in group.members if member.ended_at is not None]
+    end = max(ends, default=None) if group.state != "running" else time.time()
+    return MemberLine(
+        id=group.id,
+        name=group.name,
+        target=f"{group.kind}: {count}",
+        backend="",
+        gpus=sum(member.gpus for member in group.members),
+        status=f"interrupted: {outcome}" if group.state == "interrupted" else group.state,
+        outcome=outcome,
+        seconds=None if end is None else max(0.0, end - group.created_at),
+    )
+
+
+def _without_run(member: Member) -> MemberLine:
+    seconds = None
+    if member.started_at is not None:
+        seconds = (member.ended_at or time.time()) - member.started_at
+    run_id = member.run or ""
+    return MemberLine(
+        run_id, member.name, member.target, member.role, member.gpus, member.state, member.why, seconds=seconds
+    )

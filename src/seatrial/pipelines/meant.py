@@ -1,0 +1,91 @@
+"""Which kind of group ``seatrial up`` is to bring up: told by the words, the files, and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from seatrial.errors import UsageError
+from seatrial.job.loading import project_table
+from seatrial.pipelines.group import Group, GroupStore, Kind
+from seatrial.pipelines.request import Front, UpRequest
+from seatrial.system.typed_path import as_typed
+
+#: Names that Compose looks for, in its order. Source: compose-spec, 04-version-and-name and spec "Compose file".
+COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
+
+#: Services that seatrial brings itself.
+TRACKERS = ("tensorboard", "mlflow")
+
+#: Kind of group → the module with its ``up`` and ``down``, imported when it is asked for.
+ROOMS: dict[Kind, str] = {
+    "stages": "seatrial.pipelines.stages.verbs",
+}
+
+
+class Room(Protocol):
+    """What each kind of group has."""
+
+    def up(self, request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
+        """Bring it up and see it through; the exit code of the command."""
+
+    def down(self, store: GroupStore, group: Group, front: Front, environ: Mapping[str, str]) -> None:
+        """Stop what still runs of a group, and remove what was made only for it."""
+
+    def refresh(self, store: GroupStore, group: Group, environ: Mapping[str, str]) -> Group:
+        """The group with its members' states as they are now."""
+
+
+def room(kind: Kind) -> Room:
+    """The module of a kind."""
+    return cast(Room, importlib.import_module(ROOMS[kind]))
+
+
+def meant(request: UpRequest) -> tuple[Kind, UpRequest]:
+    """The kind, and the request with the Compose file that was found.
+
+    Raises UsageError: several are there and none is named, or there is nothing to bring up.
+    """
+    trackers = [name for name in request.names if name in TRACKERS]
+    if trackers and len(trackers) == len(request.names):
+        return "trackers", request
+    if trackers:
+        other = next(name for name in request.names if name not in TRACKERS)
+        raise UsageError(
+            f'Trackers ({trackers[0]}) and "{other}" cannot be brought up by one command',
+            run=f"seatrial up {' '.join(trackers)} && seatrial up {other}",
+        )
+    table = project_table(request.project)
+    if request.stages:
+        if not table.get("stages"):
+            raise _nothing(request.project, table)
+        return "stages", request
+    if request.file is not None:
+        if not request.file.is_file():
+            raise UsageError(f"There is no file {request.file}", run=f"ls {as_typed(request.file.parent)}")
+        return "compose", request
+    found = [request.project / name for name in COMPOSE_FILES if (request.project / name).is_file()]
+    if table.get("stages") and found:
+        raise UsageError(
+            f"This project has both {found[0].name} and [stages] in its seatrial.toml: which of them is meant?",
+            run=f"seatrial up -f {as_typed(found[0])}   # or: seatrial up --stages",
+        )
+    if found:
+        return "compose", replace(request, file=found[0])
+    if table.get("stages"):
+        return "stages", request
+    if table.get("services"):
+        return "trackers", request
+    raise _nothing(request.project, table)
+
+
+def _nothing(project: Path, table: Mapping[str, Any]) -> UsageError:
+    describes_a_run = bool({"target", "module"} & set(table))
+    return UsageError(
+        f"Nothing to bring up: {project} has no Compose file, and no [stages] in seatrial.toml",
+        cause="Its seatrial.toml describes one run" if describes_a_run else None,
+        run="seatrial run" if describes_a_run else "seatrial up -f compose.yaml   # or: seatrial up tensorboard",
+    )

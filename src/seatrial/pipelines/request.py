@@ -1,0 +1,56 @@
+"""What ``seatrial up`` was asked, and who asked: the same for stages, Compose files and trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.job.model import Job
+from seatrial.runs.following.output import Stream
+
+
+@dataclass(frozen=True)
+class UpRequest:
+    """The command line of ``seatrial up``.
+
+    Attributes:
+        names: stages, services or trackers; () for all.
+        file: the Compose file named by ``-f``, or found; None: stages or trackers.
+        stages: the stages are meant, whatever else is there.
+        plan_only: print what would happen and change nothing.
+        force: run what is named (or all) even where nothing has changed.
+        as_written: add no condition to the order that the Compose file has. fix: write a mended copy of it.
+        gpus, backend: in place of what the file says for each member.
+    """
+
+    project: Path
+    names: tuple[str, ...] = ()
+    file: Path | None = None
+    stages: bool = False
+    name: str | None = None
+    plan_only: bool = False
+    detach: bool = False
+    force: bool = False
+    as_written: bool = False
+    fix: bool = False
+    gpus: str | None = None
+    backend: str | None = None
+    as_json: bool = False
+
+
+@dataclass(frozen=True)
+class Front:
+    """The person in front of the command line.
+
+    Attributes:
+        say: a line of ours. progress: a line of a build or download. write: a target's output.
+        show: a whole answer (a plan, a receipt), on standard output.
+        allow: returns when the user has allowed what a job asks for beyond a container; raises TrustError.
+    """
+
+    say: Callable[[str], None]
+    progress: Callable[[str], None]
+    write: Callable[[Stream, bytes], None]
+    show: Callable[[str], None]
+    allow: Callable[[Job], None]

@@ -1,0 +1,70 @@
+"""Which kind of group is meant, and the sentence where it cannot be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import ConfigError, UsageError
+from seatrial.pipelines.meant import meant
+from seatrial.pipelines.request import UpRequest
+
+STAGES = '[stages.train]\ntarget = "train.py"\n'
+
+
+def kind(folder: Path, *names: str, file: Path | None = None, stages: bool = False) -> str:
+    return meant(UpRequest(folder, names, file, stages))[0]
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml"])
+def test_a_compose_file_is_found(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("services: {}\n")
+    found, request = meant(UpRequest(tmp_path))
+    assert found == "compose" and request.file == tmp_path / name
+
+
+@pytest.mark.parametrize("table", ["[stages.train]", "[tool.seatrial.stages.train]"])
+def test_stages_are_found(tmp_path: Path, table: str) -> None:
+    (tmp_path / ("pyproject.toml" if "tool" in table else "seatrial.toml")).write_text(table)
+    assert kind(tmp_path) == "stages"
+
+
+def test_trackers_by_name_and_by_the_file(tmp_path: Path) -> None:
+    assert kind(tmp_path, "tensorboard") == kind(tmp_path, "mlflow", "tensorboard") == "trackers"
+    (tmp_path / "seatrial.toml").write_text("[services.mlflow]\n")
+    assert kind(tmp_path) == "trackers"
+
+
+def test_both_are_a_question(tmp_path: Path) -> None:
+    (tmp_path / "seatrial.toml").write_text(STAGES)
+    compose = tmp_path / "compose.yaml"
+    compose.write_text("services: {}\n")
+    with pytest.raises(UsageError, match=r"both compose\.yaml and ") as raised:
+        kind(tmp_path)
+    assert "seatrial up -f" in (raised.value.run or "") and "--stages" in (raised.value.run or "")
+    assert kind(tmp_path, file=compose) == "compose"
+    assert kind(tmp_path, stages=True) == "stages"
+
+
+def test_nothing_is_told_with_the_next_command(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Nothing to bring up") as raised:
+        kind(tmp_path)
+    assert (raised.value.run or "").startswith("seatrial up -f")
+    (tmp_path / "seatrial.toml").write_text('target = "train.py"\n')
+    with pytest.raises(UsageError, match="Nothing to bring up") as raised:
+        kind(tmp_path)
+    assert raised.value.run == "seatrial run"
+
+
+def test_a_tracker_beside_a_stage_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be brought up by one command"):
+        kind(tmp_path, "tensorboard", "train")
+
+
+def test_a_file_that_is_not_there_and_one_that_is_no_toml(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no file"):
+        kind(tmp_path, file=tmp_path / "other.yaml")
+    (tmp_path / "seatrial.toml").write_text("[stages\n")
+    with pytest.raises(ConfigError, match=r"seatrial\.toml"):
+        kind(tmp_path)
