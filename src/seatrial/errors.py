@@ -5,6 +5,7 @@
     │   ├── ConfigError                    seatrial.toml: names file, key, what was expected and found
     │   ├── TargetError                    the script, module, recipe or image is not there
     │   ├── GpuRequestError                a GPU request that does not parse, or that the GPUs here cannot serve
+    │   │   └── GpusHeldError                  runs hold them; they will be free again
     │   ├── DataError                      a data folder that is missing, empty or not what the recipe reads
     │   ├── TrustError                     the project's file asks for what its user has not allowed
     │   ├── NameInUseError                 two live runs cannot share a name
@@ -87,6 +88,10 @@ class TargetError(UsageError):
 
 class GpuRequestError(UsageError):
     """A GPU request that does not parse, or cannot be served: a GPU twice, slices together, GPUs that runs hold."""
+
+
+class GpusHeldError(GpuRequestError):
+    """Enough GPUs are here, and runs hold them."""
 
 
 class DataError(UsageError):

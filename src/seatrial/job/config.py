@@ -31,6 +31,15 @@
     hang_after = "10m"               # no step, no output, nothing computed
     webhook = "https://chat.example.org/hook"   # or command = "…"; for what the watchdog finds
 
+    [stages.preprocess]              # seatrial up: each a run; what stands outside of stages holds for all of them
+    target = "preprocess.py"
+    gpus = "none"
+    outputs = ["processed"]
+
+    [stages.train]
+    target = "train.py"
+    needs = ["preprocess"]
+
 In pyproject.toml the same keys stand under ``[tool.seatrial]``. Relative paths count from the file's folder.
 """
 
@@ -41,11 +50,24 @@ from typing import Any
 from pydantic import Field
 
 from seatrial.job.cluster_config import Nodes
-from seatrial.job.keys import Listed, typed_keys
+from seatrial.job.keys import Listed, Name, ProjectPath, typed_keys
 from seatrial.job.model import Requests
 
 #: What a file begins with: in the schema, and where all keys are listed.
 _FIRST = ("name", "target", "module", "args", "on", "gpus", "nodes")
+
+
+class StageTable(Requests):
+    """One stage: a run of its own, with what the file says outside of stages unless it says otherwise."""
+
+    target: str | None = Field(default=None, description="Script (a path) or recipe to run.")
+    module: str | None = Field(default=None, description="Module to run, as for python -m.")
+    args: Listed[str] = Field(default=(), description="Arguments of the target.")
+    needs: Listed[Name] = Field(default=(), description="Stages that must have ended well before.")
+    inputs: Listed[ProjectPath] = Field(default=(), description="Files and folders of the project that it reads.")
+    outputs: Listed[ProjectPath] = Field(default=(), description="Files and folders of the project that it writes.")
+    serve: Name | None = Field(default=None, description="The stage whose model is served.")
+    port: int | None = Field(default=None, description="Port of a served model.")
 
 
 class ConfigFile(Requests):
@@ -55,6 +77,7 @@ class ConfigFile(Requests):
     module: str | None = Field(default=None, description="Module to run, as for python -m.")
     args: Listed[str] = Field(default=(), description="Arguments of the target; replaced by arguments after --.")
     nodes: Nodes = Field(default=1, description="Number of nodes (machines or pods), or a list of host names.")
+    stages: dict[Name, StageTable] = Field(default={}, description="Stages of a pipeline, for seatrial up.")
 
 
 def file_keys() -> list[str]:

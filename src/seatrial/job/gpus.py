@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from seatrial.errors import GpuContractError, GpuRequestError
+from seatrial.errors import GpuContractError, GpuRequestError, GpusHeldError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.plan import Choice, Gpu
 
@@ -176,9 +176,9 @@ def _free(candidates: Sequence[Gpu], leased: Mapping[str, str], load: Mapping[st
     return sorted((gpu for gpu in candidates if gpu.uuid not in leased), key=lambda gpu: load.get(gpu.uuid, 0.0))
 
 
-def _held(message: str, candidates: Sequence[Gpu], leased: Mapping[str, str]) -> GpuRequestError:
+def _held(message: str, candidates: Sequence[Gpu], leased: Mapping[str, str]) -> GpusHeldError:
     holders = "; ".join(f"{_label(gpu)} is held by {leased[gpu.uuid]}" for gpu in candidates if gpu.uuid in leased)
-    return GpuRequestError(
+    return GpusHeldError(
         f"{message}: {holders}",
         cause="other runs hold them; name devices to share one (--gpus device=0)",
         run="seatrial runs ls",

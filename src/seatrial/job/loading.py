@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from seatrial.errors import ConfigError, DataError
 from seatrial.job.asks import project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
-from seatrial.job.config import ConfigFile, file_keys
+from seatrial.job.config import ConfigFile, StageTable, file_keys
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
 from seatrial.job.target import resolve_target
@@ -86,10 +86,43 @@ def load_job(
     cwd = cwd or Path.cwd()
     if not project.is_dir():
         raise ConfigError(f"there is no project folder {from_here(project)}", run=f"ls {as_typed(project.parent)}")
-    from_file = _file_source(project).read()
+    from_file = {key: value for key, value in _file_source(project).read().items() if key not in _PIPELINES}
     from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
+    return make_job(project, cwd, from_file, from_flags, without_container, recipes)
+
+
+def read_stages(
+    project: Path, flags: Mapping[str, Any], cwd: Path | None = None
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """(name of a stage → what holds for it, validated: its own keys over those of the file; what the flags say).
+
+    Raises ConfigError, as ``load_job``.
+    """
+    from_file = _file_source(project).read()
+    common = {key: value for key, value in from_file.items() if key not in (*_PIPELINES, *_OWN)}
+    stages = {name: _merge(common, _set(table)) for name, table in from_file.get("stages", {}).items()}
+    return stages, _Source("", "seatrial up --help", cwd or Path.cwd(), _given(flags)).read()
+
+
+def make_job(
+    project: Path,
+    cwd: Path,
+    from_file: Mapping[str, Any],
+    from_flags: Mapping[str, Any],
+    without_container: Callable[[str], bool],
+    recipes: Collection[str] = (),
+    *,
+    to_come: Collection[Path] = (),
+) -> Job:
+    """The Job of two tables that have been read.
+
+    Args:
+        to_come: paths that need not be there yet, nor what lies below them.
+
+    Raises as ``load_job``.
+    """
     config = _merge(from_file, from_flags)
-    _check_paths(config)
+    _check_paths(config, to_come)
     target = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
     asks = project_asks(_not_replaced(from_file, from_flags), project, without_container)
     nodes = config.pop("nodes", 1)
@@ -153,6 +186,9 @@ def _known(table: str) -> list[str]:
     """The keys of a table, "" for those outside of any; [] for a table whose keys are the user's own."""
     if not table:
         return file_keys()
+    if table.startswith("stages."):
+        _, _, rest = table.removeprefix("stages.").partition(".")
+        return _known(rest) if rest else list(typed_keys(StageTable))
     return [key for key in typed_keys(_TABLES[table]) if key != "metrics"] if table in _TABLES else []
 
 
@@ -209,6 +245,9 @@ def _environment(items: Collection[str]) -> dict[str, str]:
     return {name: value or "" for name, value in values.items() if value is not None or not name.isidentifier()}
 
 
+#: Tables that describe no run. Keys that a stage does not take from outside: they are another run's.
+_PIPELINES, _OWN = ("stages", "services"), ("name", "target", "module", "args", "resume")
+
 #: Tables of which a flag sets one key; of every other (``data`` is one, too) it replaces the whole.
 _MERGED = ("env", "image", "criteria", "metrics", "kubernetes", "node_selector")
 
@@ -252,9 +291,13 @@ def _target(
     return resolve_target([*words, *args], named.get("module"), ready, project, recipes)
 
 
-def _check_paths(config: Mapping[str, Any]) -> None:
+def _check_paths(config: Mapping[str, Any], to_come: Collection[Path]) -> None:
     """What is mounted or read must be there: an engine would create a missing folder, owned by root."""
-    if "data" in config:
+
+    def later(path: Path) -> bool:
+        return any(path.is_relative_to(each) for each in to_come)
+
+    if "data" in config and not later(config["data"].source):
         _check_data(config["data"].source)
     models = config["models"].source if "models" in config else None
     if models is not None and models.exists() and not models.is_dir():
@@ -262,7 +305,7 @@ def _check_paths(config: Mapping[str, Any]) -> None:
     sources = [mount.source for mount in config.get("mounts", ())]
     ca_bundle = config.get("image", {}).get("ca_bundle")
     for path in [*sources, *config.get("env_files", ()), *([ca_bundle] if ca_bundle else [])]:
-        if not path.exists():
+        if not path.exists() and not later(path):
             raise DataError(f"there is no {from_here(path)}", run=f"ls {as_typed(path.parent)}")
 
 

@@ -20,6 +20,8 @@ SCHEMA_VERSION = 1
 
 #: Where things are inside a container. The local backend uses host paths instead.
 CONTAINER_PROJECT = "/workspace"
+#: The project itself, where CONTAINER_PROJECT is a view of it (runs/view.py).
+CONTAINER_SOURCE = "/seatrial/project"
 CONTAINER_DATA = "/data"
 CONTAINER_MODELS = "/models"
 CONTAINER_HOME = "/home/seatrial"
@@ -299,6 +301,7 @@ class Plan(Frozen):
         companion: a second container for the GPU checks when ``image.python`` is None.
         python: interpreter of the local backend, which runs agent and target. venv: where it must be made first.
         injection: how the GPUs get in.
+        view: the folder that stands for the project while the run goes on, in the run's place.
         warnings: sentences printed before the start and kept in the receipt.
     """
 
@@ -314,6 +317,7 @@ class Plan(Frozen):
     cluster: ClusterPlan | None = None
     companion: ContainerPlan | None = None
     companion_image: str | None = None
+    view: Path | None = None
     python: str | None = None
     venv: VenvPlan | None = None
     agent: AgentPlan

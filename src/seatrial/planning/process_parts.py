@@ -18,7 +18,7 @@ def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     """Raises UsageError for a folder that is not there, ImageError when no interpreter fits."""
     gpus = selected(site)
     python = choose_python(job, script, site.host, cpu_only=not gpus)
-    places = local_places(job, site.outputs, site.resumed.checkpoints if site.resumed else None)
+    places = local_places(job, site.outputs, site.resumed.checkpoints if site.resumed else None, site.view)
     argv, script_index = target_argv(job.target, None, str(python.interpreter), places)
     from_files = {
         name: value for path in job.env_files for name, value in read_env_file(path, site.host.environ).items()

@@ -16,7 +16,7 @@ from seatrial.backends.containers.mount_sources import check_sources
 from seatrial.backends.kubernetes.backend import cluster_manifests
 from seatrial.backends.kubernetes.manifests.render import as_yaml
 from seatrial.backends.local.venv import ensure_venv
-from seatrial.errors import GpuContractError, SeatrialError
+from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
@@ -38,6 +38,7 @@ from seatrial.runs.cluster_ready import make_image_ready
 from seatrial.runs.liveness import leases
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.store import Run, RunStore, new_run_id, project_key
+from seatrial.runs.view import VIEW, in_view, make_view
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
 from seatrial.system.files import make_folder
@@ -190,6 +191,8 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         store.pull(plan.companion_image, say)
     if plan.venv is not None:
         ensure_venv(plan.venv.directory, plan.venv.requirements, plan.venv.base, say)
+    if plan.view is not None:
+        make_view(plan)
     if plan.companion is not None:
         make_folder(prepared.run.folder / COMPANION_FOLDER)
     if plan.agent.input is not None:
@@ -239,6 +242,13 @@ def _plan(
     caller: Caller | None = None,
 ) -> Plan:
     job, on_a_cluster = ground.job, ground.backend.place == "cluster"
+    if job.outputs and on_a_cluster:
+        raise UsageError(
+            f"Outputs of a stage are files here, and {ground.backend.name} runs elsewhere",
+            run="seatrial up --on docker",
+        )
+    view = run.place / VIEW if job.outputs else None
+    job = job if view is None else in_view(job, view)
     earlier = RunStore(job.project, environ).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
         job = job.model_copy(update={"resume": earlier.id})
@@ -257,6 +267,7 @@ def _plan(
         may_pull=may_pull,
         selection=selection,
         another=another,
+        view=view,
         cluster=survey_cluster(job, ground.host, offline=not may_pull) if on_a_cluster else None,
         caller=caller,
     )

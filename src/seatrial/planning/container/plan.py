@@ -29,6 +29,7 @@ from seatrial.job.plan import (
     CONTAINER_PROJECT,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
+    CONTAINER_SOURCE,
     FRAMED_LOG,
     LOG_LABEL,
     NAME_LABEL,
@@ -181,7 +182,7 @@ def _user(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Cho
 def _mounts(job: Job, site: Site, injection: InjectionPlan, *, named_user: bool) -> tuple[Mount, ...]:
     """Ours, the driver's and the user's, parents first."""
     ours = [
-        *_job_mounts(job, site.host.state_folder),
+        *_job_mounts(job, site.host.state_folder, site.view),
         *home_mounts(site.record, site.place, site.project_cache, named_user=named_user),
         *_agent_mounts(site),
         *injection.mounts,
@@ -204,8 +205,10 @@ def _labels(job: Job, site: Site, image: ImagePlan) -> dict[str, str]:
     }
 
 
-def _job_mounts(job: Job, state: Path) -> list[Mount]:
+def _job_mounts(job: Job, state: Path, view: Path | None) -> list[Mount]:
     mounts = [Mount(source=job.project, target=CONTAINER_PROJECT)]
+    if view is not None:
+        mounts = [Mount(source=view, target=CONTAINER_PROJECT), Mount(source=job.project, target=CONTAINER_SOURCE)]
     for flag, folder, target in (("--data", job.data, CONTAINER_DATA), ("--models", job.models, CONTAINER_MODELS)):
         if folder:
             source = real_source(folder.source, job.project, flag, state=state)

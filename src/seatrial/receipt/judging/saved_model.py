@@ -41,7 +41,8 @@ def judge_saved_model(case: Case) -> Judgement:
     patterns = case.plan.job.criteria.model
     if case.plan.cluster is not None:
         return _told_by_pods(case, patterns)
-    folders = [folder for folder in (case.models_folder, case.plan.job.project) if folder is not None]
+    plan = case.plan
+    folders = [folder for folder in (case.models_folder, plan.view, plan.job.project) if folder is not None]
     found = list(dict.fromkeys(file for folder in folders for file in _candidates(folder, patterns, case.run_dir)))
     new = [(path, size) for path, size, modified in found if modified >= started - CLOCK_SLACK_S]
     saved = [(path, size) for path, size in new if size]

@@ -1,0 +1,128 @@
+"""What a stage's result follows from, part by part, so that a difference can be told in words."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import seatrial
+from seatrial.errors import DataError
+from seatrial.images.plan import image_needs
+from seatrial.job.model import Job
+from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.pipelines.stages.digests import Digest, Digests
+from seatrial.pipelines.stages.graph import Stage
+from seatrial.recipe_names import source_of
+from seatrial.system.typed_path import as_typed
+
+#: Part → what changed when it did, in a sentence that begins with it. Parts named one by one have {}.
+WORDS = {
+    "code": "{} changed",
+    "inputs": "{} changed",
+    "needed": "{} changed",
+    "target": "the target changed",
+    "args": "its arguments changed",
+    "env": "its variables changed",
+    "image": "its image changed",
+    "settings": "its settings changed: {}",
+    "outputs": "its outputs are declared anew",
+}
+
+#: Of a job, what its result may follow from beside the other parts.
+_SETTINGS = frozenset(
+    {"backend", "gpus", "nodes", "launcher", "data", "models", "mounts", "workdir", "network", "secrets"}
+)
+Fingerprint = dict[str, Any]
+
+
+def fingerprint(
+    stage: Stage, job: Job, digests: Digests, needed: Mapping[str, str]
+) -> tuple[Fingerprint, tuple[Digest, ...]]:
+    """(the fingerprint, what of its declared inputs it was made of).
+
+    Args:
+        needed: ``stage: path`` → digest of each output of a needed stage; of one without outputs, its run.
+
+    Raises DataError: an input is not there.
+    """
+    facts = script_facts(job.target, job.project, any_python=job.image.ready is not None)
+    inputs = tuple(_input(stage, job, path, digests) for path in stage.inputs)
+    made = {
+        "code": _code(job, facts, digests),
+        "inputs": {each.path: each.digest for each in inputs},
+        "needed": dict(needed),
+        "target": [job.target.kind, job.target.value],
+        "args": list(job.target.args),
+        "env": _env(job),
+        "image": _image(job, facts),
+        "settings": job.model_dump(mode="json", include=set(_SETTINGS)),
+        "outputs": sorted(stage.outputs),
+    }
+    return made, inputs
+
+
+def difference(old: Fingerprint, new: Fingerprint) -> str | None:
+    """What is different, in words; None for nothing."""
+    for part, words in WORDS.items():
+        was, now = old.get(part), new[part]
+        if was == now:
+            continue
+        if isinstance(was, dict) and isinstance(now, dict) and "{}" in words:
+            keys = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            return words.format(f"{keys[0]}{more}")
+        return words.format(part)
+    return None
+
+
+def digest_of(made: Fingerprint) -> str:
+    """One digest for the whole, for receipts."""
+    import json
+
+    return "sha256:" + hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
+
+
+def _input(stage: Stage, job: Job, path: str, digests: Digests) -> Digest:
+    found = digests.of(job.project, path)
+    if found is None:
+        raise DataError(
+            f"stages.{stage.name}.inputs: there is no {path}", run=f"ls {as_typed((job.project / path).parent)}"
+        )
+    return found
+
+
+def _code(job: Job, facts: ScriptFacts, digests: Digests) -> dict[str, str]:
+    """Of a recipe its own file, and our version for all under it."""
+    if job.target.kind == "recipe":
+        source = source_of(job.target.value)
+        return {job.target.value: hashlib.sha256(source.read_bytes()).hexdigest(), "seatrial": seatrial.__version__}
+    found = ((file, digests.of(job.project, file)) for file in facts.files)
+    return {file: digest.digest for file, digest in found if digest is not None}
+
+
+def _env(job: Job) -> dict[str, str]:
+    """Values as digests: this is written down, and they may be anything."""
+    files = {str(path): path.read_bytes() for path in job.env_files}
+    values = {**{name: value.encode() for name, value in job.env.items()}, **files}
+    return {name: hashlib.sha256(value).hexdigest() for name, value in values.items()}
+
+
+def _image(job: Job, facts: ScriptFacts) -> dict[str, Any]:
+    """What the image is made of, without asking an engine or an index."""
+    made: dict[str, Any] = job.image.model_dump(mode="json", exclude={"max_size_bytes", "max_compressed_bytes"})
+    if job.image.ready is None:
+        made["requirements"] = sorted(image_needs(job, facts).requirements.lines)
+    return made
+
+
+def needed_digests(
+    needs: Collection[str], outputs: Mapping[str, Collection[Digest]], runs: Mapping[str, str]
+) -> dict[str, str]:
+    """``stage: path`` → digest, for ``fingerprint``."""
+    found: dict[str, str] = {}
+    for need in needs:
+        found |= {f"{each.path} of {need}": each.digest for each in outputs[need]}
+        if not outputs[need]:
+            found[f"the run of {need}"] = runs[need]
+    return found

@@ -1,0 +1,66 @@
+"""What ``seatrial up`` would do with each stage, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from seatrial.job.model import Job
+from seatrial.pipelines.stages.decide import Decision, decide
+from seatrial.pipelines.stages.graph import Graph, Stage
+from seatrial.pipelines.stages.one_stage import Workshop
+from seatrial.pipelines.stages.record import Result
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """One stage.
+
+    Attributes:
+        decision: None where it depends on what stages before it will write.
+        begun: a run of it was begun, and is not its result yet.
+    """
+
+    stage: Stage
+    job: Job
+    decision: Decision | None
+    begun: bool
+
+    @property
+    def holds(self) -> Result | None:
+        return self.decision.holds if self.decision is not None and not self.begun else None
+
+    @property
+    def words(self) -> str:
+        """``unchanged: same code …``, ``runs: train.py changed``."""
+        if self.begun:
+            return "goes on with a run that was begun before"
+        if self.decision is None:
+            return f"runs if the outputs of {' or '.join(self.stage.needs)} change"
+        return f"{'unchanged' if self.decision.holds else 'runs'}: {self.decision.why}"
+
+
+def survey(graph: Graph, stages: Sequence[Stage], shop: Workshop, forced: Collection[str]) -> list[Outlook]:
+    """An outlook for each stage, in the order given, in which needs come first.
+
+    Raises SeatrialError: a stage's job cannot be meant, or one of its inputs is not there.
+    """
+    done: dict[str, Result] = {}
+    outlooks = []
+    for stage in stages:
+        last, begun = shop.records.last(stage.name), shop.records.next(stage.name)
+        under_way = begun is not None and (last is None or begun.run != last.run)
+        known = all(need in done for need in stage.needs)
+        job = graph.job(stage, planning=not known)
+        decision = None
+        if known:
+            decision = decide(stage, job, last, done, shop.digests, force=stage.name in forced)
+        elif last is None:
+            decision = Decision({}, (), "it has not run before")
+        elif stage.name in forced:
+            decision = Decision({}, (), "--force")
+        outlook = Outlook(stage, job, decision, under_way)
+        if outlook.holds is not None:
+            done[stage.name] = outlook.holds
+        outlooks.append(outlook)
+    return outlooks
