@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from seatrial.cli.screens.consent import require_consent
 from seatrial.cli.screens.run import Screen
+from seatrial.job.model import Job
 from seatrial.pipelines.request import Front
 
 
@@ -17,10 +17,16 @@ def front(*, trust: bool = False, as_json: bool = False) -> Front:
         as_json: the answer on stdout is JSON; outputs of targets go to stderr.
     """
     screen = Screen(json=as_json)
+
+    def allow(job: Job) -> None:
+        from seatrial.cli.screens.consent import require_consent  # most have nothing to be asked
+
+        require_consent(job, os.environ, screen, trust=trust)
+
     return Front(
         say=screen.say,
         progress=screen.progress,
         write=screen.write,
         show=lambda text: print(text, end="" if text.endswith("\n") else "\n"),
-        allow=lambda job: require_consent(job, os.environ, screen, trust=trust),
+        allow=allow,
     )

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seatrial.job.plan import Plan
 from seatrial.runs.following.output import Stream
 from seatrial.runs.store import Run
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
+    from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
 
 

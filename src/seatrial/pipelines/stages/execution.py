@@ -19,9 +19,10 @@ from seatrial.pipelines.stages.decide import Decision, decide
 from seatrial.pipelines.stages.fingerprint import digest_of
 from seatrial.pipelines.stages.graph import Graph, Stage
 from seatrial.pipelines.stages.lines import Lines
-from seatrial.pipelines.stages.one_stage import Workshop, left_over, see_through
+from seatrial.pipelines.stages.one_stage import left_over, see_through
 from seatrial.pipelines.stages.record import Result
 from seatrial.pipelines.stages.shared_gpus import would_share
+from seatrial.pipelines.stages.workshop import Workshop
 from seatrial.runs import launch, run_actions
 from seatrial.runs.store import Run
 
@@ -194,7 +195,9 @@ class Execution:
             raise KeyboardInterrupt
 
     def _running(self, stage: Stage, run: Run, decision: Decision, **more: Any) -> None:
-        self._note(stage, state="running", why=decision.why, run=run.id, started_at=time.time(), **more)
+        read = {"why": decision.why, "read": [each.as_dict() for each in decision.read]}
+        now = time.time()
+        self._note(stage, state="running", why=decision.why, run=run.id, started_at=now, details=read, **more)
 
     def _note(self, stage: Stage, **changes: Any) -> None:
         self.group = self.groups.change(self.group, stage.name, **changes)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import seatrial
 from seatrial.errors import DataError
-from seatrial.images.plan import image_needs
 from seatrial.job.model import Job
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.pipelines.stages.digests import Digest, Digests
 from seatrial.pipelines.stages.graph import Stage
 from seatrial.recipe_names import source_of
+from seatrial.system.toml_file import read_toml
 from seatrial.system.typed_path import as_typed
 
 #: Part → what changed when it did, in a sentence that begins with it. Parts named one by one have {}.
@@ -24,7 +26,7 @@ WORDS = {
     "target": "the target changed",
     "args": "its arguments changed",
     "env": "its variables changed",
-    "image": "its image changed",
+    "image": "its image is another one: {} changed",
     "settings": "its settings changed: {}",
     "outputs": "its outputs are declared anew",
 }
@@ -33,6 +35,12 @@ WORDS = {
 _SETTINGS = frozenset(
     {"backend", "gpus", "nodes", "launcher", "data", "models", "mounts", "workdir", "network", "secrets"}
 )
+#: Files that list packages, beside requirements*.txt; images/project.py reads them.
+_LISTS = (
+    "pyproject.toml", "setup.py", "setup.cfg", "environment.yml", "environment.yaml", ".python-version",
+    "uv.lock", "poetry.lock", "pdm.lock", "seatrial.lock",
+)  # fmt: skip
+
 Fingerprint = dict[str, Any]
 
 
@@ -55,7 +63,7 @@ def fingerprint(
         "target": [job.target.kind, job.target.value],
         "args": list(job.target.args),
         "env": _env(job),
-        "image": _image(job, facts),
+        "image": _image(job, facts, digests),
         "settings": job.model_dump(mode="json", include=set(_SETTINGS)),
         "outputs": sorted(stage.outputs),
     }
@@ -78,8 +86,6 @@ def difference(old: Fingerprint, new: Fingerprint) -> str | None:
 
 def digest_of(made: Fingerprint) -> str:
     """One digest for the whole, for receipts."""
-    import json
-
     return "sha256:" + hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
 
@@ -108,12 +114,33 @@ def _env(job: Job) -> dict[str, str]:
     return {name: hashlib.sha256(value).hexdigest() for name, value in values.items()}
 
 
-def _image(job: Job, facts: ScriptFacts) -> dict[str, Any]:
-    """What the image is made of, without asking an engine or an index."""
-    made: dict[str, Any] = job.image.model_dump(mode="json", exclude={"max_size_bytes", "max_compressed_bytes"})
-    if job.image.ready is None:
-        made["requirements"] = sorted(image_needs(job, facts).requirements.lines)
+def _image(job: Job, facts: ScriptFacts, digests: Digests) -> dict[str, Any]:
+    """What the image is made of: options, files that list packages, and imports, which name some where no file does.
+
+    Not asked: an engine, for what a tag stands for now, and an index, for what is newest there.
+    """
+    options = job.image.model_dump(mode="json", exclude={"max_size_bytes", "max_compressed_bytes"})
+    made: dict[str, Any] = {f"image.{key}": value for key, value in options.items()}
+    if job.image.ready is not None:
+        return made
+    folders = {".", str(PurePosixPath(job.target.value).parent)} if job.target.kind == "script" else {"."}
+    for folder in sorted(folders):
+        found = (job.project / folder).glob("requirements*.txt")
+        for path in sorted([*found, *(job.project / folder / name for name in _LISTS)]):
+            name = str(path.relative_to(job.project))
+            if path.name == "pyproject.toml" and path.is_file():
+                made[name] = _packaging_of(path, job.project)
+            elif (digest := digests.of(job.project, name)) is not None:
+                made[name] = digest.digest
+    made["its imports"] = sorted(facts.imports)
     return made
+
+
+def _packaging_of(path: Path, project: Path) -> str:
+    """Of pyproject.toml, without our own table in it: that one describes all stages."""
+    table = read_toml(path, inside=project)
+    table.get("tool", {}).pop("seatrial", None)
+    return hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def needed_digests(

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from seatrial.errors import SeatrialError
 from seatrial.job.model import Job
-from seatrial.pipelines.stages.digests import Digests
 from seatrial.pipelines.stages.graph import Stage
-from seatrial.pipelines.stages.outputs import is_empty, place
-from seatrial.pipelines.stages.record import Result, StageRecords
+from seatrial.pipelines.stages.outputs import discard, is_empty, place
+from seatrial.pipelines.stages.record import Result
+from seatrial.pipelines.stages.workshop import Workshop
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import follow
 from seatrial.runs.liveness import state_of
-from seatrial.runs.store import PLACE_FOLDER, Run, RunStore
+from seatrial.runs.store import PLACE_FOLDER, Run
 from seatrial.runs.view import VIEW
 from seatrial.system import nofollow
 
@@ -31,16 +31,6 @@ class StageFailedError(SeatrialError):
     def __init__(self, message: str, exit_code: int, *, cause: str | None = None, run: str | None = None) -> None:
         super().__init__(message, cause=cause, run=run)
         self.exit_code = exit_code
-
-
-@dataclass(frozen=True)
-class Workshop:
-    """What every stage of one ``seatrial up`` has in common."""
-
-    store: RunStore
-    records: StageRecords
-    digests: Digests
-    environ: Mapping[str, str]
 
 
 def left_over(shop: Workshop, stage: Stage, result: Result) -> Run | None:
@@ -91,6 +81,7 @@ def see_through(
         now = shop.digests.of(job.project, wrote.path)
         if now is None or now.digest != wrote.digest:  # else it was put there before somebody was killed
             place(view_of(run), job.project, wrote.path)
+        discard(view_of(run), wrote.path)
     shop.records.placed(stage.name, result)
     _clear(run, job.project)
     return result

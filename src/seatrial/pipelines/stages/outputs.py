@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import DiskError, UntrustedPathError
@@ -55,20 +55,24 @@ def place(view: Path, project: Path, output: str) -> None:
         with _parent(view, output) as source, _parent(project, output, make=True) as parent:
             if os.fstat(source).st_dev == os.fstat(parent).st_dev:
                 _swap(source, name, parent, name)
-                nofollow.remove_tree(source, name)  # the older one
                 return
             aside = f".{name}.seatrial"
             nofollow.remove_tree(parent, aside)
             _copy(view / output, target.parent / aside)
             _swap(parent, aside, parent, name)
             nofollow.remove_tree(parent, aside)
-            nofollow.remove_tree(source, name)
     except OSError as error:
         raise DiskError(
             f"Cannot put {output} in its place: {error.strerror}",
             cause=f"It is complete in {view / output}",
             run=f"ls -la {as_typed(target.parent)}; seatrial up",
         ) from error
+
+
+def discard(view: Path, output: str) -> None:
+    """Delete what the view still has of an output that is in its place: the older one, or a copy of the same."""
+    with suppress(OSError), _parent(view, output) as folder:
+        nofollow.remove_tree(folder, PurePosixPath(output).name)
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from seatrial.job.model import Job
 from seatrial.pipelines.stages.decide import Decision, decide
 from seatrial.pipelines.stages.graph import Graph, Stage
-from seatrial.pipelines.stages.one_stage import Workshop
 from seatrial.pipelines.stages.record import Result
+from seatrial.pipelines.stages.workshop import Workshop
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from seatrial.backends import table
 from seatrial.errors import EXIT_DONE, SeatrialError, UsageError
 from seatrial.images.recipes import RECIPES
+from seatrial.pipelines.chain_show import show_chain
 from seatrial.pipelines.group import ENDED, Group, GroupStore, Member
 from seatrial.pipelines.group import refresh as refresh_members
 from seatrial.pipelines.request import Front, UpRequest
 from seatrial.pipelines.stages.digests import Digests
 from seatrial.pipelines.stages.graph import Graph, read_graph
-from seatrial.pipelines.stages.one_stage import Workshop
 from seatrial.pipelines.stages.record import StageRecords
 from seatrial.pipelines.stages.survey import Outlook, survey
+from seatrial.pipelines.stages.workshop import Workshop
 from seatrial.runs.store import RunStore
 
 #: How long down waits for a command line that it has asked to stop its runs, on top of their grace.
@@ -43,16 +44,22 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
         outlooks = survey(graph, stages, shop, forced)
         shop.digests.save()
         if all(outlook.holds for outlook in outlooks):
-            return _nothing_to_do(outlooks, store, front, request)
+            return _nothing_to_do(outlooks, front, request)
         return _carry_out(request, graph, outlooks, shop, front, forced)
 
 
 def graph_of(request: UpRequest) -> Graph:
     """The project's stages with what the command line says. Raises ConfigError."""
     flags = {"gpus": request.gpus, "on": request.backend}
-    return read_graph(
-        request.project, flags, without_container=lambda name: table.place(name) == "process", recipes=RECIPES
-    )
+    return read_graph(request.project, flags, without_container=_without_container, recipes=RECIPES)
+
+
+def _without_container(name: str) -> bool:
+    if name in ("auto", "docker", "podman"):
+        return False
+    from seatrial.backends import table  # all engines' code, which an up with nothing to do does without
+
+    return table.place(name) == "process"
 
 
 def _carry_out(
@@ -79,12 +86,16 @@ def _carry_out(
         code = execution.run([outlook.stage for outlook in outlooks])
     finally:
         group = groups.change_group(group, launcher=None)
+        show_chain(group, shop.store, front, shop.environ, as_json=request.as_json)
     return code
 
 
-def _nothing_to_do(outlooks: Sequence[Outlook], store: RunStore, front: Front, request: UpRequest) -> int:
+def _nothing_to_do(outlooks: Sequence[Outlook], front: Front, request: UpRequest) -> int:
     for outlook in outlooks:
         front.say(f"{outlook.stage.name}: {outlook.words}")
+    if request.as_json:
+        stages = [{"name": each.stage.name, "state": "unchanged", "why": each.words} for each in outlooks]
+        front.show(json.dumps({"state": "done", "links": stages}))
     front.say("nothing to do; seatrial up --force runs it all again")
     return EXIT_DONE
 
