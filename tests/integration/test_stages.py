@@ -1,0 +1,308 @@
+"""seatrial up over real stages: order, what is not run again, outputs whole or not at all, failures, kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import pytest
+
+from cli_project import Project
+from seatrial.runs.store import project_key
+
+IMAGE = "python:3.11-slim-bookworm"
+
+#: Idioms of real scripts: a path from __file__ with links resolved, a fresh folder, a file renamed into its place.
+PREPROCESS = """
+import os, pathlib, shutil, time
+from lines import line
+root = pathlib.Path(__file__).resolve().parent
+out = root / "processed"
+if out.exists():
+    shutil.rmtree(out)
+out.mkdir()
+for number in range(4):
+    (out / f"{number}.txt").write_text(line(number))
+    print("line", number, flush=True)
+    time.sleep(float(os.environ.get("PAUSE", "0")))
+(root / "vocabulary.part").write_text("4 words")
+os.replace(root / "vocabulary.part", root / "vocabulary")
+"""
+TRAIN = """
+import os, pathlib, sys
+text = "".join(path.read_text() for path in sorted(pathlib.Path("processed").iterdir()))
+os.makedirs("models", exist_ok=True)
+pathlib.Path("models", sys.argv[1]).write_text(text.upper())
+print("trained", flush=True)
+"""
+CONFIG = """
+gpus = "none"
+
+[stages.preprocess]
+target = "preprocess.py"
+outputs = ["processed", "vocabulary"]
+
+[stages.train]
+target = "train.py"
+args = ["best.pt"]
+needs = ["preprocess"]
+outputs = ["models/best.pt"]
+"""
+LINES = "def line(number):\n    return f'line {number}\\n'\n"
+
+
+def pipeline(project: Project, config: str = CONFIG) -> Project:
+    project.write("preprocess.py", PREPROCESS)
+    project.write("lines.py", LINES)
+    project.write("train.py", TRAIN)
+    project.write("seatrial.toml", config)
+    return project
+
+
+def up(project: Project, *words: str, exit_code: int | None = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+    return project.cli("up", "--on", project.backend, *words, exit_code=exit_code, **environ)
+
+
+def groups(project: Project) -> list[dict[str, Any]]:
+    folder = project.state / "projects" / project_key(project.folder.resolve()) / "groups"
+    return [json.loads(path.read_bytes()) for path in sorted(folder.glob("*/group.json"))]
+
+
+def states(project: Project) -> dict[str, str]:
+    return {member["name"]: member["state"] for member in groups(project)[-1]["members"]}
+
+
+def chain(project: Project) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(
+        sorted((project.folder / ".seatrial" / "pipelines").glob("*/receipt.json"))[-1].read_bytes()
+    )
+    return loaded
+
+
+def complete(project: Project) -> bool:
+    return (
+        sorted(path.name for path in (project.folder / "processed").iterdir()) == [f"{n}.txt" for n in range(4)]
+        and (project.folder / "vocabulary").read_text() == "4 words"
+        and (project.folder / "models/best.pt").read_text().startswith("LINE 0")
+    )
+
+
+def test_stages_run_in_order_and_not_again(local_project: Project) -> None:
+    project = pipeline(local_project)
+    told = up(project)
+    assert "preprocess | line 3\n" in told.stdout and "train      | trained\n" in told.stdout
+    assert complete(project) and states(project) == {"preprocess": "done", "train": "done"}
+    train = chain(project)["links"][1]
+    assert chain(project)["passed"] and train["verdict"].startswith("passed: ")
+    assert {piece["path"]: (piece["of"], piece["intact"]) for piece in train["read"]} == {
+        "processed": ("preprocess", True),
+        "vocabulary": ("preprocess", True),
+    }
+    assert not list(project.folder.glob(".seatrial/runs/*/work")), "views are gone"
+    again = up(project)
+    assert "train: unchanged: same code, arguments, image and outputs of preprocess" in again.stderr
+    assert "nothing to do" in again.stderr and len(project.runs) == 2 and len(groups(project)) == 1
+    project.write("lines.py", LINES + "# a comment\n")
+    changed = up(project)
+    assert "preprocess: runs as" in changed.stderr and "lines.py changed" in changed.stderr
+    assert states(project) == {"preprocess": "done", "train": "unchanged"}, "its outputs came out the same"
+    (project.folder / "models/best.pt").write_text("mine")
+    assert "its output models/best.pt was changed since" in up(project, "--plan").stdout
+    up(project, "--force", "train")
+    assert complete(project) and states(project) == {"preprocess": "unchanged", "train": "done"}
+
+
+def test_a_stage_that_fails_ends_only_what_needs_it(local_project: Project) -> None:
+    beside = '\n[stages.beside]\ntarget = "lines.py"\n\n[stages.after]\ntarget = "lines.py"\nneeds = ["train"]\n'
+    project = pipeline(local_project, CONFIG + beside)
+    project.write("train.py", "raise SystemExit('out of luck')")
+    told = up(project, exit_code=1)
+    assert "train: failed: The target exited with 1: out of luck" in told.stderr
+    assert states(project) == {"preprocess": "done", "beside": "done", "train": "failed", "after": "skipped"}
+    assert not (project.folder / "models").exists() and not chain(project)["passed"]
+    project.write("train.py", "print('wrote to another place'); open('model.pt', 'w').write('x')")
+    told = up(project, exit_code=1)
+    assert "train: failed: it ended well, but wrote nothing to its output models/best.pt" in told.stderr
+    assert "It did write model.pt" in told.stderr and not (project.folder / "model.pt").exists()
+    project.write("train.py", TRAIN)
+    up(project)
+    assert states(project) == {"preprocess": "unchanged", "beside": "unchanged", "train": "done", "after": "done"}
+
+
+@pytest.mark.docker
+def test_stages_in_containers(docker_project: Project) -> None:
+    """An older output is seen by nobody but the project until the new one takes its place."""
+    project = pipeline(docker_project, CONFIG.replace('gpus = "none"', f'gpus = "none"\nimage = {{ready = "{IMAGE}"}}'))
+    project.write("processed/old.txt", "of an earlier day\n")
+    up(project)
+    assert complete(project) and states(project) == {"preprocess": "done", "train": "done"}
+    assert (project.folder / "processed/0.txt").stat().st_uid == os.getuid()
+    assert "nothing to do" in up(project).stderr
+
+
+class Death(NamedTuple):
+    """A function of the command line that it is killed at: before or after its n-th call."""
+
+    function: str
+    when: str
+    call: int = 1
+
+
+ONE = "seatrial.pipelines.stages.one_stage"
+RECORDS = "seatrial.pipelines.stages.record:StageRecords"
+DEATHS = {
+    "before the group is written": Death("seatrial.pipelines.group:GroupStore.create", "before"),
+    "before the stage is begun": Death(f"{RECORDS}.begin", "before"),
+    "before its run starts": Death(f"{RECORDS}.begin", "after"),
+    "as its run has started": Death("seatrial.runs.launch:start", "after"),
+    "while it is followed": Death("seatrial.pipelines.stages.lines:Lines._write", "after"),
+    "before its receipt": Death(f"{ONE}:finalise", "before"),
+    "after its receipt": Death(f"{ONE}:finalise", "after"),
+    "before its outputs are placed": Death(f"{ONE}:place", "before"),
+    "between two outputs": Death(f"{ONE}:place", "after"),
+    "before the older one is deleted": Death("seatrial.pipelines.stages.outputs:_swap", "after"),
+    "before its result is written down": Death(f"{RECORDS}.placed", "before"),
+    "before the note of its run is deleted": Death(f"{RECORDS}.drop", "before"),
+    "before the next stage": Death(f"{RECORDS}.begin", "before", 2),
+    "before the chained receipt": Death("seatrial.pipelines.stages.verbs:show_chain", "before"),
+}
+TRAP = """
+import functools, importlib, os, signal, sys
+where, when, call = sys.argv[1:4]
+module, _, path = where.partition(":")
+owner = importlib.import_module(module)
+*above, name = path.split(".")
+for each in above:
+    owner = getattr(owner, each)
+real, calls = getattr(owner, name), 0
+@functools.wraps(real)
+def trap(*args, **options):
+    global calls
+    calls += 1
+    if calls == int(call) and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = real(*args, **options)
+    if calls == int(call):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+setattr(owner, name, trap)
+sys.argv[1:4] = []
+from seatrial.cli import main
+main()
+"""
+
+
+def is_whole_or_older(project: Project) -> None:
+    """Nobody sees half of an output, nor none where an older one was."""
+    names = sorted(path.name for path in (project.folder / "processed").iterdir())
+    assert names in (["old.txt"], [f"{number}.txt" for number in range(4)])
+    assert (project.folder / "vocabulary").read_text() in ("0 words", "4 words")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_killed_command_line_loses_nothing(local_project: Project, name: str) -> None:
+    project = pipeline(local_project)
+    project.write("processed/old.txt", "of an earlier day\n")
+    project.write("vocabulary", "0 words")
+    death = DEATHS[name]
+    argv = [sys.executable, "-c", TRAP, death.function, death.when, str(death.call), "up", "--trust", "--on", "local"]
+    killed = subprocess.run(argv, cwd=project.folder, env=project.environ, capture_output=True, text=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    is_whole_or_older(project)
+    listed = project.cli("runs", "ls").stdout
+    assert not groups(project) or "stages: 2 members" in listed
+    up(project)
+    assert complete(project)
+    assert "nothing to do" in up(project).stderr
+    started = [run for run in project.runs if (run / "handle.json").exists()]
+    assert len(started) == 2, "no stage ran twice"
+    assert not list(project.folder.glob(".seatrial/runs/*/work/processed"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["local", pytest.param("docker", marks=pytest.mark.docker)])
+def test_a_killed_stage_runs_again_and_no_other(request: pytest.FixtureRequest, backend: str) -> None:
+    project: Project = request.getfixturevalue(f"{backend}_project")
+    ready = f'gpus = "none"\nimage = {{ready = "{IMAGE}"}}' if backend == "docker" else 'gpus = "none"'
+    pipeline(project, CONFIG.replace('gpus = "none"', ready))
+    project.write("train.py", "import time; print('ready', flush=True); time.sleep(600)")
+    running = subprocess.Popen(
+        project.argv("up", "--on", backend), cwd=project.folder, env=project.environ, stderr=subprocess.PIPE, text=True
+    )
+    project.wait_for(lambda: len(project.runs) == 2 and "ready" in project.output())
+    if project.engine:
+        subprocess.run([*project.engine, "kill", "--signal", "KILL", project.handle()], capture_output=True, check=True)
+    else:
+        os.kill(int(project.handle()), signal.SIGKILL)
+    assert "train: failed" in running.communicate(timeout=60)[1] and running.returncode not in (0, None)
+    assert states(project) == {"preprocess": "done", "train": "failed"}
+    project.write("train.py", TRAIN)
+    up(project)
+    assert complete(project) and states(project) == {"preprocess": "unchanged", "train": "done"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["Ctrl-C", "down"])
+def test_ctrl_c_and_down_stop_all_and_keep_what_is_complete(local_project: Project, way: str) -> None:
+    project = pipeline(local_project)
+    project.write("train.py", "import time; print('ready', flush=True); time.sleep(600)")
+    running = subprocess.Popen(
+        project.argv("up", "--on", "local"), cwd=project.folder, env=project.environ, stderr=subprocess.PIPE, text=True
+    )
+    project.wait_for(lambda: len(project.runs) == 2 and "ready" in project.output())
+    refused = up(project, exit_code=2).stderr
+    assert f"Another seatrial up (process {running.pid}) runs this project's stages" in refused
+    if way == "down":
+        assert "is down" in project.cli("down").stderr
+    else:
+        running.send_signal(signal.SIGINT)
+    assert "train: stopped" in running.communicate(timeout=60)[1] and running.returncode == 130
+    assert states(project) == {"preprocess": "done", "train": "stopped"}
+    assert "nothing of this project is up" in project.cli("down").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("edit", ["", "# edited\n"])
+def test_an_orphan_is_gone_on_with_or_stopped_if_its_code_changed(local_project: Project, edit: str) -> None:
+    project = pipeline(local_project)
+    argv = project.argv("up", "--on", "local")
+    running = subprocess.Popen(argv, cwd=project.folder, env={**project.environ, "PAUSE": "1"}, text=True)
+    project.wait_for_output("line 0")
+    running.kill()
+    running.wait()
+    orphan = project.last.name
+    project.write("preprocess.py", PREPROCESS + edit)
+    told = up(project).stderr
+    assert (f"goes on with {orphan}" in told) == (not edit)
+    assert (f"stopping {orphan}" in told) == bool(edit)
+    assert complete(project)
+
+
+def test_an_up_with_nothing_to_do_takes_half_a_second_at_most(local_project: Project) -> None:
+    """CPU of the command, the best of several, by what loading its libraries takes: this machine is busy with tests."""
+    project = pipeline(local_project)
+    up(project)
+    libraries = min(cpu_s([sys.executable, "-c", "import pydantic, typer, rich.console"], project) for _ in range(5))
+    nothing = min(cpu_s(project.argv("up", "--on", "local"), project) for _ in range(5))
+    assert nothing < max(0.5, 2.5 * libraries), f"{nothing:.2f} s, of which libraries {libraries:.2f} s"
+
+
+def cpu_s(argv: list[str], project: Project) -> float:
+    timed = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, capture_output=True); "
+        "used = resource.getrusage(resource.RUSAGE_CHILDREN); print(used.ru_utime + used.ru_stime)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", timed, *argv],
+        cwd=project.folder,
+        env=project.environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(ended.stdout)
