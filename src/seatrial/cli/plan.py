@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from seatrial.backends import table
 from seatrial.cli.job_flags import Words, read_job, takes_job
+from seatrial.cli.screens.front import front
 from seatrial.cli.screens.run import Screen
+from seatrial.cli.typed import check_folder
 from seatrial.errors import EXIT_DONE, UsageError
+from seatrial.pipelines.meant import only_stages
+from seatrial.pipelines.request import UpRequest
 from seatrial.planning import multi_host, secrets
 from seatrial.planning.equivalent import as_compose, as_docker
 from seatrial.runs import launch
@@ -34,8 +39,11 @@ def plan(
     *,
     flags: dict[str, Any],
 ) -> int:
-    """Show what run would do and why; changes nothing."""
+    """Show what run would do and why; changes nothing. Of a project of stages: what up would do."""
     environ = dict(os.environ)
+    project = check_folder(flags.get("project") or Path.cwd()).absolute()
+    if not words and not flags.get("module") and not flags.get("image", {}).get("ready") and only_stages(project):
+        return _plan_stages(project, flags, form, environ, as_json=as_json)
     job = multi_host.join(read_job(words or [], context.obj, flags), None, environ)
     secrets.check_secrets(job, environ)
     made = launch.plan_only(job, environ)
@@ -52,4 +60,20 @@ def plan(
     else:
         screen.plan(made, [])
         screen.manifests(launch.manifests(made, whole=False))
+    return EXIT_DONE
+
+
+def _plan_stages(
+    project: Path, flags: dict[str, Any], form: str | None, environ: dict[str, str], *, as_json: bool
+) -> int:
+    from seatrial.pipelines.stages.compose import stages_as_compose
+    from seatrial.pipelines.stages.verbs import graph_of, up
+
+    gpus, backend = flags.get("gpus"), flags.get("on")
+    request = UpRequest(project, gpus=gpus, backend=backend, plan_only=True, as_json=as_json)
+    if form == "docker":
+        raise UsageError("Stages have an order, which docker run cannot say", run="seatrial plan --as compose")
+    if form is None:
+        return up(request, front(as_json=as_json), environ)
+    print(stages_as_compose(graph_of(request), request, environ), end="")
     return EXIT_DONE

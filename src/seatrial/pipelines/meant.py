@@ -87,6 +87,14 @@ def meant(request: UpRequest) -> tuple[Kind, UpRequest]:
     raise _nothing(request.project, table)
 
 
+def only_stages(project: Path) -> bool:
+    """Whether the project's file describes stages and, outside of them, nothing to run."""
+    if not project.is_dir():
+        return False
+    table = project_table(project)
+    return bool(table.get("stages")) and not {"target", "module"} & set(table)
+
+
 def _nothing(project: Path, table: Mapping[str, Any]) -> UsageError:
     describes_a_run = bool({"target", "module"} & set(table))
     return UsageError(

@@ -70,8 +70,28 @@ def as_docker(plan: Plan) -> str:
 
 def as_compose(plan: Plan) -> str:
     """A Compose file with one service. Raises UsageError for a plan without a container."""
+    recipe = _image(plan).plain_dockerfile if _elsewhere(plan) else None
+    text = as_yaml({"services": {"train": compose_service(plan, recipe)}})
+    return _before(plan, recipe) + "# docker compose up --abort-on-container-exit\n" + text
+
+
+def as_yaml(document: dict[str, Any]) -> str:
+    """YAML as people write it: keys in their order, text of several lines as a block."""
+    text: str = yaml.dump(document, Dumper=_Readable, sort_keys=False, width=120)
+    return text
+
+
+def compose_service(plan: Plan, recipe: str | None, *, here: bool = False) -> dict[str, Any]:
+    """One service of a Compose file.
+
+    Args:
+        recipe: the Dockerfile to build, where the image is to be built by Compose; None: the image is there.
+        here: the project is the folder that the file lies in.
+
+    Raises UsageError for a plan without a container.
+    """
     container, image = _container(plan), _image(plan)
-    recipe = image.plain_dockerfile if _elsewhere(plan) else None
+    anywhere = here or _elsewhere(plan)
     service: dict[str, Any] = {
         "image": None if recipe else image.tag,
         "build": _build(recipe, image),
@@ -84,7 +104,12 @@ def as_compose(plan: Plan) -> str:
         "environment": {name: value.replace("$", "$$") for name, value in _env(plan, container).items()}
         | dict.fromkeys(targets_secrets(plan.job)),
         "volumes": [
-            {"type": "bind", "source": _source(plan, each), "target": each.target, "read_only": each.read_only}
+            {
+                "type": "bind",
+                "source": _source(each, anywhere=anywhere),
+                "target": each.target,
+                "read_only": each.read_only,
+            }
             for each in _mounts(plan, container)
         ],
         "tmpfs": _tmpfs(plan, container),
@@ -105,9 +130,7 @@ def as_compose(plan: Plan) -> str:
         service["deploy"] = {"resources": {"reservations": {"devices": [reservation]}}}
     if container.ulimits:
         service["ulimits"] = dict(_ulimit(text) for text in container.ulimits)
-    kept = {key: value for key, value in service.items() if value not in (None, [], {})}
-    text: str = yaml.dump({"services": {"train": kept}}, Dumper=_Readable, sort_keys=False, width=120)
-    return _before(plan, recipe) + "# docker compose up --abort-on-container-exit\n" + text
+    return {key: value for key, value in service.items() if value not in (None, [], {})}
 
 
 def _elsewhere(plan: Plan) -> bool:
@@ -151,9 +174,9 @@ def _devices(gpus_flag: str) -> dict[str, Any]:
     return {"device_ids": gpus_flag.strip('"').partition("=")[2].split(",")}
 
 
-def _source(plan: Plan, mount: Mount) -> str:
-    """The Compose file lies in the project on another machine, whose path there nobody knows."""
-    return "." if _elsewhere(plan) and mount.target == CONTAINER_PROJECT else str(mount.source)
+def _source(mount: Mount, *, anywhere: bool) -> str:
+    """The Compose file lies in the project, whose path on another machine nobody knows."""
+    return "." if anywhere and mount.target == CONTAINER_PROJECT else str(mount.source)
 
 
 def _command(plan: Plan) -> list[str]:
