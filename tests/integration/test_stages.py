@@ -187,7 +187,7 @@ DEATHS = {
     "before the stage is begun": Death(f"{RECORDS}.begin", "before"),
     "before its run starts": Death(f"{RECORDS}.begin", "after"),
     "as its run has started": Death("seatrial.runs.launch:start", "after"),
-    "while it is followed": Death("seatrial.pipelines.stages.lines:Lines._write", "after"),
+    "while it is followed": Death("seatrial.pipelines.lines:Lines._write", "after"),
     "before its receipt": Death(f"{ONE}:finalise", "before"),
     "after its receipt": Death(f"{ONE}:finalise", "after"),
     "before its outputs are placed": Death(f"{ONE}:place", "before"),

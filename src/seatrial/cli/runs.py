@@ -18,6 +18,7 @@ from seatrial.cli.typed import Reference
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.job.units import format_seconds
 from seatrial.pipelines import listing
+from seatrial.pipelines.group import Group, GroupStore
 from seatrial.runs.nearest import store_of
 from seatrial.runs.store import RunStore
 from seatrial.system.typed_path import from_here
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="List, inspect and control runs. RUN is an ID, part of an ID, a name, or last.",
+    help="List, inspect and control runs. RUN is an ID, part of it, a name, or last; show, logs and stop take groups too.",
 )
 
 Project = Annotated[
@@ -39,6 +40,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def _store(project: Path | None) -> RunStore:
     return store_of(project)
+
+
+def _group(store: RunStore, reference: str) -> Group | None:
+    """The group that is meant; None where it is a run. A run of the same name is found by its ID."""
+    return None if reference == "last" else GroupStore(store).look_up(reference)
+
+
+def _show_group(store: RunStore, group: Group, *, as_json: bool) -> int:
+    from seatrial.cli.screens.front import front
+    from seatrial.pipelines.chain_show import show_chain
+    from seatrial.pipelines.meant import room
+
+    group = room(group.kind).refresh(GroupStore(store), group, os.environ)
+    show_chain(group, store, front(as_json=as_json), os.environ, as_json=as_json)
+    return EXIT_TARGET_FAILED if group.state in ("failed", "stopped") else EXIT_DONE
 
 
 @app.command("ls")
@@ -89,7 +105,10 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
     from seatrial.cli.screens.run import Screen
     from seatrial.runs.finalise import finalise
 
-    run = _store(project).find(reference)
+    store = _store(project)
+    if (group := _group(store, reference)) is not None:
+        return _show_group(store, group, as_json=as_json)
+    run = store.find(reference)
     receipt = finalise(run, os.environ)
     screen = Screen(json=as_json)
     if not run.recorded:
@@ -116,7 +135,14 @@ def logs(
     from seatrial.cli.screens.run import Screen
     from seatrial.runs.following.watch import follow, of_rank
 
-    run = _store(project).find(reference)
+    store = _store(project)
+    if (group := _group(store, reference)) is not None:
+        from seatrial.cli.screens.front import front
+        from seatrial.pipelines.group_logs import follow_group
+
+        follow_group(GroupStore(store), group, front(), os.environ, until_end=following, tail=tail)
+        return EXIT_DONE
+    run = store.find(reference)
     screen = Screen()
     write = screen.write if rank is None else of_rank(run, rank, screen.write)
     follow(run, write, os.environ, tail=tail, until_end=following, say=screen.say)
@@ -212,7 +238,14 @@ def stop(
     from seatrial.cli.screens.run import Screen
     from seatrial.runs import run_actions
 
-    run = _store(project).find(reference)
+    store = _store(project)
+    if (group := _group(store, reference)) is not None:
+        from seatrial.cli.screens.front import front
+        from seatrial.pipelines.down import down
+
+        down(store, group.id, front(), os.environ)
+        return EXIT_DONE
+    run = store.find(reference)
     Screen(json=as_json).receipt(run_actions.stop(run, os.environ, kill=kill), run)
     return EXIT_DONE
 

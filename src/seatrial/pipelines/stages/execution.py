@@ -14,11 +14,11 @@ from typing import Any
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, GpusHeldError, SeatrialError
 from seatrial.job.model import Job
 from seatrial.pipelines.group import Group, GroupStore
+from seatrial.pipelines.lines import Lines
 from seatrial.pipelines.request import Front
 from seatrial.pipelines.stages.decide import Decision, decide
 from seatrial.pipelines.stages.fingerprint import digest_of
 from seatrial.pipelines.stages.graph import Graph, Stage
-from seatrial.pipelines.stages.lines import Lines
 from seatrial.pipelines.stages.one_stage import left_over, see_through
 from seatrial.pipelines.stages.record import Result
 from seatrial.pipelines.stages.shared_gpus import would_share

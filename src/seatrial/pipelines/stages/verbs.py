@@ -40,6 +40,8 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
         front.show(_plan_text(survey(graph, stages, shop, forced)))
         shop.digests.save()
         return EXIT_DONE
+    if request.detach:
+        return _detach(request, survey(graph, stages, shop, forced), shop, front)
     with records.only_one():
         outlooks = survey(graph, stages, shop, forced)
         shop.digests.save()
@@ -93,6 +95,21 @@ def _carry_out(
         group = groups.change_group(group, launcher=None)
         show_chain(group, shop.store, front, shop.environ, as_json=request.as_json)
     return code
+
+
+def _detach(request: UpRequest, outlooks: Sequence[Outlook], shop: Workshop, front: Front) -> int:
+    if all(outlook.holds for outlook in outlooks):
+        return _nothing_to_do(outlooks, front, request)
+    from seatrial.pipelines.stages.detached import start_detached
+
+    for outlook in outlooks:
+        front.allow(outlook.job)
+    with shop.records.only_one():
+        pass  # else it would be told in a log
+    group = start_detached(request, GroupStore(shop.store), shop.records, shop.environ)
+    front.show(json.dumps({"id": group.id, "name": group.name}) if request.as_json else group.id)
+    front.say(f"is running in the background; follow it with seatrial runs logs -f {group.id}")
+    return EXIT_DONE
 
 
 def _nothing_to_do(outlooks: Sequence[Outlook], front: Front, request: UpRequest) -> int:

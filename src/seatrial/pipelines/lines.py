@@ -1,4 +1,4 @@
-"""The outputs of several stages on one terminal: whole lines, each behind its stage's name."""
+"""The outputs of several members on one terminal: whole lines, each behind the name of its member."""
 
 from __future__ import annotations
 
