@@ -28,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="List, inspect and control runs. RUN is an ID, part of it, a name, or last; show, logs and stop take groups too.",
+    help="List, inspect and control runs. RUN is an ID, part of it, a name, or last; some take a group.",
 )
 
 Project = Annotated[

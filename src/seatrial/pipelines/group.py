@@ -25,7 +25,6 @@ from seatrial.probe import proc
 from seatrial.runs.store import RunStore, new_run_id
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
-from seatrial.system.typed_path import from_here
 
 Kind = Literal["stages", "compose", "trackers"]
 
@@ -190,7 +189,7 @@ class GroupStore:
         group = self.look_up(reference)
         if group is None:
             raise RunNotFoundError(
-                f'No group "{reference}" of {from_here(self.runs.project)}', run="seatrial runs ls   # lists groups too"
+                f'No group "{reference}" in this project', run="seatrial runs ls   # lists groups too"
             )
         return group
 
