@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from seatrial.errors import ConfigError, DataError
+from seatrial.errors import ConfigError, DataError, TargetError
 from seatrial.job.asks import project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
 from seatrial.job.config import ConfigFile, StageTable, file_keys
@@ -86,9 +86,16 @@ def load_job(
     cwd = cwd or Path.cwd()
     if not project.is_dir():
         raise ConfigError(f"there is no project folder {from_here(project)}", run=f"ls {as_typed(project.parent)}")
-    from_file = {key: value for key, value in _file_source(project).read().items() if key not in _PIPELINES}
+    whole = _file_source(project).read()
+    from_file = {key: value for key, value in whole.items() if key not in _PIPELINES}
     from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
+    if whole.get("stages") and not _names_a_target(from_file) and not _names_a_target(from_flags):
+        raise TargetError("nothing to run: the project's file has stages and no target of its own", run="seatrial up")
     return make_job(project, cwd, from_file, from_flags, without_container, recipes)
+
+
+def _names_a_target(table: Mapping[str, Any]) -> bool:
+    return bool({"target", "module"} & set(table) or table.get("image", {}).get("ready"))
 
 
 def read_stages(
