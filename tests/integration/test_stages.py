@@ -58,6 +58,7 @@ args = ["best.pt"]
 needs = ["preprocess"]
 outputs = ["models/best.pt"]
 """
+READY = CONFIG.replace('gpus = "none"', f'gpus = "none"\nimage = {{ready = "{IMAGE}"}}')
 LINES = "def line(number):\n    return f'line {number}\\n'\n"
 
 
@@ -161,10 +162,11 @@ stages.after = {target = "lines.py", needs = ["beside", "forgets"]}
 
 
 @pytest.mark.slow
-@pytest.mark.docker
-def test_stages_in_containers(docker_project: Project) -> None:
+def test_stages_in_containers(container_project: Project) -> None:
     """An older output is seen by nobody but the project until the new one takes its place."""
-    project = pipeline(docker_project, CONFIG.replace('gpus = "none"', f'gpus = "none"\nimage = {{ready = "{IMAGE}"}}'))
+    project = pipeline(
+        container_project, CONFIG.replace('gpus = "none"', f'gpus = "none"\nimage = {{ready = "{IMAGE}"}}')
+    )
     project.write("processed/old.txt", "of an earlier day\n")
     up(project)
     assert complete(project) and states(project) == {"preprocess": "done", "train": "done"}
@@ -256,8 +258,7 @@ def test_a_killed_command_line_loses_nothing(local_project: Project, name: str) 
 @pytest.mark.parametrize("backend", ["local", pytest.param("docker", marks=pytest.mark.docker)])
 def test_a_killed_stage_runs_again_and_no_other(request: pytest.FixtureRequest, backend: str) -> None:
     project: Project = request.getfixturevalue(f"{backend}_project")
-    ready = f'gpus = "none"\nimage = {{ready = "{IMAGE}"}}' if backend == "docker" else 'gpus = "none"'
-    pipeline(project, CONFIG.replace('gpus = "none"', ready))
+    pipeline(project, READY if backend == "docker" else CONFIG)
     project.write("train.py", "import time; print('ready', flush=True); time.sleep(600)")
     running = subprocess.Popen(
         project.argv("up", "--on", backend), cwd=project.folder, env=project.environ, stderr=subprocess.PIPE, text=True
@@ -309,3 +310,23 @@ def test_an_orphan_is_gone_on_with_or_stopped_if_its_code_changed(local_project:
     assert (f"goes on with {orphan}" in told) == (not edit)
     assert (f"stopping {orphan}" in told) == bool(edit)
     assert complete(project)
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_compose_file_runs_without_us(docker_project: Project, fails: bool) -> None:
+    """In the same order; what needs a stage that failed does not start."""
+    project = pipeline(docker_project, READY)
+    if fails:
+        project.write("preprocess.py", "raise SystemExit(3)")
+    text = project.cli("plan", "--on", "docker", "--as", "compose").stdout
+    assert "seatrial" not in text.replace("/home/seatrial", "").partition("services:")[2]
+    project.write("compose.yaml", text)
+    compose = [*project.engine, "compose", "-p", project.folder.name]
+    try:
+        ended = subprocess.run([*compose, "up"], cwd=project.folder, capture_output=True, text=True, timeout=120)
+        assert (ended.returncode != 0) == fails, ended.stderr
+        assert not (project.folder / "models").exists() if fails else complete(project)
+    finally:
+        subprocess.run([*compose, "down"], cwd=project.folder, capture_output=True, timeout=60)

@@ -174,7 +174,7 @@ def _verdict(member: Member, run: Run | None) -> tuple[str, tuple[str, ...]]:
     elif receipt.exit_code == 0:
         unmet = [criterion.title for criterion in receipt.criteria if criterion.verdict == "fail"]
         words = f"{words}; not met: {', '.join(unmet)}" if unmet else f"{words}; in doubt"
-    return words, findings
+    return f"unchanged ({member.why}); {words}" if member.state == "unchanged" else words, findings
 
 
 def _told(member: Member, key: str) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from seatrial.errors import DataError
 from seatrial.job.model import Job
 from seatrial.pipelines.stages.decide import Decision, decide
 from seatrial.pipelines.stages.graph import Graph, Stage
@@ -59,8 +60,22 @@ def survey(graph: Graph, stages: Sequence[Stage], shop: Workshop, forced: Collec
             decision = Decision({}, (), "it has not run before")
         elif stage.name in forced:
             decision = Decision({}, (), "--force")
+        else:
+            decision = _whatever_comes(stage, job, last, shop)
         outlook = Outlook(stage, job, decision, under_way)
         if outlook.holds is not None:
             done[stage.name] = outlook.holds
         outlooks.append(outlook)
     return outlooks
+
+
+def _whatever_comes(stage: Stage, job: Job, last: Result, shop: Workshop) -> Decision | None:
+    """Why a stage has to run even if all that it needs comes out as it is now; None where it need not."""
+    now = {need: result for need in stage.needs if (result := shop.records.last(need)) is not None}
+    if len(now) < len(stage.needs):
+        return None
+    try:
+        decision = decide(stage, job, last, now, shop.digests, force=False)
+    except DataError:  # an input that a stage before it writes
+        return None
+    return None if decision.holds else decision
