@@ -296,6 +296,23 @@ def test_ctrl_c_and_down_stop_all_and_keep_what_is_complete(local_project: Proje
 
 
 @pytest.mark.slow
+def test_a_group_in_the_background_from_start_to_prune(local_project: Project) -> None:
+    project = pipeline(local_project)
+    group = up(project, "--detach", "--name", "nightly", PAUSE="0.3").stdout.strip()
+    assert group == groups(project)[0]["id"] and groups(project)[0]["launcher"]
+    followed = project.cli("runs", "logs", "-f", "nightly").stdout
+    assert [line for line in followed.splitlines() if "line" in line] == [f"preprocess | line {n}" for n in range(4)]
+    assert "train      | trained\n" in followed and complete(project)
+    project.wait_for(lambda: groups(project)[0]["launcher"] is None)
+    assert "[✓] nightly: 2 stages: done" in project.cli("runs", "show", group[-4:]).stdout
+    shown = json.loads(project.cli("runs", "show", "nightly", "--json").stdout)
+    assert [link["state"] for link in shown["links"]] == ["done", "done"]
+    project.cli("prune")
+    assert not groups(project) and not list((project.folder / ".seatrial/pipelines").iterdir())
+    assert "nothing to do" in up(project).stderr, "results hold without the runs that made them"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("edit", ["", "# edited\n"])
 def test_an_orphan_is_gone_on_with_or_stopped_if_its_code_changed(local_project: Project, edit: str) -> None:
     project = pipeline(local_project)

@@ -12,6 +12,7 @@ import typer
 
 from seatrial.errors import EXIT_DONE
 from seatrial.job.units import format_bytes
+from seatrial.pipelines.group import GroupStore
 from seatrial.runs import run_actions
 from seatrial.runs.free_images import free_images
 from seatrial.runs.store import RunStore
@@ -32,6 +33,9 @@ def prune(
     """Delete ended runs of this project and its old images: logs, evidence, receipts, checkpoints. Models stay."""
     folder = project.absolute()
     pruned = run_actions.prune(RunStore(folder), os.environ, keep=keep, dry_run=dry_run)
+    groups = GroupStore(RunStore(folder))
+    for group in () if dry_run else groups.without_runs():
+        groups.remove(group)
     freed = free_images(None if everything else folder, os.environ, dry_run=dry_run)
     if as_json:
         engines = {name: dataclasses.asdict(each) for name, each in freed.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import SeatrialError
-from seatrial.pipelines.group import GOOD, Group, Member
+from seatrial.pipelines.group import GOOD, PAGES, Group, Member
 from seatrial.runs.store import Run, RunStore
 
 SCHEMA_VERSION = 1
@@ -207,4 +207,4 @@ def is_good(link: Link) -> bool:
 
 def page_folder(project: Path, group_id: str) -> Path:
     """Where people find a group's receipt."""
-    return project / ".seatrial" / "pipelines" / group_id
+    return project.joinpath(*PAGES, group_id)

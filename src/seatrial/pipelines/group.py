@@ -41,6 +41,9 @@ GOOD: frozenset[State] = frozenset({"done", "unchanged"})
 #: Of a whole group; interrupted: nobody looks after it and it is not complete.
 GroupState = Literal["running", "done", "failed", "stopped", "interrupted"]
 
+#: In a project: chained receipts, for people.
+PAGES = (".seatrial", "pipelines")
+
 _FILE = "group.json"
 _MOST_BYTES = 8 << 20
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")
@@ -229,8 +232,23 @@ class GroupStore:
             yield
 
     def remove(self, group: Group) -> None:
-        """Forget a group; its runs stay."""
+        """Forget a group, and delete its receipt in the project; its runs stay."""
         shutil.rmtree(self.folder(group.id), ignore_errors=True)
+        with contextlib.suppress(OSError, SeatrialError), nofollow.folder(self.runs.project, *PAGES) as pages:
+            nofollow.remove_tree(pages, group.id)
+
+    def without_runs(self) -> list[Group]:
+        """Groups that have ended and whose own runs are all gone; ``prune`` forgets them."""
+        return [
+            group
+            for group in self.all()
+            if not group.looked_after
+            and all(member.ended for member in group.members)
+            and not any(
+                member.run and member.state != "unchanged" and self.runs.run(member.run).folder.exists()
+                for member in group.members
+            )
+        ]
 
     def _write(self, group: Group) -> None:
         text = json.dumps({"schema_version": _SCHEMA_VERSION, **asdict(group)}, indent=1)

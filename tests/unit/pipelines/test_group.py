@@ -97,3 +97,15 @@ def test_what_a_member_becomes_by_its_run() -> None:
     assert ended({"exit_code": 0}) == {"state": "done", "why": "", "exit_code": 0}
     assert ended({"exit_code": 1, "outcome": "exit code 1"})["state"] == "failed"
     assert ended({"exit_code": 1, "cause": "stopped"})["state"] == "stopped"
+
+
+def test_prune_forgets_groups_that_ended_and_have_no_run_left(store: GroupStore) -> None:
+    run = store.runs.create("20260101-000000-aaaa", None)
+    kept = store.create("stages", (Member("a", state="done", run=run.id),))
+    reused = store.create("stages", (Member("a", state="unchanged", run=run.id),))
+    live = store.create("stages", (Member("a", state="waiting"),))
+    for group in (kept, reused, live):
+        store.change_group(group, launcher=None)
+    assert [group.id for group in store.without_runs()] == [reused.id]
+    store.remove(reused)
+    assert {group.id for group in store.all()} == {kept.id, live.id}
