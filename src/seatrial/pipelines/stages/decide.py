@@ -35,6 +35,7 @@ def decide(
     last: Result | None,
     done: Mapping[str, Result],
     digests: Digests,
+    environ: Mapping[str, str],
     *,
     force: bool,
 ) -> Decision:
@@ -47,7 +48,7 @@ def decide(
     """
     outputs = {need: done[need].wrote or () for need in stage.needs}
     needed = needed_digests(stage.needs, outputs, {need: done[need].run for need in stage.needs})
-    made, inputs = fingerprint(stage, job, digests, needed)
+    made, inputs = fingerprint(stage, job, digests, needed, environ)
     read = tuple({each.path: each for each in (*inputs, *(d for each in outputs.values() for d in each))}.values())
     if last is None or last.wrote is None:
         return Decision(made, read, "it has not run before")

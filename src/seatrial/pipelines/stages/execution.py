@@ -17,7 +17,7 @@ from seatrial.pipelines.group import Group, GroupStore
 from seatrial.pipelines.lines import Lines
 from seatrial.pipelines.request import Front
 from seatrial.pipelines.stages.decide import Decision, decide
-from seatrial.pipelines.stages.fingerprint import digest_of
+from seatrial.pipelines.stages.fingerprint import difference, digest_of
 from seatrial.pipelines.stages.graph import Graph, Stage
 from seatrial.pipelines.stages.one_stage import left_over, see_through
 from seatrial.pipelines.stages.record import Result
@@ -111,7 +111,7 @@ class Execution:
         job = self.graph.job(stage)
         last = self.shop.records.last(stage.name)
         forced = stage.name in self.forced
-        decision = decide(stage, job, last, self.done, self.shop.digests, force=forced)
+        decision = decide(stage, job, last, self.done, self.shop.digests, self.shop.environ, force=forced)
         begun = self._begun(stage, decision)
         if begun is None and decision.holds is not None:
             self.unchanged(stage, decision.holds, decision)
@@ -147,7 +147,11 @@ class Execution:
         if begun is None:
             return None
         run = left_over(self.shop, stage, begun)
-        if run is not None and begun.fingerprint == decision.fingerprint and stage.name not in self.forced:
+        if (
+            run is not None
+            and difference(begun.fingerprint, decision.fingerprint) is None
+            and stage.name not in self.forced
+        ):
             return run, begun
         if run is not None and run_actions.is_live(run, self.shop.environ):
             self.front.say(f"{stage.name}: stopping {run.id}, which was begun before and is another one now")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import seatrial
-from seatrial.errors import DataError
+from seatrial.errors import DataError, SeatrialError
 from seatrial.job.model import Job
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.pipelines.stages.digests import Digest, Digests
@@ -41,11 +42,14 @@ _LISTS = (
     "uv.lock", "poetry.lock", "pdm.lock", "seatrial.lock",
 )  # fmt: skip
 
+#: In the part ``image``: what an existing image's name stood for.
+IMAGE_ID = "the image's ID"
+
 Fingerprint = dict[str, Any]
 
 
 def fingerprint(
-    stage: Stage, job: Job, digests: Digests, needed: Mapping[str, str]
+    stage: Stage, job: Job, digests: Digests, needed: Mapping[str, str], environ: Mapping[str, str]
 ) -> tuple[Fingerprint, tuple[Digest, ...]]:
     """(the fingerprint, what of its declared inputs it was made of).
 
@@ -63,7 +67,7 @@ def fingerprint(
         "target": [job.target.kind, job.target.value],
         "args": list(job.target.args),
         "env": _env(job),
-        "image": _image(job, facts, digests),
+        "image": _image(job, facts, digests, environ),
         "settings": job.model_dump(mode="json", include=set(_SETTINGS)),
         "outputs": sorted(stage.outputs),
     }
@@ -74,6 +78,8 @@ def difference(old: Fingerprint, new: Fingerprint) -> str | None:
     """What is different, in words; None for nothing."""
     for part, words in WORDS.items():
         was, now = old.get(part), new[part]
+        if part == "image" and isinstance(was, dict) and was.get(IMAGE_ID, "") is None:
+            was = {**was, IMAGE_ID: now.get(IMAGE_ID)}  # it was pulled for that very run
         if was == now:
             continue
         if isinstance(was, dict) and isinstance(now, dict) and "{}" in words:
@@ -81,6 +87,20 @@ def difference(old: Fingerprint, new: Fingerprint) -> str | None:
             more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
             return words.format(f"{keys[0]}{more}")
         return words.format(part)
+    return None
+
+
+def image_id(job: Job, environ: Mapping[str, str]) -> str | None:
+    """What an existing image's name stands for on this machine; None where it is not here, or no engine answers."""
+    from seatrial.backends import table  # all engines' code, for stages that name an image
+
+    names = [name for name in table.ENGINES if job.backend in (name, "auto")]
+    for name in names if job.image.ready is not None else ():
+        with suppress(SeatrialError):
+            store = table.backend(name, environ).images
+            facts = store.image(job.image.ready or "") if store is not None else None
+            if facts is not None:
+                return facts.id
     return None
 
 
@@ -114,15 +134,15 @@ def _env(job: Job) -> dict[str, str]:
     return {name: hashlib.sha256(value).hexdigest() for name, value in values.items()}
 
 
-def _image(job: Job, facts: ScriptFacts, digests: Digests) -> dict[str, Any]:
+def _image(job: Job, facts: ScriptFacts, digests: Digests, environ: Mapping[str, str]) -> dict[str, Any]:
     """What the image is made of: options, files that list packages, and imports, which name some where no file does.
 
-    Not asked: an engine, for what a tag stands for now, and an index, for what is newest there.
+    Of an existing image its ID, as far as it is here. Not asked: an index, for what is newest there.
     """
     options = job.image.model_dump(mode="json", exclude={"max_size_bytes", "max_compressed_bytes"})
     made: dict[str, Any] = {f"image.{key}": value for key, value in options.items()}
     if job.image.ready is not None:
-        return made
+        return {**made, IMAGE_ID: image_id(job, environ)}
     folders = {".", str(PurePosixPath(job.target.value).parent)} if job.target.kind == "script" else {"."}
     for folder in sorted(folders):
         found = (job.project / folder).glob("requirements*.txt")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from seatrial.errors import SeatrialError
 from seatrial.job.model import Job
+from seatrial.pipelines.stages.fingerprint import IMAGE_ID, image_id
 from seatrial.pipelines.stages.graph import Stage
 from seatrial.pipelines.stages.outputs import discard, is_empty, place
 from seatrial.pipelines.stages.record import Result
@@ -74,7 +75,7 @@ def see_through(
             shop.records.drop(stage.name)
             words = receipt.exit_cause.words
             raise StageFailedError(words, receipt.exit_code, run=f"seatrial runs show {run.id}")
-        result = _wrote(shop, stage, run, result)
+        result = _with_image_id(_wrote(shop, stage, run, result), job, shop)
         shop.records.ended_well(stage.name, result)
     assert result.wrote is not None
     for wrote in result.wrote:
@@ -107,6 +108,15 @@ def _wrote(shop: Workshop, stage: Stage, run: Run, result: Result) -> Result:
         seconds=summary.get("seconds"),
         gpus=int(summary.get("gpus") or 0),
     )
+
+
+def _with_image_id(result: Result, job: Job, shop: Workshop) -> Result:
+    """An image that was pulled for this run has an ID now."""
+    image = result.fingerprint.get("image")
+    if not isinstance(image, dict) or image.get(IMAGE_ID, "") is not None:
+        return result
+    known = {**image, IMAGE_ID: image_id(job, shop.environ)}
+    return replace(result, fingerprint={**result.fingerprint, "image": known})
 
 
 def _elsewhere(shop: Workshop, view: Path) -> str:

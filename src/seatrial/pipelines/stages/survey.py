@@ -55,7 +55,7 @@ def survey(graph: Graph, stages: Sequence[Stage], shop: Workshop, forced: Collec
         job = graph.job(stage, planning=not known)
         decision = None
         if known:
-            decision = decide(stage, job, last, done, shop.digests, force=stage.name in forced)
+            decision = decide(stage, job, last, done, shop.digests, shop.environ, force=stage.name in forced)
         elif last is None:
             decision = Decision({}, (), "it has not run before")
         elif stage.name in forced:
@@ -75,7 +75,7 @@ def _whatever_comes(stage: Stage, job: Job, last: Result, shop: Workshop) -> Dec
     if len(now) < len(stage.needs):
         return None
     try:
-        decision = decide(stage, job, last, now, shop.digests, force=False)
+        decision = decide(stage, job, last, now, shop.digests, shop.environ, force=False)
     except DataError:  # an input that a stage before it writes
         return None
     return None if decision.holds else decision

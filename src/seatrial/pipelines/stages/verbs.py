@@ -37,7 +37,8 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
     records = StageRecords(store)
     shop = Workshop(store, records, Digests(records.digests), environ)
     if request.plan_only:
-        front.show(_plan_text(survey(graph, stages, shop, forced)))
+        outlooks = survey(graph, stages, shop, forced)
+        front.show(_plan_json(outlooks) if request.as_json else _plan_text(outlooks))
         shop.digests.save()
         return EXIT_DONE
     if request.detach:
@@ -120,6 +121,22 @@ def _nothing_to_do(outlooks: Sequence[Outlook], front: Front, request: UpRequest
         front.show(json.dumps({"state": "done", "links": stages}))
     front.say("nothing to do; seatrial up --force runs it all again")
     return EXIT_DONE
+
+
+def _plan_json(outlooks: Sequence[Outlook]) -> str:
+    told = [
+        {
+            "name": each.stage.name,
+            "target": each.stage.target,
+            "gpus": str(each.job.gpus),
+            "needs": each.stage.needs,
+            "outputs": each.stage.outputs,
+            "runs": None if each.decision is None else each.holds is None,
+            "why": each.words,
+        }
+        for each in outlooks
+    ]
+    return json.dumps(told, indent=1)
 
 
 def _plan_text(outlooks: Sequence[Outlook]) -> str:

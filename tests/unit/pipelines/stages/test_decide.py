@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from seatrial.errors import DataError
 from seatrial.pipelines.stages.decide import Decision, decide
 from seatrial.pipelines.stages.digests import Digest, Digests
+from seatrial.pipelines.stages.fingerprint import difference
 from seatrial.pipelines.stages.graph import read_graph
 from seatrial.pipelines.stages.record import Result
 
@@ -69,7 +71,7 @@ class Ground:
         graph = read_graph(self.folder, flags, without_container=lambda name: False, recipes=[])
         stage = graph.stages["second"]
         digests = Digests(self.folder / "no-cache")
-        return decide(stage, graph.job(stage), self.last, self.done, digests, force=force)
+        return decide(stage, graph.job(stage), self.last, self.done, digests, dict(os.environ), force=force)
 
 
 @pytest.fixture
@@ -140,6 +142,21 @@ def test_force_gpus_and_a_missing_input(ground: Ground) -> None:
     (ground.folder / "settings.json").unlink()
     with pytest.raises(DataError, match=r"stages\.second\.inputs: there is no settings\.json"):
         ground.decide()
+
+
+def test_an_image_counts_by_its_id_and_one_that_was_pulled_meanwhile_is_the_same(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a ready image; the engine is asked for what its name stands for."""
+    ids: list[str | None] = [None, "sha256:1", "sha256:1", "sha256:2"]
+    monkeypatch.setattr("seatrial.pipelines.stages.fingerprint.image_id", lambda job, environ: ids.pop(0))
+    ground.write("seatrial.toml", CONFIG.replace("[image]", '[image]\nready = "mine:latest"'))
+    before = ground.decide().fingerprint
+    pulled = ground.decide().fingerprint
+    assert difference(before, pulled) is None
+    ground.last = ground.result("run-2", "model", pulled)
+    assert ground.decide().holds is not None
+    assert ground.decide().why == "its image is another one: the image's ID changed"
 
 
 def test_an_old_record_of_other_parts_runs_again(ground: Ground) -> None:
