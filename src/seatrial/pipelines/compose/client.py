@@ -1,0 +1,83 @@
+"""``docker compose`` over the user's files and an override: asked, and told what to bring up."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from seatrial.errors import EngineUnavailableError
+from seatrial.system import command
+
+#: For questions and for what takes things down: containers get their grace time first.
+ANSWER_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Compose:
+    """Compose's command line over some files.
+
+    Attributes:
+        call: the engine's program with its global options.
+        files: the user's, in their order; the first one's folder is what paths count from. override: ours, the last.
+    """
+
+    call: tuple[str, ...]
+    files: tuple[Path, ...]
+    environ: Mapping[str, str]
+    override: Path | None = None
+
+    def argv(self, *words: str) -> list[str]:
+        """A command line, as it would be typed."""
+        files = [*self.files, *([self.override] if self.override else [])]
+        return [*self.call, "compose", *(word for file in files for word in ("-f", str(file))), *words]
+
+    def with_override(self, override: Path) -> Compose:
+        return replace(self, override=override)
+
+    def ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
+        """Run a command of Compose to its end; the caller judges its exit code."""
+        return command.run(
+            self.argv(*words), timeout_s=timeout_s, env=self.environ, cwd=self.files[0].parent, input=""
+        )
+
+    def version(self) -> tuple[int, ...]:
+        """E.g. ``(2, 26, 1)``. Raises EngineUnavailableError: there is no Compose v2."""
+        ended = command.run([*self.call, "compose", "version", "--short"], timeout_s=ANSWER_TIMEOUT_S, env=self.environ)
+        match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", ended.stdout)
+        if ended.exit_code != 0 or match is None or int(match[1]) < 2:
+            raise EngineUnavailableError(
+                f"{' '.join(self.call)} has no Compose v2, which a Compose file needs",
+                cause=ended.last_line(),
+                run="sudo apt-get install docker-compose-plugin   # docker-compose-v2 on Ubuntu, docker-compose on Debian",
+            )
+        return tuple(int(part or 0) for part in match.groups())
+
+    def containers(self) -> list[dict[str, Any]]:
+        """Every container of the project, those that ended included: Name, Service, State, ExitCode, ID and more."""
+        ended = self.ask("ps", "--all", "--no-trunc", "--format", "json")
+        if ended.exit_code != 0:
+            raise command.failed(ended)
+        text = ended.stdout.strip()
+        if text.startswith("["):  # before 2.21 one list, since then an object a line
+            return cast("list[dict[str, Any]]", json.loads(text))
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def unescaped(value: Any) -> Any:
+    """What Compose prints, with ``$$`` as the one dollar that it stands for."""
+    if isinstance(value, str):
+        return value.replace("$$", "$")
+    if isinstance(value, list):
+        return [unescaped(each) for each in value]
+    if isinstance(value, dict):
+        return {key: unescaped(each) for key, each in value.items()}
+    return value
+
+
+def escaped(words: Sequence[str]) -> list[str]:
+    """For a file that Compose reads: a dollar that is one."""
+    return [word.replace("$", "$$") for word in words]

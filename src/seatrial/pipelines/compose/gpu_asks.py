@@ -1,0 +1,137 @@
+"""What a service asks for in GPUs, in each of the ways that Compose files have for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from seatrial.errors import GpuRequestError
+from seatrial.job.gpu_request import CAPABILITIES, GpuRequest
+from seatrial.pipelines.compose.reading import ComposeFile
+from seatrial.pipelines.compose.service import Service
+
+#: deploy: …reservations.devices. gpus: the short key of Compose 2.30. runtime: nvidia. devices: CDI names or nodes.
+Way = Literal["deploy", "gpus", "runtime", "devices"]
+
+RESERVED = ("deploy", "resources", "reservations", "devices")
+_PATHS: dict[Way, tuple[str, ...]] = {
+    "deploy": RESERVED,
+    "gpus": ("gpus",),
+    "runtime": ("runtime",),
+    "devices": ("devices",),
+}
+
+#: A GPU's node, and an NVIDIA node of any kind.
+_NODE = re.compile(r"/dev/nvidia(\d+)$")
+NVIDIA_DEVICE = re.compile(r"^/dev/(nvidia|dxg)|^[a-z.]*nvidia\.com/")
+
+
+@dataclass(frozen=True)
+class GpuAsk:
+    """GPUs that a service asks for.
+
+    Attributes:
+        ways: how the file says it, the one that counts first.
+        compute_added: its capabilities left CUDA out, which the request has all the same.
+    """
+
+    request: GpuRequest
+    ways: tuple[Way, ...]
+    compute_added: bool = False
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The key that says so, within the service."""
+        return _PATHS[self.ways[0]]
+
+
+def gpu_ask(file: ComposeFile, service: Service) -> GpuAsk | None:
+    """None for a service that asks for none. Raises GpuRequestError with the line for what cannot be meant."""
+    found: dict[Way, tuple[str, tuple[str, ...]]] = {}
+    reserved = _nvidia(_at(service.config, RESERVED))
+    if reserved:
+        found["deploy"] = _of_requests(reserved)
+    short = service.config.get("gpus")
+    if short:
+        found["gpus"] = ("all", ()) if short == "all" else _of_requests(_nvidia(short))
+    if service.config.get("runtime") == "nvidia" and (wanted := _of_variable(service)) is not None:
+        found["runtime"] = wanted
+    if named := _of_devices(service.config.get("devices") or ()):
+        found["devices"] = (named, ())
+    if not found:
+        return None
+    what, capabilities = next(iter(found.values()))
+    names = [name for name in capabilities if name in CAPABILITIES]
+    added = bool(names) and not {"compute", "all"} & set(names)
+    if names:
+        what += ",capabilities=" + ",".join(["compute", *names] if added else names)
+    ask = GpuAsk(GpuRequest("all"), tuple(found), added)
+    try:
+        return GpuAsk(GpuRequest.parse(what), ask.ways, added)
+    except GpuRequestError as error:
+        place = file.place(service.name, *ask.path)
+        raise GpuRequestError(
+            f"{place}: {service.name}: {error.message}", cause=error.cause, run=f"sed -n {place.line}p {place.file}"
+        ) from None
+
+
+def _at(config: Mapping[str, Any], path: Sequence[str]) -> Any:
+    value: Any = config
+    for key in path:
+        value = (value or {}).get(key)
+    return value or ()
+
+
+def _nvidia(requests: Any) -> list[Mapping[str, Any]]:
+    """Requests for devices that are NVIDIA's GPUs; others stay Compose's."""
+    found = []
+    for each in requests:
+        driver = each.get("driver") or ""
+        wants = {"gpu", "nvidia", *CAPABILITIES} & set(each.get("capabilities") or ())
+        ids = [str(name) for name in each.get("device_ids") or ()]
+        cdi = driver == "cdi" and all(NVIDIA_DEVICE.match(name) for name in ids)
+        if driver in ("", "nvidia") and (wants or driver) or cdi:
+            found.append(each)
+    return found
+
+
+def _of_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
+    """(request in our words, capabilities). Several requests add up; without a count or names one means all."""
+    names = [_plain(str(name)) for each in requests for name in each.get("device_ids") or ()]
+    capabilities = tuple(str(name) for each in requests for name in each.get("capabilities") or ())
+    if "all" in names:
+        return "all", capabilities
+    if names:
+        return "device=" + ",".join(names), capabilities
+    counts = [each.get("count") for each in requests]
+    if any(count in (None, -1, "-1", "all", 0, "0") for count in counts):
+        return "all", capabilities
+    return str(sum(int(count) for count in counts if count is not None)), capabilities
+
+
+def _of_variable(service: Service) -> tuple[str, tuple[str, ...]] | None:
+    """What NVIDIA's runtime reads; an image of NVIDIA's own says all, and without a word there are none."""
+    environment = service.environment
+    visible = environment.get("NVIDIA_VISIBLE_DEVICES", "all").strip().lower()
+    if visible in ("", "none", "void"):
+        return None
+    capabilities = tuple(filter(None, environment.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")))
+    names = [_plain(name.strip()) for name in environment.get("NVIDIA_VISIBLE_DEVICES", "all").split(",")]
+    return ("all" if "all" in names else "device=" + ",".join(names)), capabilities
+
+
+def _of_devices(devices: Sequence[Any]) -> str | None:
+    """GPUs among ``devices:``, as CDI names or device nodes."""
+    sources = [str(each.get("source")) if isinstance(each, dict) else str(each).partition(":")[0] for each in devices]
+    names = [_plain(source) for source in sources if NVIDIA_DEVICE.match(source) and "=" in source]
+    names += [match[1] for source in sources if (match := _NODE.match(source))]
+    if not names:
+        return None
+    return "all" if "all" in names else "device=" + ",".join(dict.fromkeys(names))
+
+
+def _plain(name: str) -> str:
+    """``nvidia.com/gpu=0`` → ``0``."""
+    return name.rpartition("=")[2]

@@ -1,0 +1,272 @@
+"""Reading a Compose file: found, checked for YAML, and resolved by Compose itself, whose words get their line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from seatrial.errors import UsageError
+from seatrial.pipelines.compose.client import Compose, unescaped
+from seatrial.pipelines.compose.keys import SERVICE_KEYS, SINCE
+from seatrial.pipelines.compose.lines import Lines, Place, read_document
+from seatrial.pipelines.compose.service import Service
+from seatrial.system import command
+from seatrial.system.typed_path import as_typed, from_here
+
+#: Names that Compose looks for, in its order. Source: compose-go, cli/options.go, DefaultFileNames.
+NAMES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
+OVERRIDES = ("compose.override.yml", "compose.override.yaml", "docker-compose.override.yml", "docker-compose.override.yaml")
+
+_EXTRA_KEY = re.compile(r"(?P<path>\S+) Additional property (?P<key>\S+) is not allowed")
+_UNDEFINED = re.compile(
+    r'service "(?P<service>[^"]+)" (?:refers to|depends on) undefined (?P<kind>\w+) "?(?P<name>[^":]+)"?'
+)
+_CYCLE = re.compile(r"cycle detected: (?P<ring>.+)")
+_ENV_FILE = re.compile(r"env file (?P<path>.+?) not found")
+_NO_FILE = re.compile(r"open (?P<path>.+?): no such file or directory")
+_UNSET = re.compile(r"interpolating (?P<path>\S+): required variable (?P<name>\w+) is missing a value:? ?(?P<why>.*)")
+_PATH = re.compile(r"(?P<path>(?:services|volumes|networks|secrets|configs)(?:\.[\w\[\]-]+)+):? (?P<what>.+)")
+_SERVICE = re.compile(r'service "(?P<service>[^"]+)" (?P<what>.+)')
+
+#: Kind of thing that a service refers to → the key with which it does.
+_KEYS = {"volume": "volumes", "network": "networks", "secret": "secrets", "config": "configs", "service": "depends_on"}
+
+
+@dataclass(frozen=True)
+class ComposeFile:
+    """A Compose file as the user has it and as Compose resolves it.
+
+    Attributes:
+        name: Compose's project, which its containers and volumes are named after.
+        config: all of ``docker compose config``, dollars as they are meant.
+        services: those that are asked for, and what they need; in the file's order.
+    """
+
+    compose: Compose
+    lines: Lines
+    name: str
+    config: Mapping[str, Any]
+    services: Mapping[str, Service]
+
+    @property
+    def path(self) -> Path:
+        return self.compose.files[0]
+
+    def place(self, service: str, *path: str) -> Place:
+        """Where a service says something."""
+        return self.lines.place("services", service, *path)
+
+    def with_services(self, services: Mapping[str, Service]) -> ComposeFile:
+        return replace(self, services=services)
+
+
+def find_files(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """What ``docker compose`` without ``-f`` takes in this folder; () where there is none."""
+    if listed := environ.get("COMPOSE_FILE"):
+        separator = environ.get("COMPOSE_PATH_SEPARATOR") or os.pathsep
+        return tuple(project / part for part in listed.split(separator) if part)
+    first = next((project / name for name in NAMES if (project / name).is_file()), None)
+    if first is None:
+        return ()
+    return (first, *(project / name for name in OVERRIDES if (project / name).is_file()))
+
+
+def read_compose(
+    files: Sequence[Path], call: Sequence[str], environ: Mapping[str, str], names: Sequence[str] = ()
+) -> ComposeFile:
+    """Read, and have Compose resolve: variables, env files, extends, includes, profiles.
+
+    Args:
+        files: the user's. names: services that are asked for; () for all of the active profiles.
+
+    Raises:
+        UsageError: with the line: not YAML, or what Compose says is wrong with it.
+        EngineUnavailableError: there is no Compose.
+    """
+    paths = tuple(Path(os.path.abspath(file)) for file in files)  # noqa: PTH100  # links stay as the user has them
+    for path in paths:
+        if not path.is_file():
+            raise UsageError(f"There is no Compose file {from_here(path)}", run=f"ls {as_typed(path.parent)}")
+    lines = Lines([read_document(path) for path in paths])
+    for place, key in lines.duplicates():
+        raise UsageError(f"{place}: the key {key} is written twice", run=f"sed -n {place.line}p {as_typed(place.file)}")
+    compose = Compose(tuple(call), paths, environ)
+    ended = compose.ask("config", "--format", "json", *names)
+    if ended.exit_code != 0:
+        raise _in_words(ended, compose, lines)
+    config = unescaped(json.loads(ended.stdout))
+    _refuse_missing_files(config, lines)
+    services = {
+        name: Service(name, each, str(each.get("image") or f"{config['name']}-{name}"))
+        for name, each in (config.get("services") or {}).items()
+    }
+    if not services:
+        raise UsageError(
+            f"{from_here(paths[0])} has no service to bring up",
+            cause="services: is empty, or all of them belong to profiles that are not active",
+            run="COMPOSE_PROFILES='*' seatrial up",
+        )
+    order = _order(lines, services)
+    return ComposeFile(compose, lines, str(config["name"]), config, {name: services[name] for name in order})
+
+
+def _order(lines: Lines, services: Mapping[str, Service]) -> list[str]:
+    """As they stand in the files; Compose sorts them."""
+    return sorted(services, key=lambda name: (lines.has("services", name), lines.place("services", name).line))
+
+
+def _refuse_missing_files(config: Mapping[str, Any], lines: Lines) -> None:
+    """Dockerfiles and secrets, which Compose misses only when it is half through."""
+    for name, service in (config.get("services") or {}).items():
+        build = service.get("build") or {}
+        context = build.get("context")
+        if not context or "://" in context or context.startswith("git@") or "dockerfile_inline" in build:
+            continue
+        place = lines.place("services", name, "build")
+        if not Path(context).is_dir():
+            raise UsageError(
+                f"{place}: {name} is built from {from_here(context)}, which is not there",
+                run=f"ls {as_typed(Path(context).parent)}",
+            )
+        dockerfile = Path(context) / build.get("dockerfile", "Dockerfile")
+        if not dockerfile.is_file():
+            raise UsageError(
+                f"{place}: {name} has no Dockerfile: there is no {from_here(dockerfile)}",
+                run=f"ls {as_typed(context)}",
+            )
+    for kind in ("secrets", "configs"):
+        for name, each in (config.get(kind) or {}).items():
+            if "file" in each and not Path(each["file"]).exists():
+                raise UsageError(
+                    f"{lines.place(kind, name)}: the {kind[:-1]} {name} is read from {from_here(each['file'])}, "
+                    "which is not there",
+                    run=f"ls {as_typed(Path(each['file']).parent)}",
+                )
+
+
+def _in_words(ended: command.Completed, compose: Compose, lines: Lines) -> UsageError:
+    """What Compose says is wrong, with the line where it stands."""
+    said = _message(ended)
+    for pattern, words in _WORDS:
+        if match := pattern.search(said):
+            return words(match, compose, lines)
+    return UsageError(f"{from_here(compose.files[0])}: Compose says: {said}", run=_config_command(compose))
+
+
+def _message(ended: command.Completed) -> str:
+    """Compose's last line that is no log line, without its frame."""
+    told = [line for line in ended.stderr.splitlines() if line.strip() and not line.startswith("time=")]
+    said = told[-1] if told else ended.last_line()
+    said = re.sub(r"^validating \S+: ", "", said.strip())
+    return said.removesuffix(": invalid compose project")
+
+
+def _extra_key(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    path, key = match["path"].split("."), match["key"].strip("'\"")
+    place = lines.place(*path, key)
+    in_service = len(path) == 2 and path[0] == "services"
+    if in_service and key in SINCE:
+        version, now = SINCE[key], ".".join(map(str, compose.version()))
+        return UsageError(
+            f"{place}: {key} needs Docker Compose {version}; this one is {now}",
+            run="seatrial up --fix   # writes a copy without it" if key == "gpus" else "docker compose version",
+        )
+    near = difflib.get_close_matches(key, SERVICE_KEYS, n=1) if in_service else []
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return UsageError(f"{place}: Compose knows no key {key} in {match['path']}{hint}", run=_show(place))
+
+
+def _undefined(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    kind, name = match["kind"], match["name"].strip()
+    place = lines.place("services", match["service"], _KEYS.get(kind, kind), name)
+    if kind == "service":
+        return UsageError(f"{place}: {match['service']} depends on {name}, which is no service here", run=_show(place))
+    return UsageError(
+        f"{place}: {match['service']} uses the {kind} {name}, which the file does not declare",
+        cause=f"At the end of the file, {kind}s: needs a line {name}:",
+        run=_show(place),
+    )
+
+
+def _cycle(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    ring = match["ring"].split(" -> ")
+    place = lines.place("services", ring[0], "depends_on", *ring[1:2])
+    return UsageError(
+        f"{place}: services wait for each other in a circle: {' → '.join(ring)}",
+        cause="Each would have to start before the other",
+        run=_show(place),
+    )
+
+
+def _env_file(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    path = Path(match["path"])
+    for service in _services(lines):
+        for way in (("env_file", path.name), ("env_file", f"./{path.name}"), ("env_file",)):
+            if lines.has("services", service, *way):
+                place = lines.place("services", service, *way)
+                text = f"{place}: {service} reads its variables from {from_here(path)}, which is not there"
+                return UsageError(text, run=_like_it(path))
+    return UsageError(f"The env file {from_here(path)} is not there", run=_like_it(path))
+
+
+def _like_it(path: Path) -> str:
+    for suffix in (".example", ".sample", ".template", ".dist"):
+        if path.with_name(path.name + suffix).is_file():
+            return f"cp {as_typed(path.with_name(path.name + suffix))} {as_typed(path)}"
+    return f"ls -a {as_typed(path.parent)}"
+
+
+def _no_file(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    path = Path(match["path"])
+    return UsageError(
+        f"{from_here(compose.files[0])} refers to {from_here(path)}, which is not there",
+        run=f"grep -n {path.name} {as_typed(compose.files[0])}",
+    )
+
+
+def _unset(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    place = lines.place(*match["path"].split("."))
+    why = f": {match['why']}" if match["why"] else ""
+    return UsageError(f"{place}: the variable {match['name']} is not set{why}", run=f"export {match['name']}=…")
+
+
+def _wrong_value(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    path = [part for part in match["path"].replace("[]", "").split(".") if part]
+    place = lines.place(*path)
+    return UsageError(f"{place}: {match['path'].rstrip('.')}: {match['what']}", run=_show(place))
+
+
+def _about_a_service(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    place = lines.place("services", match["service"])
+    return UsageError(f"{place}: {match['service']} {match['what']}", run=_show(place))
+
+
+_WORDS = (
+    (_EXTRA_KEY, _extra_key),
+    (_UNDEFINED, _undefined),
+    (_CYCLE, _cycle),
+    (_ENV_FILE, _env_file),
+    (_NO_FILE, _no_file),
+    (_UNSET, _unset),
+    (_PATH, _wrong_value),
+    (_SERVICE, _about_a_service),
+)
+
+
+def _services(lines: Lines) -> list[str]:
+    node: Any = lines.node("services")
+    return [str(key.value) for key, _ in node.value] if node is not None and isinstance(node.value, list) else []
+
+
+def _show(place: Place) -> str:
+    return f"sed -n {place.line}p {as_typed(place.file)}"
+
+
+def _config_command(compose: Compose) -> str:
+    return f"docker compose -f {as_typed(compose.files[0])} config"

@@ -1,0 +1,1 @@
+"""Rules of the lint, a file for each subject."""

@@ -1,0 +1,66 @@
+"""Published ports: twice in the file, or taken on this machine."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+
+from seatrial.pipelines.compose.reading import ComposeFile
+from seatrial.pipelines.compose.remark import Remark
+from seatrial.pipelines.compose.service import Service
+
+
+def _twice(file: ComposeFile) -> Iterator[Remark]:
+    first: dict[tuple[str, int, str], tuple[str, int]] = {}
+    for name, service in file.services.items():
+        for address, port, protocol, target in published(service):
+            others = [
+                (user, line)
+                for (other, number, kind), (user, line) in first.items()
+                if (number, kind) == (port, protocol) and (other == address or "" in (other, address))
+            ]
+            place = file.place(name, "ports", str(port))
+            if others:
+                user, line = others[0]
+                where = "twice" if user == name else f"as {user} does in line {line}"
+                message = f"{name} publishes port {port} {where}: only one can have it"
+                yield Remark(place, "port-twice", "error", message, f'"{port + 1}:{target}"')
+            first.setdefault((address, port, protocol), (name, place.line))
+
+
+def _taken(file: ComposeFile) -> Iterator[Remark]:
+    for name, service in file.services.items():
+        for address, port, protocol, target in published(service):
+            if protocol == "tcp" and is_taken(address, port):
+                yield Remark(
+                    file.place(name, "ports", str(port)),
+                    "port-taken",
+                    "warning",
+                    f"{name} publishes port {port}, which another program on this machine has",
+                    f'"{port + 1}:{target}"   # or see who has it: sudo ss -ltnp sport = :{port}',
+                )
+
+
+def published(service: Service) -> Iterator[tuple[str, int, str, int]]:
+    """(address or "", port of the host, protocol, port of the container); ranges and ports left open are Compose's."""
+    for each in service.ports:
+        text = str(each.get("published") or "")
+        if text.isdigit() and 0 < int(text) < 65536:
+            address = str(each.get("host_ip") or "")
+            yield "" if address in ("0.0.0.0", "::") else address, int(text), str(each.get("protocol")), each["target"]
+
+
+def is_taken(address: str, port: int) -> bool:
+    """Whether a program listens there."""
+    with suppress(OSError, ValueError), socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address or "0.0.0.0", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
+RULES = (_twice, _taken)

@@ -1,0 +1,157 @@
+"""Service: one service as Compose has resolved it, and whether it is a task, which ends by itself, or serves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+#: Commands that serve until they are stopped. A guess counts only where the file itself says nothing.
+_SERVERS = re.compile(
+    r"\b(uvicorn|gunicorn|hypercorn|daphne|flask|streamlit|gradio|tensorboard|jupyter|jupyter-lab|nginx|redis-server|"
+    r"postgres|mysqld|mongod|caddy|traefik|prometheus|celery|triton|tritonserver|torchserve|vllm|ollama|"
+    r"http\.server|runserver|serve(r)?(\.py)?)\b"
+)
+_SERVES = re.compile(r"\b(mlflow (ui|server)|ray start|tail -f|sleep (inf(inity)?|\d{5,})|while true|airflow \w+)\b")
+
+#: Look at what others write while they write it, so that waiting for the end would defeat them.
+_WATCHERS = re.compile(r"tensorboard|mlflow|grafana|prometheus|jupyter|aim|wandb|visdom|filebrowser|code-server|nginx")
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A mount of a service.
+
+    Attributes:
+        kind: ``volume``, ``bind`` or another of Compose's. source: the volume's key, or the folder on the host.
+    """
+
+    kind: str
+    source: str
+    target: str
+    read_only: bool
+
+    @property
+    def shared(self) -> bool:
+        """It can be another service's as well."""
+        return self.kind in ("volume", "bind") and bool(self.source)
+
+
+@dataclass(frozen=True)
+class ImageSays:
+    """What a service's image says of itself, where it is here.
+
+    Attributes:
+        ports: it exposes some. health_check: it has one.
+    """
+
+    ports: bool = False
+    health_check: bool = False
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Service:
+    """One service.
+
+    Attributes:
+        config: its part of ``docker compose config``, dollars as they are meant.
+        image: what is run; of one that is built, the name that Compose gives the result.
+        says: of its image; None: it is not here yet.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    image: str
+    says: ImageSays | None = field(default=None)
+
+    @property
+    def build(self) -> Mapping[str, Any] | None:
+        return self.config.get("build")
+
+    @property
+    def context(self) -> Path | None:
+        """The folder that its image is built from."""
+        context = (self.build or {}).get("context")
+        return Path(context) if context and "://" not in context and not context.startswith("git@") else None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {name: "" if value is None else str(value) for name, value in self._mapping("environment").items()}
+
+    @property
+    def depends_on(self) -> dict[str, str]:
+        """Service → condition."""
+        return {name: str(each.get("condition")) for name, each in self._mapping("depends_on").items()}
+
+    @cached_property
+    def volumes(self) -> tuple[Volume, ...]:
+        return tuple(
+            Volume(
+                str(each.get("type")),
+                str(each.get("source") or ""),
+                str(each.get("target")),
+                bool(each.get("read_only")),
+            )
+            for each in self.config.get("volumes") or ()
+        )
+
+    @property
+    def ports(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(self.config.get("ports") or ())
+
+    @property
+    def replicas(self) -> int:
+        deploy = self._mapping("deploy")
+        count = self.config.get("scale", deploy.get("replicas", 1))
+        return 1 if count is None else int(count)
+
+    @property
+    def words(self) -> str:
+        """Image and command in one text, for guesses."""
+        said = self.says or ImageSays()
+        entrypoint = self.config.get("entrypoint")
+        command = self.config.get("command")
+        words = [*(said.entrypoint if entrypoint is None else entrypoint)]
+        words += said.cmd if command is None and entrypoint is None else command or ()
+        return " ".join([self.image.rpartition("/")[2], *map(str, words)])
+
+    @property
+    def watches(self) -> bool:
+        """It shows what others are writing."""
+        return _WATCHERS.search(self.words.lower()) is not None
+
+    @property
+    def why_service(self) -> str | None:
+        """Why it does not end by itself; None: it is a task."""
+        restart = self.config.get("restart") or ""
+        condition = self._mapping("deploy").get("restart_policy", {}) or {}
+        checks = self._mapping("healthcheck")
+        said = self.says or ImageSays()
+        signs = {
+            "it publishes ports": self.ports,
+            "it exposes ports": self.config.get("expose") or said.ports,
+            "it has a health check": (checks and not checks.get("disable")) or said.health_check,
+            f"it has restart: {restart}": restart in ("always", "unless-stopped"),
+            "it has a restart policy": condition.get("condition") == "any",
+            "it keeps a terminal open": self.config.get("tty") or self.config.get("stdin_open"),
+        }
+        told = next((why for why, so in signs.items() if so), None)
+        if told is not None or restart.startswith("on-failure"):
+            return told
+        words = self.words
+        serving = _SERVES.search(words.lower()) or _SERVERS.search(words.lower())
+        return f'its command is a server\'s ("{serving[0]}")' if serving else None
+
+    @property
+    def is_task(self) -> bool:
+        """It ends by itself."""
+        return self.why_service is None
+
+    def _mapping(self, key: str) -> Mapping[str, Any]:
+        value = self.config.get(key)
+        return value if isinstance(value, dict) else {}
