@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +41,26 @@ class Resumed:
 
 
 @dataclass(frozen=True)
+class ServiceSite:
+    """A container that somebody else makes (a service of a Compose file), to which only what is ours is added.
+
+    Attributes:
+        argv: what it would run: its entrypoint and command, the image's where it says nothing.
+        workdir: of its processes. environment: what the file sets, on top of the image's.
+        mounts: its own bind mounts; ``filled``: targets of every mount that something may have been put into.
+        read_only_root: as the file has it.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    workdir: str
+    environment: Mapping[str, str]
+    mounts: tuple[Mount, ...] = ()
+    filled: tuple[str, ...] = ()
+    read_only_root: bool = False
+
+
+@dataclass(frozen=True)
 class ClusterSite:
     """A cluster as it was seen, and a line that says when."""
 
@@ -63,6 +84,7 @@ class Site:
         cluster: what the cluster has; None on this machine.
         view: the folder that stands for the project, so that outputs stay apart (runs/view.py); None: the project.
         caller: whose input and terminal the target may get; None: nobody's, it runs detached.
+        service: the container is another's, and this is what it is like; None: it is all ours.
     """
 
     run_id: str
@@ -82,6 +104,7 @@ class Site:
     cluster: ClusterSite | None = None
     view: Path | None = None
     caller: Caller | None = None
+    service: ServiceSite | None = None
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,7 @@ class Compose:
 
     def ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
         """Run a command of Compose to its end; the caller judges its exit code."""
-        return command.run(
-            self.argv(*words), timeout_s=timeout_s, env=self.environ, cwd=self.files[0].parent, input=""
-        )
+        return command.run(self.argv(*words), timeout_s=timeout_s, env=self.environ, cwd=self.files[0].parent, input="")
 
     def version(self) -> tuple[int, ...]:
         """E.g. ``(2, 26, 1)``. Raises EngineUnavailableError: there is no Compose v2."""
@@ -52,7 +50,7 @@ class Compose:
             raise EngineUnavailableError(
                 f"{' '.join(self.call)} has no Compose v2, which a Compose file needs",
                 cause=ended.last_line(),
-                run="sudo apt-get install docker-compose-plugin   # docker-compose-v2 on Ubuntu, docker-compose on Debian",
+                run="sudo apt-get install docker-compose-plugin   # Ubuntu: docker-compose-v2; Debian: docker-compose",
             )
         return tuple(int(part or 0) for part in match.groups())
 

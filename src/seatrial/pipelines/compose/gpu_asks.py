@@ -92,7 +92,7 @@ def _nvidia(requests: Any) -> list[Mapping[str, Any]]:
         wants = {"gpu", "nvidia", *CAPABILITIES} & set(each.get("capabilities") or ())
         ids = [str(name) for name in each.get("device_ids") or ()]
         cdi = driver == "cdi" and all(NVIDIA_DEVICE.match(name) for name in ids)
-        if driver in ("", "nvidia") and (wants or driver) or cdi:
+        if cdi or (driver in ("", "nvidia") and (wants or driver)):
             found.append(each)
     return found
 

@@ -51,7 +51,8 @@ def read_document(path: Path) -> Document:
         line = mark.line + 1 if mark is not None else 1
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UsageError(
-            f"{Place(path, line)}: this is not YAML: {problem}", run=f"sed -n {max(1, line - 1)},{line}p {as_typed(path)}"
+            f"{Place(path, line)}: this is not YAML: {problem}",
+            run=f"sed -n {max(1, line - 1)},{line}p {as_typed(path)}",
         ) from error
     if root is None:
         raise UsageError(f"{from_here(path)} is empty", run=f"ls -l {as_typed(path)}")

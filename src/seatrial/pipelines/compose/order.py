@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from seatrial.pipelines.compose.reading import ComposeFile
 from seatrial.pipelines.compose.service import Service, Volume
@@ -113,6 +114,4 @@ def _same(one: Volume, other: Volume) -> bool:
     """One volume, or folders of which one holds the other."""
     if one.kind == "volume":
         return one.source == other.source
-    return one.source == other.source or one.source.startswith(other.source.rstrip("/") + "/") or other.source.startswith(
-        one.source.rstrip("/") + "/"
-    )
+    return Path(one.source).is_relative_to(other.source) or Path(other.source).is_relative_to(one.source)

@@ -21,7 +21,7 @@ from seatrial.system.typed_path import as_typed, from_here
 
 #: Names that Compose looks for, in its order. Source: compose-go, cli/options.go, DefaultFileNames.
 NAMES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
-OVERRIDES = ("compose.override.yml", "compose.override.yaml", "docker-compose.override.yml", "docker-compose.override.yaml")
+OVERRIDES = tuple(f"{stem}.override.{ending}" for stem in ("compose", "docker-compose") for ending in ("yml", "yaml"))
 
 _EXTRA_KEY = re.compile(r"(?P<path>\S+) Additional property (?P<key>\S+) is not allowed")
 _UNDEFINED = re.compile(

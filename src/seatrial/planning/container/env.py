@@ -13,6 +13,7 @@ from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.user_mounts import inside
 from seatrial.job.model import Job
 from seatrial.job.plan import ImagePlan, Mount
+from seatrial.planning.site import ServiceSite
 
 #: What steers the loader, the C library or Python in every process that has it: the target's business, and not that of
 #: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment
@@ -52,11 +53,34 @@ def plan_env(
         return Environment(env, {}, warnings)
     container, target = without_steering(env)
     container.update(library_path(injection, {}, image.env))
+    targets = [mount.target for mount in filled]
     for name, value in image.env.items():
-        if STEERING.match(name) and (safe := _unsteered(name, container.get(name, value), filled)) != value:
+        if STEERING.match(name) and (safe := _unsteered(name, container.get(name, value), targets)) != value:
             container[name] = safe
             target.setdefault(name, value)
     return Environment(container, target, warnings)
+
+
+def service_env(
+    service: ServiceSite, image: ImagePlan, injection: InjectionPlan
+) -> tuple[dict[str, str], dict[str, str]]:
+    """(variables that are added to a container of somebody else's, what its target alone gets).
+
+    What steers the loader stays out of PID 1. Python's own variables may stay, where a health check needs them: the
+    agent's Python is told to ignore them.
+    """
+    own = dict(service.environment)
+    added = {**OURS, **injection.env, **library_path(injection, own, image.env)}
+    added = {name: value for name, value in added.items() if name not in OURS or name not in own}
+    if image.python is None:
+        return added, {}
+    target = {}
+    for name, value in {**image.env, **own, **added}.items():
+        if STEERING.match(name) and not name.startswith("PYTHON"):
+            safe = _unsteered(name, value, service.filled)
+            if safe != value:
+                added[name], target[name] = safe, value
+    return added, target
 
 
 def without_steering(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -104,7 +128,7 @@ def library_path(
     return {"LD_LIBRARY_PATH": ":".join([*folders, *injection.driver_library_folders])}
 
 
-def _unsteered(name: str, value: str, filled: Sequence[Mount]) -> str:
+def _unsteered(name: str, value: str, filled: Sequence[str]) -> str:
     """What PID 1 gets in place of an image's variable: of a path to libraries, folders that no mount fills; else "".
 
     An empty entry, as ``ENV LD_LIBRARY_PATH=/opt:$LD_LIBRARY_PATH`` leaves one, is the working directory (ld.so(8)).
@@ -112,4 +136,4 @@ def _unsteered(name: str, value: str, filled: Sequence[Mount]) -> str:
     if name != "LD_LIBRARY_PATH":
         return OURS.get(name, "")
     folders = [folder for folder in value.split(":") if folder.startswith("/")]
-    return ":".join(folder for folder in folders if not any(inside(folder, mount.target) for mount in filled))
+    return ":".join(folder for folder in folders if not any(inside(folder, target) for target in filled))

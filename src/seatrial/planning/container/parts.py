@@ -35,14 +35,14 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     """Raises SeatrialError: an image, mount or option that cannot be meant here."""
     job = with_network(job)
     gpus = selected(site)
-    image, image_choices = _image(job, site, script, gpus)
-    way_in = _way_in(job, site)
+    image, image_choices = planned_image(job, site, script, gpus)
+    injected = way_in(job, site)
     places = container_places(job, resumes=site.resumed is not None)
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     command = (image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv
-    made = plan_container(job, site, image, way_in, command)
+    made = plan_container(job, site, image, injected, command)
     made_container, recipe_env = made.container, dict[str, str]()
-    warnings = (*way_in.warnings, *made.warnings, *warn_of_outside(job, script))
+    warnings = (*injected.warnings, *made.warnings, *warn_of_outside(job, script))
     if image.python is None:
         agentless.refuse_what_needs_the_agent(job)
         env = {**made_container.env, **places.env(), "SEATRIAL_RUN_ID": site.run_id}
@@ -54,7 +54,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         places=places,
         argv=tuple(argv),
         script=script_index,
-        gpus=gpu_plan(job, site, way_in.strategy),
+        gpus=gpu_plan(job, site, injected.strategy),
         keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
         evidence_dir=CONTAINER_RUN if made.companion is not None else None,  # the log is the target's own there
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
@@ -65,14 +65,14 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         companion=made.companion,
         choices=(
             *image_choices,
-            Choice(what="GPU injection", value=way_in.strategy, reason=way_in.reason),
+            Choice(what="GPU injection", value=injected.strategy, reason=injected.reason),
             *made.choices,
         ),
         warnings=warnings,
     )
 
 
-def _way_in(job: Job, site: Site) -> injection.InjectionPlan:
+def way_in(job: Job, site: Site) -> injection.InjectionPlan:
     capabilities = job.gpus.capabilities
     if site.another is not None:
         return injection.on_another_machine(site.engine, site.another.flag, site.another.devices, capabilities)
@@ -87,7 +87,9 @@ def _with_recipes(made: ContainerParts, image: ImagePlan, site: Site) -> tuple[C
     return made.container.model_copy(update={"mounts": (*made.container.mounts, wheel)}), {"PYTHONPATH": path}
 
 
-def _image(job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> tuple[ImagePlan, tuple[Choice, ...]]:
+def planned_image(
+    job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]
+) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """The image to build, or the ready one with what it says of itself filled in."""
     image, choices = plan_image(
         job,

@@ -91,7 +91,7 @@ def plan_container(
     room = host if site.another is None else replace(host, memory_bytes=None, most_pids=None)  # this one is no measure
     refuse_unenforceable(job, engine)
     _refuse_gpu_devices(job)
-    user, userns, user_choice = _user(engine, host.uid, host.gid)
+    user, userns, user_choice = container_user(engine, host.uid, host.gid)
     named_user = not engine.names_every_user and user != "0:0"
     mounts = _mounts(job, site, injection, named_user=named_user)
     if image.python is not None:
@@ -126,7 +126,7 @@ def plan_container(
         pids=pids_limit(room.most_pids),
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
-        labels=_labels(job, site, image),
+        labels=container_labels(job, site, image),
         stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
     )
     companion = plan_companion(plan, injection, site.record) if image.python is None else None
@@ -164,7 +164,7 @@ def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: P
     )
 
 
-def _user(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Choice]:
+def container_user(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Choice]:
     """Whom the container runs as, so that its files belong to the caller."""
     if engine.keeps_the_callers_id:
         user, userns, reason = f"{uid}:{gid}", "keep-id", "rootless Podman maps the caller to itself (keep-id)"
@@ -196,7 +196,7 @@ def _tmpfs(job: Job, site: Site, mounts: Sequence[Mount]) -> tuple[Tmpfs, ...]:
     return (*tmp, *masks(mounts, [site.host.state_folder, job.project / ".seatrial"]))
 
 
-def _labels(job: Job, site: Site, image: ImagePlan) -> dict[str, str]:
+def container_labels(job: Job, site: Site, image: ImagePlan) -> dict[str, str]:
     return {
         RUN_LABEL: site.run_id,
         NAME_LABEL: job.name or "",

@@ -45,11 +45,11 @@ def _edits(lines: Lines, wait: Wait) -> Iterator[Edit]:
         names = [str(entry.value) for entry in node.value if isinstance(entry, yaml.ScalarNode)]
         line = text[place.line - 1]
         indent = " " * (len(line) - len(line.lstrip()))
-        new = [f"{indent}depends_on:"]
+        block = [f"{indent}depends_on:"]
         for name in names:
-            new += [f"{indent}  {name}:", f"{indent}    condition: {_condition(name, wait)}"]
+            block += [f"{indent}  {name}:", f"{indent}    condition: {_condition(name, wait)}"]
         last = node.end_mark.line if node.flow_style else max(entry.end_mark.line for entry in node.value)
-        yield Edit(place, place.line, last + 1, tuple(new))
+        yield Edit(place, place.line, last + 1, tuple(block))
 
 
 def _condition(name: str, wait: Wait) -> str:

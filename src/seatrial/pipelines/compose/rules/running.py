@@ -18,6 +18,9 @@ _WORKERS_IN_WORDS = re.compile(r"--?(num[-_]?workers|workers|n[-_]?workers)[ =](
 #: Frameworks whose trainers start workers unless told otherwise.
 _TRAINERS = re.compile(r"\b(yolo|ultralytics|torchrun|accelerate launch|lightning|deepspeed|tune run)\b")
 
+#: Scripts that end by themselves.
+_TRAINING = re.compile(r"\b(train|finetune|fine_tune|fit|preprocess|export)\w*\.py")
+
 _MOST_FILES, _MOST_BYTES = 20, 200_000
 
 
@@ -43,8 +46,8 @@ def _small_shared_memory(file: ComposeFile) -> Iterator[Remark]:
         if (why := _workers(file, service)) is not None:
             at = file.place(name)
             node = file.lines.node("services", name)
-            indent = " " * node.start_mark.column if node is not None and not getattr(node, "flow_style", True) else None
-            edits = () if indent is None else (Edit(at, at.line + 1, at.line, (f"{indent}shm_size: 2gb",)),)
+            indent = "" if node is None or getattr(node, "flow_style", True) else " " * node.start_mark.column
+            edits = (Edit(at, at.line + 1, at.line, (f"{indent}shm_size: 2gb",)),) if indent else ()
             yield Remark(
                 at,
                 "shm-size",
@@ -80,7 +83,7 @@ def _restarted_task(file: ComposeFile) -> Iterator[Remark]:
         restart = service.config.get("restart")
         if restart not in ("always", "unless-stopped") or service.ports or service.config.get("healthcheck"):
             continue
-        if gpu_ask(file, service) and re.search(r"\b(train|finetune|fine_tune|fit|preprocess|export)\w*\.py", service.words):
+        if gpu_ask(file, service) and _TRAINING.search(service.words):
             yield Remark(
                 file.place(name, "restart"),
                 "trains-for-ever",
