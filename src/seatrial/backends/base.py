@@ -31,6 +31,7 @@ class Handle(BaseModel):
         run_id: whose it is: nothing is done to a container, or a process, that does not carry it.
         run_dir: the run's record; backends read there how an agent ended that the engine has forgotten.
         framed: its log is the agent's, in frames.
+        composed: Compose made the container and waits for its end there: only Compose takes it away.
         context, namespace: of a cluster.
     """
 
@@ -42,6 +43,7 @@ class Handle(BaseModel):
     run_id: str | None = None
     run_dir: str | None = None
     framed: bool = False
+    composed: bool = False
     context: str | None = None
     namespace: str | None = None
 

@@ -24,6 +24,7 @@ TRACKERS = ("tensorboard", "mlflow")
 #: Kind of group → the module with its ``up`` and ``down``, imported when it is asked for.
 ROOMS: dict[Kind, str] = {
     "stages": "seatrial.pipelines.stages.verbs",
+    "compose": "seatrial.pipelines.compose.verbs",
 }
 
 

@@ -92,7 +92,7 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
 def _give_back(run: Run, handle: Handle | None, environ: Mapping[str, str]) -> None:
     leases(environ).release(run.id)
     secrets.remove_secrets(run.id, environ)
-    if handle is not None:
+    if handle is not None and not handle.composed:
         table.backend(handle.backend, environ).remove(handle)
 
 

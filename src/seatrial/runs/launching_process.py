@@ -23,6 +23,12 @@ class LaunchingProcess(BaseModel):
         assert me is not None
         return cls(pid=me.pid, started_ticks=me.started_ticks)
 
+    @classmethod
+    def of(cls, pid: int) -> LaunchingProcess | None:
+        """Another process; None where it has gone."""
+        there = proc.read(pid)
+        return None if there is None else cls(pid=there.pid, started_ticks=there.started_ticks)
+
     def is_alive(self) -> bool:
         now = proc.read(self.pid)
         return now is not None and now.started_ticks == self.started_ticks and now.state != "Z"

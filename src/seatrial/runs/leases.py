@@ -142,6 +142,12 @@ class Leases:
         for lease in self._of(run_id):
             write_atomically(self._path(lease), lease.model_copy(update={"handle": handle}).model_dump_json().encode())
 
+    def hand_over(self, run_id: str, launcher: LaunchingProcess) -> None:
+        """Another process starts the run: until it has a handle, that one stands for it."""
+        for lease in self._of(run_id):
+            changed = lease.model_copy(update={"launcher": launcher})
+            write_atomically(self._path(lease), changed.model_dump_json().encode())
+
     def release(self, run_id: str) -> None:
         """Give back what a run holds. Leases of others stay."""
         for lease in self._of(run_id):

@@ -45,6 +45,7 @@ from seatrial.system.without_login import without_login
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
     from seatrial.job.plan import Plan
+    from seatrial.runs.launching_process import LaunchingProcess
 
 #: In a project: what its containers write, and what people look at.
 PLACE_FOLDER = (".seatrial", "runs")
@@ -175,6 +176,10 @@ class Run:
             return LaunchingProcess.model_validate_json(self._read("launcher.json")).is_alive()
         except (FileNotFoundError, ValidationError):
             return False
+
+    def hand_over(self, launcher: LaunchingProcess) -> None:
+        """Another process starts it: while that lives, the run is about to start."""
+        write_atomically(self.folder / "launcher.json", launcher.model_dump_json().encode(), mode=0o600)
 
     def give_up(self) -> None:
         """It will not be started: its launcher no longer stands for it."""

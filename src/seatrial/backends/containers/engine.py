@@ -50,6 +50,9 @@ from seatrial.system import command
 
 COMPANION_TIMEOUT_S = 300.0
 
+#: What Compose puts on the containers that it makes. Source: docker/compose, pkg/api/labels.go.
+COMPOSE_LABEL = "com.docker.compose.project"
+
 
 class ContainerEngine(ABC):
     """The part of the Backend protocol that Docker and Podman do alike.
@@ -98,7 +101,7 @@ class ContainerEngine(ABC):
         from python_on_whales.exceptions import DockerException
 
         container, image = _container(plan)
-        self._check_beside(plan, run_dir)
+        self.check_beside(plan, run_dir)
         options = self.options(container, image)
         client = self.client.whales()
         with self._removed_on_failure(run_dir) as id_file:
@@ -112,7 +115,7 @@ class ContainerEngine(ABC):
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         container, image = _container(plan)
-        self._check_beside(plan, run_dir)
+        self.check_beside(plan, run_dir)
         options = self.options(container, image).plus(remove=True, interactive=True, tty=sys.stdin.isatty())
         with self._removed_on_failure(run_dir) as id_file:
             ended = command.call_interactive(options.plus(cidfile=id_file).argv(self.call), keep_stderr=True)
@@ -128,6 +131,9 @@ class ContainerEngine(ABC):
         targets = [one for one in found if _labels(one).get(ROLE_LABEL) != CHECKS_ROLE]
         for one in found:
             if one not in targets or STATUSES.get(one["State"]["Status"].lower()) == "created":
+                if COMPOSE_LABEL in _labels(one):  # Compose is about to start it
+                    targets = [other for other in targets if other is not one]
+                    continue
                 self.client.ask("container", "rm", "--force", "--volumes", one["Id"])
                 targets = [other for other in targets if other is not one]
         return self._handle(targets[0], run_id, run_dir) if targets else None
@@ -140,6 +146,7 @@ class ContainerEngine(ABC):
             run_id=run_id,
             run_dir=str(run_dir),
             framed=_labels(inspected).get(LOG_LABEL) == FRAMED_LOG,
+            composed=COMPOSE_LABEL in _labels(inspected),
         )
 
     def collect(
@@ -226,7 +233,7 @@ class ContainerEngine(ABC):
         finally:
             id_file.unlink(missing_ok=True)
 
-    def _check_beside(self, plan: Plan, run_dir: Path) -> None:
+    def check_beside(self, plan: Plan, run_dir: Path) -> None:
         """Run the companion of an image without Python: the GPU checks, under the same injection, to their end."""
         if plan.companion is None:
             return

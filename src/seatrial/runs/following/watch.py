@@ -134,19 +134,19 @@ def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[
             say("Killing it.")
             threading.Thread(target=backend.kill, args=(handle,), daemon=True).start()
 
-    with _handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
+    with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
         yield
 
 
 @contextmanager
 def terminate_interrupts() -> Iterator[None]:
     """While this holds, SIGTERM is what Ctrl-C is: a KeyboardInterrupt, which ends what has been begun."""
-    with _handled((signal.SIGTERM,), signal.default_int_handler):
+    with handled((signal.SIGTERM,), signal.default_int_handler):
         yield
 
 
 @contextmanager
-def _handled(signals: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handled(signals: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     previous = [(number, signal.signal(number, handler)) for number in signals]
     try:
         yield

@@ -1,0 +1,237 @@
+"""Services → Plans: which of them become runs, on which GPUs, with what around their command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from seatrial.backends.base import EngineFacts, ImageFacts
+from seatrial.backends.containers.engine import ContainerEngine
+from seatrial.errors import ConfigError, GpuContractError, GpuRequestError, SeatrialError
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.gpus import Selection
+from seatrial.job.model import Job, Target
+from seatrial.job.plan import Mount, Plan
+from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.job.units import parse_seconds
+from seatrial.pipelines.compose.gpu_asks import GpuAsk, gpu_ask
+from seatrial.pipelines.compose.order import never_together
+from seatrial.pipelines.compose.reading import ComposeFile
+from seatrial.pipelines.compose.service import ImageSays, Service
+from seatrial.planning.host import HostFacts
+from seatrial.planning.plan import make_plan, select_gpus
+from seatrial.planning.site import ServiceSite, Site
+from seatrial.runs.store import Run, project_key
+from seatrial.system import agent_archive
+
+_PYTHON = re.compile(r"(.*/)?python[\d.]*")
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What planning stands on, read once.
+
+    Attributes:
+        job: what seatrial.toml says for every service: criteria, the network of builds.
+        gpus: in place of what the file says for each service that asks for GPUs; None: as it says.
+        images: service → what its image says of itself, of those that are here.
+    """
+
+    file: ComposeFile
+    job: Job
+    backend: ContainerEngine
+    engine: EngineFacts
+    host: HostFacts
+    environ: Mapping[str, str]
+    gpus: GpuRequest | None = None
+    images: Mapping[str, ImageFacts] = field(default_factory=dict)
+
+    def asks(self) -> dict[str, GpuAsk]:
+        """Service → the GPUs that it asks for, those that were told otherwise included."""
+        found = {}
+        for name, service in self.file.services.items():
+            ask = gpu_ask(self.file, service)
+            if ask is not None:
+                found[name] = ask if self.gpus is None else replace(ask, request=self.gpus)
+        return found
+
+
+def with_images(
+    file: ComposeFile, backend: ContainerEngine, *, pythons: bool = False
+) -> tuple[ComposeFile, dict[str, ImageFacts]]:
+    """The services with what their images say, of those that are here.
+
+    Args:
+        pythons: find the Python in each as well, which starts a container of it.
+    """
+    store, facts, services = backend.images, dict[str, ImageFacts](), dict[str, Service]()
+    for name, service in file.services.items():
+        inspected = backend.client.inspect("image", service.image)
+        said = store.image(service.image)
+        if inspected is None or said is None:
+            services[name] = service
+            continue
+        facts[name] = replace(said, python=store.find_python(service.image)) if pythons else said
+        config = inspected.get("Config") or {}
+        says = ImageSays(bool(config.get("ExposedPorts")), bool(config.get("Healthcheck")), said.entrypoint, said.cmd)
+        services[name] = replace(service, says=says)
+    return file.with_services(services), facts
+
+
+def select(ground: Ground, waits: Mapping[str, tuple[str, ...]], leased: Mapping[str, str]) -> dict[str, Selection]:
+    """GPUs for each service: those that may run at once get different ones, as far as they ask for a count.
+
+    Args:
+        waits: service → those whose end it waits for. leased: UUID → run, of others.
+
+    Raises GpuContractError, GpuRequestError: with the service and its line.
+    """
+    chosen: dict[str, Selection] = {}
+    asks = ground.asks()
+    # Named devices first: a count must not take what another service names.
+    for name in sorted(asks, key=lambda each: asks[each].request.kind != "devices"):
+        ask = asks[name]
+        taken = dict(leased)
+        for other, selection in chosen.items():
+            if not never_together(waits, name, other):
+                taken |= {gpu.uuid: f"the service {other}" for gpu in selection.gpus}
+        job = ground.job.model_copy(update={"gpus": ask.request})
+        try:
+            chosen[name] = select_gpus(job, ScriptFacts(), ground.host, taken)
+        except (GpuContractError, GpuRequestError) as error:
+            place = ground.file.place(name, *ask.path)
+            told = error.message.removeprefix(f"--gpus {ask.request}: ")
+            raise type(error)(
+                f"{place}: {name} reserves {_in_words(ask.request)}: {told}",
+                cause=error.cause,
+                run="seatrial up --gpus none   # to try it on the CPU; or see: nvidia-smi -L",
+            ) from None
+    return chosen
+
+
+def _in_words(request: GpuRequest) -> str:
+    if request.kind == "devices":
+        return f"GPU {', '.join(request.devices)}"
+    if request.kind == "count":
+        return f"{request.count} GPU{'s' if request.count != 1 else ''}"
+    return "every GPU"
+
+
+def becomes_run(service: Service, ask: GpuAsk | None, python: str | None) -> bool:
+    """What computes: every service that asks for GPUs, and tasks that an agent can go along with."""
+    if service.replicas != 1:
+        return False
+    return ask is not None or (service.is_task and python is not None)
+
+
+def plan_service(
+    ground: Ground,
+    service: Service,
+    run: Run,
+    *,
+    selection: Selection,
+    image: ImageFacts | None,
+    ask: GpuAsk | None,
+) -> Plan:
+    """The plan of one service as a run.
+
+    Args:
+        image: None where it is not here yet, and nobody may build or pull it: the plan then has its name alone.
+    """
+    grace_s = ground.job.grace_s
+    with suppress(SeatrialError, KeyError):
+        grace_s = parse_seconds(str(service.config["stop_grace_period"]))
+    python = image.python if image else None
+    job = ground.job.model_copy(
+        update={
+            "name": service.name,
+            "target": Target(kind="image", value=""),
+            "gpus": ask.request if ask else GpuRequest("none"),
+            "grace_s": grace_s,
+            "image": ground.job.image.model_copy(update={"ready": service.image, "python": python}),
+            "mounts": _binds(service),
+        }
+    )
+    argv = service_argv(service, image)
+    site = Site(
+        run_id=run.id,
+        record=run.folder,
+        place=run.place,
+        outputs=run.outputs,
+        project_cache=ground.host.cache_folder / "projects" / project_key(job.project),
+        backend=ground.backend,
+        engine=ground.engine,
+        host=ground.host,
+        agent_archive=agent_archive.build(ground.host.state_folder / "agent"),
+        may_pull=False,
+        selection=selection,
+        service=ServiceSite(
+            name=service.name,
+            argv=argv,
+            workdir=str(service.config.get("working_dir") or (image.workdir if image else "") or "/"),
+            environment=service.environment,
+            mounts=_binds(service),
+            filled=tuple(volume.target for volume in service.volumes),
+            read_only_root=bool(service.config.get("read_only")),
+        ),
+    )
+    plan = make_plan(job, site, _facts(service, argv))
+    return plan.model_copy(update={"warnings": (*plan.warnings, *_warnings(service))})
+
+
+def service_argv(service: Service, image: ImageFacts | None) -> tuple[str, ...]:
+    """What the container would run: as an engine puts entrypoint and command of file and image together."""
+    entrypoint, command = service.config.get("entrypoint"), service.config.get("command")
+    if entrypoint is None:
+        words = image.entrypoint if image else ()
+        rest = command if command is not None else image.cmd if image else ()
+    else:
+        words, rest = entrypoint, command or ()
+    argv = tuple(str(word) for word in (*words, *rest) if word is not None)
+    if not argv and image is None:
+        return (f"(the command of {service.image})",)
+    return argv
+
+
+def _binds(service: Service) -> tuple[Mount, ...]:
+    return tuple(
+        Mount(source=Path(volume.source), target=volume.target, read_only=volume.read_only)
+        for volume in service.volumes
+        if volume.kind == "bind" and volume.source.startswith("/")
+    )
+
+
+def _facts(service: Service, argv: tuple[str, ...]) -> ScriptFacts:
+    """The framework of the script that it runs, where that lies in the folder it is built from: decides the check."""
+    if service.context is None:
+        return ScriptFacts()
+    words = list(argv)
+    while words and not _PYTHON.fullmatch(words[0]):
+        words.pop(0)
+    script = next((word for word in words[1:] if not word.startswith("-")), None)
+    candidates = [] if script is None else [service.context / script.lstrip("/"), service.context / Path(script).name]
+    found = next((path for path in candidates if path.suffix == ".py" and path.is_file()), None)
+    if found is None:
+        return ScriptFacts()
+    with suppress(SeatrialError, OSError, ValueError):
+        target = Target(kind="script", value=str(found.relative_to(service.context)))
+        return ScriptFacts(framework=script_facts(target, service.context, any_python=True).framework)
+    return ScriptFacts()
+
+
+def _warnings(service: Service) -> tuple[str, ...]:
+    restart = service.config.get("restart")
+    if restart in ("always", "unless-stopped"):
+        return (f"restart: {restart} in the Compose file: this receipt tells of its first start",)
+    return ()
+
+
+def checked_gpus(text: str | None) -> GpuRequest | None:
+    """``--gpus`` of the command line; None where it was not given. Raises ConfigError for ``auto``."""
+    request = GpuRequest.parse(text) if text is not None else None
+    if request is not None and request.kind == "auto":
+        raise ConfigError("--gpus auto means nothing here: a Compose file says itself what it needs", run="seatrial up")
+    return request

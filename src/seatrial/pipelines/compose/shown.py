@@ -1,0 +1,55 @@
+"""What ``up`` shows of a Compose file: its plan, its remarks, and what became of its services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from seatrial.findings.labels import FIX
+from seatrial.job.plan import Plan
+from seatrial.pipelines.compose.remark import Remark
+from seatrial.pipelines.compose.start import Planned
+from seatrial.pipelines.group import Group, GroupStore
+from seatrial.system.typed_path import as_typed
+
+
+def plan_text(planned: Planned, remarks: Iterable[Remark]) -> str:
+    """Each service and what is done with it, the order, the remarks, the override."""
+    file, lines = planned.file, []
+    lines.append(f"# {file.path.name}, project {file.name}")
+    for name, service in file.services.items():
+        kind = f"service ({service.why_service})" if service.why_service else "task: it ends by itself"
+        lines.append(f"# {name}: {kind}")
+        if name in planned.plans:
+            lines += [f"#   {line}" for line in _of_plan(planned.plans[name])]
+        else:
+            lines.append("#   as Compose runs it: no run of seatrial's")
+    for wait in planned.waits:
+        lines.append(f"# {wait.why}: {wait.reader} waits for its successful end (--as-written leaves it)")
+    lines += [f"# {line}" for line in remark_lines(remarks)]
+    return "\n".join(lines) + "\n" + planned.text
+
+
+def _of_plan(plan: Plan) -> Iterator[str]:
+    gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in plan.gpus)
+    yield f"a run on {gpus or 'the CPU'}: {' '.join(plan.agent.argv)}"
+    yield from (f"{each.what}: {each.value} ({each.reason})" for each in plan.choices if each.what == "GPU injection")
+    yield from (f"warning: {warning}" for warning in plan.warnings)
+
+
+def remark_lines(remarks: Iterable[Remark]) -> Iterator[str]:
+    """``compose.yaml:12: warning: … ; fix: …``"""
+    for each in remarks:
+        yield f"{each.place}: {each.severity}: {each.message}; {FIX}: {each.fix}"
+
+
+def summary(group: Group, store: GroupStore) -> str:
+    """A line a service, and where its receipt is."""
+    width = max(len(member.name) for member in group.members)
+    lines = []
+    for member in group.members:
+        took = "" if not (member.started_at and member.ended_at) else f"{member.ended_at - member.started_at:6.1f} s"
+        line = f"{member.name:<{width}}  {member.state:<8} {took:>9}  {member.why}".rstrip()
+        if member.run is not None and (path := store.runs.run(member.run).place / "receipt.html").exists():
+            line += f"  {as_typed(path)}"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
