@@ -48,6 +48,8 @@ def read_document(path: Path) -> Document:
         root = next(iter(yaml.compose_all(text, Loader=_LOADER)), None)
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
+        if mark is not None and mark.index >= len(text.rstrip()):  # what was opened earlier has no end
+            mark = getattr(error, "context_mark", None) or mark
         line = mark.line + 1 if mark is not None else 1
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UsageError(

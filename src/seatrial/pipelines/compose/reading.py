@@ -31,7 +31,7 @@ _CYCLE = re.compile(r"cycle detected: (?P<ring>.+)")
 _ENV_FILE = re.compile(r"env file (?P<path>.+?) not found")
 _NO_FILE = re.compile(r"open (?P<path>.+?): no such file or directory")
 _UNSET = re.compile(r"interpolating (?P<path>\S+): required variable (?P<name>\w+) is missing a value:? ?(?P<why>.*)")
-_PATH = re.compile(r"(?P<path>(?:services|volumes|networks|secrets|configs)(?:\.[\w\[\]-]+)+):? (?P<what>.+)")
+_PATH = re.compile(r"^(?P<path>(?:services|volumes|networks|secrets|configs)(?:\.[\w\[\]-]+)*):? (?P<what>.+)")
 _SERVICE = re.compile(r'service "(?P<service>[^"]+)" (?P<what>.+)')
 
 #: Kind of thing that a service refers to → the key with which it does.

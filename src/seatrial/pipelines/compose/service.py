@@ -11,9 +11,9 @@ from typing import Any
 
 #: Commands that serve until they are stopped. A guess counts only where the file itself says nothing.
 _SERVERS = re.compile(
-    r"\b(uvicorn|gunicorn|hypercorn|daphne|flask|streamlit|gradio|tensorboard|jupyter|jupyter-lab|nginx|redis-server|"
-    r"postgres|mysqld|mongod|caddy|traefik|prometheus|celery|triton|tritonserver|torchserve|vllm|ollama|"
-    r"http\.server|runserver|serve(r)?(\.py)?)\b"
+    r"(?<![\w-])(uvicorn|gunicorn|hypercorn|daphne|flask|streamlit|gradio|tensorboard|jupyter|jupyter-lab|nginx|"
+    r"redis-server|postgres|mysqld|mongod|caddy|traefik|prometheus|celery|triton|tritonserver|torchserve|vllm|ollama|"
+    r"http\.server|runserver|serve(r)?(\.py)?)(?![\w-])"
 )
 _SERVES = re.compile(r"\b(mlflow (ui|server)|ray start|tail -f|sleep (inf(inity)?|\d{5,})|while true|airflow \w+)\b")
 

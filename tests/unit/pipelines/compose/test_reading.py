@@ -1,0 +1,123 @@
+"""Files that are none: one sentence with the line. Files that are: what Compose makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import SeatrialError, UsageError
+from seatrial.pipelines.compose.keys import SERVICE_KEYS
+from seatrial.pipelines.compose.reading import find_files
+
+SCHEMA = Path(__file__).parents[5] / "shared" / "schemas" / "compose-spec.json"
+
+BAD = {
+    "a tab": ("services:\n  a:\n\timage: x\n", 3, "not YAML"),
+    "cut in the middle of a word": ('services:\n  a:\n    image: "x\n', 3, "not YAML"),
+    "no mapping": ("hello\n", 1, "begins with a key"),
+    "a list of services": ("services:\n- a\n", 1, "services"),
+    "an unknown key": ("services:\n  a:\n    image: x\n    comand: ls\n", 4, "did you mean command?"),
+    "an unknown key far down": (
+        "services:\n  a:\n    image: x\n    deploy:\n      resources:\n        reservations:\n          gpu: 1\n",
+        7,
+        "knows no key gpu",
+    ),
+    "a key twice": ("services:\n  a:\n    image: x\n    image: y\n", 4, "image is written twice"),
+    "a cycle": (
+        "services:\n  a:\n    image: x\n    depends_on: [b]\n  b:\n    image: x\n    depends_on: [a]\n",
+        4,
+        "circle: a → b → a",
+    ),
+    "an unknown service": ("services:\n  a:\n    image: x\n    depends_on:\n      - zoo\n", 5, "zoo, which is no service"),
+    "an undeclared volume": (
+        "services:\n  a:\n    image: x\n    volumes:\n      - ./here:/h\n      - data:/data\n",
+        6,
+        "volume data, which the file does not declare",
+    ),
+    "a missing Dockerfile": ("services:\n  a:\n    build: .\n", 3, "no Dockerfile"),
+    "a missing folder": ("services:\n  a:\n    build: ./nowhere\n", 3, "nowhere, which is not there"),
+    "a missing env file": ("services:\n  a:\n    image: x\n    env_file: prod.env\n", 4, "prod.env, which is not there"),
+    "a missing secret": (
+        "services:\n  a:\n    image: x\n    secrets: [key]\nsecrets:\n  key:\n    file: ./key.txt\n",
+        6,
+        "key.txt",
+    ),
+    "an unset variable": ("services:\n  a:\n    image: ${WHICH:?say which}\n", 3, "WHICH is not set: say which"),
+    "count and device_ids": (
+        "services:\n  a:\n    image: x\n    deploy:\n      resources:\n        reservations:\n          devices:\n"
+        '            - {driver: nvidia, count: 1, device_ids: ["0"], capabilities: [gpu]}\n',
+        7,
+        "exclusive",
+    ),
+    "a wrong type": ("services:\n  a:\n    image: 5\n", 3, "must be a string"),
+    "neither image nor build": ("services:\n  a:\n    command: ls\n", 2, "neither an image nor a build"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_one_sentence_with_its_line(read, name: str) -> None:
+    text, line, words = BAD[name]
+    with pytest.raises(UsageError) as caught:
+        read(text)
+    assert f"compose.yaml:{line}: " in caught.value.message and words in caught.value.message
+    assert caught.value.run and "\n" not in caught.value.message
+
+
+def test_an_env_file_with_an_example_beside_it(read, tmp_path: Path) -> None:
+    (tmp_path / ".env.train.example").write_text("A=1\n")
+    with pytest.raises(UsageError) as caught:
+        read("services:\n  a:\n    image: x\n    env_file:\n      - .env.train\n")
+    assert caught.value.run is not None and caught.value.run.startswith("cp ")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "services: {}\n", "services:\n  a:\n    image: x\n    profiles: [p]\n"])
+def test_nothing_to_bring_up(read, text: str) -> None:
+    with pytest.raises(SeatrialError):
+        read(text)
+
+
+def test_deep_nesting_is_refused_before_it_is_built(read) -> None:
+    with pytest.raises(UsageError, match="nested too deep"):
+        read("x: " + "[" * 5000 + "]" * 5000)
+
+
+def test_anchors_merges_and_dollars_are_what_compose_makes_of_them(read) -> None:
+    file = read(
+        """
+        x-common: &common
+          image: busy
+          environment: {A: "1"}
+        services:
+          one:
+            <<: *common
+            command: sh -c 'echo $$HOME ${WORD:-none}'
+          two:
+            <<: *common
+            profiles: [extra]
+        """,
+        WORD="here",
+    )
+    assert list(file.services) == ["one"]
+    assert file.services["one"].config["command"] == ["sh", "-c", "echo $HOME here"]
+    assert file.place("one", "image").line == 3 and file.place("one", "command").line == 8
+
+
+def test_a_service_and_what_it_needs(read) -> None:
+    text = "services:\n  a: {image: x}\n  b:\n    image: x\n    depends_on: [a]\n  c: {image: x}\n"
+    assert list(read(text, "b").services) == ["a", "b"]
+
+
+def test_files_as_compose_finds_them(tmp_path: Path) -> None:
+    for name in ("docker-compose.yml", "docker-compose.override.yml", "other.yaml"):
+        (tmp_path / name).write_text("services: {}\n")
+    assert [path.name for path in find_files(tmp_path, {})] == ["docker-compose.yml", "docker-compose.override.yml"]
+    assert [path.name for path in find_files(tmp_path, {"COMPOSE_FILE": "other.yaml"})] == ["other.yaml"]
+    assert find_files(tmp_path / "nowhere", {}) == ()
+
+
+@pytest.mark.skipif(not SCHEMA.exists(), reason="the specification's schema is not beside the repository")
+def test_the_keys_are_those_of_the_specification() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    assert set(schema["definitions"]["service"]["properties"]) == SERVICE_KEYS
