@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -68,14 +69,20 @@ def with_images(
         pythons: find the Python in each as well, which starts a container of it.
     """
     store, facts, services = backend.images, dict[str, ImageFacts](), dict[str, Service]()
+    found: dict[str, str | None] = {}  # images of one build differ in their labels, and not in what is inside
     for name, service in file.services.items():
         inspected = backend.client.inspect("image", service.image)
         said = store.image(service.image)
         if inspected is None or said is None:
             services[name] = service
             continue
-        facts[name] = replace(said, python=store.find_python(service.image)) if pythons else said
         config = inspected.get("Config") or {}
+        if pythons:
+            inside = json.dumps([inspected.get("RootFS"), config.get("Env")]) if inspected.get("RootFS") else said.id
+            if inside not in found:
+                found[inside] = store.find_python(service.image)
+            said = replace(said, python=found[inside])
+        facts[name] = said
         says = ImageSays(bool(config.get("ExposedPorts")), bool(config.get("Healthcheck")), said.entrypoint, said.cmd)
         services[name] = replace(service, says=says)
     return file.with_services(services), facts
@@ -145,6 +152,7 @@ def plan_service(
     with suppress(SeatrialError, KeyError):
         grace_s = parse_seconds(str(service.config["stop_grace_period"]))
     python = image.python if image else None
+    watch = ground.job.watch
     job = ground.job.model_copy(
         update={
             "name": service.name,
@@ -153,6 +161,8 @@ def plan_service(
             "grace_s": grace_s,
             "image": ground.job.image.model_copy(update={"ready": service.image, "python": python}),
             "mounts": _binds(service),
+            # One that serves and is asked nothing does not hang.
+            "watch": watch if service.is_task else watch.model_copy(update={"hang_after_s": None}),
         }
     )
     argv = service_argv(service, image)

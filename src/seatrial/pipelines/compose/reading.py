@@ -239,7 +239,8 @@ def _unset(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
 def _wrong_value(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
     path = [part for part in match["path"].replace("[]", "").split(".") if part]
     place = lines.place(*path)
-    return UsageError(f"{place}: {match['path'].rstrip('.')}: {match['what']}", run=_show(place))
+    cause = 'In YAML a number is no text: write it in quotes, "0"' if match["what"] == "must be a string" else None
+    return UsageError(f"{place}: {match['path'].rstrip('.')}: {match['what']}", cause=cause, run=_show(place))
 
 
 def _about_a_service(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:

@@ -23,8 +23,7 @@ def found(file: ComposeFile) -> set[tuple[int, str]]:
 FILES = {
     "version": ("version: '3.8'\nservices:\n  a: {image: x}\n", {(1, "version-ignored")}),
     "one GPU for two": (
-        f"services:\n  a:\n    image: x\n    {FIRST}\n  b:\n    image: x\n"
-        f"    {BOTH}\n",
+        f"services:\n  a:\n    image: x\n    {FIRST}\n  b:\n    image: x\n    {BOTH}\n",
         {(7, "same-gpu")},
     ),
     "one GPU for two, one after the other": (
@@ -51,8 +50,7 @@ FILES = {
         {(7, "no-count")},
     ),
     "counted from outside": (
-        f"services:\n  a:\n    image: x\n    {SECOND}\n    environment:\n"
-        "      - CUDA_VISIBLE_DEVICES=1\n",
+        f"services:\n  a:\n    image: x\n    {SECOND}\n    environment:\n      - CUDA_VISIBLE_DEVICES=1\n",
         {(6, "counted-from-outside")},
     ),
     "counted from inside": (
@@ -152,11 +150,16 @@ def test_fix_mends_and_keeps_the_rest(read, tmp_path: Path) -> None:
     assert {remark.id for remark in answered} == {"version-ignored", "starts-too-early", "shm-size"}
     assert check_compose(read(text)) == []
     assert "# what a tutorial has" in text and "image: x            # its data" in text
-    assert read(text).services["train"].depends_on == {"prep": "service_completed_successfully", "db": "service_started"}
+    assert read(text).services["train"].depends_on == {
+        "prep": "service_completed_successfully",
+        "db": "service_started",
+    }
     assert fixed_path(tmp_path / "docker-compose.yml").name == "docker-compose.fixed.yml"
 
 
-@pytest.mark.parametrize("written", ["depends_on: [prep]", "depends_on:\n    - prep", "depends_on:\n    -   prep   # first"])
+@pytest.mark.parametrize(
+    "written", ["depends_on: [prep]", "depends_on:\n    - prep", "depends_on:\n    -   prep   # first"]
+)
 def test_fix_mends_each_way_to_write_it(read, written: str) -> None:
     text = f"""services:
   prep: {{image: x, volumes: [data:/d]}}

@@ -31,7 +31,10 @@ READERS = {
         [],
     ),
     "wants to start beside it": ("depends_on: {prep: {condition: service_started}}\n    volumes: [data:/in]", []),
-    "shows what is written": ("depends_on: [prep]\n    volumes: [data:/in]\n    entrypoint: tensorboard --logdir /in", []),
+    "shows what is written": (
+        "depends_on: [prep]\n    volumes: [data:/in]\n    entrypoint: tensorboard --logdir /in",
+        [],
+    ),
     "a server that reads only": ("volumes: [data:/in:ro]\n    ports: ['8000:8000']", []),
     "a server that comes after": ("depends_on: [prep]\n    volumes: [data:/in]\n    ports: [80]", [("prep", "train")]),
 }
@@ -61,13 +64,20 @@ def test_nobody_waits_for_the_end_of_a_service(read, sign: str) -> None:
     assert missing_waits(file) == [] and file.services["prep"].why_service
 
 
-@pytest.mark.parametrize("command", ["redis-server", "uvicorn app:app", "python serve.py", "sleep infinity", "mlflow ui"])
+@pytest.mark.parametrize(
+    "command", ["redis-server", "uvicorn app:app", "python serve.py", "sleep infinity", "mlflow ui"]
+)
 def test_a_command_that_serves(read, command: str) -> None:
     file = read(f"services:\n  a:\n    image: x\n    command: {command}\n")
-    assert file.services["a"].why_service == f'its command is a server\'s ("{command.split(" app")[0].removeprefix("python ")}")'
+    assert (
+        file.services["a"].why_service
+        == f'its command is a server\'s ("{command.split(" app")[0].removeprefix("python ")}")'
+    )
 
 
-@pytest.mark.parametrize("command", ["python train.py", "python preserve.py", "torchrun train.py --server-lr 1", "sleep 5"])
+@pytest.mark.parametrize(
+    "command", ["python train.py", "python preserve.py", "torchrun train.py --server-lr 1", "sleep 5"]
+)
 def test_a_command_that_ends(read, command: str) -> None:
     assert read(f"services:\n  a:\n    image: x\n    command: {command}\n").services["a"].is_task
 

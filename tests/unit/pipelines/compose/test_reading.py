@@ -30,7 +30,11 @@ BAD = {
         4,
         "circle: a → b → a",
     ),
-    "an unknown service": ("services:\n  a:\n    image: x\n    depends_on:\n      - zoo\n", 5, "zoo, which is no service"),
+    "an unknown service": (
+        "services:\n  a:\n    image: x\n    depends_on:\n      - zoo\n",
+        5,
+        "zoo, which is no service",
+    ),
     "an undeclared volume": (
         "services:\n  a:\n    image: x\n    volumes:\n      - ./here:/h\n      - data:/data\n",
         6,
@@ -38,7 +42,11 @@ BAD = {
     ),
     "a missing Dockerfile": ("services:\n  a:\n    build: .\n", 3, "no Dockerfile"),
     "a missing folder": ("services:\n  a:\n    build: ./nowhere\n", 3, "nowhere, which is not there"),
-    "a missing env file": ("services:\n  a:\n    image: x\n    env_file: prod.env\n", 4, "prod.env, which is not there"),
+    "a missing env file": (
+        "services:\n  a:\n    image: x\n    env_file: prod.env\n",
+        4,
+        "prod.env, which is not there",
+    ),
     "a missing secret": (
         "services:\n  a:\n    image: x\n    secrets: [key]\nsecrets:\n  key:\n    file: ./key.txt\n",
         6,
@@ -72,7 +80,9 @@ def test_an_env_file_with_an_example_beside_it(read, tmp_path: Path) -> None:
     assert caught.value.run is not None and caught.value.run.startswith("cp ")
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "services: {}\n", "services:\n  a:\n    image: x\n    profiles: [p]\n"])
+@pytest.mark.parametrize(
+    "text", ["", "# nothing\n", "services: {}\n", "services:\n  a:\n    image: x\n    profiles: [p]\n"]
+)
 def test_nothing_to_bring_up(read, text: str) -> None:
     with pytest.raises(SeatrialError):
         read(text)

@@ -1,0 +1,328 @@
+"""``seatrial up`` of Compose files with the real Docker and Compose: order, receipts, ends, going on after a kill."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_project import Project
+from seatrial.backends.containers.docker import Docker
+from seatrial.probe import nvml
+from seatrial.runs.store import project_key
+
+SAMPLES = Path(__file__).parents[3] / "shared" / "samples" / "compose"
+
+pytestmark = pytest.mark.docker
+
+#: Where nothing is built, the scripts are mounted.
+READY = "image: python:3.11-slim-bookworm\n    working_dir: /app"
+HANDED, MOUNTED = "volumes: [handed:/handed]", "volumes: [handed:/handed, .:/app]"
+
+#: A pipeline as tutorials write it: plain depends_on, so that Compose alone starts the reader on an empty volume.
+PIPELINE = """\
+services:
+  prep:
+    build: .
+    command: python prep.py
+    volumes: [handed:/handed]
+    environment: {HOLD: "${HOLD:-0}"}
+  train:
+    build: .
+    depends_on: [prep]
+    command: python train.py
+    volumes: [handed:/handed]
+    deploy:
+      resources:
+        reservations:
+          devices:
+            - {driver: nvidia, count: 1, capabilities: [gpu]}
+volumes:
+  handed:
+"""
+SERVICE = """\
+  api:
+    build: .
+    command: python api.py
+    ports: ["127.0.0.1:%d:8000"]
+    deploy: {resources: {reservations: {devices: [{count: 1, capabilities: [gpu]}]}}}
+  plain:
+    image: python:3.11-slim-bookworm
+    command: python -m http.server
+    expose: [8000]
+"""
+DOCKERFILE = "FROM python:3.11-slim-bookworm\nWORKDIR /app\nCOPY *.py .\n"
+PREP = """\
+import os, time
+time.sleep(1 + float(os.environ["HOLD"]))
+with open("/handed/starts", "a") as starts: starts.write("prep\\n")
+open("/handed/data", "w").write("42")
+print("prepared", flush=True)
+"""
+TRAIN = """\
+import os, sys
+print("trained on", open("/handed/data").read(), repr(os.environ["CUDA_VISIBLE_DEVICES"]), os.getcwd(), flush=True)
+with open("/handed/starts", "a") as starts: starts.write("train\\n")
+"""
+API = """\
+import http.server, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b"here")
+http.server.HTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def project(docker_project: Project, docker_backend: Docker) -> Iterator[Project]:
+    """The pipeline in a folder of its own; what Compose keeps of it is removed afterwards."""
+    if subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0:
+        pytest.skip("docker has no Compose")
+    made = docker_project
+    for name, text in {"compose.yaml": PIPELINE, "prep.py": PREP, "train.py": TRAIN}.items():
+        made.write(name, text)
+    made.write("api.py", API)
+    made.write("Dockerfile", DOCKERFILE)
+    yield made
+    compose(made, "down", "--volumes", "--rmi", "local", "--remove-orphans")
+
+
+def compose(project: Project, *words: str) -> str:
+    """Compose itself on the user's file."""
+    file = next(path for path in project.folder.glob("*compose.y*ml"))
+    argv = ["docker", "compose", "-f", str(file), *words]
+    return subprocess.run(argv, capture_output=True, text=True, cwd=project.folder, timeout=120).stdout
+
+
+def up(project: Project, *words: str, exit_code: int | None = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+    gpus = [] if "--gpus" in words else ["--gpus", "none"]
+    return project.cli("up", "--trust", *gpus, *words, exit_code=exit_code, timeout_s=280, **environ)
+
+
+def start(project: Project, *words: str, **environ: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*project.program, "up", "--trust", "--gpus", "none", *words],
+        cwd=project.folder,
+        env={**project.environ, **environ},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def group(project: Project) -> dict[str, Any]:
+    """The newest group's record; {} while there is none."""
+    record = project.state / "projects" / project_key(project.folder.resolve())
+    found = sorted(record.glob("groups/*/group.json"))
+    loaded: dict[str, Any] = json.loads(found[-1].read_text()) if found else {}
+    return loaded
+
+
+def states(project: Project) -> dict[str, str]:
+    return {member["name"]: member["state"] for member in group(project).get("members", ())}
+
+
+def handed(project: Project, name: str) -> str:
+    """A file of the volume that the tasks hand over."""
+    volume = f"{project.folder.name.lower()}_handed"
+    argv = ["docker", "run", "--rm", "-v", f"{volume}:/handed", "python:3.11-slim-bookworm", "cat", f"/handed/{name}"]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout
+
+
+def left_running(project: Project) -> str:
+    label = f"label=com.docker.compose.project={project.folder.name.lower()}"
+    argv = ["docker", "ps", "--all", "--quiet", "--filter", label]
+    networks = ["docker", "network", "ls", "--quiet", "--filter", label]
+    return "".join(subprocess.run(words, capture_output=True, text=True).stdout for words in (argv, networks))
+
+
+@pytest.mark.parametrize("built", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["ready", "built"])
+def test_a_pipeline_runs_in_order_and_each_task_has_a_receipt(project: Project, built: bool) -> None:
+    if not built:
+        project.write("compose.yaml", PIPELINE.replace("build: .", READY).replace(HANDED, MOUNTED))
+    before = (project.folder / "compose.yaml").read_bytes()
+    ended = up(project)
+    lines = [line for line in ended.stdout.splitlines() if "|" in line]
+    assert lines == ["prep  | prepared", "train | trained on 42 '' /app"]
+    assert "waits until prep has ended well" in ended.stderr
+    assert states(project) == {"prep": "done", "train": "done"}
+    assert len(project.runs) == 2 and left_running(project) == ""
+    for run in project.runs:
+        receipt = json.loads((run / "receipt.json").read_bytes())
+        assert receipt["exit_code"] == 0 and receipt["header"]["agent"] and receipt["seal"]["missing"] == 0
+    assert (project.folder / "compose.yaml").read_bytes() == before
+    assert handed(project, "starts") == "prep\ntrain\n"
+
+
+@pytest.mark.skipif(bool(nvml.inventory().gpus), reason="this machine has GPUs")
+def test_gpus_that_are_not_there_end_it_with_3_before_anything_starts(project: Project) -> None:
+    ended = project.cli("up", "--trust", exit_code=3)
+    assert "compose.yaml:15: train reserves 1 GPU: no NVIDIA GPU" in ended.stderr
+    assert project.runs == [] and group(project) == {} and left_running(project) == ""
+
+
+def test_the_plan_is_printed_and_nothing_is_made(project: Project) -> None:
+    ended = up(project, "--plan")
+    assert "train waits for its successful end" in ended.stdout and "/seatrial/agent.pyz" in ended.stdout
+    assert "service_completed_successfully" in ended.stdout
+    assert (
+        "service_completed_successfully" not in up(project, "--plan", "--as-written").stdout.partition("services:")[2]
+    )
+    assert project.runs == [] and left_running(project) == ""
+
+
+def test_a_port_that_is_published_twice_or_taken(project: Project) -> None:
+    project.write(
+        "compose.yaml", "services:\n  a: {image: x, ports: ['18001:80']}\n  b: {image: x, ports: ['18001:81']}\n"
+    )
+    ended = up(project, exit_code=2)
+    assert "compose.yaml:3: b publishes port 18001 as a does in line 2" in ended.stderr
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        project.write("compose.yaml", f"services:\n  a: {{image: x, ports: ['127.0.0.1:{port}:80']}}\n")
+        assert f"compose.yaml:2: a publishes port {port}, which another program has" in up(project, exit_code=2).stderr
+    assert project.runs == [] and group(project) == {}
+
+
+def test_fix_writes_a_copy_beside(project: Project) -> None:
+    before = (project.folder / "compose.yaml").read_bytes()
+    up(project, "--fix")
+    mended = (project.folder / "compose.fixed.yaml").read_text()
+    assert "condition: service_completed_successfully" in mended
+    assert (project.folder / "compose.yaml").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_task_that_fails(project: Project) -> None:
+    project.write("prep.py", "import sys; print('no data'); sys.exit(7)\n")
+    ended = up(project, exit_code=1)
+    assert states(project) == {"prep": "failed", "train": "skipped"}
+    assert "train was not started: prep did not end well" in ended.stderr and left_running(project) == ""
+    receipts = [json.loads((run / "receipt.json").read_bytes()) for run in project.runs]
+    assert receipts[0]["exit_cause"]["target_exit_code"] == 7
+
+
+@pytest.mark.slow
+def test_a_service_is_served_until_ctrl_c(project: Project) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    project.write("compose.yaml", PIPELINE.replace("volumes:\n  handed:", SERVICE % port + "volumes:\n  handed:"))
+    running = start(project)
+    project.wait_for(lambda: set(states(project).values()) == {"done", "running"} and answers(port), 120)
+    assert states(project) == {"prep": "done", "train": "done", "api": "running", "plain": "running"}
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=90)
+    assert running.returncode == 0, out + err
+    assert states(project)["api"] == "stopped" and states(project)["plain"] == "stopped"
+    assert left_running(project) == "" and "api, plain still serve: Ctrl-C" in err
+
+
+def answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return b"here" in connection.recv(4096) + connection.recv(4096)
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_a_task_runs_stops_all(project: Project) -> None:
+    running = start(project, HOLD="60")
+    project.wait_for(lambda: states(project).get("prep") == "running", 120)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=90)
+    assert running.returncode == 130, out + err
+    assert states(project) == {"prep": "stopped", "train": "stopped"} and left_running(project) == ""
+
+
+@pytest.mark.slow
+def test_detached_it_goes_on_and_down_ends_it(project: Project) -> None:
+    up(project, "--detach")
+    project.wait_for(lambda: set(states(project).values()) == {"done"}, 120)
+    project.wait_for(lambda: left_running(project) == "", 60)
+    assert all((run / "receipt.json").exists() for run in project.runs)
+    up(project, "--detach", HOLD="60")
+    project.wait_for(lambda: states(project).get("prep") == "running", 120)
+    listed = project.cli("runs", "ls").stdout
+    assert "compose: 2 members" in listed and "train" in listed
+    project.cli("down")
+    assert states(project) == {"prep": "stopped", "train": "stopped"} and left_running(project) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay_s", [0.3, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0])
+def test_after_a_kill_of_the_command_line_up_goes_on(project: Project, delay_s: float) -> None:
+    """Killed at ten points: before the build, in it, while Compose starts, while tasks run and wait."""
+    up(project, "--plan")
+    running = start(project, HOLD="2")
+    time.sleep(delay_s)
+    running.send_signal(signal.SIGKILL)
+    running.communicate()
+    ended = up(project)
+    assert set(states(project).values()) == {"done"}, ended.stdout + ended.stderr
+    assert left_running(project) == ""
+    assert handed(project, "starts") in ("prep\ntrain\n", "prep\nprep\ntrain\n") and handed(project, "data") == "42"
+    if "is up already" in ended.stderr:  # what had been begun was gone on with, and nothing done twice
+        assert handed(project, "starts") == "prep\ntrain\n"
+    for run in project.runs[-2:]:
+        assert json.loads((run / "receipt.json").read_bytes())["exit_code"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_sample_pipeline_unmodified(project: Project) -> None:
+    sample(project, "pipeline")
+    ended = up_long(project)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    assert states(project) == {"preprocess": "done", "train": "done", "export": "done"}
+    assert "exported 5930 parameters" in ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_sample_trainers_unmodified(project: Project) -> None:
+    sample(project, "trainers")
+    if answers(8000):
+        pytest.skip("port 8000 is taken")
+    running = start(project, STEPS="1")
+    project.wait_for(lambda: set(states(project).values()) == {"done", "running"}, 1500)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=120)
+    assert running.returncode == 0, out[-3000:] + err[-3000:]
+    assert states(project) == {"trainer-1": "done", "trainer-2": "done", "inference": "stopped"}
+
+
+def sample(project: Project, name: str) -> None:
+    """A sample in the project's folder, beside the seatrial.toml that lets builds reach the package index."""
+    if not (SAMPLES / name).is_dir():
+        pytest.skip("the samples are not beside the repository")
+    for path in project.folder.iterdir():
+        if path.name not in ("seatrial.toml",) and path.is_file():
+            path.unlink()
+    shutil.copytree(SAMPLES / name, project.folder, dirs_exist_ok=True)
+
+
+def up_long(project: Project) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*project.program, "up", "--trust", "--gpus", "none"],
+        cwd=project.folder,
+        env={**project.environ, "PYTHONUNBUFFERED": "1"},
+        capture_output=True,
+        text=True,
+        timeout=1700,
+        stdin=subprocess.DEVNULL,
+    )
