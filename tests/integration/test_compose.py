@@ -171,6 +171,7 @@ def test_gpus_that_are_not_there_end_it_with_3_before_anything_starts(project: P
     assert project.runs == [] and group(project) == {} and left_running(project) == ""
 
 
+@pytest.mark.slow
 def test_the_plan_is_printed_and_nothing_is_made(project: Project) -> None:
     ended = up(project, "--plan")
     assert "train waits for its successful end" in ended.stdout and "/seatrial/agent.pyz" in ended.stdout
@@ -181,6 +182,7 @@ def test_the_plan_is_printed_and_nothing_is_made(project: Project) -> None:
     assert project.runs == [] and left_running(project) == ""
 
 
+@pytest.mark.slow
 def test_a_port_that_is_published_twice_or_taken(project: Project) -> None:
     project.write(
         "compose.yaml", "services:\n  a: {image: x, ports: ['18001:80']}\n  b: {image: x, ports: ['18001:81']}\n"
@@ -196,6 +198,7 @@ def test_a_port_that_is_published_twice_or_taken(project: Project) -> None:
     assert project.runs == [] and group(project) == {}
 
 
+@pytest.mark.slow
 def test_fix_writes_a_copy_beside(project: Project) -> None:
     before = (project.folder / "compose.yaml").read_bytes()
     up(project, "--fix")

@@ -22,7 +22,10 @@ def up(
         list[str] | None,
         typer.Argument(metavar="NAME…", help="Stages, Compose services, or tensorboard and mlflow; default: all."),
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="A Compose file.")] = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--file", "-f", metavar="FILE", help="A Compose file; can be repeated."),
+    ] = None,
     stages: Annotated[bool, typer.Option("--stages", help="The stages, where a Compose file is there too.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be done; change nothing.")] = False,
     force: Annotated[
@@ -58,7 +61,8 @@ def up(
     request = UpRequest(
         project=check_folder(project or Path.cwd()).absolute(),
         names=tuple(names or ()),
-        file=file,
+        file=files[0] if files else None,
+        files=tuple(files or ()),
         stages=stages,
         name=group,
         plan_only=plan,

@@ -17,6 +17,7 @@ class UpRequest:
     Attributes:
         names: stages, services or trackers; () for all.
         file: the Compose file named by ``-f``, or found; None: stages or trackers.
+        files: all that ``-f`` named, the first of which is ``file``; () where it was found.
         stages: the stages are meant, whatever else is there.
         plan_only: print what would happen and change nothing.
         force: run what is named (or all) even where nothing has changed.
@@ -27,6 +28,7 @@ class UpRequest:
     project: Path
     names: tuple[str, ...] = ()
     file: Path | None = None
+    files: tuple[Path, ...] = ()
     stages: bool = False
     name: str | None = None
     plan_only: bool = False

@@ -18,6 +18,7 @@ from seatrial.job.model import Job, Target
 from seatrial.job.plan import Mount, Plan
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.job.units import parse_seconds
+from seatrial.pipelines.compose.dockerfile_says import dockerfile_says
 from seatrial.pipelines.compose.gpu_asks import GpuAsk, gpu_ask
 from seatrial.pipelines.compose.order import never_together
 from seatrial.pipelines.compose.reading import ComposeFile
@@ -74,7 +75,7 @@ def with_images(
         inspected = backend.client.inspect("image", service.image)
         said = store.image(service.image)
         if inspected is None or said is None:
-            services[name] = service
+            services[name] = replace(service, says=dockerfile_says(service))
             continue
         config = inspected.get("Config") or {}
         if pythons:

@@ -31,6 +31,8 @@ _CYCLE = re.compile(r"cycle detected: (?P<ring>.+)")
 _ENV_FILE = re.compile(r"env file (?P<path>.+?) not found")
 _NO_FILE = re.compile(r"open (?P<path>.+?): no such file or directory")
 _UNSET = re.compile(r"interpolating (?P<path>\S+): required variable (?P<name>\w+) is missing a value:? ?(?P<why>.*)")
+_SPEC = re.compile(r"invalid spec: (?P<spec>.+): (?P<what>[^:]+)$")
+_BLANK = re.compile(r'The \\?"(?P<name>\w+)\\?" variable is not set')
 _PATH = re.compile(r"^(?P<path>(?:services|volumes|networks|secrets|configs)(?:\.[\w\[\]-]+)*):? (?P<what>.+)")
 _SERVICE = re.compile(r'service "(?P<service>[^"]+)" (?P<what>.+)')
 
@@ -107,13 +109,18 @@ def read_compose(
         for name, each in (config.get("services") or {}).items()
     }
     if not services:
-        raise UsageError(
-            f"{from_here(paths[0])} has no service to bring up",
-            cause="services: is empty, or all of them belong to profiles that are not active",
-            run="COMPOSE_PROFILES='*' seatrial up",
-        )
+        raise _no_service(compose)
     order = _order(lines, services)
     return ComposeFile(compose, lines, str(config["name"]), config, {name: services[name] for name in order})
+
+
+def _no_service(compose: Compose) -> UsageError:
+    profiles = compose.ask("config", "--profiles").stdout.split()
+    return UsageError(
+        f"{from_here(compose.files[0])} has no service to bring up",
+        cause=f"Every service belongs to a profile: {', '.join(profiles)}" if profiles else "services: is empty",
+        run=f"COMPOSE_PROFILES={profiles[0]} seatrial up" if profiles else f"cat {as_typed(compose.files[0])}",
+    )
 
 
 def _order(lines: Lines, services: Mapping[str, Service]) -> list[str]:
@@ -153,10 +160,11 @@ def _refuse_missing_files(config: Mapping[str, Any], lines: Lines) -> None:
 def _in_words(ended: command.Completed, compose: Compose, lines: Lines) -> UsageError:
     """What Compose says is wrong, with the line where it stands."""
     said = _message(ended)
-    for pattern, words in _WORDS:
-        if match := pattern.search(said):
-            return words(match, compose, lines)
-    return UsageError(f"{from_here(compose.files[0])}: Compose says: {said}", run=_config_command(compose))
+    found = next((words(match, compose, lines) for pattern, words in _WORDS if (match := pattern.search(said))), None)
+    error = found or UsageError(f"{from_here(compose.files[0])}: Compose says: {said}", run=_config_command(compose))
+    if error.cause is None and (blank := list(dict.fromkeys(_BLANK.findall(ended.stderr)))):
+        error.cause = f"not set, and so empty: {', '.join(blank)}"
+    return error
 
 
 def _message(ended: command.Completed) -> str:
@@ -236,6 +244,15 @@ def _unset(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
     return UsageError(f"{place}: the variable {match['name']} is not set{why}", run=f"export {match['name']}=…")
 
 
+def _wrong_spec(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    """A volume's or port's short form that came out wrong, most often of variables that are not set."""
+    tail = match["spec"].rpartition(":")[2] or match["spec"]
+    document = lines.documents[0]
+    line = next((n for n, text in enumerate(document.text.splitlines(), 1) if tail in text), 1)
+    place = Place(document.path, line)
+    return UsageError(f"{place}: {match['spec']} cannot be read: {match['what']}", run=_show(place))
+
+
 def _wrong_value(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
     path = [part for part in match["path"].replace("[]", "").split(".") if part]
     place = lines.place(*path)
@@ -255,6 +272,7 @@ _WORDS = (
     (_ENV_FILE, _env_file),
     (_NO_FILE, _no_file),
     (_UNSET, _unset),
+    (_SPEC, _wrong_spec),
     (_PATH, _wrong_value),
     (_SERVICE, _about_a_service),
 )

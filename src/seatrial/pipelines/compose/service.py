@@ -12,13 +12,18 @@ from typing import Any
 #: Commands that serve until they are stopped. A guess counts only where the file itself says nothing.
 _SERVERS = re.compile(
     r"(?<![\w-])(uvicorn|gunicorn|hypercorn|daphne|flask|streamlit|gradio|tensorboard|jupyter|jupyter-lab|nginx|"
-    r"redis-server|postgres|mysqld|mongod|caddy|traefik|prometheus|celery|triton|tritonserver|torchserve|vllm|ollama|"
+    r"redis(-server)?|postgres|mysqld?|mariadb|mongod?|rabbitmq|minio|elasticsearch|kafka|zookeeper|memcached|qdrant|"
+    r"chroma|caddy|traefik|prometheus|celery|triton|tritonserver|torchserve|vllm|ollama|"
     r"http\.server|runserver|serve(r)?(\.py)?)(?![\w-])"
 )
 _SERVES = re.compile(r"\b(mlflow (ui|server)|ray start|tail -f|sleep (inf(inity)?|\d{5,})|while true|airflow \w+)\b")
 
+_SHELL = re.compile(r"(^|/)(ba|z|da|k)?sh$")
+
 #: Look at what others write while they write it, so that waiting for the end would defeat them.
-_WATCHERS = re.compile(r"tensorboard|mlflow|grafana|prometheus|jupyter|aim|wandb|visdom|filebrowser|code-server|nginx")
+_WATCHERS = re.compile(
+    r"tensorboard|mlflow|grafana|prometheus|jupyter|aim|wandb|visdom|filebrowser|code-server|nginx|caddy|traefik|httpd"
+)
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ class Service:
             "it has a health check": (checks and not checks.get("disable")) or said.health_check,
             f"it has restart: {restart}": restart in ("always", "unless-stopped"),
             "it has a restart policy": condition.get("condition") == "any",
-            "it keeps a terminal open": self.config.get("tty") or self.config.get("stdin_open"),
+            "it keeps a terminal open": self._keeps_a_terminal,
         }
         told = next((why for why, so in signs.items() if so), None)
         if told is not None or restart.startswith("on-failure"):
@@ -146,6 +151,14 @@ class Service:
         words = self.words
         serving = _SERVES.search(words.lower()) or _SERVERS.search(words.lower())
         return f'its command is a server\'s ("{serving[0]}")' if serving else None
+
+    @property
+    def _keeps_a_terminal(self) -> bool:
+        """A shell to attach to; people set tty on training as well, for its colours."""
+        if not (self.config.get("tty") or self.config.get("stdin_open")):
+            return False
+        words = self.config.get("command") or self.config.get("entrypoint") or ()
+        return not words or (len(words) == 1 and _SHELL.search(str(words[0])) is not None)
 
     @property
     def is_task(self) -> bool:

@@ -1,4 +1,4 @@
-"""What ``up`` shows of a Compose file: its plan, its remarks, and what became of its services."""
+"""What ``up`` shows of a Compose file: its plan and its remarks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from seatrial.findings.labels import FIX
 from seatrial.job.plan import Plan
 from seatrial.pipelines.compose.remark import Remark
 from seatrial.pipelines.compose.start import Planned
-from seatrial.pipelines.group import Group, GroupStore
-from seatrial.system.typed_path import as_typed
 
 
 def plan_text(planned: Planned, remarks: Iterable[Remark]) -> str:
@@ -40,16 +38,3 @@ def remark_lines(remarks: Iterable[Remark]) -> Iterator[str]:
     """``compose.yaml:12: warning: … ; fix: …``"""
     for each in remarks:
         yield f"{each.place}: {each.severity}: {each.message}; {FIX}: {each.fix}"
-
-
-def summary(group: Group, store: GroupStore) -> str:
-    """A line a service, and where its receipt is."""
-    width = max(len(member.name) for member in group.members)
-    lines = []
-    for member in group.members:
-        took = "" if not (member.started_at and member.ended_at) else f"{member.ended_at - member.started_at:6.1f} s"
-        line = f"{member.name:<{width}}  {member.state:<8} {took:>9}  {member.why}".rstrip()
-        if member.run is not None and (path := store.runs.run(member.run).place / "receipt.html").exists():
-            line += f"  {as_typed(path)}"
-        lines.append(line)
-    return "\n".join(lines) + "\n"

@@ -12,16 +12,17 @@ from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, EngineUnavailableErro
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
 from seatrial.job.model import Job, Target
+from seatrial.pipelines.chain_show import show_chain
 from seatrial.pipelines.compose import start as starting
 from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.containers import containers
 from seatrial.pipelines.compose.fix import fixed_path, fixed_text
 from seatrial.pipelines.compose.lint import check_compose
-from seatrial.pipelines.compose.plans import Ground, checked_gpus
+from seatrial.pipelines.compose.plans import Ground, checked_gpus, with_images
 from seatrial.pipelines.compose.reading import ComposeFile, find_files, read_compose
 from seatrial.pipelines.compose.remark import Remark
 from seatrial.pipelines.compose.rules.ports import is_taken, published
-from seatrial.pipelines.compose.shown import plan_text, remark_lines, summary
+from seatrial.pipelines.compose.shown import plan_text, remark_lines
 from seatrial.pipelines.compose.watch import Watch, exit_code
 from seatrial.pipelines.group import Group, GroupStore
 from seatrial.pipelines.group import refresh as refresh_runs
@@ -61,7 +62,7 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
         return _detach(request, store, group, front)
     compose = _compose(store, group, environ)
     group = Watch(store, group, compose, ground.backend, front, environ).to_the_end()
-    front.show(summary(group, store))
+    show_chain(group, store.runs, front, environ, as_json=request.as_json)
     return exit_code(group)
 
 
@@ -93,7 +94,7 @@ def refresh(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Grou
 def _ground(request: UpRequest, environ: Mapping[str, str]) -> Ground:
     """Everything that is read before anything is decided. Raises SeatrialError."""
     backend = _engine(request.backend or "docker", environ)
-    files = (request.file,) if request.file is not None else find_files(request.project, environ)
+    files = request.files or find_files(request.project, environ)
     if not files:
         raise UsageError(f"There is no Compose file in {from_here(request.project)}", run="seatrial up -f FILE")
     facts = backend.facts()
@@ -101,6 +102,7 @@ def _ground(request: UpRequest, environ: Mapping[str, str]) -> Ground:
         raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
     gpus = checked_gpus(request.gpus)
     file = read_compose(files, backend.call, environ, request.names)
+    file, _ = with_images(file, backend)
     job = _job(request.project)
     return Ground(file, job, backend, facts, read_host(environ), environ, gpus)
 
@@ -167,7 +169,7 @@ def _compose(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Com
 def _detach(request: UpRequest, store: GroupStore, group: Group, front: Front) -> int:
     """Leave a process that follows it, so that receipts come while nobody looks."""
     argv = [sys.executable, "-m", "seatrial", "up", "-C", str(request.project)]
-    argv += ["-f", str(request.file)] if request.file else []
+    argv += [word for file in request.files for word in ("-f", str(file))]
     spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")
     front.show(group.id)
     front.say(f"{group.name} is up in the background; seatrial runs ls shows it, seatrial down ends it")

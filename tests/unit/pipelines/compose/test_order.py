@@ -55,7 +55,6 @@ def test_a_reader(read, name: str) -> None:
         "restart: unless-stopped",
         "healthcheck: {test: ls}",
         "expose: [80]",
-        "tty: true",
         "deploy: {restart_policy: {condition: any}}",
     ],
 )
@@ -80,6 +79,17 @@ def test_a_command_that_serves(read, command: str) -> None:
 )
 def test_a_command_that_ends(read, command: str) -> None:
     assert read(f"services:\n  a:\n    image: x\n    command: {command}\n").services["a"].is_task
+
+
+@pytest.mark.parametrize("command", ["python train.py", "sh -c 'python train.py'"])
+def test_training_on_a_terminal_ends_too(read, command: str) -> None:
+    file = read(f"services:\n  a: {{image: x, tty: true, stdin_open: true, command: {command}}}\n")
+    assert file.services["a"].is_task
+
+
+def test_a_shell_on_a_terminal_does_not(read) -> None:
+    file = read("services:\n  a: {image: x, tty: true, command: /bin/bash}\n")
+    assert file.services["a"].why_service == "it keeps a terminal open"
 
 
 def test_a_restart_on_failure_is_a_tasks(read) -> None:

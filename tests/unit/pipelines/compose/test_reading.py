@@ -59,6 +59,11 @@ BAD = {
         7,
         "exclusive",
     ),
+    "a short form that came out wrong": (
+        "services:\n  a:\n    image: x\n    volumes:\n      - ${NOWHERE}:/data\n",
+        5,
+        "cannot be read",
+    ),
     "a wrong type": ("services:\n  a:\n    image: 5\n", 3, "must be a string"),
     "neither image nor build": ("services:\n  a:\n    command: ls\n", 2, "neither an image nor a build"),
 }
@@ -71,6 +76,18 @@ def test_what_is_wrong_is_one_sentence_with_its_line(read, name: str) -> None:
         read(text)
     assert f"compose.yaml:{line}: " in caught.value.message and words in caught.value.message
     assert caught.value.run and "\n" not in caught.value.message
+
+
+def test_variables_that_are_not_set_are_named_as_the_cause(read) -> None:
+    with pytest.raises(UsageError) as caught:
+        read("services:\n  a:\n    image: x\n    volumes: ['${NOWHERE}:/data']\n")
+    assert caught.value.cause == "not set, and so empty: NOWHERE"
+
+
+def test_profiles_are_named_where_none_is_active(read) -> None:
+    with pytest.raises(UsageError) as caught:
+        read("services:\n  a: {image: x, profiles: [gpu]}\n  b: {image: x, profiles: [cpu]}\n")
+    assert caught.value.cause is not None and "gpu" in caught.value.cause and "cpu" in caught.value.cause
 
 
 def test_an_env_file_with_an_example_beside_it(read, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from seatrial.pipelines.compose.order import added_waits, needs, never_together
 from seatrial.pipelines.compose.reading import ComposeFile
 from seatrial.pipelines.compose.remark import Remark
 
+_MOST_NAMED = 3
+
 
 def _asks(file: ComposeFile) -> dict[str, GpuAsk]:
     found = {}
@@ -37,13 +39,15 @@ def _reserved_twice(file: ComposeFile) -> Iterator[Remark]:
                 f"{one} and {other} reserve the same GPU, {', '.join(both)}, and may run at once",
                 "name another GPU, or let one wait for the other's end",
             )
-    everything = [name for name, ask in asks.items() if ask.request.kind == "all"]
-    for name in everything:
+    for name in [name for name, ask in asks.items() if ask.request.kind == "all"]:
         rivals = [other for other in asks if other != name and not never_together(waits, name, other)]
         if rivals:
             place = file.place(name, *asks[name].path)
-            message = f"{name} reserves every GPU, beside {', '.join(rivals)}, which would share them"
+            more = f" and {len(rivals) - _MOST_NAMED} more" if len(rivals) > _MOST_NAMED else ""
+            listed = ", ".join(rivals[:_MOST_NAMED]) + more
+            message = f"{name} reserves every GPU, beside {listed}, which would share them"
             yield Remark(place, "same-gpu", "warning", message, "count: 1   # as many as it uses")
+            return  # the others would say the same
 
 
 def _several_ways(file: ComposeFile) -> Iterator[Remark]:
