@@ -28,7 +28,6 @@ class UpRequest:
     project: Path
     names: tuple[str, ...] = ()
     file: Path | None = None
-    files: tuple[Path, ...] = ()
     stages: bool = False
     name: str | None = None
     plan_only: bool = False
@@ -39,6 +38,7 @@ class UpRequest:
     gpus: str | None = None
     backend: str | None = None
     as_json: bool = False
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
