@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from seatrial.backends import table
@@ -70,7 +71,8 @@ def down(store: GroupStore, group: Group, front: Front, environ: Mapping[str, st
     """Stop a group's runs and services, make the receipts, take containers and networks away; volumes stay."""
     backend = _engine(str(group.details.get("backend", "docker")), environ)
     compose = _compose(store, group, environ)
-    watch = Watch(store, group, compose, backend, front, environ)
+    quiet = replace(front, write=lambda stream, data: None)
+    watch = Watch(store, group, compose, backend, quiet, environ)
     watch.stop_now()
     watch.to_the_end()
 

@@ -16,9 +16,9 @@ from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, Sea
 from seatrial.findings.finding import Finding
 from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.containers import Container, containers
-from seatrial.pipelines.compose.prefixed import Prefixed
 from seatrial.pipelines.compose.start import LOG
 from seatrial.pipelines.group import ENDED, Group, GroupStore, Member, ended, this_process
+from seatrial.pipelines.lines import Lines
 from seatrial.pipelines.request import Front
 from seatrial.runs import without_agent
 from seatrial.runs.adopt import record_start
@@ -54,7 +54,7 @@ class Watch:
         self._store, self._group = store, store.change_group(group, launcher=this_process())
         self._compose, self._backend, self._front, self._environ = compose, backend, front, environ
         self._project = str(group.details["project"])
-        self._prefixed = Prefixed([member.name for member in group.members], front.write)
+        self._lines = Lines(front, [member.name for member in group.members])
         self._threads: dict[str, threading.Thread] = {}
         self._presses = 0
         self._stopping = False
@@ -135,8 +135,8 @@ class Watch:
     def _follow(self, name: str, run: Run) -> None:
         try:
             say = self._front.say
-            follow(run, self._prefixed.of(name), self._environ, say=lambda line: say(f"{name}: {line}"))
-            self._prefixed.finish(name)
+            follow(run, self._lines.writer(name), self._environ, say=lambda line: say(f"{name}: {line}"))
+            self._lines.end(name)
             finalise(run, self._environ)
             summary = run.summary() or {"exit_code": EXIT_TARGET_FAILED, "outcome": "it has no receipt"}
             self._change(name, **ended(summary), ended_at=time.time())
@@ -149,7 +149,7 @@ class Watch:
     def _show_logs(self, name: str) -> None:
         """Of a service that is no run, until it ends."""
         argv = self._compose.argv("logs", "--follow", "--no-color", "--no-log-prefix", name)
-        write = self._prefixed.of(name)
+        write = self._lines.writer(name)
 
         def pass_on() -> None:
             with contextlib.suppress(SeatrialError, OSError):
