@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.errors import EngineError, SeatrialError
 from seatrial.job.gpus import Selection
 from seatrial.job.plan import COMPANION_FOLDER, Plan
+from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.order import Wait, added_waits, needs
 from seatrial.pipelines.compose.override import override
 from seatrial.pipelines.compose.plans import Ground, becomes_run, plan_service, select, with_images
@@ -83,11 +84,8 @@ def start(ground: Ground, request: UpRequest, store: GroupStore, front: Front) -
                 front.say(f"{name}: checking its GPUs from beside, as its image has no Python")
                 ground.backend.check_beside(plan, made[name].folder)
         group = _with_runs(store, group, planned, made)
-        process = launch(ground, path, store.folder(group.id), request.names)
-        for run in made.values():
-            run.hand_over(process)
-            leases(ground.environ).hand_over(run.id, process)
-        return store.change_group(group, details={**group.details, "compose": [process.pid, process.started_ticks]})
+        process = launch(ground.file.compose.with_override(path), store.folder(group.id), *request.names)
+        return hand_over(store, group, made.values(), process, ground.environ)
     except BaseException:
         for run in made.values():
             leases(ground.environ).release(run.id)
@@ -245,10 +243,13 @@ def _with_runs(store: GroupStore, group: Group, planned: Planned, made: Mapping[
     return store.change_group(group, members=tuple(members))
 
 
-def launch(ground: Ground, override_path: Path, folder: Path, names: tuple[str, ...]) -> LaunchingProcess:
-    """``docker compose up --detach`` as a process of its own: it goes on when this one is killed."""
-    compose = ground.file.compose.with_override(override_path)
-    argv = compose.argv("--ansi", "never", "up", "--detach", "--no-build", *names)
+def launch(compose: Compose, folder: Path, *words: str) -> LaunchingProcess:
+    """``docker compose up --detach`` as a process of its own: it goes on when this one is killed.
+
+    Args:
+        compose: with the override. folder: the group's record. words: further options, and services.
+    """
+    argv = compose.argv("--ansi", "never", "up", "--detach", "--no-build", *words)
     pid = command.spawn_detached(argv, output=folder / LOG, env=compose.environ, cwd=compose.files[0].parent)
     deadline_s = time.monotonic() + 1.0
     while (process := LaunchingProcess.of(pid)) is None and time.monotonic() < deadline_s:
@@ -256,3 +257,13 @@ def launch(ground: Ground, override_path: Path, folder: Path, names: tuple[str, 
     if process is None:
         raise EngineError("docker compose ended at once", run=f"cat {folder / LOG}")
     return process
+
+
+def hand_over(
+    store: GroupStore, group: Group, runs: Iterable[Run], process: LaunchingProcess, environ: Mapping[str, str]
+) -> Group:
+    """Runs and leases that wait for their start belong to Compose's process from now on, not to this one."""
+    for run in runs:
+        run.hand_over(process)
+        leases(environ).hand_over(run.id, process)
+    return store.change_group(group, details={**group.details, "compose": [process.pid, process.started_ticks]})

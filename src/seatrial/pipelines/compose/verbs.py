@@ -51,6 +51,7 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
         return EXIT_DONE
     front.allow(ground.job)
     group = _living(store, ground.file, environ)
+    again = group is not None
     if group is None:
         _refuse(ground, remarks)
         mended = () if request.as_written else ("starts-too-early",)  # the override does it, and says so
@@ -62,7 +63,7 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
     if request.detach:
         return _detach(request, store, group, front)
     compose = _compose(store, group, environ)
-    group = Watch(store, group, compose, ground.backend, front, environ).to_the_end()
+    group = Watch(store, group, compose, ground.backend, front, environ, again=again).to_the_end()
     show_chain(group, store.runs, front, environ, as_json=request.as_json)
     return exit_code(group)
 

@@ -16,8 +16,8 @@ from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, Sea
 from seatrial.findings.finding import Finding
 from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.containers import Container, containers
-from seatrial.pipelines.compose.start import LOG
-from seatrial.pipelines.group import ENDED, Group, GroupStore, Member, ended, this_process
+from seatrial.pipelines.compose.start import LOG, hand_over, launch
+from seatrial.pipelines.group import ENDED, GOOD, Group, GroupStore, Member, ended, this_process
 from seatrial.pipelines.lines import Lines
 from seatrial.pipelines.request import Front
 from seatrial.runs import without_agent
@@ -40,6 +40,7 @@ class Watch:
 
     Args:
         compose: with the override.
+        again: another command line began it: should Compose have been killed with it, it is started once more.
     """
 
     def __init__(
@@ -50,7 +51,10 @@ class Watch:
         backend: ContainerEngine,
         front: Front,
         environ: Mapping[str, str],
+        *,
+        again: bool = False,
     ) -> None:
+        self._again = again
         self._store, self._group = store, store.change_group(group, launcher=this_process())
         self._compose, self._backend, self._front, self._environ = compose, backend, front, environ
         self._project = str(group.details["project"])
@@ -84,16 +88,21 @@ class Watch:
         starting = self.is_starting()
         found = containers(self._backend, self._project)
         self._group = self._store.read(self._group.id) or self._group
+        self._stopping |= bool(self._group.details.get("stopping"))  # seatrial down, of another process
+        waiting = []
         for member in self._group.members:
-            if not member.ended:
-                self._look_at(member, found.get(member.name), starting=starting)
+            container = found.get(member.name)
+            if member.ended:
+                continue
+            if container is not None and container.status != "created":
+                self._look_at(member, container)
+            elif not starting and member.name not in self._threads:
+                waiting.append(member)
+        if waiting:
+            self._without_compose(waiting, found)
         self._tell_of_services()
 
-    def _look_at(self, member: Member, container: Container | None, *, starting: bool) -> None:
-        if container is None or container.status == "created":
-            if not starting and member.name not in self._threads:
-                self._never_started(member)
-            return
+    def _look_at(self, member: Member, container: Container) -> None:
         if member.run is not None:
             self._adopt(member, self._store.runs.run(member.run))
         elif container.status == "running":
@@ -169,12 +178,40 @@ class Watch:
             before = "every task has ended; " if tasks else ""
             self._front.say(f"{before}{names} still serve{'s' * (len(left) == 1)}: Ctrl-C stops what is left")
 
+    def _without_compose(self, waiting: list[Member], found: Mapping[str, Container]) -> None:
+        """Compose has ended, and has not started these."""
+        doomed = [member for member in waiting if self._failed_needs(member)]
+        if self._again and not self._stopping and len(doomed) < len(waiting):
+            others = [member for member in self._group.members if not member.ended and member not in waiting]
+            if all(found[member.name].status == "running" for member in others):  # else what has ended is told first
+                self._launch_again([member for member in (*others, *waiting) if member not in doomed])
+            return
+        names = {member.name for member in waiting}
+        for member in waiting:
+            if all(self._group.member(need).ended for need in member.needs if need not in names):
+                self._never_started(member)  # its reason is known
+
+    def _launch_again(self, members: list[Member]) -> None:
+        """Those that run stay; what has ended well is not waited for, nor done again."""
+        self._again = False
+        missing = ", ".join(member.name for member in members if member.state == "waiting")
+        self._front.say(f"Compose was killed too: starting {missing}")
+        folder = self._store.folder(self._group.id)
+        names = [member.name for member in members]
+        process = launch(self._compose, folder, "--no-deps", "--no-recreate", *names)
+        runs = [self._store.runs.run(m.run) for m in members if m.run is not None and m.state == "waiting"]
+        self._group = hand_over(self._store, self._group, runs, process, self._environ)
+
+    def _failed_needs(self, member: Member) -> list[str]:
+        states = {name: self._group.member(name) for name in member.needs}
+        return [name for name, each in states.items() if each.ended and each.state not in GOOD]
+
     # ------------------------------------------------------------------- ending
 
     def _never_started(self, member: Member) -> None:
         """Compose has ended without it."""
         said = compose_said(self._store.folder(self._group.id))
-        failed = [name for name in member.needs if self._group.member(name).state not in ("done", "unchanged")]
+        failed = self._failed_needs(member)
         if self._stopping:
             state, why = "stopped", "stopped before it was started"
         elif failed:
@@ -199,6 +236,8 @@ class Watch:
             threading.Thread(target=self._kill, daemon=True).start()
 
     def _stop(self) -> None:
+        details = {**self._group.details, "stopping": True}
+        self._group = self._store.change_group(self._group, details=details)
         live = [member.name for member in self._group.members if member.state == "running"]
         if live:
             self._front.say(f"Stopping {', '.join(live)}. Press Ctrl-C again to kill.")

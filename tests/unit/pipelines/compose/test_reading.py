@@ -18,7 +18,7 @@ BAD = {
     "cut in the middle of a word": ('services:\n  a:\n    image: "x\n', 3, "not YAML"),
     "no mapping": ("hello\n", 1, "begins with a key"),
     "a list of services": ("services:\n- a\n", 1, "services"),
-    "an unknown key": ("services:\n  a:\n    image: x\n    commnd: ls\n", 4, "did you mean command?"),
+    "an unknown key": ("services:\n  a:\n    image: x\n    kommand: ls\n", 4, "did you mean command?"),
     "an unknown key far down": (
         "services:\n  a:\n    image: x\n    deploy:\n      resources:\n        reservations:\n          gpu: 1\n",
         7,
