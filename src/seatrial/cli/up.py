@@ -42,6 +42,9 @@ def up(
     backend: Annotated[
         str | None, typer.Option("--on", metavar="BACKEND", help="auto, docker, podman or local.")
     ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=1024, max=65535, help="Port of a tracker's page on this machine.")
+    ] = None,
     group: Annotated[str | None, typer.Option("--name", help="A name for the group.", callback=name)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     trust: Annotated[
@@ -73,6 +76,7 @@ def up(
         gpus=gpus,
         backend=backend,
         as_json=as_json,
+        port=port,
     )
     kind, request = meant(request)
     return room(kind).up(request, front(trust=trust, as_json=as_json), dict(os.environ))

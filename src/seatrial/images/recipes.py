@@ -63,11 +63,11 @@ def recipe(name: str) -> Recipe:
 def recipe_requirements(target: Target) -> tuple[str, ...]:
     """What pip is asked for, for a target that is a recipe."""
     inner = [RECIPES[word].requirements for word in target.args if word in RECIPES] if target.value == "bench" else []
-    tracked = [packages for name, packages in TRACKER_REQUIREMENTS.items() if _tracks(target.args, name)]
+    tracked = [packages for name, packages in TRACKER_REQUIREMENTS.items() if tracks(target.args, name)]
     together = (recipe(target.value).requirements, *inner, *tracked)
     return tuple(dict.fromkeys(name for needs in together for name in needs))
 
 
-def _tracks(arguments: Sequence[str], name: str) -> bool:
+def tracks(arguments: Sequence[str], name: str) -> bool:
     """Whether ``--track NAME`` or ``--track=NAME`` is among them."""
     return f"--track={name}" in arguments or ("--track", name) in pairwise(arguments)

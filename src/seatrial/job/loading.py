@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from seatrial.errors import ConfigError, DataError, TargetError
-from seatrial.job.asks import project_asks
+from seatrial.job.asks import Ask, project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
-from seatrial.job.config import ConfigFile, StageTable, file_keys
+from seatrial.job.config import ConfigFile, MlflowTable, ServicesTable, StageTable, TensorBoardTable, file_keys
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
 from seatrial.job.target import resolve_target
@@ -33,6 +33,9 @@ _TABLES: dict[str, type[Table]] = {
     "criteria": Criteria,
     "watch": WatchOptions,
     "kubernetes": ClusterOptions,
+    "services": ServicesTable,
+    "services.tensorboard": TensorBoardTable,
+    "services.mlflow": MlflowTable,
 }
 
 #: pydantic's type of an error → the words of TOML for it.
@@ -109,6 +112,14 @@ def read_stages(
     common = {key: value for key, value in from_file.items() if key not in (*_PIPELINES, *_OWN)}
     stages = {name: _merge(common, _set(table)) for name, table in from_file.get("stages", {}).items()}
     return stages, _Source("", "seatrial up --help", cwd or Path.cwd(), _given(flags)).read()
+
+
+def read_services(project: Path) -> tuple[ServicesTable, ImageOptions, tuple[Ask, ...]]:
+    """(the trackers of the file, where images' packages come from, what the file asks for that). Raises ConfigError."""
+    config = _file_source(project).read()
+    sources = {key: value for key, value in config.get("image", {}).items() if key in _SOURCES}
+    asks = project_asks({"image": sources}, project, lambda backend: False)
+    return ServicesTable(**config.get("services", {})), ImageOptions(**sources), asks
 
 
 def make_job(
@@ -251,6 +262,9 @@ def _environment(items: Collection[str]) -> dict[str, str]:
     values = {name: value if equals else os.environ.get(name) for name, equals, value in pairs}
     return {name: value or "" for name, value in values.items() if value is not None or not name.isidentifier()}
 
+
+#: Of [image]: what holds for every image that is built.
+_SOURCES = ("ca_bundle", "index_url", "find_links", "build_network")
 
 #: Tables that describe no run. Keys that a stage does not take from outside: they are another run's.
 _PIPELINES, _OWN = ("stages", "services"), ("name", "target", "module", "args", "resume")

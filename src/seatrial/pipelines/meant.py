@@ -25,6 +25,7 @@ TRACKERS = ("tensorboard", "mlflow")
 ROOMS: dict[Kind, str] = {
     "stages": "seatrial.pipelines.stages.verbs",
     "compose": "seatrial.pipelines.compose.verbs",
+    "trackers": "seatrial.pipelines.trackers.verbs",
 }
 
 

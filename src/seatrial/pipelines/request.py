@@ -22,6 +22,7 @@ class UpRequest:
         plan_only: print what would happen and change nothing.
         force: run what is named (or all) even where nothing has changed.
         as_written: add no condition to the order that the Compose file has. fix: write a mended copy of it.
+        port: of a tracker, on this machine.
         gpus, backend: in place of what the file says for each member.
     """
 
@@ -39,6 +40,7 @@ class UpRequest:
     backend: str | None = None
     as_json: bool = False
     files: tuple[Path, ...] = ()
+    port: int | None = None
 
 
 @dataclass(frozen=True)

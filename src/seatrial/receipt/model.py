@@ -71,6 +71,13 @@ class Header(Record):
     judged_at: float
 
 
+class TrackerPage(Record):
+    """Where a tracker shows the run: its page's address, which asks for the tracker's own token."""
+
+    name: str
+    url: str = Field(pattern=r"^https?://[^\s\"'<>]+$")
+
+
 class Entry(Record):
     """One line of the timeline: seconds since the first event, and what happened."""
 
@@ -235,6 +242,7 @@ class Receipt(Record):
     Attributes:
         seal: None for a receipt of before there were any.
         exit_code: what the command line returns for this run; see judge.py for the rule.
+        pages: of trackers that were up when it ended.
         warnings: sentences no reader may miss: CPU instead of GPU, lines that could not be read, clock jumps.
     """
 
@@ -250,6 +258,7 @@ class Receipt(Record):
     measurements: Measurements
     timeline: tuple[Entry, ...] = ()
     plots: tuple[Plot, ...] = Field(default=(), repr=False)
+    pages: tuple[TrackerPage, ...] = ()
 
     @property
     def passed(self) -> bool:

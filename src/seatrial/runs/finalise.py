@@ -19,7 +19,7 @@ from seatrial.planning import secrets
 from seatrial.receipt.judging.judge import judge
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.write import JSON_NAME, load, write_receipt
-from seatrial.runs import without_agent
+from seatrial.runs import tracker_pages, without_agent
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.discovered_gpus import with_discovered_gpus
 from seatrial.runs.liveness import leases, state_of
@@ -73,6 +73,8 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
         image=image,
         chain=follow_chain(str(run.events_path)) if run.events_path.exists() else None,
     )
+    stands = tracker_pages.standing(run, plan, environ)
+    receipt = tracker_pages.with_pages(receipt, stands)
     try:
         write_receipt(run.folder, receipt)
         _give_back(run, handle, environ)
@@ -86,6 +88,7 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
             run=f"df -h {as_typed(run.folder)}; seatrial runs show {run.id}",
         ) from error
     run.show_receipt()
+    tracker_pages.hand_over(run, receipt, stands)
     return receipt
 
 

@@ -32,12 +32,13 @@ from seatrial.planning.cluster.survey import survey_cluster
 from seatrial.planning.host import HostFacts, read_host
 from seatrial.planning.plan import make_plan, select_gpus, with_defaults
 from seatrial.planning.site import Site
-from seatrial.runs import without_agent
+from seatrial.runs import mlflow_server, without_agent
 from seatrial.runs.adopt import record_start
 from seatrial.runs.cluster_ready import make_image_ready
 from seatrial.runs.liveness import leases
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.store import Run, RunStore, new_run_id, project_key
+from seatrial.runs.tracked import Tracked, tracked
 from seatrial.runs.view import VIEW, in_view, make_view
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
@@ -70,7 +71,11 @@ class _Ground:
     backend: Backend
     engine: EngineFacts
     why_backend: Choice
-    environ: Mapping[str, str]
+    tracked: Tracked
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        return self.tracked.environ
 
 
 def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
@@ -112,6 +117,8 @@ def prepare(
     """
     secrets.check_secrets(job, environ)
     ground = _survey(job, environ)
+    if ground.tracked.asked is not None:
+        mlflow_server.require(ground.tracked.asked, ground.environ)
     store = RunStore(job.project, environ)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
         from seatrial.runs.finalise import finalise  # rare, and it loads all that judges
@@ -227,7 +234,8 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     )  # first: a script that does not parse needs no engine
     host = read_host(environ)
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
-    return _Ground(with_defaults(job, backend.place), script, host, backend, engine, why, environ)
+    made = tracked(with_defaults(job, backend.place), backend, environ)
+    return _Ground(made.job, script, host, backend, engine, why, made)
 
 
 def _plan(
@@ -241,7 +249,7 @@ def _plan(
     may_pull: bool = True,
     caller: Caller | None = None,
 ) -> Plan:
-    job, on_a_cluster = ground.job, ground.backend.place == "cluster"
+    job, on_a_cluster = ground.tracked.for_run(run.id), ground.backend.place == "cluster"
     if job.outputs and on_a_cluster:
         raise UsageError(
             f"Outputs of a stage are files here, and {ground.backend.name} runs elsewhere",
@@ -270,10 +278,12 @@ def _plan(
         view=view,
         cluster=survey_cluster(job, ground.host, offline=not may_pull) if on_a_cluster else None,
         caller=caller,
+        events=run.events_folder if ground.tracked.events else None,
     )
     plan = make_plan(job, site, ground.script, interactive=interactive)
     warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))
-    return plan.model_copy(update={"choices": (ground.why_backend, *plan.choices), "warnings": warnings})
+    choices = (ground.why_backend, *plan.choices, *ground.tracked.choices)
+    return plan.model_copy(update={"choices": choices, "warnings": (*warnings, *ground.tracked.warnings)})
 
 
 def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 #: In a project: what its containers write, and what people look at.
 PLACE_FOLDER = (".seatrial", "runs")
 
+#: Beside it: what they write for TensorBoard, a folder each.
+EVENTS_FOLDER = (".seatrial", "tensorboard")
+
 #: Receipts that people look at in the project; and what stays with the record, with a link to it there.
 COPIED = ("receipt.html", "receipt.md", "receipt.json")
 LINKED = ("stdout.log", "stderr.log", "events.jsonl")
@@ -115,6 +118,11 @@ class Run:
     def outputs(self) -> Path:
         """What the target writes."""
         return self.place / "outputs"
+
+    @property
+    def events_folder(self) -> Path:
+        """What the target writes for TensorBoard, where that is up: beside the others', for one page over all."""
+        return self.place.parents[1] / "tensorboard" / self.id
 
     @property
     def checkpoints(self) -> Path:
@@ -364,8 +372,9 @@ class RunStore:
                 run=f"ls -la {as_typed(run.place)}   # yours? then: rm -r {as_typed(run.place)}",
             )
         try:
-            with contextlib.suppress(FileNotFoundError), nofollow.folder(self.project, *PLACE_FOLDER) as places:
-                nofollow.remove_tree(places, run.id)
+            for folder in (PLACE_FOLDER, EVENTS_FOLDER):
+                with contextlib.suppress(FileNotFoundError), nofollow.folder(self.project, *folder) as places:
+                    nofollow.remove_tree(places, run.id)
             with nofollow.folder(self.root) as records:
                 nofollow.remove_tree(records, run.id)
         except OSError as error:

@@ -56,12 +56,14 @@ class Trackers:
 
 
 class TensorBoardTracker:
-    """Writes scalars for TensorBoard into a folder: ``tensorboard --logdir FOLDER``."""
+    """Writes scalars for TensorBoard into $TENSORBOARD_LOGGING_DIR, which ``seatrial up tensorboard`` shows, or into
+    a folder beside the models: ``tensorboard --logdir FOLDER``. Seen within two seconds.
+    """
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(os.environ.get("TENSORBOARD_LOGGING_DIR") or str(folder), flush_secs=2)
 
     def log(self, values: Values) -> None:
         for name, number in _numbers(values).items():
@@ -84,7 +86,7 @@ class MlflowTracker:
             folder.mkdir(parents=True, exist_ok=True)
             mlflow.set_tracking_uri(f"sqlite:///{folder.resolve() / 'mlflow.db'}")
         self._mlflow = mlflow
-        mlflow.start_run()
+        mlflow.start_run(run_name=os.environ.get("SEATRIAL_RUN_ID"))
 
     def log(self, values: Values) -> None:
         metrics = {f"{values['phase']}_{name}": number for name, number in _numbers(values).items()}

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from seatrial.backends.containers.mount_sources import make_folder_inside
 from seatrial.backends.containers.user_mounts import inside
 from seatrial.errors import DiskError
-from seatrial.job.plan import CONTAINER_HOME, CONTAINER_MODELS, ContainerPlan, Mount
+from seatrial.job.plan import CONTAINER_EVENTS, CONTAINER_HOME, CONTAINER_MODELS, ContainerPlan, Mount
 from seatrial.system.files import write_atomically
 from seatrial.system.typed_path import as_typed
 
@@ -33,6 +33,9 @@ CACHE_VARIABLES = {
     "MPLCONFIGDIR": f"{CACHE}/matplotlib",
     "CUDA_CACHE_PATH": f"{CACHE}/nv/ComputeCache",
 }
+
+#: Targets of mounts whose folders on the host are made.
+_MADE = (CONTAINER_HOME, CACHE, CONTAINER_MODELS, CONTAINER_EVENTS)
 
 PASSWD = "/etc/passwd"
 GROUP = "/etc/group"
@@ -102,7 +105,7 @@ def _make_point(path: Path, project: Path, *, folder: bool) -> None:
 def host_files(container: ContainerPlan) -> HostFiles:
     """The host's side of a container's mounts, read from its plan. Pure; ``write`` acts."""
     sources = {mount.target: mount.source for mount in container.mounts}
-    folders = tuple(sources[target] for target in (CONTAINER_HOME, CACHE, CONTAINER_MODELS) if target in sources)
+    folders = tuple(sources[target] for target in _MADE if target in sources)
     texts = {}
     if PASSWD in sources and container.user:
         uid, gid = container.user.split(":")

@@ -77,7 +77,8 @@ class ImageContents:
         compiles: the job compiles at run time.
         layers: folder of the build context → 12 hex digits of what is in it; those that there are requirements for.
         constrained: folders with constraints beside the requirements.
-        hashed: the requirements list each package with its hash.
+        hashed: the requirements list each package with its hash. complete: they list all that is installed.
+        afterwards: commands of the last layer of packages, once they are there.
         git: a requirement comes from a git repository.
         builder: image of the builder stage, where that needs more than the base has, or None.
         index: package index to look at as well, or None. index_needed: the requirements name a build that only it
@@ -98,6 +99,8 @@ class ImageContents:
     layers: dict[str, str] = field(default_factory=dict)
     constrained: tuple[str, ...] = ()
     hashed: bool = False
+    complete: bool = False
+    afterwards: tuple[str, ...] = ()
     git: bool = False
     builder: str | None = None
     index: str | None = None
@@ -242,9 +245,11 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
         )
         sources.append("$index")
     install = " ".join([f"{VENV_PYTHON} -m pip install --no-compile", *sources])
-    if folder == FRAMEWORK and contents.hashed:
+    if contents.complete or (folder == FRAMEWORK and contents.hashed):
         flags.append("--no-deps")
     commands.append(" ".join([install, "-r", f"{_FILES_AT}/{REQUIREMENTS}", *flags]))
+    if folder == contents.last_layer:
+        commands += contents.afterwards
     if folder == FRAMEWORK:
         yield "# What it requires besides goes again: that is the next layer."
         commands += [

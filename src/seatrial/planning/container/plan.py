@@ -24,6 +24,7 @@ from seatrial.job.plan import (
     COMPANION_FOLDER,
     CONTAINER_AGENT,
     CONTAINER_DATA,
+    CONTAINER_EVENTS,
     CONTAINER_MODELS,
     CONTAINER_PLAN,
     CONTAINER_PROJECT,
@@ -91,7 +92,7 @@ def plan_container(
     room = host if site.another is None else replace(host, memory_bytes=None, most_pids=None)  # this one is no measure
     refuse_unenforceable(job, engine)
     _refuse_gpu_devices(job)
-    user, userns, user_choice = container_user(engine, host.uid, host.gid)
+    user, userns, user_choice = caller_in(engine, host.uid, host.gid)
     named_user = not engine.names_every_user and user != "0:0"
     mounts = _mounts(job, site, injection, named_user=named_user)
     if image.python is not None:
@@ -164,7 +165,7 @@ def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: P
     )
 
 
-def container_user(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Choice]:
+def caller_in(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Choice]:
     """Whom the container runs as, so that its files belong to the caller."""
     if engine.keeps_the_callers_id:
         user, userns, reason = f"{uid}:{gid}", "keep-id", "rootless Podman maps the caller to itself (keep-id)"
@@ -222,6 +223,8 @@ def _agent_mounts(site: Site) -> list[Mount]:
         Mount(source=site.agent_archive, target=CONTAINER_AGENT, read_only=True),
         Mount(source=site.record / "agent.json", target=CONTAINER_PLAN, read_only=True),
     ]
+    if site.events is not None:
+        mounts.append(Mount(source=site.events, target=CONTAINER_EVENTS))
     if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
         mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
     if site.resumed and site.resumed.mount:

@@ -28,7 +28,7 @@ from seatrial.planning import agentless
 from seatrial.planning.container.env import service_env
 from seatrial.planning.container.masks import masks
 from seatrial.planning.container.parts import planned_image, way_in
-from seatrial.planning.container.plan import container_labels, container_user, plan_companion
+from seatrial.planning.container.plan import caller_in, container_labels, plan_companion
 from seatrial.planning.local_gpus import gpu_plan, selected
 from seatrial.planning.site import Parts, ServiceSite, Site
 from seatrial.planning.target_command import Places
@@ -108,7 +108,7 @@ def _container(
 
 def _companion(container: ContainerPlan, site: Site, injected: InjectionPlan) -> ContainerPlan:
     """The checks beside a service without Python: as the caller, with the agent, which the service itself has not."""
-    user, userns, _ = container_user(site.engine, site.host.uid, site.host.gid)
+    user, userns, _ = caller_in(site.engine, site.host.uid, site.host.gid)
     agent = (
         Mount(source=site.agent_archive, target=CONTAINER_AGENT, read_only=True),
         Mount(source=site.record / "agent.json", target=CONTAINER_PLAN, read_only=True),

@@ -39,6 +39,8 @@ def _lines(receipt: Receipt) -> Iterator[str]:
     yield from _section("Measured", _table(("", ""), measured_rows(receipt)))
     if rows := metric_rows(receipt):
         yield from _section("Reported by the script", _table(("", ""), rows))
+    if receipt.pages:
+        yield from _section("Trackers", (f"- {_text(page.name)}: <{page.url}>" for page in receipt.pages))
     timeline = [Row(f"{entry.at_s:.2f} s", entry.words) for entry in receipt.timeline]
     yield from _section("Timeline", _table(("", ""), timeline))
 

@@ -51,6 +51,8 @@ def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     yield from _section("Measured", _table([*measured_rows(receipt), *metrics[:MAX_METRICS]], width))
     if len(metrics) > MAX_METRICS:
         yield Text(f"    … and {len(metrics) - MAX_METRICS} more metrics are in receipt.md")
+    # Addresses stay whole, however narrow the terminal is: it makes links of them.
+    yield from _section("Trackers", [Text(f"    {page.name:<11}  {page.url}") for page in receipt.pages])
     yield from _section("Timeline", _table([Row(f"{e.at_s:8.2f} s", e.words) for e in receipt.timeline], width))
 
 

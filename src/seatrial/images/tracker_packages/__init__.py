@@ -1,0 +1,1 @@
+"""Locked lists of packages of the trackers' images."""

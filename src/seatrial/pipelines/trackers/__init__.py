@@ -1,0 +1,1 @@
+"""TensorBoard and MLflow as services: options, image, container, address and token."""
