@@ -177,7 +177,7 @@ def test_bad_input(project: Project, tmp_path: Path) -> None:
         ([], "no kubeconfig", {"KUBECONFIG": "/nowhere"}),
         (["--data", str(tmp_path)], "folder of this machine", {}),
         (["--nodes", "2"], "nodes independently", {}),
-        (["--nodes", "a,b"], "on Kubernetes --nodes takes a number", {}),
+        (["--nodes", "a,b"], "Kubernetes --nodes takes a number", {}),
     ]
     for flags, says, variables in cases:
         ended = project.run("train.py", "--gpus", "none", *flags, exit_code=None, **variables)

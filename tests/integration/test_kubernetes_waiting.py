@@ -92,6 +92,7 @@ def test_runs_that_wait_for_quota_go_on_when_it_is_raised(project: Project, clus
         assert (run / "events.jsonl").read_text().count('"k8s-quota"') == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_while_it_waits(project: Project, cluster: Cluster) -> None:
     path = quota(cluster, **{"limits.cpu": "4"})
     try:
