@@ -47,6 +47,18 @@ def test_a_reused_launcher_pid_does_not_hold(leases):
     assert leases.current() == {}
 
 
+def test_a_lease_that_is_handed_over_lives_as_long_as_the_process_that_got_it(leases):
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with leases.locked():
+        leases.take([GPU], "run-1")
+    process = LaunchingProcess.of(child.pid)
+    assert process is not None
+    leases.hand_over("run-1", process)
+    assert leases.current() == {GPU: "run-1"}
+    child.communicate(b"\n")
+    assert leases.current() == {} and LaunchingProcess.of(child.pid) is None
+
+
 def test_a_started_run_holds_its_lease_until_its_container_is_gone(leases, live):
     with leases.locked():
         leases.take([GPU], "run-1")
