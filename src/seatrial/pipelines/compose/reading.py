@@ -183,7 +183,8 @@ def _extra_key(match: re.Match[str], compose: Compose, lines: Lines) -> UsageErr
         version, now = SINCE[key], ".".join(map(str, compose.version()))
         return UsageError(
             f"{place}: {key} needs Docker Compose {version}; this one is {now}",
-            run="seatrial up --fix   # writes a copy without it" if key == "gpus" else "docker compose version",
+            cause="deploy.resources.reservations.devices says the same to every Compose v2" if key == "gpus" else None,
+            run=_show(place),
         )
     near = difflib.get_close_matches(key, SERVICE_KEYS, n=1) if in_service else []
     hint = f"; did you mean {near[0]}?" if near else ""
