@@ -87,5 +87,5 @@ def test_two_pods_train_and_one_that_is_killed_comes_back(project: Project, clus
     saved = [one for one in receipt["criteria"] if one["id"] == "model-saved"]
     assert saved[0]["verdict"] == "pass" and "digits.pth" in saved[0]["evidence"], saved
     assert receipt["header"]["image"]["digest"].startswith("sha256:")
-    pod_notes = [event["message"] for event in project.events("note") if " runs on " in event["message"]]
+    pod_notes = [event["message"] for event in project.events("note") if " is running" in event["message"]]
     assert pod_notes and len(pod_notes) == len(set(pod_notes))
