@@ -16,6 +16,7 @@ import pytest
 
 from cli_project import Project
 from seatrial.runs.store import project_key
+from seatrial.runs.view import VIEW
 
 #: Of ``cpu_s_of_known_work`` on an idle core of a machine of 2 cores, as in tests/fuzz.
 KNOWN_WORK_S = 0.09
@@ -251,7 +252,7 @@ def test_a_killed_command_line_loses_nothing(local_project: Project, name: str) 
     assert "nothing to do" in up(project).stderr
     started = [run for run in project.runs if (run / "handle.json").exists()]
     assert len(started) == 2, "no stage ran twice"
-    assert not list(project.folder.glob(".seatrial/runs/*/work/processed"))
+    assert not list(project.folder.glob(f".seatrial/runs/*/{VIEW}/processed"))
 
 
 @pytest.mark.slow

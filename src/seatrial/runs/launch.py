@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.backends import table
@@ -31,16 +31,15 @@ from seatrial.planning.another_machine import AnotherMachine, another_machine, r
 from seatrial.planning.cluster.survey import survey_cluster
 from seatrial.planning.host import HostFacts, read_host
 from seatrial.planning.plan import make_plan, select_gpus, with_defaults
-from seatrial.planning.site import Site
 from seatrial.runs import mlflow_server, without_agent
 from seatrial.runs.adopt import record_start
 from seatrial.runs.cluster_ready import make_image_ready
 from seatrial.runs.liveness import leases
 from seatrial.runs.resume import has_checkpoint, resumed
-from seatrial.runs.store import Run, RunStore, new_run_id, project_key
+from seatrial.runs.run_site import run_site
+from seatrial.runs.store import Run, RunStore, new_run_id
 from seatrial.runs.tracked import Tracked, tracked
 from seatrial.runs.view import VIEW, in_view, make_view
-from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
 from seatrial.system.files import make_folder
 
@@ -260,16 +259,8 @@ def _plan(
     earlier = RunStore(job.project, environ).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
         job = job.model_copy(update={"resume": earlier.id})
-    site = Site(
-        run_id=run.id,
-        record=run.folder,
-        place=run.place,
-        outputs=run.outputs,
-        project_cache=ground.host.cache_folder / "projects" / project_key(job.project),
-        backend=ground.backend,
-        engine=ground.engine,
-        host=ground.host,
-        agent_archive=agent_archive.build(ground.host.state_folder / "agent"),
+    site = replace(
+        run_site(run, job.project, ground.backend, ground.engine, ground.host),
         secrets_folder=secrets.secrets_folder(run.id, environ) if job.secrets else None,
         resumed=resumed(earlier, on_a_volume=on_a_cluster) if earlier else None,
         may_pull=may_pull,

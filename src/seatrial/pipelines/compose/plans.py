@@ -25,9 +25,9 @@ from seatrial.pipelines.compose.reading import ComposeFile
 from seatrial.pipelines.compose.service import ImageSays, Service
 from seatrial.planning.host import HostFacts
 from seatrial.planning.plan import make_plan, select_gpus
-from seatrial.planning.site import ServiceSite, Site
-from seatrial.runs.store import Run, project_key
-from seatrial.system import agent_archive
+from seatrial.planning.site import ServiceSite
+from seatrial.runs.run_site import run_site
+from seatrial.runs.store import Run
 
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
@@ -167,16 +167,8 @@ def plan_service(
         }
     )
     argv = service_argv(service, image)
-    site = Site(
-        run_id=run.id,
-        record=run.folder,
-        place=run.place,
-        outputs=run.outputs,
-        project_cache=ground.host.cache_folder / "projects" / project_key(job.project),
-        backend=ground.backend,
-        engine=ground.engine,
-        host=ground.host,
-        agent_archive=agent_archive.build(ground.host.state_folder / "agent"),
+    site = replace(
+        run_site(run, job.project, ground.backend, ground.engine, ground.host),
         may_pull=False,
         selection=selection,
         service=ServiceSite(
