@@ -1,0 +1,23 @@
+"""What goes wrong while serving: with one request, with the model, with the GPU."""
+
+from __future__ import annotations
+
+
+class BadInputError(ValueError):
+    """A request that cannot be answered as it is; its text is the sentence that the client gets, status 400 or 422."""
+
+
+class ServeError(RuntimeError):
+    """The model cannot be served; ends the program with 1.
+
+    Attributes:
+        fix: what to do, or the command to run next.
+    """
+
+    def __init__(self, message: str, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.fix = message, fix
+
+
+class DeviceLostError(RuntimeError):
+    """The GPU no longer computes: readiness goes, requests get 503, and the program ends."""
