@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -16,7 +15,9 @@ from seatrial.pipelines.compose.client import Compose, unescaped
 from seatrial.pipelines.compose.keys import SERVICE_KEYS, SINCE
 from seatrial.pipelines.compose.lines import Lines, Place, read_document
 from seatrial.pipelines.compose.service import Service
+from seatrial.pipelines.meant import TRACKERS
 from seatrial.system import command
+from seatrial.system.near import did_you_mean, nearest
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Names that Compose looks for, in its order. Source: compose-go, cli/options.go, DefaultFileNames.
@@ -34,6 +35,7 @@ _UNSET = re.compile(r"interpolating (?P<path>\S+): required variable (?P<name>\w
 _SPEC = re.compile(r"invalid spec: (?P<spec>.+): (?P<what>[^:]+)$")
 _BLANK = re.compile(r'The \\?"(?P<name>\w+)\\?" variable is not set')
 _PATH = re.compile(r"^(?P<path>(?:services|volumes|networks|secrets|configs)(?:\.[\w\[\]-]+)*):? (?P<what>.+)")
+_NO_SERVICE = re.compile(r"no such service: (?P<name>\S+)")
 _SERVICE = re.compile(r'service "(?P<service>[^"]+)" (?P<what>.+)')
 
 #: Kind of thing that a service refers to → the key with which it does.
@@ -175,6 +177,18 @@ def _message(ended: command.Completed) -> str:
     return said.removesuffix(": invalid compose project")
 
 
+def _no_such_service(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    """A name of the command line."""
+    services = _services(lines)
+    near = nearest(match["name"], [*services, *TRACKERS])
+    meant = f"did you mean {near}?" if near else f"there are {', '.join(services)}"
+    files = " ".join(f"-f {as_typed(file)}" for file in compose.files)
+    return UsageError(
+        f'{from_here(compose.files[0])} has no service "{match["name"]}"; {meant}',
+        run=f"seatrial up {near}" if near in TRACKERS else f"seatrial up {files} {near or services[0]}",
+    )
+
+
 def _extra_key(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
     path, key = match["path"].split("."), match["key"].strip("'\"")
     place = lines.place(*path, key)
@@ -186,8 +200,7 @@ def _extra_key(match: re.Match[str], compose: Compose, lines: Lines) -> UsageErr
             cause="deploy.resources.reservations.devices says the same to every Compose v2" if key == "gpus" else None,
             run=_show(place),
         )
-    near = difflib.get_close_matches(key, SERVICE_KEYS, n=1) if in_service else []
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(key, SERVICE_KEYS) if in_service else ""
     return UsageError(f"{place}: Compose knows no key {key} in {match['path']}{hint}", run=_show(place))
 
 
@@ -275,6 +288,7 @@ _WORDS = (
     (_UNSET, _unset),
     (_SPEC, _wrong_spec),
     (_PATH, _wrong_value),
+    (_NO_SERVICE, _no_such_service),
     (_SERVICE, _about_a_service),
 )
 
