@@ -17,6 +17,7 @@ import pytest
 
 from cli_project import Project
 from seatrial.backends.containers.docker import Docker
+from seatrial.pipelines.compose.provider import docker_compose
 from seatrial.probe import nvml
 from seatrial.runs.store import project_key
 
@@ -163,6 +164,50 @@ def test_a_pipeline_runs_in_order_and_each_task_has_a_receipt(project: Project, 
         assert receipt["exit_code"] == 0 and receipt["header"]["agent"] and receipt["seal"]["missing"] == 0
     assert (project.folder / "compose.yaml").read_bytes() == before
     assert handed(project, "starts") == "prep\ntrain\n"
+
+
+@pytest.fixture
+def on_podman(podman_project: Project) -> Iterator[Project]:
+    """The pipeline on Podman, whose containers here cannot have networks of their own."""
+    made = podman_project
+    if docker_compose(made.environ) is None:
+        pytest.skip("there is no docker-compose")
+    text = PIPELINE.replace("build: .", "build: .\n    network_mode: host")
+    for name, content in {"compose.yaml": text, "prep.py": PREP, "train.py": TRAIN, "Dockerfile": DOCKERFILE}.items():
+        made.write(name, content)
+    yield made
+    name = made.folder.name
+    for words in (["volume", "rm", "--force", f"{name}_handed"], ["rmi", "--force", f"{name}-prep", f"{name}-train"]):
+        subprocess.run([*made.engine, *words], capture_output=True, timeout=60)
+
+
+def containers_of_podman(project: Project) -> str:
+    label = f"label=com.docker.compose.project={project.folder.name}"
+    argv = [*project.engine, "ps", "--all", "--quiet", "--filter", label]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout
+
+
+@pytest.mark.podman
+@pytest.mark.slow
+def test_podman_runs_it_too(on_podman: Project) -> None:
+    ended = up(on_podman, "--on", "podman")
+    lines = sorted(line for line in ended.stdout.splitlines() if "|" in line)
+    assert lines == ["prep  | prepared", "train | trained on 42 '' /app"]
+    assert states(on_podman) == {"prep": "done", "train": "done"}
+    for run in on_podman.runs:
+        receipt = json.loads((run / "receipt.json").read_bytes())
+        assert receipt["exit_code"] == 0 and receipt["header"]["agent"] and receipt["seal"]["missing"] == 0
+    assert containers_of_podman(on_podman) == ""
+
+
+@pytest.mark.podman
+@pytest.mark.slow
+def test_podman_detached_gone_on_with_and_down(on_podman: Project) -> None:
+    up(on_podman, "--on", "podman", "--detach", HOLD="60")
+    on_podman.wait_for(lambda: states(on_podman).get("prep") == "running", 120)
+    assert "compose: 2 members" in on_podman.cli("runs", "ls").stdout
+    on_podman.cli("down")
+    assert states(on_podman) == {"prep": "stopped", "train": "stopped"} and containers_of_podman(on_podman) == ""
 
 
 @pytest.mark.skipif(bool(nvml.inventory().gpus), reason="this machine has GPUs")

@@ -192,8 +192,9 @@ class GroupStore:
         """
         group = self.look_up(reference)
         if group is None:
+            names = [each.name for each in self.all() if each.name]
             raise RunNotFoundError(
-                f'No group "{reference}" in this project{did_you_mean(reference, {each.name for each in self.all()})}',
+                f'No group "{reference}" in this project{did_you_mean(reference, names)}',
                 run="seatrial runs ls   # lists groups too",
             )
         return group

@@ -358,7 +358,7 @@ class RunStore:
                 run="seatrial runs ls",
             )
         where = "in this project" if self.project == Path.cwd() else f"of {from_here(self.project)}"
-        near = did_you_mean(reference, {run_name(run) for run in runs} - {None, ""})
+        near = did_you_mean(reference, [name for run in runs if (name := run_name(run))])
         raise RunNotFoundError(f'No run "{reference}" {where}{near}', run="seatrial runs ls")
 
     def remove(self, run: Run) -> None:

@@ -81,13 +81,12 @@ def find_files(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
     return (first, *(project / name for name in OVERRIDES if (project / name).is_file()))
 
 
-def read_compose(
-    files: Sequence[Path], call: Sequence[str], environ: Mapping[str, str], names: Sequence[str] = ()
-) -> ComposeFile:
+def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] = ()) -> ComposeFile:
     """Read, and have Compose resolve: variables, env files, extends, includes, profiles.
 
     Args:
-        files: the user's. names: services that are asked for; () for all of the active profiles.
+        files: the user's. program: Compose, of any files.
+        names: services that are asked for; () for all of the active profiles.
 
     Raises:
         UsageError: with the line: not YAML, or what Compose says is wrong with it.
@@ -100,7 +99,7 @@ def read_compose(
     lines = Lines([read_document(path) for path in paths])
     for place, key in lines.duplicates():
         raise UsageError(f"{place}: the key {key} is written twice", run=f"sed -n {place.line}p {as_typed(place.file)}")
-    compose = Compose(tuple(call), paths, environ)
+    compose = replace(program, files=paths)
     ended = compose.ask("config", "--format", "json", *names)
     if ended.exit_code != 0:
         raise _in_words(ended, compose, lines)
