@@ -15,7 +15,7 @@ from seatrial.pipelines.compose.client import Compose, unescaped
 from seatrial.pipelines.compose.keys import SERVICE_KEYS, SINCE
 from seatrial.pipelines.compose.lines import Lines, Place, read_document
 from seatrial.pipelines.compose.service import Service
-from seatrial.pipelines.meant import TRACKERS
+from seatrial.runs.services import NAMES as TRACKERS
 from seatrial.system import command
 from seatrial.system.near import did_you_mean, nearest
 from seatrial.system.typed_path import as_typed, from_here
