@@ -74,6 +74,13 @@ import os, sys
 print("trained on", open("/handed/data").read(), repr(os.environ["CUDA_VISIBLE_DEVICES"]), os.getcwd(), flush=True)
 with open("/handed/starts", "a") as starts: starts.write("train\\n")
 """
+RESTARTED = """\
+import os, sys, time
+begun = len(os.listdir("/handed")); open(f"/handed/{begun}", "w").close()
+print("start", begun, flush=True); time.sleep(1.2)
+if begun < 2: sys.exit(5)
+open("/handed/data", "w").write("42")
+"""
 API = """\
 import http.server, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -261,6 +268,20 @@ def test_a_task_that_fails(project: Project) -> None:
     assert "train was not started: prep did not end well" in ended.stderr and left_running(project) == ""
     receipts = [json.loads((run / "receipt.json").read_bytes()) for run in project.runs]
     assert sorted(each["exit_cause"]["target_exit_code"] or 0 for each in receipts) == [0, 7]
+
+
+@pytest.mark.slow
+def test_a_task_that_is_started_again_until_it_ends_well(project: Project) -> None:
+    """Its restart policy is Compose's business; every start is in its evidence."""
+    text = PIPELINE.replace("build: .", f"{READY}\n    restart: on-failure:4").replace(HANDED, MOUNTED)
+    project.write("compose.yaml", text)
+    project.write("prep.py", RESTARTED)
+    ended = up(project)
+    assert states(project) == {"prep": "done", "train": "done"}
+    lines = [line for line in ended.stdout.splitlines() if "prep" in line and "|" in line]
+    assert [line.partition("| ")[2] for line in lines] == ["start 0", "start 1", "start 2"]
+    prep = json.loads((project.runs[0] / "receipt.json").read_bytes())
+    assert prep["header"]["earlier_starts"] == [5, 5] and prep["exit_code"] == 0 and prep["seal"]["missing"] == 0
 
 
 @pytest.mark.slow
