@@ -382,7 +382,8 @@ def test_the_sample_trainers_unmodified(project: Project) -> None:
     if answers(8000):
         pytest.skip("port 8000 is taken")
     running = start(project, STEPS="1")
-    project.wait_for(lambda: set(states(project).values()) == {"done", "running"}, 1500)
+    expected = {"trainer-1": "done", "trainer-2": "done", "inference": "running"}
+    project.wait_for(lambda: states(project) == expected, 1500)
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=120)
     assert running.returncode == 0, out[-3000:] + err[-3000:]

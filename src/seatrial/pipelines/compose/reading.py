@@ -35,6 +35,12 @@ _UNSET = re.compile(r"interpolating (?P<path>\S+): required variable (?P<name>\w
 _SPEC = re.compile(r"invalid spec: (?P<spec>.+): (?P<what>[^:]+)$")
 _BLANK = re.compile(r'The \\?"(?P<name>\w+)\\?" variable is not set')
 _PATH = re.compile(r"^(?P<path>(?:services|volumes|networks|secrets|configs)(?:\.[\w\[\]-]+)*):? (?P<what>.+)")
+_EXTENDED = re.compile(
+    r'service "(?P<service>[^"]+)" in \S+: service "(?P<base>[^"]+)" not found(?: in (?P<file>\S+))?'
+)
+#: Source: distribution/reference, reference.go, without the lengths.
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(rf"(?:[\w.-]+(?::\d+)?/)?{_PART}(?:/{_PART})*(?::\w[\w.-]*)?(?:@[\w+.-]+:[0-9a-fA-F]+)?")
 _NO_SERVICE = re.compile(r"no such service: (?P<name>\S+)")
 _SERVICE = re.compile(r'service "(?P<service>[^"]+)" (?P<what>.+)')
 
@@ -50,6 +56,7 @@ class ComposeFile:
         name: Compose's project, which its containers and volumes are named after.
         config: all of ``docker compose config``, dollars as they are meant.
         services: those that are asked for, and what they need; in the file's order.
+        unset: variables that it names, that are not set and have no default: Compose puts nothing in their place.
     """
 
     compose: Compose
@@ -57,6 +64,7 @@ class ComposeFile:
     name: str
     config: Mapping[str, Any]
     services: Mapping[str, Service]
+    unset: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -111,8 +119,23 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
     }
     if not services:
         raise _no_service(compose)
+    unset = tuple(dict.fromkeys(_BLANK.findall(ended.stderr)))
     order = _order(lines, services)
-    return ComposeFile(compose, lines, str(config["name"]), config, {name: services[name] for name in order})
+    file = ComposeFile(compose, lines, str(config["name"]), config, {name: services[name] for name in order}, unset)
+    _refuse_no_images(file)
+    return file
+
+
+def _refuse_no_images(file: ComposeFile) -> None:
+    """Names that no image can have, most often of variables that are not set."""
+    for name, service in file.services.items():
+        if not _IMAGE.fullmatch(service.image):
+            place = file.place(name, "image")
+            raise UsageError(
+                f'{place}: the image of {name} is "{service.image}", which is no image\'s name',
+                cause=f"not set, and so empty: {', '.join(file.unset)}" if file.unset else None,
+                run=f"export {file.unset[0]}=…" if file.unset else _show(place),
+            )
 
 
 def _no_service(compose: Compose) -> UsageError:
@@ -174,6 +197,14 @@ def _message(ended: command.Completed) -> str:
     said = told[-1] if told else ended.last_line()
     said = re.sub(r"^validating \S+: ", "", said.strip())
     return said.removesuffix(": invalid compose project")
+
+
+def _extended(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    place = lines.place("services", match["service"], "extends")
+    where = f"{match['file']}" if match["file"] else "the file"
+    return UsageError(
+        f"{place}: {match['service']} extends {match['base']}, and {where} has no such service", run=_show(place)
+    )
 
 
 def _no_such_service(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
@@ -288,6 +319,7 @@ _WORDS = (
     (_SPEC, _wrong_spec),
     (_PATH, _wrong_value),
     (_NO_SERVICE, _no_such_service),
+    (_EXTENDED, _extended),
     (_SERVICE, _about_a_service),
 )
 

@@ -66,6 +66,7 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
     compose = _compose(store, group, environ)
     backend = _engine(str(group.details.get("backend", "docker")), environ)
     group = Watch(store, group, compose, backend, front, environ, again=again).to_the_end()
+    group = store.change_group(group, launcher=None)
     show_chain(group, store.runs, front, environ, as_json=request.as_json)
     return exit_code(group)
 
