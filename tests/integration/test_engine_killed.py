@@ -114,7 +114,7 @@ def project(engine: Engine, environ: dict[str, str], tmp_path: Path) -> Project:
     return made
 
 
-def begun(project: Project) -> tuple[subprocess.Popen[bytes], Path]:
+def begun(project: Project, engine: Engine) -> tuple[subprocess.Popen[bytes], Path]:
     """``seatrial up``, once ``train`` has begun, and where its output goes."""
     out = project.folder.parent / "out"
     with out.open("wb") as file:
@@ -125,7 +125,7 @@ def begun(project: Project) -> tuple[subprocess.Popen[bytes], Path]:
     except BaseException:
         running.kill()
         raise
-    assert running.poll() is None, out.read_text()
+    assert running.poll() is None, out.read_text() + (engine.folder / "log").read_text()[-2000:]
     return running, out
 
 
@@ -135,7 +135,7 @@ def test_up_goes_on_from_what_is_complete(project: Project, engine: Engine, file
     project.write("seatrial.toml", "" if file == "compose.yaml" else STAGES)
     if file == "compose.yaml":
         project.write(file, COMPOSE)
-    running, out = begun(project)
+    running, out = begun(project, engine)
     engine.kill()
     assert running.wait(60) == 5, out.read_text()
     assert "Docker does not respond" in out.read_text()

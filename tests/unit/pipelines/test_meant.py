@@ -90,7 +90,7 @@ def test_a_misspelt_tracker_beside_stages(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean tensorboard"):
         kind(tmp_path, "tensorbord")
     assert kind(tmp_path, "mlflow-logs") == "stages"  # nearest to a stage, which says so itself
-    assert kind(tmp_path, "trian") == "stages"
+    assert kind(tmp_path, "tran") == "stages"
 
 
 def test_services_of_the_file_are_no_licence_for_any_name(tmp_path: Path) -> None:
