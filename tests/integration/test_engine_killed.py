@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,10 +91,10 @@ class Engine:
 
 
 @pytest.fixture(scope="module")
-def engine(docker_backend: Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(docker_backend: Docker) -> Iterator[Engine]:
     if os.getuid() != 0 or shutil.which("unshare") is None or shutil.which("dockerd") is None:
         pytest.skip("a second engine needs root, dockerd and unshare")
-    made = Engine(tmp_path_factory.mktemp("eng"))
+    made = Engine(Path(tempfile.mkdtemp(prefix="seatrial-engine-")))  # pytest clears its own folders beside us
     made.start()
     with subprocess.Popen(["docker", "save", IMAGE], stdout=subprocess.PIPE) as saved:
         subprocess.run(["docker", "-H", made.address, "load"], stdin=saved.stdout, check=True, capture_output=True)
