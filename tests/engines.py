@@ -128,6 +128,13 @@ def docker_project(request: pytest.FixtureRequest) -> Iterator[Project]:
 
 
 @pytest.fixture
+def podman_project(request: pytest.FixtureRequest) -> Iterator[Project]:
+    made = _project(request, "podman")
+    yield made
+    made.clean()
+
+
+@pytest.fixture
 def local_project(request: pytest.FixtureRequest) -> Iterator[Project]:
     made = _project(request, "local")
     yield made

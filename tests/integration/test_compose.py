@@ -17,6 +17,7 @@ import pytest
 
 from cli_project import Project
 from seatrial.backends.containers.docker import Docker
+from seatrial.pipelines.compose.provider import docker_compose
 from seatrial.probe import nvml
 from seatrial.runs.store import project_key
 
@@ -72,6 +73,13 @@ TRAIN = """\
 import os, sys
 print("trained on", open("/handed/data").read(), repr(os.environ["CUDA_VISIBLE_DEVICES"]), os.getcwd(), flush=True)
 with open("/handed/starts", "a") as starts: starts.write("train\\n")
+"""
+RESTARTED = """\
+import os, sys, time
+begun = len(os.listdir("/handed")); open(f"/handed/{begun}", "w").close()
+print("start", begun, flush=True); time.sleep(1.2)
+if begun < 2: sys.exit(5)
+open("/handed/data", "w").write("42")
 """
 API = """\
 import http.server, signal, sys
@@ -165,6 +173,50 @@ def test_a_pipeline_runs_in_order_and_each_task_has_a_receipt(project: Project, 
     assert handed(project, "starts") == "prep\ntrain\n"
 
 
+@pytest.fixture
+def on_podman(podman_project: Project) -> Iterator[Project]:
+    """The pipeline on Podman, whose containers here cannot have networks of their own."""
+    made = podman_project
+    if docker_compose(made.environ) is None:
+        pytest.skip("there is no docker-compose")
+    text = PIPELINE.replace("build: .", "build: .\n    network_mode: host")
+    for name, content in {"compose.yaml": text, "prep.py": PREP, "train.py": TRAIN, "Dockerfile": DOCKERFILE}.items():
+        made.write(name, content)
+    yield made
+    name = made.folder.name
+    for words in (["volume", "rm", "--force", f"{name}_handed"], ["rmi", "--force", f"{name}-prep", f"{name}-train"]):
+        subprocess.run([*made.engine, *words], capture_output=True, timeout=60)
+
+
+def containers_of_podman(project: Project) -> str:
+    label = f"label=com.docker.compose.project={project.folder.name}"
+    argv = [*project.engine, "ps", "--all", "--quiet", "--filter", label]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout
+
+
+@pytest.mark.podman
+@pytest.mark.slow
+def test_podman_runs_it_too(on_podman: Project) -> None:
+    ended = up(on_podman, "--on", "podman")
+    lines = sorted(line for line in ended.stdout.splitlines() if "|" in line)
+    assert lines == ["prep  | prepared", "train | trained on 42 '' /app"]
+    assert states(on_podman) == {"prep": "done", "train": "done"}
+    for run in on_podman.runs:
+        receipt = json.loads((run / "receipt.json").read_bytes())
+        assert receipt["exit_code"] == 0 and receipt["header"]["agent"] and receipt["seal"]["missing"] == 0
+    assert containers_of_podman(on_podman) == ""
+
+
+@pytest.mark.podman
+@pytest.mark.slow
+def test_podman_detached_gone_on_with_and_down(on_podman: Project) -> None:
+    up(on_podman, "--on", "podman", "--detach", HOLD="60")
+    on_podman.wait_for(lambda: states(on_podman).get("prep") == "running", 120)
+    assert "compose: 2 members" in on_podman.cli("runs", "ls").stdout
+    on_podman.cli("down")
+    assert states(on_podman) == {"prep": "stopped", "train": "stopped"} and containers_of_podman(on_podman) == ""
+
+
 @pytest.mark.skipif(bool(nvml.inventory().gpus), reason="this machine has GPUs")
 def test_gpus_that_are_not_there_end_it_with_3_before_anything_starts(project: Project) -> None:
     ended = project.cli("up", "--trust", exit_code=3)
@@ -216,6 +268,20 @@ def test_a_task_that_fails(project: Project) -> None:
     assert "train was not started: prep did not end well" in ended.stderr and left_running(project) == ""
     receipts = [json.loads((run / "receipt.json").read_bytes()) for run in project.runs]
     assert sorted(each["exit_cause"]["target_exit_code"] or 0 for each in receipts) == [0, 7]
+
+
+@pytest.mark.slow
+def test_a_task_that_is_started_again_until_it_ends_well(project: Project) -> None:
+    """Its restart policy is Compose's business; every start is in its evidence."""
+    text = PIPELINE.replace("build: .", f"{READY}\n    restart: on-failure:4").replace(HANDED, MOUNTED)
+    project.write("compose.yaml", text)
+    project.write("prep.py", RESTARTED)
+    ended = up(project)
+    assert states(project) == {"prep": "done", "train": "done"}
+    lines = [line for line in ended.stdout.splitlines() if "prep" in line and "|" in line]
+    assert [line.partition("| ")[2] for line in lines] == ["start 0", "start 1", "start 2"]
+    prep = json.loads((project.runs[0] / "receipt.json").read_bytes())
+    assert prep["header"]["earlier_starts"] == [5, 5] and prep["exit_code"] == 0 and prep["seal"]["missing"] == 0
 
 
 @pytest.mark.slow
@@ -316,7 +382,8 @@ def test_the_sample_trainers_unmodified(project: Project) -> None:
     if answers(8000):
         pytest.skip("port 8000 is taken")
     running = start(project, STEPS="1")
-    project.wait_for(lambda: set(states(project).values()) == {"done", "running"}, 1500)
+    expected = {"trainer-1": "done", "trainer-2": "done", "inference": "running"}
+    project.wait_for(lambda: states(project) == expected, 1500)
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=120)
     assert running.returncode == 0, out[-3000:] + err[-3000:]

@@ -35,7 +35,7 @@ import os, time
 import mlflow
 from tensorboard.summary import Writer
 
-writer = Writer(os.environ["TENSORBOARD_LOGGING_DIR"], flush_secs=1)
+writer = Writer(os.environ["TENSORBOARD_LOGGING_DIR"])
 default = Writer("runs/by-habit")
 with mlflow.start_run(run_name="a-user-script"):
     mlflow.log_param("layers", 3)

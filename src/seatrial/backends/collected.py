@@ -41,7 +41,7 @@ class Sink:
         self._logs = {number: os.open(folder / name, _APPEND, 0o600) for number, name in _NAMES.items()}
         self._index = os.open(folder / INDEX, _APPEND, 0o600)
         self._log = EvidenceLog(str(folder / "events.jsonl"), "host")
-        self._told, self._last_seq = _told(folder / "events.jsonl")
+        self._told, self._last_seqs, self._start = _told(folder / "events.jsonl")
         self._unfinished: dict[tuple[int, int], bytes] = {}
         self._printed: list[tuple[int, bytes]] = []
         self._events: list[dict[str, Any]] = []
@@ -92,9 +92,11 @@ class Sink:
     def _keep(self, node: int, event: dict[str, Any]) -> None:
         seq = event.get("_seq")
         if self._again and isinstance(seq, int):
-            if seq <= self._last_seq:
+            if event["type"] == events.AgentStarted.type:  # a container that its engine starts again has a log of both
+                self._start = event["t"]
+            if seq <= self._last_seqs.get(self._start, 0):
                 return
-            self._last_seq = seq
+            self._last_seqs[self._start] = seq
         self._events.append({**event, "node": node} if self._many else event)
 
     def host_event(self, event: events.Event) -> None:
@@ -151,19 +153,23 @@ def _seconds(text: bytes) -> float | None:
         return None
 
 
-def _told(path: Path) -> tuple[set[str], int]:
-    """Marks of the host's events so far, and the number of the agent's last line."""
+def _told(path: Path) -> tuple[set[str], dict[float | None, int], float | None]:
+    """Marks of the host's events so far, the number of the agent's last line by the time of its start, and the last of
+    those times."""
     marks: set[str] = set()
-    last = 0
+    lasts: dict[float | None, int] = {}
+    start: float | None = None
     for line in Lines(str(path)).new():
         event = events.parse(line)
         if event is None:
             continue
         if event["source"] == "host":
             marks.add(_mark(event))
+        elif event["type"] == events.AgentStarted.type:
+            start = event["t"]
         if isinstance(seq := event.get("_seq"), int):
-            last = max(last, seq)
-    return marks, last
+            lasts[start] = max(lasts.get(start, 0), seq)
+    return marks, lasts, start
 
 
 def _mark(event: Mapping[str, Any]) -> str:

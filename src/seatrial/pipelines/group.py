@@ -25,6 +25,7 @@ from seatrial.probe import proc
 from seatrial.runs.store import RunStore, new_run_id
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
+from seatrial.system.near import did_you_mean
 
 Kind = Literal["stages", "compose", "trackers"]
 
@@ -191,8 +192,10 @@ class GroupStore:
         """
         group = self.look_up(reference)
         if group is None:
+            names = [each.name for each in self.all() if each.name]
             raise RunNotFoundError(
-                f'No group "{reference}" in this project', run="seatrial runs ls   # lists groups too"
+                f'No group "{reference}" in this project{did_you_mean(reference, names)}',
+                run="seatrial runs ls   # lists groups too",
             )
         return group
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -13,6 +13,7 @@ from seatrial.errors import UsageError
 from seatrial.job.loading import project_table
 from seatrial.pipelines.group import Group, GroupStore, Kind
 from seatrial.pipelines.request import Front, UpRequest
+from seatrial.system.near import nearest
 from seatrial.system.typed_path import as_typed
 
 #: Names that Compose looks for, in its order. Source: compose-spec, 04-version-and-name and spec "Compose file".
@@ -61,6 +62,8 @@ def meant(request: UpRequest) -> tuple[Kind, UpRequest]:
         return "trackers", request
     if trackers:
         other = next(name for name in request.names if name not in TRACKERS)
+        if meant_trackers(request.names) is not None:
+            raise _misspelt(other, request.names)
         raise UsageError(
             f'Trackers ({trackers[0]}) and "{other}" cannot be brought up by one command',
             run=f"seatrial up {' '.join(trackers)} && seatrial up {other}",
@@ -82,11 +85,35 @@ def meant(request: UpRequest) -> tuple[Kind, UpRequest]:
         )
     if found:
         return "compose", replace(request, file=found[0])
-    if table.get("stages"):
+    if stages := table.get("stages"):
+        for name in request.names:
+            if name not in stages and nearest(name, stages) is None and nearest(name, TRACKERS):
+                raise _misspelt(name, [name])
         return "stages", request
+    if request.names and meant_trackers(request.names) is not None:
+        raise _misspelt(request.names[0], request.names)
     if table.get("services"):
+        if request.names:
+            raise UsageError(
+                f'There is no tracker "{request.names[0]}"; there are {" and ".join(TRACKERS)}',
+                run=f"seatrial up {TRACKERS[0]}",
+            )
         return "trackers", request
     raise _nothing(request.project, table)
+
+
+def meant_trackers(names: Sequence[str]) -> list[str] | None:
+    """The trackers' names that are most like these; None where one of them is like none."""
+    near = [nearest(name, TRACKERS) for name in names]
+    return [each for each in near if each] if all(near) else None
+
+
+def _misspelt(name: str, names: Sequence[str]) -> UsageError:
+    near = meant_trackers([name]) or [name]
+    return UsageError(
+        f'There is no tracker "{name}"; did you mean {near[0]}?',
+        run=f"seatrial up {' '.join(dict.fromkeys(meant_trackers(names) or near))}",
+    )
 
 
 def only_stages(project: Path) -> bool:

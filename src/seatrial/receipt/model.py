@@ -46,6 +46,8 @@ class Header(Record):
         injection: how the GPUs came in (Plan.injection).
         driver, cuda: of the host's NVIDIA driver: its version and the newest CUDA it runs.
         framework: e.g. ``torch 2.13.0``; framework_cuda: the CUDA it was built for.
+        earlier_starts: of a container that its engine started again: how each start before the last ended, as an exit
+            code; None: the agent was killed before it could say.
         started_at, judged_at: Unix time in seconds.
     """
 
@@ -67,6 +69,7 @@ class Header(Record):
     framework_cuda: str | None = None
     python: str | None = None
     agent: str | None = None
+    earlier_starts: tuple[int | None, ...] = ()
     started_at: float | None = None
     judged_at: float
 

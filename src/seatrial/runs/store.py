@@ -38,6 +38,7 @@ from seatrial.events import Event, EvidenceLog
 from seatrial.input_frames import PIPE
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
+from seatrial.system.near import did_you_mean
 from seatrial.system.state import state_folder
 from seatrial.system.typed_path import as_typed, from_here
 from seatrial.system.without_login import without_login
@@ -356,7 +357,9 @@ class RunStore:
                 f'"{reference}" matches {len(partial)} runs: {", ".join(run.id for run in partial[-3:])}',
                 run="seatrial runs ls",
             )
-        raise RunNotFoundError(f'No run "{reference}" of {from_here(self.project)}', run="seatrial runs ls")
+        where = "in this project" if self.project == Path.cwd() else f"of {from_here(self.project)}"
+        near = did_you_mean(reference, [name for run in runs if (name := run_name(run))])
+        raise RunNotFoundError(f'No run "{reference}" {where}{near}', run="seatrial runs ls")
 
     def remove(self, run: Run) -> None:
         """Delete a run's place and record: what this store has made, and never what a link in it leads to.

@@ -187,3 +187,26 @@ def test_one_collects_at_a_time(tmp_path: Path) -> None:
     first.give_back()
     assert second.take()
     second.give_back()
+
+
+def start_of(at: float, last: int) -> bytes:
+    """What one start of an agent sends."""
+    lines = [frames.encode(frames.EVIDENCE, json.dumps({"t": at, "type": "agent.started", "_seq": 1}).encode())]
+    lines += [evidence("sample", seq) for seq in range(2, last)]
+    return b"".join([*lines, evidence("agent.finished", last, exit_code=5)])
+
+
+def test_a_container_that_is_started_again_is_kept_whole(tmp_path: Path) -> None:
+    log = start_of(1.0, 5) + start_of(9.0, 3) + start_of(20.0, 6)
+    kept = take(tmp_path, log, again=True)
+    assert [event["_seq"] for event in kept] == [1, 2, 3, 4, 5, 1, 2, 3, 1, 2, 3, 4, 5, 6]
+    assert take(tmp_path, log, again=True) == kept  # read from its beginning once more, by another collector
+
+
+@pytest.mark.parametrize("cut", range(1, 14))
+def test_a_collector_that_is_killed_at_any_line_of_several_starts(tmp_path: Path, cut: int) -> None:
+    log = start_of(1.0, 5) + start_of(9.0, 3) + start_of(20.0, 6)
+    lines = log.split(b"\n")[:-1]
+    take(tmp_path, b"".join(line + b"\n" for line in lines[:cut]), again=True)
+    kept = take(tmp_path, log, again=True)
+    assert [event["_seq"] for event in kept] == [1, 2, 3, 4, 5, 1, 2, 3, 1, 2, 3, 4, 5, 6]

@@ -68,3 +68,32 @@ def test_a_file_that_is_not_there_and_one_that_is_no_toml(tmp_path: Path) -> Non
     (tmp_path / "seatrial.toml").write_text("[stages\n")
     with pytest.raises(ConfigError, match=r"seatrial\.toml"):
         kind(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "fix"),
+    [
+        (["tensorbord"], "seatrial up tensorboard"),
+        (["MLFlow"], "seatrial up mlflow"),
+        (["tensorboard", "mlfow"], "seatrial up tensorboard mlflow"),
+        (["mlfow", "tensorbaord"], "seatrial up mlflow tensorboard"),
+    ],
+)
+def test_a_misspelt_tracker(tmp_path: Path, names: list[str], fix: str) -> None:
+    with pytest.raises(UsageError, match="did you mean") as raised:
+        kind(tmp_path, *names)
+    assert raised.value.run == fix
+
+
+def test_a_misspelt_tracker_beside_stages(tmp_path: Path) -> None:
+    (tmp_path / "seatrial.toml").write_text('[stages.mlflow-log]\ntarget = "train.py"\n')
+    with pytest.raises(UsageError, match="did you mean tensorboard"):
+        kind(tmp_path, "tensorbord")
+    assert kind(tmp_path, "mlflow-logs") == "stages"  # nearest to a stage, which says so itself
+    assert kind(tmp_path, "tran") == "stages"
+
+
+def test_services_of_the_file_are_no_licence_for_any_name(tmp_path: Path) -> None:
+    (tmp_path / "seatrial.toml").write_text("[services.mlflow]\n")
+    with pytest.raises(UsageError, match='no tracker "train"; there are tensorboard and mlflow'):
+        kind(tmp_path, "train")

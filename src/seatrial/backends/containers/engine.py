@@ -160,6 +160,7 @@ class ContainerEngine(ABC):
             lambda: self.state(handle).status == "exited",
             say,
             open_log=self.open_log(handle),
+            starts_again=handle.composed,
         )
 
     def open_log(self, handle: Handle) -> OpenLog | None:

@@ -33,7 +33,13 @@ _WIDTH = 96
 
 @contextmanager
 def collecting(
-    logs: Sequence[str], folder: Path, is_over: Callable[[], bool], say: Say, *, open_log: OpenLog | None = None
+    logs: Sequence[str],
+    folder: Path,
+    is_over: Callable[[], bool],
+    say: Say,
+    *,
+    open_log: OpenLog | None = None,
+    starts_again: bool = False,
 ) -> Iterator[None]:
     """While open, the log is collected, by this process or another; at the end all that is there has come.
 
@@ -43,10 +49,11 @@ def collecting(
         is_over: whether the container has ended, so that its log ends by itself.
         say: gets a sentence when the disk is full.
         open_log: another way to the log than ``logs``.
+        starts_again: its engine may start the container again when it has ended, and its log goes on then.
 
     Raises DiskError: at the end, what is left could not be written.
     """
-    collector = _Collector(logs, folder, say, open_log)
+    collector = _Collector(logs, folder, say, open_log, is_over if starts_again else lambda: True)
     thread = threading.Thread(target=collector.follow, name="collector", daemon=True)
     thread.start()
     try:
@@ -64,7 +71,10 @@ def collecting(
 
 
 class _Collector:
-    def __init__(self, logs: Sequence[str], folder: Path, say: Say, open_log: OpenLog | None) -> None:
+    def __init__(
+        self, logs: Sequence[str], folder: Path, say: Say, open_log: OpenLog | None, is_over: Callable[[], bool]
+    ) -> None:
+        self._is_over = is_over
         self._logs, self._folder, self._say, self._open_log = list(logs), folder, say, open_log
         self._turn = Turn(folder)
         self._stopping, self._whole = threading.Event(), threading.Event()
@@ -97,7 +107,7 @@ class _Collector:
             finally:
                 exit_code = self._follower.end()
                 self._follower.close()
-            if exit_code == 0 and not self._stopping.is_set():
+            if exit_code == 0 and not self._stopping.is_set() and self._is_over():
                 self._whole.set()
                 return
             self._stopping.wait(_TURN_S)  # the engine broke off, e.g. because it was started anew

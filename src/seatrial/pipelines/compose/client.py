@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,19 +21,22 @@ class Compose:
     """Compose's command line over some files.
 
     Attributes:
-        call: the engine's program with its global options.
+        call: Compose's program with the engine's global options, e.g. ``("docker", "compose")``.
         files: the user's, in their order; the first one's folder is what paths count from. override: ours, the last.
+        wake: makes the engine listen, where it does not always; called before each command.
     """
 
     call: tuple[str, ...]
     files: tuple[Path, ...]
     environ: Mapping[str, str]
     override: Path | None = None
+    wake: Callable[[], None] = lambda: None
 
     def argv(self, *words: str) -> list[str]:
-        """A command line, as it would be typed."""
+        """A command line, to be run now. Raises EngineUnavailableError: the engine cannot be made to listen."""
+        self.wake()
         files = [*self.files, *([self.override] if self.override else [])]
-        return [*self.call, "compose", *(word for file in files for word in ("-f", str(file))), *words]
+        return [*self.call, *(word for file in files for word in ("-f", str(file))), *words]
 
     def with_override(self, override: Path) -> Compose:
         return replace(self, override=override)
@@ -44,11 +47,11 @@ class Compose:
 
     def version(self) -> tuple[int, ...]:
         """E.g. ``(2, 26, 1)``. Raises EngineUnavailableError: there is no Compose v2."""
-        ended = command.run([*self.call, "compose", "version", "--short"], timeout_s=ANSWER_TIMEOUT_S, env=self.environ)
+        ended = command.run([*self.call, "version", "--short"], timeout_s=ANSWER_TIMEOUT_S, env=self.environ)
         match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", ended.stdout)
         if ended.exit_code != 0 or match is None or int(match[1]) < 2:
             raise EngineUnavailableError(
-                f"{' '.join(self.call)} has no Compose v2, which a Compose file needs",
+                f"{' '.join(self.call)} is no Compose v2, which a Compose file needs",
                 cause=ended.last_line(),
                 run="sudo apt-get install docker-compose-plugin   # Ubuntu: docker-compose-v2; Debian: docker-compose",
             )

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.table import ENGINES
 from seatrial.job.plan import FRAMED_LOG, LOG_LABEL, ContainerPlan, Mount, Plan
 from seatrial.pipelines.compose.client import escaped
 from seatrial.pipelines.compose.gpu_asks import NVIDIA_DEVICE, RESERVED
@@ -72,7 +72,7 @@ def service_entry(service: Service, plan: Plan) -> Entry:
     assert container is not None
     entry: Entry = {}
     if container.labels[LOG_LABEL] == FRAMED_LOG:
-        entry |= _agent(service, container)
+        entry |= _agent(service, container, ENGINES[plan.backend].own_options)
     entry["environment"] = {name: value.replace("$", "$$") for name, value in sorted(container.env.items())}
     own = {(volume.source, volume.target) for volume in service.volumes}
     mounts = [_mount(each) for each in container.mounts if (str(each.source), each.target) not in own]
@@ -88,12 +88,12 @@ def service_entry(service: Service, plan: Plan) -> Entry:
     return entry
 
 
-def _agent(service: Service, container: ContainerPlan) -> Entry:
+def _agent(service: Service, container: ContainerPlan, own: Mapping[str, Any]) -> Entry:
     """The agent is PID 1, runs what the service would run, and its log carries the evidence, so that it is not cut."""
-    options = dict(option.split("=", 1) for option in Docker.own_options["log_options"])
+    options = dict(option.split("=", 1) for option in own["log_options"])
     entry: Entry = {
         "entrypoint": escaped(container.command),
-        "logging": _ReplacedKeys(driver=Docker.own_options["log_driver"], options=options),
+        "logging": _ReplacedKeys(driver=own["log_driver"], options=options),
     }
     if service.config.get("command"):
         entry["command"] = _Gone()

@@ -181,8 +181,7 @@ def plan_service(
             read_only_root=bool(service.config.get("read_only")),
         ),
     )
-    plan = make_plan(job, site, _facts(service, argv))
-    return plan.model_copy(update={"warnings": (*plan.warnings, *_warnings(service))})
+    return make_plan(job, site, _facts(service, argv))
 
 
 def service_argv(service: Service, image: ImageFacts | None) -> tuple[str, ...]:
@@ -223,13 +222,6 @@ def _facts(service: Service, argv: tuple[str, ...]) -> ScriptFacts:
         target = Target(kind="script", value=str(found.relative_to(service.context)))
         return ScriptFacts(framework=script_facts(target, service.context, any_python=True).framework)
     return ScriptFacts()
-
-
-def _warnings(service: Service) -> tuple[str, ...]:
-    restart = service.config.get("restart")
-    if restart in ("always", "unless-stopped"):
-        return (f"restart: {restart} in the Compose file: this receipt tells of its first start",)
-    return ()
 
 
 def checked_gpus(text: str | None) -> GpuRequest | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -16,7 +15,9 @@ from seatrial.pipelines.compose.client import Compose, unescaped
 from seatrial.pipelines.compose.keys import SERVICE_KEYS, SINCE
 from seatrial.pipelines.compose.lines import Lines, Place, read_document
 from seatrial.pipelines.compose.service import Service
+from seatrial.runs.services import NAMES as TRACKERS
 from seatrial.system import command
+from seatrial.system.near import did_you_mean, nearest
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Names that Compose looks for, in its order. Source: compose-go, cli/options.go, DefaultFileNames.
@@ -34,6 +35,13 @@ _UNSET = re.compile(r"interpolating (?P<path>\S+): required variable (?P<name>\w
 _SPEC = re.compile(r"invalid spec: (?P<spec>.+): (?P<what>[^:]+)$")
 _BLANK = re.compile(r'The \\?"(?P<name>\w+)\\?" variable is not set')
 _PATH = re.compile(r"^(?P<path>(?:services|volumes|networks|secrets|configs)(?:\.[\w\[\]-]+)*):? (?P<what>.+)")
+_EXTENDED = re.compile(
+    r'service "(?P<service>[^"]+)" in \S+: service "(?P<base>[^"]+)" not found(?: in (?P<file>\S+))?'
+)
+#: Source: distribution/reference, reference.go, without the lengths.
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(rf"(?:[\w.-]+(?::\d+)?/)?{_PART}(?:/{_PART})*(?::\w[\w.-]*)?(?:@[\w+.-]+:[0-9a-fA-F]+)?")
+_NO_SERVICE = re.compile(r"no such service: (?P<name>\S+)")
 _SERVICE = re.compile(r'service "(?P<service>[^"]+)" (?P<what>.+)')
 
 #: Kind of thing that a service refers to → the key with which it does.
@@ -48,6 +56,7 @@ class ComposeFile:
         name: Compose's project, which its containers and volumes are named after.
         config: all of ``docker compose config``, dollars as they are meant.
         services: those that are asked for, and what they need; in the file's order.
+        unset: variables that it names, that are not set and have no default: Compose puts nothing in their place.
     """
 
     compose: Compose
@@ -55,6 +64,7 @@ class ComposeFile:
     name: str
     config: Mapping[str, Any]
     services: Mapping[str, Service]
+    unset: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -79,13 +89,12 @@ def find_files(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
     return (first, *(project / name for name in OVERRIDES if (project / name).is_file()))
 
 
-def read_compose(
-    files: Sequence[Path], call: Sequence[str], environ: Mapping[str, str], names: Sequence[str] = ()
-) -> ComposeFile:
+def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] = ()) -> ComposeFile:
     """Read, and have Compose resolve: variables, env files, extends, includes, profiles.
 
     Args:
-        files: the user's. names: services that are asked for; () for all of the active profiles.
+        files: the user's. program: Compose, of any files.
+        names: services that are asked for; () for all of the active profiles.
 
     Raises:
         UsageError: with the line: not YAML, or what Compose says is wrong with it.
@@ -98,7 +107,7 @@ def read_compose(
     lines = Lines([read_document(path) for path in paths])
     for place, key in lines.duplicates():
         raise UsageError(f"{place}: the key {key} is written twice", run=f"sed -n {place.line}p {as_typed(place.file)}")
-    compose = Compose(tuple(call), paths, environ)
+    compose = replace(program, files=paths)
     ended = compose.ask("config", "--format", "json", *names)
     if ended.exit_code != 0:
         raise _in_words(ended, compose, lines)
@@ -110,8 +119,23 @@ def read_compose(
     }
     if not services:
         raise _no_service(compose)
+    unset = tuple(dict.fromkeys(_BLANK.findall(ended.stderr)))
     order = _order(lines, services)
-    return ComposeFile(compose, lines, str(config["name"]), config, {name: services[name] for name in order})
+    file = ComposeFile(compose, lines, str(config["name"]), config, {name: services[name] for name in order}, unset)
+    _refuse_no_images(file)
+    return file
+
+
+def _refuse_no_images(file: ComposeFile) -> None:
+    """Names that no image can have, most often of variables that are not set."""
+    for name, service in file.services.items():
+        if not _IMAGE.fullmatch(service.image):
+            place = file.place(name, "image")
+            raise UsageError(
+                f'{place}: the image of {name} is "{service.image}", which is no image\'s name',
+                cause=f"not set, and so empty: {', '.join(file.unset)}" if file.unset else None,
+                run=f"export {file.unset[0]}=…" if file.unset else _show(place),
+            )
 
 
 def _no_service(compose: Compose) -> UsageError:
@@ -175,6 +199,26 @@ def _message(ended: command.Completed) -> str:
     return said.removesuffix(": invalid compose project")
 
 
+def _extended(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    place = lines.place("services", match["service"], "extends")
+    where = f"{match['file']}" if match["file"] else "the file"
+    return UsageError(
+        f"{place}: {match['service']} extends {match['base']}, and {where} has no such service", run=_show(place)
+    )
+
+
+def _no_such_service(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
+    """A name of the command line."""
+    services = _services(lines)
+    near = nearest(match["name"], [*services, *TRACKERS])
+    meant = f"did you mean {near}?" if near else f"there are {', '.join(services)}"
+    files = " ".join(f"-f {as_typed(file)}" for file in compose.files)
+    return UsageError(
+        f'{from_here(compose.files[0])} has no service "{match["name"]}"; {meant}',
+        run=f"seatrial up {near}" if near in TRACKERS else f"seatrial up {files} {near or services[0]}",
+    )
+
+
 def _extra_key(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
     path, key = match["path"].split("."), match["key"].strip("'\"")
     place = lines.place(*path, key)
@@ -186,8 +230,7 @@ def _extra_key(match: re.Match[str], compose: Compose, lines: Lines) -> UsageErr
             cause="deploy.resources.reservations.devices says the same to every Compose v2" if key == "gpus" else None,
             run=_show(place),
         )
-    near = difflib.get_close_matches(key, SERVICE_KEYS, n=1) if in_service else []
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(key, SERVICE_KEYS) if in_service else ""
     return UsageError(f"{place}: Compose knows no key {key} in {match['path']}{hint}", run=_show(place))
 
 
@@ -275,6 +318,8 @@ _WORDS = (
     (_UNSET, _unset),
     (_SPEC, _wrong_spec),
     (_PATH, _wrong_value),
+    (_NO_SERVICE, _no_such_service),
+    (_EXTENDED, _extended),
     (_SERVICE, _about_a_service),
 )
 

@@ -20,6 +20,7 @@ from seatrial.pipelines.compose.containers import containers
 from seatrial.pipelines.compose.fix import fixed_path, fixed_text
 from seatrial.pipelines.compose.lint import check_compose
 from seatrial.pipelines.compose.plans import Ground, checked_gpus, with_images
+from seatrial.pipelines.compose.provider import compose_of, docker_compose
 from seatrial.pipelines.compose.reading import ComposeFile, find_files, read_compose
 from seatrial.pipelines.compose.remark import Remark
 from seatrial.pipelines.compose.rules.ports import is_taken, published
@@ -63,7 +64,9 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
     if request.detach:
         return _detach(request, store, group, front)
     compose = _compose(store, group, environ)
-    group = Watch(store, group, compose, ground.backend, front, environ, again=again).to_the_end()
+    backend = _engine(str(group.details.get("backend", "docker")), environ)
+    group = Watch(store, group, compose, backend, front, environ, again=again).to_the_end()
+    group = store.change_group(group, launcher=None)
     show_chain(group, store.runs, front, environ, as_json=request.as_json)
     return exit_code(group)
 
@@ -96,7 +99,7 @@ def refresh(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Grou
 
 def _ground(request: UpRequest, environ: Mapping[str, str]) -> Ground:
     """Everything that is read before anything is decided. Raises SeatrialError."""
-    backend = _engine(request.backend or "docker", environ)
+    backend = _engine(request.backend or "auto", environ)
     files = request.files or find_files(request.project, environ)
     if not files:
         raise UsageError(f"There is no Compose file in {from_here(request.project)}", run="seatrial up -f FILE")
@@ -104,15 +107,19 @@ def _ground(request: UpRequest, environ: Mapping[str, str]) -> Ground:
     if not facts.available:
         raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
     gpus = checked_gpus(request.gpus)
-    file = read_compose(files, backend.call, environ, request.names)
+    file = read_compose(files, compose_of(backend, environ), request.names)
     file, _ = with_images(file, backend)
     job = _job(request.project)
+    # Podman's API passes no CDI names on (its command line does): device nodes and the driver's libraries then.
+    facts = replace(facts, cdi_devices=()) if backend.name == "podman" else facts
     return Ground(file, job, backend, facts, read_host(environ), environ, gpus)
 
 
 def _engine(name: str, environ: Mapping[str, str]) -> ContainerEngine:
     if name == "auto":
-        name = "docker"
+        docker, podman = (table.engine(each, environ) for each in ("docker", "podman"))
+        there = docker.facts().available or not podman.facts().available or docker_compose(environ) is None
+        return docker if there else podman
     if name not in table.ENGINES:
         raise UsageError(f"A Compose file runs on docker or podman, not on {name}", run="seatrial up --on docker")
     return table.engine(name, environ)
@@ -166,12 +173,14 @@ def _living(store: GroupStore, file: ComposeFile, environ: Mapping[str, str]) ->
 def _compose(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Compose:
     backend = _engine(str(group.details.get("backend", "docker")), environ)
     files = tuple(Path(file) for file in group.details["files"])
-    return Compose(tuple(backend.call), files, environ, store.folder(group.id) / starting.OVERRIDE)
+    override = store.folder(group.id) / starting.OVERRIDE
+    return replace(compose_of(backend, environ), files=files, override=override)
 
 
 def _detach(request: UpRequest, store: GroupStore, group: Group, front: Front) -> int:
     """Leave a process that follows it, so that receipts come while nobody looks."""
-    argv = [sys.executable, "-m", "seatrial", "up", "-C", str(request.project)]
+    backend = str(group.details.get("backend", "docker"))
+    argv = [sys.executable, "-m", "seatrial", "up", "-C", str(request.project), "--on", backend]
     argv += [word for file in request.files for word in ("-f", str(file))]
     spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")
     front.show(group.id)

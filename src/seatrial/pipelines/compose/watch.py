@@ -12,7 +12,8 @@ from pathlib import Path
 from types import FrameType
 
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError
+from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, EngineUnavailableError, SeatrialError
+from seatrial.events import AgentFinished, AgentStarted, Signal
 from seatrial.findings.finding import Finding
 from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.containers import Container, containers
@@ -40,7 +41,8 @@ class Watch:
 
     Args:
         compose: with the override.
-        again: another command line began it: should Compose have been killed with it, it is started once more.
+        again: another command line began it: should Compose have been killed with it, or a task's container with its
+            engine, they are started once more.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Watch:
         again: bool = False,
     ) -> None:
         self._again = again
+        self._cut_off: dict[str, bool] = {}
         self._store, self._group = store, store.change_group(group, launcher=this_process())
         self._compose, self._backend, self._front, self._environ = compose, backend, front, environ
         self._project = str(group.details["project"])
@@ -94,13 +97,25 @@ class Watch:
             container = found.get(member.name)
             if member.ended:
                 continue
-            if container is not None and container.status != "created":
+            if container is not None and container.status != "created" and not self._is_cut_off(member, container):
                 self._look_at(member, container)
             elif not starting and member.name not in self._threads:
                 waiting.append(member)
         if waiting:
             self._without_compose(waiting, found)
         self._tell_of_services()
+
+    def _is_cut_off(self, member: Member, container: Container) -> bool:
+        """Its container ended with its engine, and is to be started again."""
+        name = member.name
+        if name not in self._cut_off:
+            ended = container.status == "exited" and name not in self._threads and member.run is not None
+            if not (self._again and ended and not self._stopping):
+                return False
+            self._cut_off[name] = was_cut_off(self._store.runs.run(str(member.run)), self._backend)
+        if container.status == "running" or not (self._again or self.is_starting()):
+            self._cut_off[name] = False  # it has been started again
+        return self._cut_off[name]
 
     def _look_at(self, member: Member, container: Container) -> None:
         if member.run is not None:
@@ -149,6 +164,8 @@ class Watch:
             finalise(run, self._environ)
             summary = run.summary() or {"exit_code": EXIT_TARGET_FAILED, "outcome": "it has no receipt"}
             self._change(name, **ended(summary), ended_at=time.time())
+        except EngineUnavailableError:  # what became of it is told when the engine is back: here, or at the next up
+            del self._threads[name]
         except (SeatrialError, OSError) as error:
             self._change(name, state="failed", why=str(error), ended_at=time.time())
 
@@ -194,8 +211,11 @@ class Watch:
     def _launch_again(self, members: list[Member]) -> None:
         """Those that run stay; what has ended well is not waited for, nor done again."""
         self._again = False
-        missing = ", ".join(member.name for member in members if member.state == "waiting")
-        self._front.say(f"Compose was killed too: starting {missing}")
+        cut_off = [member.name for member in members if self._cut_off.get(member.name)]
+        if cut_off:
+            self._front.say(f"{', '.join(cut_off)} ended from outside, as when the engine is killed: starting again")
+        if missing := ", ".join(each.name for each in members if each.state == "waiting" and each.name not in cut_off):
+            self._front.say(f"Compose was killed too: starting {missing}")
         folder = self._store.folder(self._group.id)
         names = [member.name for member in members]
         process = launch(self._compose, folder, "--no-deps", "--no-recreate", *names)
@@ -254,6 +274,31 @@ class Watch:
         """Containers and networks; volumes hold what the tasks have made, and stay."""
         with contextlib.suppress(SeatrialError):
             self._compose.ask("down", timeout_s=_DOWN_TIMEOUT_S)
+
+
+def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
+    """Whether its container ended by no doing of its own: killed without a word of its agent's and not for its memory,
+    or asked to end by the engine, as one does that is started after it was killed. What the user stopped stays so.
+    """
+    handle = run.handle() or backend.find(run.id, run.folder)
+    if handle is None or not handle.framed or run.ended:
+        return False
+    state = backend.state(handle)
+    if state.oom_killed:
+        return False
+    with backend.collect(handle, run.folder, lambda line: None):
+        pass
+    last: list[str] = []  # kinds of what was told since the last start
+    for event in run.events()[0]:
+        if event["type"] == AgentStarted.type:
+            last = [AgentStarted.type]
+        elif event["type"] in (AgentFinished.type, Signal.type):
+            if event.get("origin") == "user":
+                return False
+            last.append(event["type"])
+    return AgentStarted.type in last and (
+        AgentFinished.type not in last or (Signal.type in last and state.exit_code != 0)
+    )
 
 
 def stop_members(store: GroupStore, group: Group, compose: Compose, backend: ContainerEngine) -> None:

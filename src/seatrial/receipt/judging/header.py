@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from seatrial.events import AgentStarted, GpuCheck, HostLaunched, HostPod
+from seatrial.events import AgentFinished, AgentStarted, GpuCheck, HostLaunched, HostPod
 from seatrial.receipt.evidence.facts import Moment
-from seatrial.receipt.evidence.fields import mapping, number, text
+from seatrial.receipt.evidence.fields import mapping, number, text, whole
 from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.model import Header, Image, ReceiptGpu
 
@@ -46,9 +46,24 @@ def make_header(case: Case, now: float) -> Header:
         framework_cuda=framework_cuda,
         python=_text(agent, "python"),
         agent=_text(agent, "agent_version"),
+        earlier_starts=_earlier_starts(case),
         started_at=next((t for m in evidence.moments if (t := number(m.keys.get("t"))) is not None), None),
         judged_at=now,
     )
+
+
+def _earlier_starts(case: Case) -> tuple[int | None, ...]:
+    """Of one container: a Compose file may tell its engine to start it again. Pods are told in the timeline."""
+    if case.plan.cluster is not None or case.plan.agent.nodes > 1:
+        return ()
+    ends: list[int | None] = []
+    for moment in case.evidence.moments:
+        kind = moment.keys.get("type")
+        if kind == AgentStarted.type:
+            ends.append(None)
+        elif kind == AgentFinished.type and ends:
+            ends[-1] = whole(moment.keys.get("exit_code"))
+    return tuple(ends[:-1])
 
 
 def _host(case: Case, launched: Moment | None, agent: Moment | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from seatrial.findings.labels import FIX
@@ -17,6 +18,9 @@ _INJECTION = {
     "host": "a process on the host",
     "resource-claim": "a resource claim of each pod",
 }
+
+#: Of a container that fails for hours, the last ones tell enough.
+_MAX_STARTS = 8
 
 _DEVICE = {"cpu": "the CPU, as requested", "cpu-fallback": "the CPU: no GPU was found"}
 
@@ -60,12 +64,22 @@ def header_rows(receipt: Receipt) -> list[Row]:
         ("driver", _join(header.driver, header.cuda and f"CUDA up to {header.cuda}")),
         ("framework", _join(header.framework, header.framework_cuda and f"built for CUDA {header.framework_cuda}")),
         ("Python", header.python),
+        ("starts", _starts(header.earlier_starts)),
         ("evidence", _evidence(receipt.seal) if receipt.seal else None),
     ]
     if image := header.image:
         rows.append(("image", _join(image.tag, format_bytes(image.size_bytes) if image.size_bytes else None)))
         rows.append(("digest", image.digest))
     return [Row(label, value) for label, value in rows if value]
+
+
+def _starts(earlier: Sequence[int | None]) -> str | None:
+    """``3: started again by the engine after exit codes 5, 5``; nothing of one that was started once."""
+    if not earlier:
+        return None
+    shown = ["…"] if len(earlier) > _MAX_STARTS else []
+    shown += ["a kill" if code is None else f"exit code {code}" for code in earlier[-_MAX_STARTS:]]
+    return f"{len(earlier) + 1}: started again by the engine after {', '.join(shown)}"
 
 
 def _evidence(seal: Seal) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.reading import ComposeFile, read_compose
 
 Read = Callable[..., ComposeFile]
@@ -32,6 +33,8 @@ def read(tmp_path: Path, compose_call: list[str]) -> Read:
 
     def write_and_read(text: str, *names: str, **environ: str) -> ComposeFile:
         (tmp_path / "compose.yaml").write_text(textwrap.dedent(text))
-        return read_compose([tmp_path / "compose.yaml"], compose_call, {**os.environ, **environ}, names)
+        return read_compose(
+            [tmp_path / "compose.yaml"], Compose((*compose_call, "compose"), (), {**os.environ, **environ}), names
+        )
 
     return write_and_read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,26 @@ def test_fix_with_lines_of_windows_and_a_mark_at_the_start(read, tmp_path: Path)
     file = read("\ufeffversion: '3'\r\nservices:\r\n  a: {image: x}\r\n")
     text, answered = fixed_text(file.lines.documents[0], check_compose(file))
     assert len(answered) == 1 and text.startswith("services:")
+
+
+def test_a_variable_that_is_not_set_is_told_with_its_line(read: Callable[..., ComposeFile]) -> None:
+    file = read(
+        """\
+        services:
+          a:
+            image: x
+            command: echo $$NOT_ONE ${GIVEN} ${LACKS:-default}
+            environment:
+              KEY: ${LACKING}
+        """,
+        GIVEN="1",
+    )
+    found = [each for each in check_compose(file) if each.id == "variable-unset"]
+    assert [(each.place.line, each.message.split()[2]) for each in found] == [(6, "LACKING")]
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "a/b/c:1", "ghcr.io/o/n:v1.2-3", "localhost:5000/x", "h:1/x@sha256:0aF", "a__b", "a---b", "Reg.io/x"]
+)
+def test_names_of_images_are_taken(read: Callable[..., ComposeFile], name: str) -> None:
+    assert read(f"services: {{a: {{image: '{name}'}}}}").services["a"].image == name

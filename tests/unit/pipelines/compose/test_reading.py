@@ -53,6 +53,12 @@ BAD = {
         "key.txt",
     ),
     "an unset variable": ("services:\n  a:\n    image: ${WHICH:?say which}\n", 3, "WHICH is not set: say which"),
+    "an image of variables that are not set": ("services:\n  a:\n    image: ${REPO_}:${TAG_}\n", 3, "no image's name"),
+    "an extended service that is not there": (
+        "services:\n  a:\n    extends: {service: zz}\n",
+        3,
+        "a extends zz, and the file has no such service",
+    ),
     "count and device_ids": (
         "services:\n  a:\n    image: x\n    deploy:\n      resources:\n        reservations:\n          devices:\n"
         '            - {driver: nvidia, count: 1, device_ids: ["0"], capabilities: [gpu]}\n',

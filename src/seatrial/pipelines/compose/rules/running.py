@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from seatrial.pipelines.compose.gpu_asks import gpu_ask
+from seatrial.pipelines.compose.lines import Place
 from seatrial.pipelines.compose.reading import ComposeFile
 from seatrial.pipelines.compose.remark import Edit, Remark
 from seatrial.pipelines.compose.service import Service
@@ -93,4 +94,14 @@ def _restarted_task(file: ComposeFile) -> Iterator[Remark]:
             )
 
 
-RULES = (_version, _small_shared_memory, _restarted_task)
+def _unset_variables(file: ComposeFile) -> Iterator[Remark]:
+    """Compose puts nothing in their place, and goes on."""
+    lines = [(each.path, n, text) for each in file.lines.documents for n, text in enumerate(each.text.split("\n"), 1)]
+    for name in file.unset:
+        used = re.compile(rf"(?<!\$)\$(\{{{name}\b|{name}\b)")
+        place = next((Place(path, n) for path, n, text in lines if used.search(text)), Place(file.path, 1))
+        message = f"the variable {name} is not set: Compose leaves its place empty"
+        yield Remark(place, "variable-unset", "warning", message, f"export {name}=…   # or ${{{name}:-default}}")
+
+
+RULES = (_version, _small_shared_memory, _restarted_task, _unset_variables)
