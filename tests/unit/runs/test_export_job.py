@@ -65,8 +65,8 @@ def test_a_file(project: Project) -> None:
 
 
 def test_nothing_of_that_name(project: Project) -> None:
-    with pytest.raises(UsageError, match='no run, recipe or file "lsat"') as told:
-        find(project, "lsat")
+    with pytest.raises(UsageError, match='no run, recipe or file "nobody"') as told:
+        find(project, "nobody")
     assert told.value.cause and "digits" in told.value.cause
 
 
