@@ -1,0 +1,182 @@
+"""A front: accepts, parses, decodes, tokenises, and answers with what the model says. Imports no torch.
+
+    python -m seatrial.serve.front DESCRIPTORS    (started by python -m seatrial.serve)
+
+Its life: it answers 503 until the model is ready; drains when told; ends with 1 when the model is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from seatrial.serve import wire
+from seatrial.serve.connections import protocol
+from seatrial.serve.counts import Counts
+from seatrial.serve.http.app import App, Site
+from seatrial.serve.listening import refuse_new
+from seatrial.serve.model_link import ModelLink
+from seatrial.serve.options import Options
+
+#: Between requests of one connection, in seconds.
+KEEP_ALIVE_S = 60
+#: Readiness is gone for so long before new connections are refused: whoever routes requests here can learn of it.
+LINGER_S = 0.5
+#: When the model is lost: time to write the refusals out.
+_LAST_WORDS_S = 0.5
+_TURN_S = 0.02
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a front is given by the process that starts it.
+
+    Attributes:
+        listener: bound. link: its end of the socketpair. counts: its place in the common memory.
+    """
+
+    options: Options
+    listener: socket.socket
+    link: socket.socket
+    counts: Counts
+
+
+class _Server(uvicorn.Server):
+    """Signals and the end are the front's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class Front:
+    """One front."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._link = ModelLink(place.counts, place.options.queue, place.options.timeout_s, self._changed)
+        app: Any = App(Site(place.options, self._link, place.counts))
+        config = uvicorn.Config(
+            app,
+            http=protocol(place.counts),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=2,
+            backlog=4096,
+        )
+        self._server = _Server(config)
+        self._end: asyncio.Task[None] | None = None
+
+    async def run(self) -> int:
+        """Until drained (0) or lost (1)."""
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: self._link, sock=self._place.link)
+        await self._server.serve(sockets=[self._place.listener])
+        if self._end is not None:
+            await self._end
+        lost = self._link.phase == "lost"
+        self._link.close()
+        await asyncio.sleep(0)
+        return 1 if lost else 0
+
+    def drain(self) -> None:
+        """Answer what has come and what still comes for a moment, then end."""
+        self._link.enter_drain()
+
+    def _changed(self) -> None:
+        phase = self._link.phase
+        if phase == "draining" and self._end is None:
+            self._end = asyncio.ensure_future(self._drain())
+        elif phase == "lost":
+            self._end = asyncio.ensure_future(self._give_up())
+
+    async def _drain(self) -> None:
+        await asyncio.sleep(LINGER_S)
+        refuse_new(self._place.listener)
+        await asyncio.sleep(5 * _TURN_S)  # what had been connected before is accepted in these turns
+        for server in self._server.servers:
+            server.close()
+        await asyncio.sleep(LINGER_S / 2)
+        while self._link.phase != "lost" and self._busy():
+            await asyncio.sleep(_TURN_S)
+        self._server.should_exit = True
+
+    async def _give_up(self) -> None:
+        await asyncio.sleep(_LAST_WORDS_S)
+        self._server.should_exit = True
+
+    def _busy(self) -> bool:
+        connections: set[Any] = self._server.server_state.connections
+        return not self._link.idle or any(each.busy for each in connections)
+
+
+def quiet() -> None:
+    """What goes wrong with one request or connection is no traceback on the terminal."""
+    for name in ("uvicorn", "asyncio", "python_multipart"):
+        logger = logging.getLogger(name)
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
+
+
+def run(place: Place, *, own_signals: bool) -> int:
+    """A front until its end; the exit code.
+
+    Args:
+        own_signals: SIGTERM and SIGINT come to this process and not to another that tells it.
+    """
+    import uvloop
+
+    quiet()
+
+    async def main() -> int:
+        front = Front(place)
+        if own_signals:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, front.drain)
+        return await front.run()
+
+    return uvloop.run(main())
+
+
+def main() -> int:
+    """Of a process of its own."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # they come to the whole group; the model's process says when
+    listener, link, memory, places, place = (int(text) for text in sys.argv[1:])
+    sock = socket.socket(fileno=link)
+    options = _options(sock)
+    if options is None:
+        return 1
+    return run(Place(options, socket.socket(fileno=listener), sock, Counts(memory, places, place)), own_signals=False)
+
+
+def _options(sock: socket.socket) -> Options | None:
+    """The first frame: the options, and in them the token, which is in no argument list and no environment."""
+    head = sock.recv(5, socket.MSG_WAITALL)
+    if len(head) < 5:
+        return None
+    size = int.from_bytes(head[:4], "little")
+    payload = sock.recv(size, socket.MSG_WAITALL)
+    if len(payload) < size or head[4] != wire.OPTIONS:
+        return None
+    options: Options = pickle.loads(payload)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""What can be served: a recipe's model, a model file, a class of the user's.
+
+A front opens readers from this package, so nothing here imports torch before a model is opened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from seatrial.serve.errors import ServeError
+from seatrial.serve.served_model import ServedModel
+
+if TYPE_CHECKING:
+    import torch
+
+
+def open_model(spec: str, device: torch.device) -> ServedModel:
+    """The model that ``spec`` names, on ``device``. Raises ServeError."""
+    if spec in ("digits", "mnist"):
+        from seatrial.serve.models.image_recipe import ImageRecipe
+
+        return ImageRecipe(spec, device)
+    raise ServeError(f"nothing that can be served: {spec}", fix="seatrial serve digits")
