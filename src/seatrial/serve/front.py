@@ -85,7 +85,7 @@ class Front:
     async def run(self) -> int:
         """Until drained (0) or lost (1)."""
         loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: self._link, sock=self._place.link)
+        await loop.create_unix_connection(lambda: self._link, sock=self._place.link)
         await self._server.serve(sockets=[self._place.listener])
         if self._end is not None:
             await self._end

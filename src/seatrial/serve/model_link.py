@@ -6,6 +6,7 @@ import asyncio
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from seatrial.serve import wire
 from seatrial.serve.counts import Counts
@@ -92,8 +93,7 @@ class ModelLink(asyncio.Protocol):
         return not self._asked
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is none by class
 
     def data_received(self, data: bytes) -> None:
         for kind, payload in self._frames.feed(data):

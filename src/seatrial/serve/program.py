@@ -162,7 +162,7 @@ class Program:
         self._links.pop(place, None)
         if self._options.fronts == 0 or self._draining:
             return None
-        code = self._fronts[place].wait()
+        code = self._end_front(self._fronts[place])
         self._counts.forget(place)
         self._restarts += 1
         if self._restarts > _MOST_RESTARTS:
@@ -182,12 +182,12 @@ class Program:
             print("draining: what has come is still answered", flush=True)
             computing.send_all(wire.frame(wire.DRAIN))
 
-    def _end_front(self, process: subprocess.Popen[bytes]) -> None:
+    def _end_front(self, process: subprocess.Popen[bytes]) -> int:
         try:
-            process.wait(timeout=3)
+            return process.wait(timeout=3)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            return process.wait()
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
