@@ -117,6 +117,8 @@ class Program:
         import torch
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if device.type == "cpu":  # threads that wait for each other beside busy fronts cost more than they compute
+            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - max(1, self._options.fronts)))
         model = open_model(self._options.model, device)
         most = min(self._options.max_batch or model.max_batch, model.max_batch)
         warm_up = model.warm_up()
