@@ -156,7 +156,7 @@ class Counts:
 
     def totals(self) -> Totals:
         """All places added up."""
-        sums = [sum(self._all[index :: _PLACE]) for index in range(_PLACE)]
+        sums = [sum(self._all[index::_PLACE]) for index in range(_PLACE)]
         peaks = [self._all[place * _PLACE + _PEAK_AT] for place in range(self.places)]
         requests = {
             (kind, status): sums[k * len(STATUSES) + s]

@@ -30,7 +30,9 @@ def listen(host: str, port: int, fronts: int) -> list[socket.socket]:
         for each in sockets:
             each.listen(_BACKLOG)
     except OSError as error:
-        raise ServeError(f"cannot listen on {host}:{port}: {error.strerror}", fix="give another port: --port") from error
+        raise ServeError(
+            f"cannot listen on {host}:{port}: {error.strerror}", fix="give another port: --port"
+        ) from error
     return sockets
 
 

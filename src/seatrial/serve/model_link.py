@@ -34,7 +34,9 @@ class Asked:
 
     __slots__ = ("answer", "answers", "deadline_s", "first", "left")
 
-    def __init__(self, answer: asyncio.Future[list[Answer] | Refusal], first: int, rows: int, deadline_s: float) -> None:
+    def __init__(
+        self, answer: asyncio.Future[list[Answer] | Refusal], first: int, rows: int, deadline_s: float
+    ) -> None:
         self.answer, self.first, self.left, self.deadline_s = answer, first, rows, deadline_s
         self.answers: list[Answer | None] = [None] * rows
 

@@ -46,7 +46,14 @@ def parse(argv: Sequence[str], token: str | None) -> Options:
     parser.add_argument("--max-body", type=int, default=8 * 2**20, metavar="BYTES")
     parser.add_argument("--timeout-s", type=float, default=30.0, help="for one request")
     given = parser.parse_args(argv)
-    for option, low in (("port", 0), ("fronts", 0), ("max_batch", 1), ("queue", 1), ("max_body", 1), ("deadline_ms", 0)):
+    for option, low in (
+        ("port", 0),
+        ("fronts", 0),
+        ("max_batch", 1),
+        ("queue", 1),
+        ("max_body", 1),
+        ("deadline_ms", 0),
+    ):
         value = getattr(given, option)
         if value is not None and value < low:
             parser.error(f"--{option.replace('_', '-')} must be at least {low}")

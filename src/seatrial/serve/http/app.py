@@ -84,7 +84,8 @@ class App:
             self._counts.took(time.perf_counter() - began_s)
             if isinstance(answers, Refusal):
                 return answers
-            return encode(request.answer(reader, answers))
+            answer = request.answer(reader, answers)
+            return encode(answer if kind == _PREDICT else {"model_name": self._site.options.name, **answer})
         except BadInputError as problem:
             return Refusal(400, str(problem))
         except ValueError:  # encode

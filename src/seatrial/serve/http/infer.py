@@ -34,7 +34,7 @@ class Request:
     outputs: list[str] | None
 
     def answer(self, reader: Reader, answers: list[Answer]) -> dict[str, Any]:
-        """The protocol's $inference_response."""
+        """The protocol's $inference_response; the caller adds the model's name."""
         description = reader.description
         outputs = []
         for index, spec in enumerate(description.outputs):
@@ -43,8 +43,7 @@ class Request:
             values = np.stack([answer[index] for answer in answers])
             shape, data = list(values.shape), values.ravel().tolist()
             outputs.append({"name": spec.name, "datatype": spec.datatype, "shape": shape, "data": data})
-        response: dict[str, Any] = {"model_name": description.name, "outputs": outputs}
-        return response if self.id is None else {**response, "id": self.id}
+        return {"outputs": outputs} if self.id is None else {"id": self.id, "outputs": outputs}
 
 
 def read(reader: Reader, body: bytes) -> Request:
@@ -66,7 +65,7 @@ def read(reader: Reader, body: bytes) -> Request:
     return Request(list(zip(*columns, strict=True)), id, outputs)
 
 
-def metadata(description: Description) -> dict[str, Any]:
+def metadata(description: Description, name: str) -> dict[str, Any]:
     """The protocol's $metadata_model_response."""
 
     def tensors(specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
@@ -76,7 +75,7 @@ def metadata(description: Description) -> dict[str, Any]:
     if description.kind == "text":
         inputs = [{"name": description.inputs[0].name, "datatype": "BYTES", "shape": [-1]}]
     return {
-        "name": description.name,
+        "name": name,
         "platform": "seatrial",
         "inputs": inputs,
         "outputs": tensors(description.outputs),

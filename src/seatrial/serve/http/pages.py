@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import seatrial
+from seatrial.serve.gpu_reading import Gpus
 from seatrial.serve.http import infer, metrics
 from seatrial.serve.http.answers import encode
 from seatrial.serve.http.answers import error as error_body
@@ -27,7 +28,7 @@ _SENTENCES = {404: "There is nothing at this address.", 405: "This address takes
 
 def pages(site: Site) -> Starlette:
     """The application."""
-    link, name = site.link, site.options.name
+    link, name, gpus = site.link, site.options.name, Gpus()
 
     def as_json(value: Any, status: int = 200) -> Response:
         headers = {"retry-after": "2"} if status == 503 else None
@@ -47,7 +48,7 @@ def pages(site: Site) -> Starlette:
         _check(request, name)
         if link.reader is None:
             return as_json({"error": link.unready().sentence}, 503)
-        return as_json(infer.metadata(link.reader.description))
+        return as_json(infer.metadata(link.reader.description, name))
 
     async def model_ready(request: Request) -> Response:
         _check(request, name)
@@ -55,7 +56,16 @@ def pages(site: Site) -> Starlette:
         return as_json({"name": name, "ready": good}, 200 if good else 503)
 
     async def numbers(_: Request) -> Response:
-        return Response(metrics.render(name, site.counts.totals(), link.phase == "ready"), media_type=metrics.TYPE)
+        text = metrics.render(name, site.counts.totals(), ready=link.phase == "ready", gpus=gpus.read())
+        return Response(text, media_type=metrics.TYPE)
+
+    async def about(_: Request) -> Response:
+        """What the page needs to know: which inputs to offer."""
+        if link.reader is None:
+            return as_json({"error": link.unready().sentence}, 503)
+        known = link.reader.description
+        size = list(known.inputs[0].shape) if known.inputs else []
+        return as_json({"name": name, "kind": known.kind, "labels": known.labels, "shape": size})
 
     async def describe(_: Request) -> Response:
         return as_json(document(site.options, link.reader.description if link.reader else None))
@@ -70,6 +80,7 @@ def pages(site: Site) -> Starlette:
         Route("/predict", _only_here, methods=["POST"]),
         Route("/metrics", numbers),
         Route("/openapi.json", describe),
+        Route("/static/about.json", about),
         Route("/", _file("page.html")),
         Route("/docs", _file("docs.html")),
         *(Route(f"/static/{each}", _file(each)) for each in ("page.css", "page.js", "docs.js")),

@@ -54,7 +54,11 @@ class ImageReader:
         shape = self.description.inputs[0].shape
         try:  # lists of whole numbers from 0 to 255, which most are: six times as fast as by way of floats
             pixels = b"".join(map(bytes, given))
-            if len(given) == shape[0] and len(pixels) == shape[0] * shape[1] and all(map(shape[1].__eq__, map(len, given))):
+            if (
+                len(given) == shape[0]
+                and len(pixels) == shape[0] * shape[1]
+                and all(map(shape[1].__eq__, map(len, given)))
+            ):
                 return (np.frombuffer(pixels, np.uint8).reshape(shape),)
         except (TypeError, ValueError):
             pass
