@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 from seatrial.serve.errors import ServeError
 from seatrial.serve.options import TOKEN_VARIABLE, parse
-from seatrial.serve.program import Program, started_s
+from seatrial.serve.program import Open, Program, open_on_device, started_s
 
 
-def main() -> int:
+def main(open_model: Open = open_on_device) -> int:
     """The exit code."""
     options = parse(sys.argv[1:], os.environ.pop(TOKEN_VARIABLE, None))
     try:
-        return Program(options, started_s()).run()
+        return Program(options, started_s(), open_model).run()
     except ServeError as error:
         print(f"seatrial serve: {error.message}", file=sys.stderr)
         if error.fix:
@@ -26,8 +27,12 @@ def main() -> int:
         return 1
 
 
-if __name__ == "__main__":
-    code = main()
+def end(code: int) -> NoReturn:
+    """Everything has been answered and told; to take torch down would cost half a second of CPU more."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # everything has been answered and told; taking torch down takes half a second of CPU more
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    end(main())

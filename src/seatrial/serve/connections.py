@@ -82,7 +82,8 @@ def protocol(counts: Counts, body_s: float = BODY_S, head_s: float = HEAD_S) -> 
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
-            self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+            scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # with a key of ours
+            scope[CONNECTION] = self
 
         def on_headers_complete(self) -> None:
             self._in_head, self._in_body, self._head_bytes = False, True, 0

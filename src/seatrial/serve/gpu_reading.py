@@ -1,16 +1,27 @@
 """What NVML says of the GPUs that this container sees; nothing where it cannot be read.
 
-``seatrial.probe`` has the one full reader, on the host's and the agent's side; here two numbers are enough.
+By its C interface: images for serving carry no nvidia-ml-py, and of what ``seatrial.probe`` reads, which is not in them
+either, two numbers are enough here. Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
 """
 
 from __future__ import annotations
 
+import ctypes
 import time
 from dataclasses import dataclass
-from typing import Any
 
 #: A reading is kept for so long: scrapes do not make the driver work.
 _FRESH_S = 1.0
+#: NVML_DEVICE_UUID_V2_BUFFER_SIZE.
+_UUID_BYTES = 96
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
 @dataclass(frozen=True)
@@ -25,40 +36,45 @@ class GpuReading:
 class Gpus:
     """Reads them when asked."""
 
-    def __init__(self) -> None:
-        self._nvml: Any = None
+    def __init__(self, library: str = "libnvidia-ml.so.1") -> None:
+        self._library = library
+        self._nvml: ctypes.CDLL | None = None
         self._opened = False
         self._read_s = float("-inf")
         self._kept: list[GpuReading] = []
 
     def read(self) -> list[GpuReading]:
-        """At most a second old; empty where there is no GPU, no driver or no pynvml."""
+        """At most a second old; empty where there is no GPU or no driver."""
         if not self._opened:
-            self._opened, self._nvml = True, _open()
+            self._opened, self._nvml = True, _open(self._library)
         if self._nvml is not None and time.monotonic() - self._read_s > _FRESH_S:
             self._read_s = time.monotonic()
-            self._kept = self._read()
+            self._kept = _read(self._nvml)
         return self._kept
 
-    def _read(self) -> list[GpuReading]:
-        nvml, found = self._nvml, []
-        try:
-            for index in range(nvml.nvmlDeviceGetCount()):
-                device = nvml.nvmlDeviceGetHandleByIndex(index)
-                utilization = nvml.nvmlDeviceGetUtilizationRates(device).gpu
-                used = nvml.nvmlDeviceGetMemoryInfo(device).used
-                found.append(GpuReading(nvml.nvmlDeviceGetUUID(device), float(utilization), int(used)))
-        except nvml.NVMLError:
-            return []
-        return found
 
-
-def _open() -> Any:
-    """The module, which has no types, or None."""
+def _open(library: str) -> ctypes.CDLL | None:
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 — not installed, no driver, no library: metrics without GPUs
+        nvml = ctypes.CDLL(library)
+        return nvml if nvml.nvmlInit_v2() == 0 else None
+    except (OSError, AttributeError):
         return None
-    return pynvml
+
+
+def _read(nvml: ctypes.CDLL) -> list[GpuReading]:
+    """GPUs that answer every question."""
+    count, found = ctypes.c_uint(), []
+    if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+        return []
+    for index in range(count.value):
+        device, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(_UUID_BYTES)
+        utilization, memory = _Utilization(), _Memory()
+        failed = (
+            nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))
+            or nvml.nvmlDeviceGetUUID(device, uuid, _UUID_BYTES)
+            or nvml.nvmlDeviceGetUtilizationRates(device, ctypes.byref(utilization))
+            or nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
+        )
+        if not failed:
+            found.append(GpuReading(uuid.value.decode("ascii", "replace"), float(utilization.gpu), memory.used))
+    return found

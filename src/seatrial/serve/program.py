@@ -14,6 +14,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from seatrial.serve import front, wire
 from seatrial.serve.batcher import Batcher
@@ -21,7 +23,6 @@ from seatrial.serve.computing import Computing
 from seatrial.serve.counts import Counts
 from seatrial.serve.errors import DeviceLostError, ServeError
 from seatrial.serve.listening import listen
-from seatrial.serve.models import open_model
 from seatrial.serve.options import Options
 from seatrial.serve.reports import Reports
 from seatrial.serve.served_model import ServedModel
@@ -31,6 +32,22 @@ _MOST_RESTARTS = 5
 _SOCKET_BYTES = 4 << 20
 
 
+#: The model that options name, loaded.
+Open = Callable[[Options], ServedModel]
+
+
+def open_on_device(options: Options) -> ServedModel:
+    """On the GPU where there is one. Raises ServeError."""
+    import torch
+
+    from seatrial.serve.models import open_model
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":  # threads that wait for each other beside busy fronts cost more than they compute
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - max(1, options.fronts)))
+    return open_model(options.model, device, max_batch=options.max_batch, name=options.name)
+
+
 class Program:
     """One server, from start to end.
 
@@ -38,8 +55,8 @@ class Program:
         exit_code: of the program.
     """
 
-    def __init__(self, options: Options, began_s: float) -> None:
-        self._options, self._began_s = options, began_s
+    def __init__(self, options: Options, began_s: float, open_model: Open) -> None:
+        self._options, self._began_s, self._open = options, began_s, open_model
         self.exit_code = 0
         places = max(1, options.fronts)
         self._listeners = listen(options.host, options.port, places)
@@ -114,25 +131,18 @@ class Program:
 
     def _load(self) -> Computing:
         """Raises ServeError."""
-        import torch
-
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if device.type == "cpu":  # threads that wait for each other beside busy fronts cost more than they compute
-            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - max(1, self._options.fronts)))
-        model = open_model(self._options.model, device)
+        model = self._open(self._options)
         most = min(self._options.max_batch or model.max_batch, model.max_batch)
         warm_up = model.warm_up()
-        self._say_warm(model, warm_up.examples, warm_up.largest_difference)
+        self._reports.ready(warm_up)
+        if warm_up.examples:
+            print(f"{warm_up.examples} saved examples: largest difference {warm_up.largest_difference:.2g}", flush=True)
+        else:
+            print("no saved examples to compare with", flush=True)
         reader = model.reader
         self._ready_frames = wire.pickled(wire.HELLO, (reader, most)) + wire.frame(wire.READY)
         batcher = Batcher(most, self._options.deadline_ms / 1000)
         return Computing(model, self._links, batcher, self._counts, self._front_gone, self._reports.tick)
-
-    def _say_warm(self, model: ServedModel, examples: int, difference: float) -> None:
-        if examples:
-            print(f"{examples} saved examples: largest difference {difference:.2g}", flush=True)
-        else:
-            print("no saved examples to compare with", flush=True)
 
     def _announce(self, computing: Computing) -> None:
         computing.send_all(self._ready_frames)
@@ -201,6 +211,6 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 def started_s() -> float:
     """When this process was started, as Unix time: imports are part of getting ready."""
-    with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
-        ticks = int(file.read().rpartition(")")[2].split()[19])
+    stat = Path("/proc/self/stat").read_text(errors="replace")
+    ticks = int(stat.rpartition(")")[2].split()[19])
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

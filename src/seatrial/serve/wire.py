@@ -17,9 +17,10 @@ import numpy as np
 
 Row = tuple[np.ndarray, ...]
 
-#: From a front: rows with their numbers, numbers nobody waits for any more, and that it has drained.
-ROWS, ABANDONED, DRAINED = 1, 2, 3
-#: From the model: the options, who it is, that warm-up has passed, answers, why rows have none, the end to come, and that it is lost.
+#: From a front: rows with their numbers, and numbers nobody waits for any more. Its end is the end of the stream.
+ROWS, ABANDONED = 1, 2
+#: From the model: the options, who it is, that warm-up has passed, answers, why rows have none, that the end comes, and
+#: that the model is lost.
 OPTIONS, HELLO, READY, ANSWERS, FAILED, DRAIN, LOST = 10, 11, 12, 13, 14, 15, 16
 
 _HEAD = struct.Struct("<IB")

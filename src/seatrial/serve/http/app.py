@@ -73,10 +73,8 @@ class App:
         if reader is None:
             return self._link.unready()
         try:
-            if kind == _PREDICT:
-                request = await predict.read(reader, scope, body)
-            else:
-                request = infer.read(reader, body)
+            request: predict.Request | infer.Request
+            request = await predict.read(reader, scope, body) if kind == _PREDICT else infer.read(reader, body)
             rows = request.rows
             if not 0 < len(rows) <= self._most_rows:
                 return self._wrong_count(len(rows))

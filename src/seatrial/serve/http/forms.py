@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import MultipartCallbacks, MultipartParser, parse_options_header
 
 from seatrial.serve.errors import BadInputError
 
@@ -53,7 +53,7 @@ class _Fields:
         self._field = _Field()
         self._name, self._value = bytearray(), bytearray()
 
-    def callbacks(self) -> dict[str, object]:
+    def callbacks(self) -> MultipartCallbacks:
         return {
             "on_part_begin": self._begin,
             "on_part_data": self._data,

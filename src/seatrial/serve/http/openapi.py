@@ -138,7 +138,9 @@ def _schemas() -> Object:
     several = {"type": "array", "minItems": 1}
     return {
         "Error": _object(["error"], error=string),
-        "Predict": {"oneOf": [_object(["input"], input={}), _object(["inputs"], inputs=several), _object(["text"], text=string)]},
+        "Predict": {
+            "oneOf": [_object(["input"], input={}), _object(["inputs"], inputs=several), _object(["text"], text=string)]
+        },
         "Prediction": {"type": "object"},
         "Server": _object(["name", "version", "extensions"], name=string, version=string, extensions={"type": "array"}),
         "Live": _object(["live"], live=flag),
@@ -146,7 +148,8 @@ def _schemas() -> Object:
         "ModelReady": _object(["name", "ready"], name=string, ready=flag),
         "Model": _object(
             ["name", "platform", "inputs", "outputs"],
-            name=string, platform=string, inputs={"type": "array", "items": tensor}, outputs={"type": "array", "items": tensor},
+            name=string, platform=string, inputs={"type": "array", "items": tensor},
+            outputs={"type": "array", "items": tensor},
         ),
         "InferenceRequest": _object(["inputs"], id=string, inputs=tensors, outputs=outputs),
         "InferenceResponse": _object(["model_name", "outputs"], model_name=string, id=string, outputs=tensors),

@@ -99,7 +99,7 @@ async def _only_here(request: Request) -> Response:
 
 
 def _file(name: str) -> Any:
-    path = resources.files("seatrial.serve").joinpath("static", name)
+    path = resources.files("seatrial.serve").joinpath("static") / name
     data, media_type = path.read_bytes(), _TYPES[Path(name).suffix]
 
     async def answer(_: Request) -> Response:

@@ -14,6 +14,8 @@ from seatrial.serve.served_model import Answer, Reader, Row
 
 #: A larger file is read in a thread: others are answered meanwhile.
 _SMALL_BYTES = 64 * 1024
+#: Keys that stand for several inputs.
+_SEVERAL = frozenset(("inputs", "images", "texts"))
 
 
 @dataclass(frozen=True)
@@ -59,5 +61,9 @@ async def read(reader: Reader, scope: Scope, body: bytes) -> Request:
 
 def _of_json(reader: Reader, body: bytes) -> Request:
     parsed = bodies.parse_json(body)
-    many = isinstance(parsed, list) or (isinstance(parsed, dict) and ("inputs" in parsed or "texts" in parsed))
-    return Request(reader.rows(parsed), many)
+    rows = reader.rows(parsed)
+    if isinstance(parsed, dict):
+        many = not _SEVERAL.isdisjoint(parsed)
+    else:  # a list is several inputs or one input's numbers
+        many = len(rows) > 1 or (isinstance(parsed, list) and isinstance(parsed[0], str))
+    return Request(rows, many)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import torch
 
 
-def open_model(spec: str, device: torch.device) -> ServedModel:
+def open_model(
+    spec: str, device: torch.device, *, max_batch: int | None = None, name: str | None = None
+) -> ServedModel:
     """The model that ``spec`` names, on ``device``. Raises ServeError."""
     if spec in ("digits", "mnist"):
         from seatrial.serve.models.image_recipe import ImageRecipe

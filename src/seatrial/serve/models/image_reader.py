@@ -13,7 +13,7 @@ from seatrial.serve.errors import BadInputError
 from seatrial.serve.served_model import Answer, Description, Row
 
 
-@dataclass(frozen=True)
+@dataclass
 class ImageReader:
     """See Reader."""
 

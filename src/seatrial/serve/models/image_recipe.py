@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from seatrial.recipes.mnist import image_sets, network
 from seatrial.serve.errors import ServeError
 from seatrial.serve.models.image_reader import ImageReader
-from seatrial.serve.served_model import Answer, Description, Row, TensorSpec, WarmUp
+from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec, WarmUp
 from seatrial.train import script
 from seatrial.train.data.images import Normalisation
 
@@ -42,7 +42,7 @@ class ImageRecipe:
             (TensorSpec("logits", "FP32", (10,)),),
             tuple("0123456789"),
         )
-        self.reader = ImageReader(self.description)
+        self.reader: Reader = ImageReader(self.description)
         self._began_s = began_s
 
     def warm_up(self) -> WarmUp:
