@@ -12,9 +12,10 @@ import resource
 from collections.abc import Callable
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from seatrial.serve.counts import Counts
+from seatrial.serve.http.answers import CLOSE, Headers
 
 #: A request's head must be here after so long, and all of it after so long, however the bytes trickle in.
 HEAD_S, BODY_S = 10.0, 30.0
@@ -24,8 +25,8 @@ MOST_HEAD_BYTES = 64 * 1024
 MOST_CONNECTIONS = 20_000
 #: Files that a front has open besides its connections.
 _OTHER_FILES = 64
-#: Under this key a request's scope has its connection.
-CONNECTION = "seatrial.connection"
+#: Under this key a request's scope has its connection and uvicorn's own object for it.
+_OWN = "seatrial.connection"
 
 _OTHER = 2  # counts.KINDS
 
@@ -80,14 +81,32 @@ def protocol(counts: Counts, body_s: float = BODY_S, head_s: float = HEAD_S) -> 
             asked = self.cycle is not None and not self.cycle.response_complete
             return asked or self._in_body or bool(self._head_bytes)
 
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # with a key of ours
-            scope[CONNECTION] = self
+        def answer(
+            self, cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes, *, close: bool
+        ) -> None:
+            """The whole answer to a request, in one write.
+
+            By way of ASGI's ``send`` the head would be a write, and a packet, of its own, and each header be looked at.
+            """
+            if not cycle.keep_alive or close:
+                cycle.keep_alive = False
+                headers = [*headers, CLOSE]
+            parts = [STATUS_LINE[status]]
+            for name, value in (*self.server_state.default_headers, *headers):
+                parts += (name, b": ", value, b"\r\n")
+            parts += (b"\r\n", body)
+            self.transport.write(b"".join(parts))
+            cycle.response_started = cycle.response_complete = True
+            cycle.waiting_for_100_continue = False
+            if not cycle.keep_alive:
+                self.transport.close()
+            cycle.on_response()
 
         def on_headers_complete(self) -> None:
             self._in_head, self._in_body, self._head_bytes = False, True, 0
             super().on_headers_complete()
+            scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # with a key of ours
+            scope[_OWN] = self, self.cycle
 
         def on_message_complete(self) -> None:
             self._in_head, self._in_body = True, False
@@ -130,6 +149,7 @@ def protocol(counts: Counts, body_s: float = BODY_S, head_s: float = HEAD_S) -> 
     return Limited
 
 
-def of(scope: Any) -> Any:
-    """The connection of a request; None in tests without one."""
-    return scope.get(CONNECTION)
+def of(scope: Any) -> tuple[Any, RequestResponseCycle]:
+    """(a request's connection, one of those that ``protocol`` makes; what it is answered by)."""
+    connection, cycle = scope[_OWN]
+    return connection, cycle

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from seatrial.serve import front, wire
+from seatrial.serve import wire
 from seatrial.serve.batcher import Batcher
 from seatrial.serve.computing import Computing
 from seatrial.serve.counts import Counts
@@ -30,6 +30,8 @@ from seatrial.serve.served_model import ServedModel
 #: A front that dies more often than this is not started again: the program ends.
 _MOST_RESTARTS = 5
 _SOCKET_BYTES = 4 << 20
+#: When the model is lost: time for the fronts to write that to their clients.
+_LAST_WORDS_S = 0.5
 
 
 #: The model that options name, loaded.
@@ -103,6 +105,8 @@ class Program:
                 self._end_front(process)
 
     def _in_one_process(self) -> None:
+        from seatrial.serve import front  # with the web server, which otherwise the fronts alone load
+
         ours, theirs = _pair()
         self._links[0] = ours
         counts = Counts(self._counts.descriptor, self._counts.places, 0)
@@ -157,7 +161,7 @@ class Program:
         except DeviceLostError as error:
             print(f"the GPU was lost while serving: {error}", file=sys.stderr, flush=True)
             self.exit_code = 1
-            time.sleep(front.LINGER_S)
+            time.sleep(_LAST_WORDS_S)
 
     def _start_front(self, place: int) -> socket.socket:
         ours, theirs = _pair()

@@ -15,7 +15,7 @@ Headers = list[tuple[bytes, bytes]]
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _JSON = (b"content-type", b"application/json")
-_CLOSE = (b"connection", b"close")
+CLOSE = (b"connection", b"close")
 
 
 def encode(value: Any) -> bytes:
@@ -23,13 +23,9 @@ def encode(value: Any) -> bytes:
     return _ENCODE(value).encode()
 
 
-async def send_json(send: Send, status: int, body: bytes, more: Headers, *, close: bool) -> None:
-    """An answer whose body is JSON already."""
-    headers = [_JSON, (b"content-length", b"%d" % len(body)), *more]
-    if close:
-        headers.append(_CLOSE)
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def json_headers(body: bytes, more: Headers) -> Headers:
+    """Of an answer whose body is JSON already."""
+    return [_JSON, (b"content-length", b"%d" % len(body)), *more]
 
 
 def error(sentence: str) -> bytes:

@@ -10,7 +10,7 @@ from seatrial.serve import connections
 from seatrial.serve.counts import KINDS, Counts
 from seatrial.serve.errors import BadInputError
 from seatrial.serve.http import bodies, infer, predict
-from seatrial.serve.http.answers import Headers, Message, Receive, Scope, Send, encode, error, send_json
+from seatrial.serve.http.answers import Headers, Message, Receive, Scope, Send, encode, error, json_headers
 from seatrial.serve.http.guard import Guard
 from seatrial.serve.http.pages import pages
 from seatrial.serve.model_link import ModelLink, Refusal
@@ -62,7 +62,9 @@ class App:
         else:
             status, body, headers = 200, answer, []
         self._counts.answered(kind, status)
-        await send_json(send, status, body, headers, close=self._link.phase in ("draining", "lost"))
+        close = self._link.phase in ("draining", "lost")
+        connection, cycle = connections.of(scope)
+        connection.answer(cycle, status, json_headers(body, headers), body, close=close)
 
     async def _answer(self, kind: int, scope: Scope, receive: Receive) -> bytes | Refusal:
         began_s = time.perf_counter()
@@ -93,14 +95,12 @@ class App:
         asked = self._link.ask(rows)
         if isinstance(asked, Refusal):
             return asked
-        connection = connections.of(scope)
-        if connection is not None:
-            connection.on_lost = lambda: self._link.abandon(asked)
+        connection, _ = connections.of(scope)
+        connection.on_lost = lambda: self._link.abandon(asked)
         try:
             return await asked.answer
         finally:
-            if connection is not None:
-                connection.on_lost = None
+            connection.on_lost = None
 
     def _wrong_count(self, count: int) -> Refusal:
         if not count:
