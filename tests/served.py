@@ -61,11 +61,11 @@ class Server:
         with self.client() as client:
             return client.post("/predict", json={"input": numbers}, **settings)
 
-    def raw(self, data: bytes, seconds: float = 5.0) -> bytes:
-        """What comes back, until the server closes or for so long."""
+    def raw(self, data: bytes, seconds: float = 5.0, until: bytes | None = None) -> bytes:
+        """What comes back, until the server closes, or this has come, or for so long."""
         with self.connect() as sock:
             sock.sendall(data)
-            return read_all(sock, seconds)
+            return read_all(sock, seconds, until)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, 10)
@@ -101,8 +101,8 @@ class Server:
         self._ready.set()
 
 
-def read_all(sock: socket.socket, seconds: float = 5.0) -> bytes:
-    """Until the end of the stream or of the time."""
+def read_all(sock: socket.socket, seconds: float = 5.0, until: bytes | None = None) -> bytes:
+    """Until the end of the stream or of the time, or until this has come."""
     end, data = time.monotonic() + seconds, b""
     while (left := end - time.monotonic()) > 0:
         sock.settimeout(left)
@@ -115,6 +115,8 @@ def read_all(sock: socket.socket, seconds: float = 5.0) -> bytes:
         if not more:
             break
         data += more
+        if until is not None and until in data:
+            break
     return data
 
 

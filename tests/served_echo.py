@@ -27,6 +27,8 @@ class EchoReader:
     def rows(self, body: Any) -> list[Row]:
         if isinstance(body, dict) and "input" in body:
             return [self._row(body["input"])]
+        if isinstance(body, dict) and isinstance(body.get("text"), str):
+            return [self._row([len(body["text"]), 0])]
         if isinstance(body, dict) and isinstance(body.get("inputs"), list):
             return [self._row(each) for each in body["inputs"]]
         raise BadInputError('The body has to be an object with "input" or "inputs".')

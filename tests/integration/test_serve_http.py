@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("serve")
 
 @pytest.fixture(scope="module")
 def server():
-    with Server("--name", "net", "--fronts", "2", "--max-body", "100000", "--timeout-s", "3") as server:
+    with Server("--name", "net", "--fronts", "2", "--max-body", "100000", "--timeout-s", "2") as server:
         yield server
 
 
@@ -79,7 +80,7 @@ BAD = [
     (b'{"input": [-4, 1]}', "application/json", 400, "must not be -4"),
     (b'{"input": [-2, 1]}', "application/json", 500, "failed"),
     (b'{"input": [-5, 1]}', "application/json", 500, "number"),
-    (b'{"input": [-1, 4]}', "application/json", 504, "3 s"),
+    (b'{"input": [-1, 2.3]}', "application/json", 504, "2 s"),
 ]
 
 
@@ -224,15 +225,17 @@ def test_pipelined_and_chunked(server):
     assert answer.count(b"HTTP/1.1 200") == 4 and answer.endswith(b'{"sum":4.0,"product":4.0}')
     head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     assert b'"sum":3.0' in server.raw(head + b"c\r\n" + b'{"input": [1' + b"\r\n4\r\n,2]}\r\n0\r\n\r\n")
-    assert b"413" in server.raw(head + b"".join(b"8000\r\n" + b" " * 0x8000 + b"\r\n" for _ in range(8)), 2)[:20]
+    assert (
+        b"413" in server.raw(head + b"".join(b"8000\r\n" + b" " * 0x8000 + b"\r\n" for _ in range(8)), until=b"}")[:20]
+    )
 
 
 def test_a_body_that_is_too_large_is_told_before_it_is_there(server):
     head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 999999999999\r\n\r\n"
-    assert server.raw(head, 1).startswith(b"HTTP/1.1 413 ")
+    assert server.raw(head, until=b"}").startswith(b"HTTP/1.1 413 ")
     with server.connect() as sock:  # a client that reads only when all is sent: nothing is reset under it
         sock.sendall(request().replace(b"content-length: 17", b"content-length: 5000000") + b" " * 4_999_983)
-        assert read_all(sock, 2).startswith(b"HTTP/1.1 413 ")
+        assert read_all(sock, until=b"}").startswith(b"HTTP/1.1 413 ")
 
 
 def test_clients_that_leave(server, client):
@@ -311,8 +314,9 @@ def test_the_token():
 
 def test_other_sites_pages(client):
     """A page whose own name points here (DNS rebinding), and one that sends a request across."""
-    for host, status in (("evil.example", 403), ("127.0.0.1.evil.example:80", 403), ("server:8000", 200),
-                         ("10.1.2.3", 200), ("[::1]:9", 200), ("net.ns.svc.cluster.local", 200), ("", 403)):  # fmt: skip
+    hosts = {"evil.example": 403, "127.0.0.1.evil.example:80": 403, "": 403, "server:8000": 200, "10.1.2.3": 200,
+             "[::1]:9": 200, "net.ns.svc.cluster.local": 200}  # fmt: skip
+    for host, status in hosts.items():
         response = client.post("/predict", json={"input": [1, 2]}, headers={"host": host})
         assert response.status_code == status, host
     page = client.get("/docs", headers={"host": "evil.example"})

@@ -76,10 +76,14 @@ def protocol(counts: Counts, body_s: float = BODY_S, head_s: float = HEAD_S) -> 
                 self._forget()
 
         @property
-        def busy(self) -> bool:
-            """A request is being read or answered."""
-            asked = self.cycle is not None and not self.cycle.response_complete
-            return asked or self._in_body or bool(self._head_bytes)
+        def unanswered(self) -> bool:
+            """A request that has come whole has no answer yet."""
+            return not self._in_body and self.cycle is not None and not self.cycle.response_complete
+
+        @property
+        def half_sent(self) -> bool:
+            """A request has begun to come."""
+            return self._in_body or bool(self._head_bytes)
 
         def answer(
             self, cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes, *, close: bool

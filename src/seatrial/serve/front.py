@@ -25,7 +25,7 @@ from seatrial.serve.connections import protocol
 from seatrial.serve.counts import Counts
 from seatrial.serve.http.app import App, Site
 from seatrial.serve.listening import refuse_new
-from seatrial.serve.model_link import ModelLink
+from seatrial.serve.model_link import ModelLink, Refusal
 from seatrial.serve.options import Options
 
 #: Between requests of one connection, in seconds.
@@ -35,6 +35,9 @@ LINGER_S = 0.5
 #: When the model is lost: time to write the refusals out.
 _LAST_WORDS_S = 0.5
 _TURN_S = 0.02
+#: In a drain: a request that is half sent has so long to become whole, and the model so long to answer what there is.
+#: Together with LINGER_S less than the 30 s that a target has between SIGTERM and SIGKILL (job.model.Job.grace_s).
+_HALF_SENT_S, _ANSWERS_S = 3.0, 25.0
 
 
 @dataclass(frozen=True)
@@ -112,17 +115,24 @@ class Front:
         for server in self._server.servers:
             server.close()
         await asyncio.sleep(LINGER_S / 2)
-        while self._link.phase != "lost" and self._busy():
+        began_s = asyncio.get_running_loop().time()
+        while self._link.phase != "lost" and self._busy(asyncio.get_running_loop().time() - began_s):
             await asyncio.sleep(_TURN_S)
+        self._link.refuse_all(Refusal(503, "The server ends, and the model has not answered yet."))
+        await asyncio.sleep(0)  # so that what was refused is written
         self._server.should_exit = True
 
     async def _give_up(self) -> None:
         await asyncio.sleep(_LAST_WORDS_S)
         self._server.should_exit = True
 
-    def _busy(self) -> bool:
+    def _busy(self, drained_s: float) -> bool:
+        """Whether something has to be answered that is worth waiting for after so long."""
+        if drained_s > _ANSWERS_S:
+            return False
         connections: set[Any] = self._server.server_state.connections
-        return not self._link.idle or any(each.busy for each in connections)
+        half_sent = drained_s < _HALF_SENT_S and any(each.half_sent for each in connections)
+        return half_sent or not self._link.idle or any(each.unanswered for each in connections)
 
 
 def quiet() -> None:

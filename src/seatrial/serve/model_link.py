@@ -89,6 +89,11 @@ class ModelLink(asyncio.Protocol):
             return Refusal(503, "The model is still being loaded: try again in a few seconds.", 2)
         return Refusal(503, "The model no longer answers, and the server ends.", 10)
 
+    def refuse_all(self, refusal: Refusal) -> None:
+        """Nothing is waited for any more."""
+        for asked in list(self._asked.values()):
+            self._give_up(asked, refusal)
+
     @property
     def idle(self) -> bool:
         """Nothing is asked that has no answer."""
@@ -185,7 +190,5 @@ class ModelLink(asyncio.Protocol):
         if self.phase == "lost":
             return
         self.phase = "lost"
-        refusal = self.unready()
-        for asked in list(self._asked.values()):
-            self._give_up(asked, refusal)
+        self.refuse_all(self.unready())
         self._on_change()
