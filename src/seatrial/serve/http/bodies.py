@@ -5,6 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
+try:  # an image's 784 numbers in 13 µs and not 63, as fractions in 30 and not 306
+    import orjson
+except ImportError:  # images of the user's own
+    orjson = None  # type: ignore[assignment]
+
 from seatrial.serve.errors import BadInputError
 from seatrial.serve.http.answers import Receive, Scope
 from seatrial.serve.model_link import Refusal
@@ -40,6 +45,11 @@ async def read(scope: Scope, receive: Receive, most_bytes: int) -> bytes | Refus
 
 def parse_json(body: bytes) -> Any:
     """Raises BadInputError: not JSON, or NaN or an infinity, which JSON has not."""
+    if orjson is not None:
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError:  # the standard library's words, and the integers that it alone reads
+            pass
     try:
         return _DECODE(body.decode())
     except BadInputError:
