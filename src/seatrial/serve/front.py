@@ -36,7 +36,7 @@ LINGER_S = 0.5
 #: When the model is lost: time to write the refusals out.
 _LAST_WORDS_S = 0.5
 _TURN_S = 0.02
-#: Objects between two looks for garbage; a parsed image is thirty, and Python's own 700 are reached every twenty requests.
+#: Objects between two looks for garbage. A parsed image is thirty: Python looks at 700, after every twentieth request.
 _GARBAGE = 20_000
 #: In a drain: a request that is half sent has so long to become whole, and the model so long to answer what there is.
 #: Together with LINGER_S less than the 30 s that a target has between SIGTERM and SIGKILL (job.model.Job.grace_s).
