@@ -298,3 +298,27 @@ def test_memory_stays_flat():
         loops(SOAK_LOOPS)
         after = [rss_kb(pid) for pid in pids]
         assert all(then - now < 4096 for now, then in zip(before, after, strict=True)), (before, after)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ten_thousand_connections():
+    """Or as many as this process may open; among them a request is answered, and all are let go."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with Server("--fronts", "1") as server:
+            held = [server.connect() for _ in range(min(10_000, hard - 200))]
+            assert server.predict(1, 2).status_code == 200
+            for sock in held[::100]:
+                sock.sendall(request())
+                assert b"200 OK" in read_all(sock, until=b"}")
+            for sock in held:
+                sock.close()
+            assert server.predict(1, 2).status_code == 200
+            assert server.stop() == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -182,7 +182,7 @@ class ModelLink(asyncio.Protocol):
         self._loop.call_later(_SWEEP_S, self._sweep)
 
     def _enter(self, phase: str) -> None:
-        if self.phase != "lost":
+        if self.phase != "lost" and not (phase == "ready" and self.phase == "draining"):
             self.phase = phase
             self._on_change()
 

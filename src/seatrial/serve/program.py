@@ -27,8 +27,8 @@ from seatrial.serve.options import Options
 from seatrial.serve.reports import Reports
 from seatrial.serve.served_model import ServedModel
 
-#: A front that dies more often than this is not started again: the program ends.
-_MOST_RESTARTS = 5
+#: Fronts that die more often than so many times in so many seconds are not started again: the program ends.
+_MOST_RESTARTS, _RESTARTS_S = 5, 60.0
 _SOCKET_BYTES = 4 << 20
 #: When the model is lost: time for the fronts to write that to their clients.
 _LAST_WORDS_S = 0.5
@@ -66,7 +66,7 @@ class Program:
         self._reports = Reports(self._counts)
         self._fronts: dict[int, subprocess.Popen[bytes]] = {}
         self._links: dict[int, socket.socket] = {}
-        self._restarts = 0
+        self._restarts_s: list[float] = []
         self._draining = False
         self._ready_frames = b""
 
@@ -180,8 +180,9 @@ class Program:
             return None
         code = self._end_front(self._fronts[place])
         self._counts.forget(place)
-        self._restarts += 1
-        if self._restarts > _MOST_RESTARTS:
+        now_s = time.monotonic()
+        self._restarts_s = [each for each in self._restarts_s if now_s - each < _RESTARTS_S] + [now_s]
+        if len(self._restarts_s) > _MOST_RESTARTS:
             raise ServeError(f"the HTTP processes end again and again, the last with {code}", fix="seatrial doctor")
         print(f"an HTTP process ended with {code}; another is started", file=sys.stderr, flush=True)
         link = self._links[place] = self._start_front(place)

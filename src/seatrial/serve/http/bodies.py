@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-
 from seatrial.serve.errors import BadInputError
 from seatrial.serve.http.answers import Receive, Scope
 from seatrial.serve.model_link import Refusal
