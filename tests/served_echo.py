@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,8 @@ class Echo:
         self.reader = EchoReader(self.description)
 
     def warm_up(self) -> WarmUp:
-        time.sleep(float(os.environ.get("ECHO_LOADS_S", "0")))
+        while (awaited := os.environ.get("ECHO_WAITS_FOR")) and not Path(awaited).exists():
+            time.sleep(0.02)
         if os.environ.get("ECHO_DIFFERS"):
             raise ServeError("the outputs differ from the saved ones by 0.5", fix="seatrial run echo")
         return WarmUp(3, 0.001, 0.1)

@@ -134,8 +134,9 @@ def test_a_client_that_never_ends_does_not_hold_the_end_up_for_ever():
         assert time.monotonic() - began < 9  # ten are what a head may take without a drain
 
 
-def test_not_ready_before_the_warm_up():
-    with Server("--fronts", "1", wait=False, ECHO_LOADS_S="1.5") as server, server.client() as client:
+def test_not_ready_before_the_warm_up(tmp_path):
+    go_on = tmp_path / "go-on"
+    with Server("--fronts", "1", wait=False, ECHO_WAITS_FOR=str(go_on)) as server, server.client() as client:
         end = time.monotonic() + 10
         while time.monotonic() < end:
             try:
@@ -146,6 +147,7 @@ def test_not_ready_before_the_warm_up():
         assert response.status_code == 503 and client.get("/v2/health/live").status_code == 200
         refused = client.post("/predict", json={"input": [1, 2]})
         assert refused.status_code == 503 and "loaded" in refused.json()["error"] and "retry-after" in refused.headers
+        go_on.touch()
         while client.get("/v2/health/ready").status_code == 503:
             time.sleep(0.05)
         assert client.post("/predict", json={"input": [1, 2]}).status_code == 200
