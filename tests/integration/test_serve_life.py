@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import threading
@@ -49,6 +50,11 @@ class Clients:
     def _run(self, keep: bool) -> None:
         sock: socket.socket | None = None
         while True:
+            if (
+                sock is not None and select.select([sock], [], [], 0)[0]
+            ):  # closed between requests: as HTTP libraries do
+                sock.close()
+                sock = None
             if sock is None:
                 try:
                     sock = self._server.connect()

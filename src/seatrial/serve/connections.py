@@ -7,8 +7,10 @@ and answers what is no HTTP in plain text.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import resource
+import termios
 from collections.abc import Callable
 from typing import Any
 
@@ -84,6 +86,15 @@ def protocol(counts: Counts, body_s: float = BODY_S, head_s: float = HEAD_S) -> 
         def half_sent(self) -> bool:
             """A request has begun to come."""
             return self._in_body or bool(self._head_bytes)
+
+        @property
+        def unread(self) -> bool:
+            """Bytes have come that nobody has looked at yet."""
+            if self.transport.is_closing():
+                return False
+            waiting = bytearray(4)
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.FIONREAD, waiting)
+            return any(waiting)
 
         def answer(
             self, cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes, *, close: bool

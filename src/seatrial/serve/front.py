@@ -108,6 +108,7 @@ class Front:
         phase = self._link.phase
         if phase == "draining" and self._end is None:
             self._end = asyncio.ensure_future(self._drain())
+            self._end.add_done_callback(self._exit)
         elif phase == "lost":
             self._end = asyncio.ensure_future(self._give_up())
 
@@ -120,9 +121,13 @@ class Front:
         await asyncio.sleep(LINGER_S / 2)
         began_s = asyncio.get_running_loop().time()
         while self._link.phase != "lost" and self._busy(asyncio.get_running_loop().time() - began_s):
+            self._close_idle()
             await asyncio.sleep(_TURN_S)
         self._link.refuse_all(Refusal(503, "The server ends, and the model has not answered yet."))
         await asyncio.sleep(0)  # so that what was refused is written
+
+    def _exit(self, _: asyncio.Task[None]) -> None:
+        """Also when the drain has failed: ``run`` then raises what it raised."""
         self._server.should_exit = True
 
     async def _give_up(self) -> None:
@@ -134,8 +139,16 @@ class Front:
         if drained_s > _ANSWERS_S:
             return False
         connections: set[Any] = self._server.server_state.connections
-        half_sent = drained_s < _HALF_SENT_S and any(each.half_sent for each in connections)
-        return half_sent or not self._link.idle or any(each.unanswered for each in connections)
+        patient = drained_s < _HALF_SENT_S
+        waited_for = any(each.unanswered or (patient and (each.half_sent or each.unread)) for each in connections)
+        return waited_for or not self._link.idle
+
+    def _close_idle(self) -> None:
+        """Connections that nothing has come on, also nothing that this loop has not read yet."""
+        for each in list(self._server.server_state.connections):
+            connection: Any = each
+            if not (connection.unanswered or connection.half_sent or connection.unread):
+                connection.transport.close()
 
 
 def quiet() -> None:
