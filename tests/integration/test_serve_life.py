@@ -97,7 +97,7 @@ def drain_under_load(fronts: int) -> None:
         assert time.monotonic() - began < 8
         clients.join()
         assert clients.lost == [], server.output
-        assert set(clients.answered) == {200} and clients.answered[200] > 20
+        assert set(clients.answered) == {200} and clients.answered[200] >= 8
 
 
 @pytest.mark.parametrize("fronts", [0, 1, 2])

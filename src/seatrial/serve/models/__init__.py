@@ -1,6 +1,6 @@
 """What can be served: a recipe's model, a model file, a class of the user's.
 
-A front opens readers from this package, so nothing here imports torch before a model is opened.
+A front opens readers from this package: nothing here imports torch before a model is opened.
 """
 
 from __future__ import annotations
@@ -17,9 +17,5 @@ if TYPE_CHECKING:
 def open_model(
     spec: str, device: torch.device, *, max_batch: int | None = None, name: str | None = None
 ) -> ServedModel:
-    """The model that ``spec`` names, on ``device``. Raises ServeError."""
-    if spec in ("digits", "mnist"):
-        from seatrial.serve.models.image_recipe import ImageRecipe
-
-        return ImageRecipe(spec, device)
-    raise ServeError(f"nothing that can be served: {spec}", fix="seatrial serve digits")
+    """The model that ``spec`` names, on ``device``. Raises ServeError: none can be opened in this version."""
+    raise ServeError(f"{spec} is nothing that can be served")
