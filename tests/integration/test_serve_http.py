@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import socket
 import sys
 import threading
@@ -261,12 +262,12 @@ def test_full_queue_is_429_at_once():
     with Server("--queue", "4", "--fronts", "1") as server, server.client() as client:
         waiting = [server.connect() for _ in range(4)]
         for sock in waiting:
-            sock.sendall(request({"input": [-1, 0.3]}))
-        time.sleep(0.2)
-        began = time.monotonic()
+            sock.sendall(request({"input": [-1, 0.7]}))
+        while 'queue_rows{model="echo"} 4' not in client.get("/metrics").text:
+            time.sleep(0.02)
         response = client.post("/predict", json={"input": [1, 2]})
         assert response.status_code == 429 and response.headers["retry-after"] == "1" and error_of(response)
-        assert time.monotonic() - began < 1.0
+        assert not select.select(waiting, [], [], 0)[0]  # it was said before any of those before it was answered
         for sock in waiting:
             answer = b""
             while b"sum" not in answer:
