@@ -30,7 +30,7 @@ INK = 32
 HOW = 'send an image file, or JSON {"image": rows of numbers}'
 
 
-@dataclass(frozen=True)
+@dataclass
 class ImageReader:
     """Rows of one size out of numbers or files.
 
@@ -50,9 +50,10 @@ class ImageReader:
         if isinstance(body, dict):
             if "image" in body:
                 return [(self._one(body["image"]),)]
-            if not isinstance(several := body.get("images"), list):
+            images = body.get("images")
+            if not isinstance(images, list):
                 raise BadInputError(f"the JSON object has neither image nor images: {HOW}")
-            return self._several(several)
+            return self._several(images)
         if isinstance(body, list):
             depth, inner = 0, body
             while isinstance(inner, list) and depth < 5:
