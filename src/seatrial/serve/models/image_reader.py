@@ -55,7 +55,8 @@ class ImageReader:
                 raise BadInputError(f"the JSON object has neither image nor images: {HOW}")
             return self._several(images)
         if isinstance(body, list):
-            depth, inner = 0, body
+            depth = 0
+            inner: Any = body
             while isinstance(inner, list) and depth < 5:
                 depth, inner = depth + 1, inner[0] if inner else None
             batch = depth > len(self._shape) or (depth == 1 and isinstance(inner, str))
