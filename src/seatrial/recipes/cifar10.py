@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from seatrial.train import script
 from seatrial.train.data.augment import crop
-from seatrial.train.data.cifar10 import read_cifar10
+from seatrial.train.data.cifar10 import CLASSES, read_cifar10
 from seatrial.train.data.images import ImageSet, Normalisation, TestImages, places, shuffled
 from seatrial.train.data.shards import Shape, deal
 from seatrial.train.distributed import Ranks, ranks
@@ -41,6 +41,7 @@ from seatrial.train.loop import Outcome, fit
 from seatrial.train.optim.muon import MuonSgd
 from seatrial.train.optim.schedules import Schedule
 from seatrial.train.precision import choose_precision
+from seatrial.train.saving.examples import image_examples, save_examples
 from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
@@ -253,7 +254,10 @@ def main(argv: Sequence[str]) -> int:
                 spread = statistics.stdev(accuracies)
                 print(f"mean accuracy {statistics.fmean(accuracies):.3%} ± {spread:.3%} (n={arguments.runs})", end="")
                 print(f", median loop {statistics.median(seconds):.3f} s", flush=True)
-            for path in save_model(model, arguments.models, "cifar10"):
+            saved = save_model(model, arguments.models, "cifar10")
+            normalise = Normalisation.of(data[0].images_NCHW)
+            saved.append(save_examples(image_examples("cifar10", model, data[1], normalise, CLASSES), saved[-1]))
+            for path in saved:
                 print(f"saved {path}", flush=True)
     return 0
 

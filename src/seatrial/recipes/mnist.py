@@ -29,6 +29,7 @@ from seatrial.train.memory import cap
 from seatrial.train.optim.optimizer import adam
 from seatrial.train.optim.schedules import Schedule, cosine, triangle
 from seatrial.train.precision import choose_precision
+from seatrial.train.saving.examples import image_examples, save_examples
 from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
@@ -95,7 +96,7 @@ def parse(argv: Sequence[str], name: str) -> argparse.Namespace:
 
 
 def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
-    """Train, test after each epoch, save the model as NAME.pth and NAME.safetensors; the exit code."""
+    """Train, test after each epoch, save the model as NAME.pth and NAME.safetensors with examples; the exit code."""
     train_set, test_set = image_sets(data)
     normalise = Normalisation.of(train_set.images_NCHW)
     with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
@@ -133,7 +134,9 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
             return EXIT_TERMINATED
         if group.first:
             print(f"trained {outcome.examples:,} images in {outcome.loop_s:.3f} s", flush=True)
-            for path in save_model(model, arguments.models, name):
+            saved = save_model(model, arguments.models, name)
+            saved.append(save_examples(image_examples(name, model, test_set, normalise), saved[-1]))
+            for path in saved:
                 print(f"saved {path}", flush=True)
     return 0
 

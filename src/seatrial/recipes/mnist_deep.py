@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from seatrial.recipes.mnist import FILES, MIRRORS, image_sets
 from seatrial.train import script
 from seatrial.train.data.augment import affine
-from seatrial.train.data.cifar10 import read_cifar10
+from seatrial.train.data.cifar10 import CLASSES, read_cifar10
 from seatrial.train.data.download import fetch
 from seatrial.train.data.idx import read_folder
 from seatrial.train.data.images import Normalisation, TestImages
@@ -37,7 +37,9 @@ from seatrial.train.memory import cap, summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import cosine
 from seatrial.train.precision import Precision, choose_precision
-from seatrial.train.saving.atomic import write_file, write_text
+from seatrial.train.saving.atomic import write_text
+from seatrial.train.saving.examples import image_examples, save_examples
+from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
@@ -113,6 +115,10 @@ def main(argv: Sequence[str]) -> int:
             print(f"test accuracy {accuracy:.2%}, test loss {test_loss:.4f}", flush=True)
             print(summary(group.device), flush=True)
             save(model, arguments, outcome, group, precision, channels, train_set.classes)
+            labels = CLASSES if cifar else ()
+            examples = image_examples("mnist-deep", model, test_set, normalise, labels)
+            path = save_examples(examples, arguments.models / "trained-model.safetensors")
+            print(f"saved {path}", flush=True)
     return 0
 
 
@@ -125,10 +131,9 @@ def save(
     channels: int,
     classes: int,
 ) -> None:
-    """Write trained-model.pth (a state_dict) and training_metadata.txt into the models folder."""
+    """Write trained-model.pth, trained-model.safetensors and training_metadata.txt into the models folder."""
     folder: Path = arguments.models
-    tensors: dict[str, Tensor] = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
-    write_file(folder / "trained-model.pth", lambda file: torch.save(tensors, file))
+    saved = save_model(model, folder, "trained-model")
     facts = {
         "dataset": arguments.dataset,
         "model": "four convolutions 32-64-128-256",
@@ -146,7 +151,8 @@ def save(
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
     write_text(folder / "training_metadata.txt", "".join(f"{name}: {value}\n" for name, value in facts.items()))
-    print(f"saved {folder / 'trained-model.pth'}\nsaved {folder / 'training_metadata.txt'}", flush=True)
+    for path in (*saved, folder / "training_metadata.txt"):
+        print(f"saved {path}", flush=True)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import triangle
 from seatrial.train.precision import choose_precision
 from seatrial.train.recompute import recomputed
+from seatrial.train.saving.examples import EXAMPLES, Examples, outputs_on_cpu, save_examples
+from seatrial.train.saving.model_files import weights_digest
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
@@ -98,7 +100,8 @@ def main(argv: Sequence[str]) -> int:
             folder = arguments.models / "spam"
             model.save_pretrained(folder, safe_serialization=True)
             tokenizer.save_pretrained(folder)
-            print(f"saved {folder}: config.json, model.safetensors, tokenizer", flush=True)
+            save_examples(examples(model, test_set), folder / "model.safetensors")
+            print(f"saved {folder}: config.json, model.safetensors, tokenizer, examples", flush=True)
     return 0
 
 
@@ -200,6 +203,17 @@ def pretrained(kind: Any, weights: str, **options: Any) -> Any:
         raise InputError(
             f"no pretrained weights at {weights}: {reason}", fix="--weights FOLDER, or --from-scratch to train without"
         ) from error
+
+
+def examples(model: nn.Module, test_set: TextSet) -> Examples:
+    """The first test messages as token numbers, and the logits."""
+    lengths_N = test_set.lengths_N[:EXAMPLES]
+    longest = int(lengths_N.max())
+    tokens_NL = test_set.tokens_NL[:EXAMPLES, :longest].cpu()
+    real_NL = torch.arange(longest) < lengths_N[:, None].cpu()
+    logits_NK = outputs_on_cpu(model, (tokens_NL, real_NL), lambda twin, inputs: logits(twin, (inputs[0], inputs[1])))
+    inputs = {"input_ids": tokens_NL, "attention_mask": real_NL.long()}
+    return Examples("spam", "text", weights_digest(model.state_dict()), inputs, {"logits": logits_NK}, LABELS)
 
 
 def import_transformers() -> Any:

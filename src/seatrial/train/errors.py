@@ -6,7 +6,8 @@
     ├── WorkerHangError                a rank stopped answering
     └── InputError            exit 2   what was asked for cannot be done
         ├── DataError                  data that is missing, truncated or of another format
-        └── CheckpointError            a checkpoint that does not fit this model
+        ├── CheckpointError            a checkpoint that does not fit this model
+        └── ModelFileError             a finished model's file that cannot be read or is of another model
 
 Its own tree, apart from ``seatrial.errors``: a stranger's script may use one file of this library alone.
 """
@@ -58,3 +59,7 @@ class DataError(InputError):
 
 class CheckpointError(InputError):
     """A checkpoint that cannot be read or belongs to another model."""
+
+
+class ModelFileError(InputError):
+    """A finished model's file that cannot be read, or belongs to another model."""

@@ -1,0 +1,129 @@
+"""A few real inputs and what the trained model answers, kept beside its weights: NAME.examples.safetensors.
+
+Whoever loads, exports or serves the model computes them again and compares. The outputs are computed on the CPU in
+fp32, so that they do not depend on the number format or the kernels of the training. Shapes: N examples, C channels.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seatrial.train.data.images import ImageSet, Normalisation
+from seatrial.train.errors import ModelFileError
+from seatrial.train.saving.atomic import write_file
+from seatrial.train.saving.model_files import read_tensors, weights_digest
+
+#: How many are kept. Enough for a batch, and a small file: 16 images of 3×32×32 take 197 kB.
+EXAMPLES = 16
+#: NAME.safetensors has its examples in NAME + this.
+SUFFIX = ".examples.safetensors"
+#: (model, inputs) → outputs.
+Forward = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
+_INPUT, _OUTPUT, _SCALE, _SHIFT = "input.", "output.", "normalise.scale", "normalise.shift"
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What one file contains.
+
+    Attributes:
+        recipe: which trained the model; "" for a model of the user's.
+        kind: what a request holds: ``image``, ``text`` or ``tensors``.
+        weights: ``weights_digest`` of the model that gave the outputs.
+        inputs: name → [N, …], as the network takes them: images are normalised.
+        outputs: name → [N, …] fp32.
+        labels: of the classes, in the order of the logits.
+        normalise: how bytes of an image become the network's numbers; scale and shift are [C, 1, 1].
+    """
+
+    recipe: str
+    kind: str
+    weights: str
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+    labels: tuple[str, ...] = ()
+    normalise: Normalisation | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.inputs.values())))
+
+
+def image_examples(
+    recipe: str, model: nn.Module, test_set: ImageSet, normalise: Normalisation, labels: Sequence[str] = ()
+) -> Examples:
+    """The first images of the test set; without labels, the classes have numbers."""
+    on_cpu = normalise.to(torch.device("cpu"))
+    images = {"images": on_cpu(test_set.images_NCHW[:EXAMPLES].cpu().float())}
+    logits = {"logits": outputs_on_cpu(model, tuple(images.values()))}
+    named = tuple(labels) or tuple(str(number) for number in range(test_set.classes))
+    return Examples(recipe, "image", weights_digest(model.state_dict()), images, logits, named, on_cpu)
+
+
+def outputs_on_cpu(
+    model: nn.Module,
+    inputs: tuple[Tensor, ...],
+    forward: Callable[[nn.Module, tuple[Tensor, ...]], Tensor] | None = None,
+) -> Tensor:
+    """What the model gives in fp32 and evaluation mode.
+
+    A copy on the CPU computes. The model stays as it is, nothing is drawn at random, and no memory of the GPU is taken.
+    """
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(parameter.detach().cpu(), requires_grad=False)
+    for buffer in model.buffers():
+        memo[id(buffer)] = buffer.detach().cpu()
+    twin = copy.deepcopy(model, memo).float().eval()
+    with torch.no_grad():
+        outputs: Tensor = forward(twin, inputs) if forward else twin(*inputs)
+    return outputs.float().contiguous()
+
+
+def examples_path(weights: Path) -> Path:
+    """Where the examples of a model's file lie."""
+    return weights.with_name(weights.name.removesuffix(weights.suffix) + SUFFIX)
+
+
+def save_examples(examples: Examples, weights: Path) -> Path:
+    """Write them beside the model's file, whole or not at all; the path. Raises DiskFullError."""
+    from safetensors.torch import save
+
+    tensors = {_INPUT + name: tensor.contiguous() for name, tensor in examples.inputs.items()}
+    tensors |= {_OUTPUT + name: tensor.contiguous() for name, tensor in examples.outputs.items()}
+    if examples.normalise is not None:
+        tensors |= {_SCALE: examples.normalise.scale, _SHIFT: examples.normalise.shift}
+    words = {"format": "pt", "recipe": examples.recipe, "kind": examples.kind, "weights": examples.weights}
+    words |= {"labels": json.dumps(examples.labels), "inputs": json.dumps([*examples.inputs])}
+    path = examples_path(weights)
+    write_file(path, lambda file: file.write(save(tensors, metadata=words)))
+    return path
+
+
+def read_examples(path: Path) -> Examples:
+    """Read one file. Raises ModelFileError: it is truncated, or holds something else."""
+    tensors, words = read_tensors(path)
+    try:
+        labels, names = (json.loads(words[key]) for key in ("labels", "inputs"))
+        inputs = {name: tensors[_INPUT + name] for name in names}
+        outputs = {name.removeprefix(_OUTPUT): each for name, each in tensors.items() if name.startswith(_OUTPUT)}
+        if {len(each) for each in (*inputs.values(), *outputs.values())} == {0} or not inputs or not outputs:
+            raise ValueError
+        if len({len(each) for each in (*inputs.values(), *outputs.values())}) != 1:
+            raise ValueError
+        if not (isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
+            raise ValueError
+        normalise = Normalisation(tensors[_SCALE], tensors[_SHIFT]) if _SCALE in tensors else None
+        recipe, kind, weights = words["recipe"], words["kind"], words["weights"]
+    except (KeyError, ValueError, TypeError) as error:
+        raise ModelFileError(
+            f"{path} holds no examples of a model", fix="delete it, or train the model again: both are written together"
+        ) from error
+    return Examples(recipe, kind, weights, inputs, outputs, tuple(labels), normalise)
