@@ -7,8 +7,8 @@ import torch
 from seatrial.serve.errors import ServeError
 from seatrial.serve.served_model import ServedModel
 
-#: Recipes whose models are served, by what they take.
-IMAGE_RECIPES = ("mnist", "digits", "mnist-deep", "cifar10")
+#: Recipes whose models are served.
+RECIPES = ("mnist", "digits", "mnist-deep", "cifar10", "spam")
 
 
 def open_model(spec: str, device: torch.device, *, max_batch: int, name: str | None = None) -> ServedModel:
@@ -20,8 +20,8 @@ def open_model(spec: str, device: torch.device, *, max_batch: int, name: str | N
     Raises:
         ServeError: there is no such model, it cannot be read, or it is refused.
     """
-    if spec in IMAGE_RECIPES:
-        from seatrial.serve.models.recipe import open_image_recipe
+    if spec in RECIPES:
+        from seatrial.serve.models.recipe import open_recipe
 
-        return open_image_recipe(spec, device, max_batch=max_batch, name=name or spec)
+        return open_recipe(spec, device, max_batch=max_batch, name=name or spec)
     raise ServeError(f"{spec} is no recipe and no file of a model")

@@ -30,7 +30,11 @@ def rows_of(lengths: Sequence[int], width: int) -> tuple[list[int], list[int], i
 
 
 def pack(
-    texts: Sequence[np.ndarray], row_of: Sequence[int], place_of: Sequence[int], planes_3RW: np.ndarray, firsts: np.ndarray
+    texts: Sequence[np.ndarray],
+    row_of: Sequence[int],
+    place_of: Sequence[int],
+    planes_3RW: np.ndarray,
+    firsts: np.ndarray,
 ) -> None:
     """Write the texts' tokens, positions and numbers into ``planes_3RW``, and where each begins into ``firsts``."""
     width = planes_3RW.shape[2]

@@ -1,36 +1,117 @@
-"""Recipes' models out of the models folder."""
+"""Recipes' models out of the models folder, with the examples that training left beside the weights."""
 
 from __future__ import annotations
 
-from math import isqrt
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
-from seatrial.recipes.mnist import network
+from seatrial.recipes import saved
+from seatrial.recipes.spam import LONGEST
 from seatrial.serve.errors import ServeError
 from seatrial.serve.models.image_recipe import BOXES, ImageModel
+from seatrial.serve.models.text_recipe import TextModel
 from seatrial.serve.served_model import ServedModel
 from seatrial.train import script
-from seatrial.train.data.images import Normalisation
+from seatrial.train.errors import TrainError
+from seatrial.train.saving.examples import Examples, examples_path, read_examples
+from seatrial.train.saving.model_files import read_tensors, weights_digest
 
-# Mean and deviation of the training images' bytes, until they are saved beside the weights.
-_STATISTICS = {"digits": (77.8824, 82.8172), "mnist": (33.3184, 78.5675)}
+
+def open_recipe(recipe: str, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
+    """The model that a recipe saved in the models folder. Raises ServeError."""
+    open_kind: Callable[..., ServedModel] = _open_text if recipe == "spam" else _open_image
+    with told_plainly():
+        return open_kind(recipe, script.default_folder("models"), device, max_batch=max_batch, name=name)
 
 
-def open_image_recipe(recipe: str, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
-    """Raises ServeError."""
-    path = script.default_folder("models") / f"{recipe}.safetensors"
-    if not path.is_file():
-        raise ServeError(f"no model of {recipe} in {path.parent}", f"seatrial run {recipe}")
-    tensors = load_file(path)
-    classes = len(tensors["9.bias"])
-    side = 28 if isqrt(tensors["7.weight"].shape[1] // 64) == 5 else 0
-    model = network(side, side, classes)
-    model.load_state_dict(tensors)
-    mean, deviation = _STATISTICS[recipe]
-    normalise = Normalisation(torch.tensor(1 / deviation).view(1, 1, 1), torch.tensor(-mean / deviation).view(1, 1, 1))
-    labels = [str(number) for number in range(classes)]
+@contextmanager
+def told_plainly() -> Iterator[None]:
+    """Errors of the training library as the server's."""
+    try:
+        yield
+    except TrainError as error:
+        raise ServeError(error.message, error.fix) from error
+
+
+def _open_image(recipe: str, folder: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
+    opened = saved.read_saved(folder, recipe)
+    examples = opened.examples
+    if examples is None or examples.normalise is None:
+        raise ServeError(
+            f"{opened.path.name} has no {examples_path(opened.path).name} beside it, which says how its images are "
+            "normalised",
+            f"train it again with this version: seatrial run {recipe}",
+        )
+    (shape,) = opened.inputs.values()
+    channels, height, width = shape
     return ImageModel(
-        name, model, normalise, labels, (1, side, side), device, max_batch=max_batch, box=BOXES.get(recipe)
-    )
+        name,
+        opened.network,
+        examples.normalise,
+        opened.labels,
+        (channels, height, width),
+        device,
+        max_batch=max_batch,
+        box=BOXES.get(recipe),
+    ).with_examples(examples.inputs["images"], examples.outputs["logits"].softmax(1))
+
+
+def _open_text(recipe: str, folder: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
+    """Without transformers, whose import takes seconds."""
+    path = folder / saved.WEIGHTS[recipe]
+    if not path.is_file():
+        raise ServeError(f"there is no model of {recipe}: {path} does not exist", f"seatrial run {recipe}")
+    tensors, _ = read_tensors(path)
+    config = _json(path.with_name("config.json"))
+    names = config.get("id2label") or {}
+    labels = [str(names.get(str(number), number)) for number in range(len(tensors.get("classifier.bias", ())))]
+    tokenizer = _text(path.with_name("tokenizer.json"))
+    longest = min(LONGEST, int(config.get("max_position_embeddings", LONGEST)))
+    model = TextModel(
+        name, tensors, config, tokenizer, labels, device, max_batch=max_batch, longest=longest
+    )  # fmt: skip
+    if not (beside := examples_path(path)).is_file():
+        return model
+    examples = read_examples(beside)
+    # Half a second for BERT-base, while the GPU starts.
+    digest = ThreadPoolExecutor(1).submit(weights_digest, tensors)
+    lengths = examples.inputs["attention_mask"].sum(1).tolist()
+    texts = [
+        tokens[:length].int().numpy() for tokens, length in zip(examples.inputs["input_ids"], lengths, strict=True)
+    ]
+
+    def same_weights() -> None:
+        if digest.result() != examples.weights:
+            raise ServeError(
+                f"{beside.name} is of other weights than {path.name}: one of them is from another training",
+                f"seatrial run {recipe}, or delete {beside}",
+            )
+
+    return model.with_examples(texts, _probabilities(examples), same_weights)
+
+
+def _probabilities(examples: Examples) -> Any:
+    return examples.outputs["logits"].softmax(1).numpy()
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_text(path))
+    except ValueError as error:
+        raise ServeError(f"{path} is no JSON", "train the model again, or copy the folder anew") from error
+    if not isinstance(found, dict):
+        raise ServeError(f"{path} holds no settings of a model", "train the model again, or copy the folder anew")
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServeError(f"cannot read {path}", "train the model again, or copy the whole folder") from error

@@ -83,7 +83,9 @@ def open_tokenizer(text: str, longest: int) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise ServeError("texts are cut by the package tokenizers, which is missing", "pip install tokenizers") from error
+        raise ServeError(
+            "texts are cut by the package tokenizers, which is missing", "pip install tokenizers"
+        ) from error
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # its errors are bare Exceptions

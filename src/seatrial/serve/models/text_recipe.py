@@ -54,11 +54,14 @@ class TextModel:
         self.max_batch, self._device, self._longest = max_batch, device, longest
         self._weights = tensors, config
         self._examples: tuple[list[np.ndarray], np.ndarray] | None = None
+        self._check: Callable[[], None] = lambda: None
         self._run: Callable[[list[np.ndarray]], np.ndarray] = lambda texts: np.empty(0)
 
-    def with_examples(self, texts: Sequence[np.ndarray], probabilities_NK: np.ndarray) -> TextModel:
-        """Compare with these at warm-up."""
-        self._examples = list(texts), probabilities_NK
+    def with_examples(
+        self, texts: Sequence[np.ndarray], probabilities_NK: np.ndarray, check: Callable[[], None]
+    ) -> TextModel:
+        """Compare with these at warm-up, and make ``check``, which raises ServeError."""
+        self._examples, self._check = (list(texts), probabilities_NK), check
         return self
 
     def warm_up(self) -> WarmUp:
@@ -74,6 +77,7 @@ class TextModel:
             self._take(Bert(*self._weights, self._device, torch.float32))
             difference = compare(self._all(texts), expected, last=True)
         assert difference is not None
+        self._check()
         self._all([texts[0]] * self.max_batch)
         self._weights = {}, {}
         return WarmUp(len(texts) if self._examples else 0, difference, time.perf_counter() - began)
