@@ -2,7 +2,7 @@
 
 Texts of different lengths lie one behind the other in rows of W places, and attend to their own tokens only. So
 little is padding (about a twentieth; a batch padded to its longest text would be four fifths), and all that a
-CUDA graph depends on is the number of rows. Shapes: R rows, W places a row, N texts, D hidden numbers, H heads, K classes.
+CUDA graph depends on is the number of rows. Shapes: R rows, W places a row, N texts, D hidden numbers, K classes.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ class Bert:
         mask_R1WW = torch.zeros(apart.shape, dtype=hidden.dtype, device=hidden.device)
         mask_R1WW = mask_R1WW.masked_fill(apart, float("-inf"))
         for layer in self._layers:
-            query, key, value = F.linear(hidden, *layer.qkv).unflatten(2, (3, self._heads, -1)).permute(2, 0, 3, 1, 4)
+            query, key, value = (
+                part.unflatten(2, (self._heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
+                for part in F.linear(hidden, *layer.qkv).chunk(3, 2)
+            )
             mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask_R1WW)
             mixed = F.linear(mixed.transpose(1, 2).flatten(2), *layer.mixed)
             hidden = F.layer_norm(hidden + mixed, (width,), *layer.mixed_norm, self._epsilon)

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from seatrial.serve.errors import BadInputError
+from seatrial.serve.models.bodies import inputs_of, several
 from seatrial.serve.models.classes import class_answer
 from seatrial.serve.served_model import Answer, Description, Row
 
@@ -23,11 +24,8 @@ from seatrial.serve.served_model import Answer, Description, Row
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
 #: An image's pixels at most: 4096 × 4096 take 50 MB as colours. A small file can claim many more.
 MOST_PIXELS = 4096 * 4096
-#: Images in one request at most.
-MOST_IMAGES = 1024
 #: Ink, of 255: what is darker counts as background where a drawing is cut out.
 INK = 32
-HOW = 'send an image file, or JSON {"image": rows of numbers}'
 
 
 @dataclass
@@ -46,24 +44,14 @@ class ImageReader:
     box: int | None = None
 
     def rows(self, body: Any) -> list[Row]:
-        """Of ``{"image": one}``, ``{"images": [several]}`` or the bare numbers; a text is a file in base64."""
-        if isinstance(body, dict):
-            if "image" in body:
-                return [(self._one(body["image"]),)]
-            images = body.get("images")
-            if not isinstance(images, list):
-                raise BadInputError(f"the JSON object has neither image nor images: {HOW}")
-            return self._several(images)
-        if isinstance(body, list):
-            depth = 0
-            inner: Any = body
-            while isinstance(inner, list) and depth < 5:
-                depth, inner = depth + 1, inner[0] if inner else None
-            batch = depth > len(self._shape) or (depth == 1 and isinstance(inner, str))
-            return self._several(body) if batch else [(self._one(body),)]
-        if isinstance(body, str):
-            return [(self._one(body),)]
-        raise BadInputError(f"the JSON body is no image: {HOW}")
+        """Of ``{"input": one}``, ``{"inputs": [several]}`` or the bare numbers; a text is a file in base64."""
+        if not isinstance(body, list):
+            images = inputs_of(body, "image")
+        elif _depth(body) > len(self._shape):
+            images = several(body, "image")
+        else:
+            images = [body]
+        return [(self._one(image),) for image in images]
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Of an image file in one of FORMATS; the media type is not believed."""
@@ -77,11 +65,6 @@ class ImageReader:
     def _shape(self) -> tuple[int, ...]:
         return self.description.inputs[0].shape
 
-    def _several(self, images: list[Any]) -> list[Row]:
-        if not images or len(images) > MOST_IMAGES:
-            raise BadInputError(f"a request holds 1 to {MOST_IMAGES} images, not {len(images)}")
-        return [(self._one(image),) for image in images]
-
     def _one(self, image: Any) -> np.ndarray:
         if isinstance(image, str):
             return self._decoded(_from_base64(image))
@@ -90,12 +73,12 @@ class ImageReader:
         except (ValueError, OverflowError):
             numbers = np.empty(0, object)  # rows of different lengths
         if numbers.dtype.kind not in "iuf":
-            raise BadInputError(f"an image is {self._told()} of numbers")
+            raise BadInputError(f"An image is {self._told()} of numbers.")
         if numbers.shape != self._shape:
             numbers = self._turned(numbers)
         low, high = numbers.min(), numbers.max()
         if not (low >= 0 and high <= 255):  # NaN is neither
-            raise BadInputError("an image's numbers are from 0 to 255, or from 0 to 1")
+            raise BadInputError("An image's numbers are from 0 to 255, or from 0 to 1.")
         if high <= 1:
             numbers = numbers * 255
         bytes_: np.ndarray = np.rint(numbers).astype(np.uint8)
@@ -109,7 +92,7 @@ class ImageReader:
             numbers = numbers.transpose(1, 2, 0)
         if numbers.shape != self._shape:
             sent = "×".join(map(str, numbers.shape)) or "one number"
-            raise BadInputError(f"an image is {self._told()} of numbers, not {sent}")
+            raise BadInputError(f"An image is {self._told()} of numbers, not {sent}.")
         return numbers
 
     def _told(self) -> str:
@@ -128,6 +111,14 @@ class ImageReader:
         if _border(figure) > 127:
             figure = 255 - figure
         return figure if figure.shape == (height, width) else placed(figure, height, width, self.box)
+
+
+def _depth(body: Any) -> int:
+    """How many lists lie in one another, five at most."""
+    depth = 0
+    while isinstance(body, list) and depth < 5:
+        depth, body = depth + 1, body[0] if body else None
+    return depth
 
 
 def placed(figure_HW: np.ndarray, height: int, width: int, box: int) -> np.ndarray:
@@ -163,14 +154,14 @@ def _opened(data: bytes) -> Image.Image:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
         width, height = image.size
         if width * height > MOST_PIXELS:
-            raise BadInputError(f"the image is too large: {width}×{height} pixels, at most {MOST_PIXELS:,} are taken")
+            raise BadInputError(f"The image is too large: {width}×{height} pixels, at most {MOST_PIXELS:,} are taken.")
         if getattr(image, "n_frames", 1) > 1:
-            raise BadInputError("the image is animated: send one frame")
+            raise BadInputError("The image is animated: send one frame.")
         image.load()
     except Image.DecompressionBombError as error:
-        raise BadInputError(f"the image is too large: at most {MOST_PIXELS:,} pixels are taken") from error
+        raise BadInputError(f"The image is too large: at most {MOST_PIXELS:,} pixels are taken.") from error
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, OverflowError, MemoryError) as error:
-        raise BadInputError(f"the file cannot be read as an image: {_kinds()} are, truncated files are not") from error
+        raise BadInputError(f"The file cannot be read as an image: {_kinds()} are, truncated files are not.") from error
     return image
 
 
@@ -207,4 +198,4 @@ def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadInputError("the image is a text that is no base64 of an image file") from error
+        raise BadInputError("The image is a text that is no base64 of an image file.") from error

@@ -13,19 +13,24 @@ TOKENS, POSITIONS, TEXTS = 0, 1, 2
 def rows_of(lengths: Sequence[int], width: int) -> tuple[list[int], list[int], int]:
     """The row of each text and the place in it where the text begins, and how many rows there are.
 
-    The longest first, each into the row with the least room that is enough: rows are kept by the room that they have.
+    The longest first, each into the row with the least room that is enough. Rows are kept by their room; the bits of
+    ``rooms`` say which rooms there are.
     """
-    row_of, place_of, rows = [0] * len(lengths), [0] * len(lengths), 0
+    row_of, place_of, rows, rooms = [0] * len(lengths), [0] * len(lengths), 0, 0
     with_room: list[list[int]] = [[] for _ in range(width + 1)]
     for text in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
         length = lengths[text]
-        room = next((room for room in range(length, width) if with_room[room]), width)
-        if room < width:
+        if enough := rooms >> length:
+            room = length + (enough & -enough).bit_length() - 1
             row = with_room[room].pop()
+            if not with_room[room]:
+                rooms ^= 1 << room
         else:
-            row, rows = rows, rows + 1
+            room, row, rows = width, rows, rows + 1
         row_of[text], place_of[text] = row, width - room
-        with_room[room - length].append(row)
+        if left := room - length:
+            with_room[left].append(row)
+            rooms |= 1 << left
     return row_of, place_of, rows
 
 

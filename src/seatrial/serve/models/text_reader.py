@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 
 from seatrial.serve.errors import BadInputError, ServeError
+from seatrial.serve.models.bodies import inputs_of, several
 from seatrial.serve.models.classes import class_answer
 from seatrial.serve.served_model import Answer, Description, Row
 
-#: Texts in one request at most.
-MOST_TEXTS = 1024
 #: Characters of a text that are tokenised: many times as many as the tokens that the model reads.
 MOST_CHARACTERS = 20_000
-HOW = 'send JSON {"text": "…"}'
 
 
 @dataclass
@@ -38,37 +36,30 @@ class TextReader:
         return {**self.__dict__, "_opened": None}  # each process makes its own
 
     def rows(self, body: Any) -> list[Row]:
-        """Of ``{"text": one}``, ``{"texts": [several]}``, a bare text or a list of them."""
-        if isinstance(body, dict):
-            if "text" in body:
-                body = body["text"]
-            elif "texts" in body:
-                body = body["texts"]
-            else:
-                raise BadInputError(f"the JSON object has neither text nor texts: {HOW}")
+        """Of ``{"input": one}``, ``{"inputs": [several]}``, a bare text or a list of them."""
         if isinstance(body, str):
             return [self._row(body)]
-        if not isinstance(body, list) or not all(isinstance(text, str) for text in body):
-            raise BadInputError(f"the body is no text: {HOW}")
-        if not body or len(body) > MOST_TEXTS:
-            raise BadInputError(f"a request holds 1 to {MOST_TEXTS} texts, not {len(body)}")
-        return [self._row(text) for text in body]
+        return [
+            self._row(text) for text in (several(body, "text") if isinstance(body, list) else inputs_of(body, "text"))
+        ]
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Of plain text in UTF-8."""
         try:
             return self._row(data.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
-            raise BadInputError("the file is no UTF-8 text") from error
+            raise BadInputError("The file is no UTF-8 text.") from error
 
     def answer(self, answer: Answer) -> dict[str, Any]:
         """The likeliest class, its probability, and all probabilities."""
         return class_answer(self.description.labels, answer[0])
 
-    def _row(self, text: str) -> Row:
+    def _row(self, text: Any) -> Row:
+        if not isinstance(text, str):
+            raise BadInputError("A text has to be a string.")
         text = text[:MOST_CHARACTERS]
         if not text.strip():
-            raise BadInputError("the text is empty")
+            raise BadInputError("The text is empty.")
         if self._opened is None:
             self._opened = open_tokenizer(self.tokenizer, self.longest)
         try:

@@ -86,7 +86,7 @@ class TextModel:
         """Probabilities [K] of each text."""
         for (tokens,) in rows:
             if not 0 < len(tokens) <= self._longest:
-                raise BadInputError(f"a text has 1 to {self._longest} tokens, not {len(tokens)}")
+                raise BadInputError(f"A text has 1 to {self._longest} tokens, not {len(tokens)}.")
         return [(probabilities_K,) for probabilities_K in self._run([row[0] for row in rows])]
 
     def _take(self, bert: Bert) -> None:
@@ -112,7 +112,7 @@ class TextModel:
 
 
 class Bucketed:
-    """Eagerly: a batch for each of LENGTHS, as wide as its longest text. For a CPU, which computes padding as slowly."""
+    """Eagerly: a batch for each of LENGTHS, as wide as its longest text. For a CPU."""
 
     def __init__(self, bert: Bert, device: torch.device) -> None:
         self._bert, self._device = bert, device
