@@ -45,7 +45,7 @@ class Eager:
 
 
 class Graphed:
-    """A graph for each of ``batch_sizes``, over buffers that all of them share."""
+    """A graph for each of ``batch_sizes``, over buffers that all of them share; or for the only size there is."""
 
     def __init__(
         self,
@@ -53,9 +53,11 @@ class Graphed:
         rows: Sequence[tuple[tuple[int, ...], torch.dtype]],
         max_batch: int,
         device: torch.device,
+        *,
+        only: int | None = None,
     ) -> None:
         self._forward, self._device = forward, device
-        self.captured = batch_sizes(max_batch)
+        self.captured = (only,) if only else batch_sizes(max_batch)
         shapes = [((max_batch, *shape), dtype) for shape, dtype in rows]
         self._pinned = [torch.zeros(shape, dtype=dtype, pin_memory=True) for shape, dtype in shapes]
         self._arrays = [tensor.numpy() for tensor in self._pinned]

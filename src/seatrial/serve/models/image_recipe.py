@@ -23,7 +23,11 @@ BOXES = {"mnist": 20, "mnist-deep": 20, "digits": 28}
 
 
 class ImageModel:
-    """A network for images with what turns bytes into its numbers."""
+    """A network for images with what turns bytes into its numbers.
+
+    Args:
+        as_it_is: an exported program, whose number format and device are its own.
+    """
 
     def __init__(
         self,
@@ -36,6 +40,7 @@ class ImageModel:
         *,
         max_batch: int,
         box: int | None = None,
+        as_it_is: bool = False,
     ) -> None:
         channels, height, width = image_shape
         shape = (height, width) if channels == 1 else (height, width, channels)
@@ -48,10 +53,13 @@ class ImageModel:
         )
         self.reader: Reader = ImageReader(self.description, box if channels == 1 else None)
         self.max_batch, self._device, self._shape = max_batch, device, shape
-        self._network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+        self._as_it_is, self._network = as_it_is, network
+        if not as_it_is:
+            self._network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         self._normalise = normalise.to(device)
         self._examples: tuple[np.ndarray, np.ndarray] | None = None
-        self._batches = self._ways(torch.float16 if device.type == "cuda" else torch.float32)
+        self._first = torch.float16 if device.type == "cuda" and not as_it_is else torch.float32
+        self._batches = self._ways(self._first)
 
     def with_examples(self, images_NCHW: Tensor, probabilities_NK: Tensor) -> ImageModel:
         """Compare with these at warm-up: normalised images as they are saved, and probabilities."""
@@ -65,7 +73,7 @@ class ImageModel:
         began = time.perf_counter()
         images, expected = self._examples or self._own_examples()
         self._batches.prepare()
-        difference = compare(self._all(images), expected, last=self._device.type == "cpu")
+        difference = compare(self._all(images), expected, last=self._first == torch.float32)
         if difference is None:
             self._batches = self._ways(torch.float32)
             self._batches.prepare()
@@ -86,7 +94,7 @@ class ImageModel:
         return Graphed(forward, [(self._shape, torch.uint8)], self.max_batch, self._device)
 
     def _forward(self, dtype: torch.dtype) -> Forward:
-        network = self._network.to(dtype)
+        network = self._network if self._as_it_is else self._network.to(dtype)
 
         def run(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             images = inputs[0]
@@ -102,7 +110,7 @@ class ImageModel:
         drawn = np.random.default_rng(WARM_UP_SEED).integers(0, 256, (4, *self._shape), dtype=np.uint8)
         eager = Eager(self._forward(torch.float32), self._device)
         (probabilities_NK,) = eager([list(drawn)])
-        self._network.to(torch.float16 if self._device.type == "cuda" else torch.float32)
+        self._forward(self._first)
         return drawn, probabilities_NK
 
     def _all(self, images: np.ndarray) -> np.ndarray:

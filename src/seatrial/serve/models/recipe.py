@@ -30,6 +30,22 @@ def open_recipe(recipe: str, device: torch.device, *, max_batch: int, name: str)
         return open_kind(recipe, script.default_folder("models"), device, max_batch=max_batch, name=name)
 
 
+def open_weights(path: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
+    """The recipe's model that this safetensors file belongs to: the examples beside it say which. Raises ServeError."""
+    beside = examples_path(path)
+    with told_plainly():
+        recipe = read_examples(beside).recipe if beside.is_file() else ""
+        expected = saved.WEIGHTS.get(recipe)
+        if expected is None or path.name != Path(expected).name:
+            raise ServeError(
+                f"{path.name} holds weights without their network",
+                "seatrial serve RECIPE, or seatrial export RUN --to pt2 and serve that",
+            )
+        open_kind: Callable[..., ServedModel] = _open_text if recipe == "spam" else _open_image
+        folder = path.parents[len(Path(expected).parts) - 1]
+        return open_kind(recipe, folder, device, max_batch=max_batch, name=name)
+
+
 @contextmanager
 def told_plainly() -> Iterator[None]:
     """Errors of the training library as the server's."""
