@@ -21,6 +21,7 @@ WARM_S = 0.3
 LEAD_S = 0.15
 #: Connections that one process can keep busy without being what is measured.
 CONNECTIONS_A_PROCESS = 64
+START_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ def measure(
 
 
 def _received(link: Connection) -> Share:
+    if not link.poll(START_TIMEOUT_S):
+        raise OSError("a process of the load generator did not answer")
     answer = link.recv()
     if isinstance(answer, OSError):
         raise answer
@@ -135,7 +138,9 @@ def _workers(count: int, address: Address, requests: Sequence[bytes]) -> Iterato
             links.append(ours)
             processes.append(process)
         for link in links:
-            link.recv()  # it has started
+            if not link.poll(START_TIMEOUT_S):
+                raise OSError("a process of the load generator did not start")
+            link.recv()
         yield links
     finally:
         for link in links:
