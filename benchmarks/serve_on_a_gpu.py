@@ -23,9 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent / "src"
 sys.path.insert(0, str(SOURCE))
-WORDS = (
-    "free call now txt win prize ok lor see you home when love later urgent claim cash reply stop sorry meet".split()
-)
+MESSAGE = "free call now txt win prize ok lor see you home when love later urgent claim cash reply stop sorry meet"
 
 
 # --- models ---------------------------------------------------------------------------------------------------------
@@ -66,7 +64,7 @@ def make_spam(models, messages, shape):
     if messages:
         texts, labels = spam.read_messages(Path(messages))
     else:
-        texts = [" ".join(drawn.choice(WORDS) for _ in range(drawn.randint(2, 40))) for _ in range(500)]
+        texts = [" ".join(drawn.choice(MESSAGE.split()) for _ in range(drawn.randint(2, 40))) for _ in range(500)]
         labels = torch.tensor([number % 2 for number in range(500)])
     arguments = argparse.Namespace(from_scratch=True, vocabulary=None, shape=shape)
     torch.manual_seed(0)
@@ -102,7 +100,7 @@ def alone(name, models):
     drawn = np.random.default_rng(1)
     if name == "spam":
         lengths = np.clip(drawn.gamma(2.2, 10, 512).astype(int), 3, 128)
-        rows = [(drawn.integers(5, 1000, length, dtype=np.int32),) for length in lengths]
+        rows = [(drawn.integers(5, 50, length, dtype=np.int32),) for length in lengths]
     else:
         rows = [(drawn.integers(0, 256, (28, 28), dtype=np.uint8),) for _ in range(512)]
     few = rows[: 48 if name == "spam" else 256]
@@ -210,12 +208,14 @@ def over_http(name, models, out, options):
         ask = urllib.request.Request(f"{server.url}/predict", body, {"content-type": "application/json"})
         with urllib.request.urlopen(ask, timeout=10) as answer:
             found["answer"] = json.loads(answer.read())
+        watching = watch_power(out / f"{name}.power.csv")
         print(f"{name}: ready after {found['ready_s']:.2f} s\n{HEAD}", flush=True)
         for each in measure(
             address, requests, options.levels, options.seconds, processes=clients, server_cpu_s=server.cpu_s
         ):
             found["rounds"].append(each.as_dict())
             print(line(each), flush=True)
+        found["gpu"] = watching()
         with urllib.request.urlopen(f"{server.url}/metrics", timeout=5) as answer:
             (out / f"{name}.metrics.txt").write_bytes(answer.read())
     finally:
@@ -224,6 +224,33 @@ def over_http(name, models, out, options):
     within = [each for each in found["rounds"] if each["p99_ms"] <= 10]
     found["best_within_10_ms"] = max(within, key=lambda each: each["requests_per_s"], default=None)
     return found
+
+
+def watch_power(path):
+    """nvidia-smi beside the rounds; a function that ends it and gives watts and utilisation, means and maxima."""
+    import shutil
+
+    if not shutil.which("nvidia-smi"):
+        return lambda: None
+    asked = ["--query-gpu=power.draw,utilization.gpu", "--format=csv,noheader,nounits", "-lms", "100"]
+    with path.open("wb") as file:
+        process = subprocess.Popen(["nvidia-smi", *asked], stdout=file, stderr=subprocess.DEVNULL)
+
+    def end():
+        process.terminate()
+        process.wait()
+        rows = [line.split(",") for line in path.read_text().splitlines() if line.count(",") == 1]
+        watts, use = ([float(row[column]) for row in rows] for column in (0, 1))
+        if not watts:
+            return None
+        return {
+            "mean_w": sum(watts) / len(watts),
+            "most_w": max(watts),
+            "mean_use_pct": sum(use) / len(use),
+            "most_use_pct": max(use),
+        }
+
+    return end
 
 
 def overload(name, models, out, options):
@@ -309,7 +336,7 @@ def main():
             start = time.monotonic()
             try:
                 results[label] = act()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  the other parts go on
                 results[label] = f"failed: {type(error).__name__}: {error}"
             print(f"{label}: {time.monotonic() - start:.1f} s", flush=True)
             if not isinstance(results[label], dict) or "rounds" not in results[label]:

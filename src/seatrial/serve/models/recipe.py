@@ -15,6 +15,7 @@ from seatrial.recipes import saved
 from seatrial.recipes.spam import LONGEST
 from seatrial.serve.errors import ServeError
 from seatrial.serve.models.image_recipe import BOXES, ImageModel
+from seatrial.serve.models.text_reader import open_tokenizer
 from seatrial.serve.models.text_recipe import TextModel
 from seatrial.serve.served_model import ServedModel
 from seatrial.train import script
@@ -88,6 +89,12 @@ def _open_text(recipe: str, folder: Path, device: torch.device, *, max_batch: in
     names = config.get("id2label") or {}
     labels = [str(names.get(str(number), number)) for number in range(len(tensors.get("classifier.bias", ())))]
     tokenizer = _text(path.with_name("tokenizer.json"))
+    words = tensors.get("bert.embeddings.word_embeddings.weight", ())
+    if (known := open_tokenizer(tokenizer, LONGEST).get_vocab_size()) > len(words):
+        raise ServeError(
+            f"the tokenizer beside {path.name} knows {known:,} tokens and the model {len(words):,}: they are of two models",
+            f"train it again, or copy the whole folder: seatrial run {recipe}",
+        )
     longest = min(LONGEST, int(config.get("max_position_embeddings", LONGEST)))
     model = TextModel(
         name, tensors, config, tokenizer, labels, device, max_batch=max_batch, longest=longest
