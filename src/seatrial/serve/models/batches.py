@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seatrial.serve.errors import DeviceLostError
+from seatrial.serve.errors import DeviceLostError, ServeError
 
 #: From a tensor [B, …] for each input to one for each output.
 Forward = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
@@ -111,7 +111,10 @@ def capture(run: Callable[[], tuple[Tensor, ...]], pool: Any = None) -> tuple[to
 
 
 class watched:
-    """A block whose CUDA errors tell whether the device is lost: then nothing works on it until the process ends."""
+    """A block whose CUDA errors tell whether the device is lost: then nothing works on it until the process ends.
+
+    Raises DeviceLostError, and ServeError when there is too little memory.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -119,6 +122,10 @@ class watched:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise ServeError(
+                "the GPU has too little free memory for the model", "--max-batch 8, or a larger GPU"
+            ) from error
         if self._device.type == "cuda" and isinstance(error, RuntimeError) and lost(self._device):
             first = str(error).strip().splitlines()[0]
             raise DeviceLostError(f"the GPU no longer computes: {first}") from error

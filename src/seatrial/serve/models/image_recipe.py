@@ -5,6 +5,7 @@ Shapes: B rows, H and W pixels, C channels, K classes.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 
@@ -94,7 +95,8 @@ class ImageModel:
         return Graphed(forward, [(self._shape, torch.uint8)], self.max_batch, self._device)
 
     def _forward(self, dtype: torch.dtype) -> Forward:
-        network = self._network if self._as_it_is else self._network.to(dtype)
+        # The fp32 weights stay: half precision may turn out not to do.
+        network = self._network if dtype == torch.float32 else copy.deepcopy(self._network).to(dtype)
 
         def run(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             images = inputs[0]
@@ -110,7 +112,6 @@ class ImageModel:
         drawn = np.random.default_rng(WARM_UP_SEED).integers(0, 256, (4, *self._shape), dtype=np.uint8)
         eager = Eager(self._forward(torch.float32), self._device)
         (probabilities_NK,) = eager([list(drawn)])
-        self._forward(self._first)
         return drawn, probabilities_NK
 
     def _all(self, images: np.ndarray) -> np.ndarray:

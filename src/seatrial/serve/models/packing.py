@@ -41,9 +41,11 @@ def pack(
     planes_3RW: np.ndarray,
     firsts: np.ndarray,
 ) -> None:
-    """Write the texts' tokens, positions and numbers into ``planes_3RW``, and where each begins into ``firsts``."""
+    """Write the texts' tokens, positions and numbers into ``planes_3RW``, and where each begins into ``firsts``, whose rest is 0."""
     width = planes_3RW.shape[2]
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    # A graph reads all of them: one left from a larger batch would point behind the rows of this one.
+    firsts[len(texts) :] = 0
     firsts[: len(texts)] = begin = np.asarray(row_of) * width + np.asarray(place_of)
     positions = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     places = np.repeat(begin, lengths) + positions

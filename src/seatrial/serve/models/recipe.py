@@ -92,7 +92,7 @@ def _open_text(recipe: str, folder: Path, device: torch.device, *, max_batch: in
     words = tensors.get("bert.embeddings.word_embeddings.weight", ())
     if (known := open_tokenizer(tokenizer, LONGEST).get_vocab_size()) > len(words):
         raise ServeError(
-            f"the tokenizer beside {path.name} knows {known:,} tokens and the model {len(words):,}: they are of two models",
+            f"the tokenizer beside {path.name} knows {known:,} tokens, the model {len(words):,}",
             f"train it again, or copy the whole folder: seatrial run {recipe}",
         )
     longest = min(LONGEST, int(config.get("max_position_embeddings", LONGEST)))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seatrial.serve.errors import BadInputError
 from seatrial.serve.models.batches import capture, watched
@@ -152,7 +153,9 @@ class PackedGraphs:
     def prepare(self) -> None:
         """Capture, the most rows first: the others fit into its memory."""
         pool: Any = None
-        with torch.inference_mode(), watched(self._device):
+        # The same kernel for every number of rows; with so few places a row all of them are quick.
+        attention = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+        with torch.inference_mode(), watched(self._device), attention:
             for rows in reversed(self._sizes):
                 graph, (output,) = capture(lambda rows=rows: (self._forward(rows),), pool)  # type: ignore[misc]
                 pool = pool or graph.pool()
@@ -172,7 +175,7 @@ class PackedGraphs:
         rows = next(size for size in self._sizes if size >= rows)
         used = self._texts + 3 * rows * self._width
         planes = self._host[self._texts : used].reshape(3, rows, self._width)
-        pack(texts, row_of, place_of, planes, self._host)
+        pack(texts, row_of, place_of, planes, self._host[: self._texts])
         graph, output = self._graphs[rows]
         with torch.inference_mode(), watched(self._device):
             self._input[:used].copy_(self._pinned[:used], non_blocking=True)
