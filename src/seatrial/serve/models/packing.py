@@ -41,7 +41,7 @@ def pack(
     planes_3RW: np.ndarray,
     firsts: np.ndarray,
 ) -> None:
-    """Write the texts' tokens, positions and numbers into ``planes_3RW``, and where each begins into ``firsts``, whose rest is 0."""
+    """Write the texts' tokens, positions and numbers into ``planes_3RW``, where each begins into ``firsts``."""
     width = planes_3RW.shape[2]
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     # A graph reads all of them: one left from a larger batch would point behind the rows of this one.
