@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import mimetypes
 import random
 import re
+from pathlib import Path
 from typing import Any
 
-from seatrial.errors import SeatrialError
+from seatrial.errors import SeatrialError, UsageError
 from seatrial.load.address import Address
 from seatrial.load.wire import request
 
@@ -40,6 +42,16 @@ def samples(address: Address, token: str = "") -> list[bytes]:
             one = _numbers(spec, drawn)
         bodies.append(json.dumps({"input": one}, separators=(",", ":")).encode())
     return [request(address, "POST", "/predict", body, token=token) for body in bodies]
+
+
+def of_file(address: Address, path: Path, token: str = "") -> list[bytes]:
+    """One request with this file as its body; its suffix says what it is. Raises UsageError."""
+    try:
+        body = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", run="seatrial bench serve RUN --body FILE") from error
+    media_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return [request(address, "POST", "/predict", body, media_type, token)]
 
 
 def _message(drawn: random.Random) -> str:
