@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seatrial.train.data.images import ImageSet, Normalisation
 from seatrial.train.errors import ModelFileError
+from seatrial.train.normalisation import Normalisation
 from seatrial.train.saving.atomic import write_file
 from seatrial.train.saving.model_files import read_tensors, weights_digest
 
@@ -57,14 +57,18 @@ class Examples:
 
 
 def image_examples(
-    recipe: str, model: nn.Module, test_set: ImageSet, normalise: Normalisation, labels: Sequence[str] = ()
+    recipe: str, model: nn.Module, test_NCHW: Tensor, normalise: Normalisation, labels: Sequence[str]
 ) -> Examples:
-    """The first images of the test set; without labels, the classes have numbers."""
+    """The first images of a test set of bytes."""
     on_cpu = normalise.to(torch.device("cpu"))
-    images = {"images": on_cpu(test_set.images_NCHW[:EXAMPLES].cpu().float())}
+    images = {"images": on_cpu(test_NCHW[:EXAMPLES].cpu().float())}
     logits = {"logits": outputs_on_cpu(model, tuple(images.values()))}
-    named = tuple(labels) or tuple(str(number) for number in range(test_set.classes))
-    return Examples(recipe, "image", weights_digest(model.state_dict()), images, logits, named, on_cpu)
+    return Examples(recipe, "image", weights_digest(model.state_dict()), images, logits, tuple(labels), on_cpu)
+
+
+def numbered(classes: int) -> tuple[str, ...]:
+    """Labels of classes that have no names."""
+    return tuple(str(number) for number in range(classes))
 
 
 def outputs_on_cpu(
