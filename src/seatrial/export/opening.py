@@ -43,7 +43,7 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
     """
     if spec in WEIGHTS and factory is None and not Path(spec).is_file():
         return _of_recipe(read_saved(script.default_folder("models"), spec))
-    path = Path(spec)
+    path = next((each for each in (script.default_folder("models") / spec, Path(spec)) if each.is_file()), Path(spec))
     if not path.is_file():
         raise ModelFileError(f"there is no file {path}", fix=f"a recipe's name ({', '.join(WEIGHTS)}) or a file")
     if path.suffix == ".onnx":
