@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from seatrial.train.errors import InputError
 
@@ -42,6 +43,11 @@ def make_network(factory: str) -> tuple[nn.Module, dict[str, Tensor]]:
     if not isinstance(network, nn.Module):
         raise InputError(
             f"{factory}() returned a {type(network).__name__}, not a torch.nn.Module", fix="return the network"
+        )
+    if any(is_lazy(each) for each in (*network.parameters(), *network.buffers())):
+        raise InputError(
+            f"{factory}() returned a network with lazy layers, whose sizes nobody has set",
+            fix="call it once on an example before returning it",
         )
     return network, _named(inputs)
 

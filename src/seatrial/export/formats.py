@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,10 +103,8 @@ def write_pt2(original: Original, path: Path) -> None:
     dims = {"batch": torch.export.Dim("batch"), "length": torch.export.Dim("length", max=max(2, original.longest))}
     shapes = tuple({place: dims[name] for place, name in each.items()} for each in original.dynamic.values())
     rows = original.rows(max(2, _count(original)))
-    if len(shapes) == 1 or not _varargs(original):
-        program = torch.export.export(original.module, rows, dynamic_shapes=shapes, strict=False)
-    else:
-        program = torch.export.export(original.module, rows, dynamic_shapes=(shapes,), strict=False)
+    given = (shapes,) if _takes_any_number(original) else shapes
+    program = torch.export.export(original.module, rows, dynamic_shapes=given, strict=False)
     torch.export.save(program, path)
 
 
@@ -167,19 +167,13 @@ def _count(original: Original) -> int:
     return len(next(iter(original.inputs.values())))
 
 
-def _varargs(original: Original) -> bool:
+def _takes_any_number(original: Original) -> bool:
     """Whether its forward takes ``*inputs``, for which torch.export wants the shapes one tuple deeper."""
-    import inspect
-
-    return any(
-        each.kind is inspect.Parameter.VAR_POSITIONAL
-        for each in inspect.signature(original.module.forward).parameters.values()
-    )
+    parameters = inspect.signature(original.module.forward).parameters.values()
+    return any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
 
 
 def _quiet() -> None:
     """Exporters warn of themselves; what they wrote is compared."""
-    import logging
-
     warnings.simplefilter("ignore")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)

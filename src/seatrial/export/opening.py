@@ -207,22 +207,24 @@ def _of_user(
             f"the model fails on inputs {shapes}: {_first(error)}", fix="--input-shape SIZE,SIZE,… of one row"
         ) from error
     own = {name: each.detach() for name, each in (state or network.state_dict()).items()}
+    digest = weights_digest(own)
+    same = examples is not None and examples.weights == digest  # else their inputs alone are of use
     plain = isinstance(network, torch.jit.ScriptModule) or set(outputs) == {"output"}
     named = tuple(examples.outputs) if examples and len(examples.outputs) == len(outputs) else tuple(outputs)
     return Original(
         name=path.name.partition(".")[0],
-        module=network if plain else Flat(network).eval(),
+        module=network if plain else Flat(network),
         state=own,
         inputs=inputs,
         outputs=named,
         dynamic={name: {0: "batch"} for name in inputs},
-        weights=weights_digest(own),
+        weights=digest,
         kind=examples.kind if examples else "tensors",
         recipe=examples.recipe if examples else "",
-        real=given or examples is not None,
+        real=given or (examples is not None and examples.real),
         labels=examples.labels if examples else (),
         normalise=examples.normalise if examples else None,
-        saved=examples.outputs if examples else None,
+        saved=examples.outputs if examples and same else None,
     )
 
 

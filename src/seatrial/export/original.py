@@ -79,6 +79,7 @@ class Flat(nn.Module):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
+        self.training = False  # not by eval(): a .pt2 file's program refuses the call
 
     def forward(self, *inputs: Tensor) -> Any:
         named = outputs_of(self.inner(*inputs))

@@ -125,7 +125,14 @@ def _examples(original: Original) -> Examples:
         outputs = run_original(original)(tuple(original.inputs.values()))
     named = dict(zip(original.outputs, outputs, strict=True))
     return Examples(
-        original.recipe, original.kind, original.weights, original.inputs, named, original.labels, original.normalise
+        original.recipe,
+        original.kind,
+        original.weights,
+        original.inputs,
+        named,
+        original.labels,
+        original.normalise,
+        original.real,
     )
 
 

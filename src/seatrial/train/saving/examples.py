@@ -42,6 +42,7 @@ class Examples:
         outputs: name → [N, …] fp32.
         labels: of the classes, in the order of the logits.
         normalise: how bytes of an image become the network's numbers; scale and shift are [C, 1, 1].
+        real: the inputs come from a test set; else they were drawn at random.
     """
 
     recipe: str
@@ -51,6 +52,7 @@ class Examples:
     outputs: Mapping[str, Tensor]
     labels: tuple[str, ...] = ()
     normalise: Normalisation | None = None
+    real: bool = True
 
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))
@@ -106,6 +108,7 @@ def save_examples(examples: Examples, weights: Path) -> Path:
         tensors |= {_SCALE: examples.normalise.scale, _SHIFT: examples.normalise.shift}
     words = {"format": "pt", "recipe": examples.recipe, "kind": examples.kind, "weights": examples.weights}
     words |= {"labels": json.dumps(examples.labels), "inputs": json.dumps([*examples.inputs])}
+    words |= {"real": "yes" if examples.real else "no"}
     path = examples_path(weights)
     write_file(path, lambda file: file.write(save(tensors, metadata=words)))
     return path
@@ -126,8 +129,9 @@ def read_examples(path: Path) -> Examples:
             raise ValueError
         normalise = Normalisation(tensors[_SCALE], tensors[_SHIFT]) if _SCALE in tensors else None
         recipe, kind, weights = words["recipe"], words["kind"], words["weights"]
+        real = words.get("real") != "no"
     except (KeyError, ValueError, TypeError) as error:
         raise ModelFileError(
             f"{path} holds no examples of a model", fix="delete it, or train the model again: both are written together"
         ) from error
-    return Examples(recipe, kind, weights, inputs, outputs, tuple(labels), normalise)
+    return Examples(recipe, kind, weights, inputs, outputs, tuple(labels), normalise, real)
