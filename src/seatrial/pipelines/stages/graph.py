@@ -151,7 +151,8 @@ def _kinds(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
             found.append(f"stages.{name}.serve: this version of seatrial cannot serve a model yet; leave the stage out")
         elif is_export(table):
             export = read_export(name, table, tables)
-            found += [export] if isinstance(export, str) else []
+            known = all(need in tables for need in table.get("needs", ()))  # else that is what is wrong
+            found += [export] if isinstance(export, str) and known else []
         elif not ({"target", "module"} & set(table) or table.get("image", {}).get("ready")):
             found.append(f"stages.{name}: nothing to run: set target, module or image.ready")
     return found
