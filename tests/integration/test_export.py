@@ -70,12 +70,7 @@ def test_what_cannot_be_meant(local_project: Project, words: tuple[str, ...], sa
 def test_digits_to_every_format_in_a_container(docker_project: Project) -> None:
     project = docker_project
     project.cli("run", "digits", "--on", "docker", "--gpus", "none", "--", "--epochs", "2", timeout_s=900)
-    for to, suffix in (
-        ("onnx", "onnx"),
-        ("pt2", "pt2"),
-        ("torchscript", "torchscript"),
-        ("safetensors", "safetensors"),
-    ):
+    for to in ("onnx", "pt2", "torchscript", "safetensors"):
         project.cli("export", "last", "--to", to, "--out", f"made/{to}/", "--on", "docker", timeout_s=900)
         assert criterion(project, "export-agrees")["verdict"] == "pass"
         assert (project.folder / f"made/{to}/digits.{to}").stat().st_size > 800_000
@@ -83,9 +78,8 @@ def test_digits_to_every_format_in_a_container(docker_project: Project) -> None:
         assert said["real"] and said["labels"][9] == "9" and said["batches"] == [1, 16, 37]
     weights = project.folder / "models/digits.safetensors"
     before = weights.read_bytes()
-    project.cli(
-        "export", "digits", "--to", "onnx", "--tolerance", "1e-30", "--on", "docker", exit_code=1, timeout_s=900
-    )
+    options = ("--to", "onnx", "--on", "docker")
+    project.cli("export", "digits", *options, "--tolerance", "1e-30", exit_code=1, timeout_s=900)
     assert "nothing was saved" in project.output("stderr") and not (project.folder / "exports/digits.onnx").exists()
     assert weights.read_bytes() == before and criterion(project, "export-agrees")["verdict"] == "fail"
     weights.write_bytes(before[:-5])
