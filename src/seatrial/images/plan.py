@@ -295,9 +295,13 @@ def image_needs(job: Job, script: ScriptFacts) -> Needs:
     """What the job's target needs from pip, ``image.requirements`` included."""
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
     if job.target.kind == "recipe" and (factory := factory_of(job.target, job.project)) is not None:
-        facts = script_facts(Target(kind="script", value=str(factory)), job.project)
-        also = (*recipe_requirements(job.target), *further)
-        needs = project_needs(job.project, facts, (job.project / factory).parent, also=also)
+        facts, own = (
+            script_facts(Target(kind="script", value=str(factory)), job.project),
+            recipe_requirements(job.target),
+        )
+        needs = project_needs(job.project, facts, (job.project / factory).parent, also=(*own, *further))
+        listed = {canonical_name(line) for line in needs.requirements.lines}
+        needs = needs.plus(Requirements(lines=tuple(name for name in own if name not in listed)))
     elif job.target.kind == "recipe":
         found = Requirements(lines=recipe_requirements(job.target))
         name = f"the recipe {job.target.value}"

@@ -10,6 +10,7 @@ from seatrial.errors import UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Criteria, DataMount, Job, Target
 from seatrial.runs.trained_model import TrainedModel
+from seatrial.system.typed_path import as_typed
 
 #: Format → what its files end in. Source: FORMATS in export/formats.py; a test compares.
 SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".torchscript", "safetensors": ".safetensors"}
@@ -63,10 +64,17 @@ def beside(out: str) -> tuple[str, str, str]:
 def export_job(job: Job, model: TrainedModel, asked: Asked) -> Job:
     """The job with the export program as its target; on the CPU, with the models folder read-only.
 
-    Raises UsageError: nothing of it can be done on Kubernetes, or the output is outside the project.
+    Raises UsageError: on Kubernetes; weights without a factory; an output outside the project.
     """
     if job.backend == "k8s":
         raise UsageError("seatrial export runs on this machine, not on Kubernetes", run="seatrial export … --on docker")
+    if model.is_weights_alone and "--model-factory" not in asked.options:
+        path = as_typed(model.folder / model.spec)
+        raise UsageError(
+            f"{model.spec} holds weights without their network",
+            cause="a function of yours makes it: net:make_model is make_model() in net.py",
+            run=f"seatrial export {path} --to {asked.to} --model net:make_model",
+        )
     out = out_path(job.project, model.name, asked)
     args: Sequence[str] = ("--model", model.spec, "--to", asked.to, "--out", out, *asked.options)
     return job.model_copy(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from seatrial.errors import DataError, RunNotFoundError, UsageError
 from seatrial.images.recipes import RECIPES
@@ -47,6 +47,13 @@ class TrainedModel:
     name: str
     of_run: str | None = None
     warning: str | None = None
+
+    @property
+    def is_weights_alone(self) -> bool:
+        """By its name: a state dict without its network. A recipe's own file has examples beside, which name it."""
+        path = PurePosixPath(self.spec)
+        beside = self.folder / f"{path.name.removesuffix(path.suffix)}.examples.safetensors"
+        return path.suffix.lower() in (".pth", ".safetensors") and not beside.is_file()
 
 
 def find_model(reference: str, models: Path, store: RunStore) -> TrainedModel:

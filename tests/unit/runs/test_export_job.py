@@ -10,10 +10,11 @@ import pytest
 
 from cli_project import Project, environment
 from seatrial.errors import DataError, UsageError
-from seatrial.images.plan import factory_of
+from seatrial.images.plan import factory_of, image_needs
 from seatrial.images.recipes import recipe_requirements
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
+from seatrial.job.script import ScriptFacts
 from seatrial.runs.export_job import Asked, beside, check_format, export_job, out_path
 from seatrial.runs.store import RunStore
 from seatrial.runs.trained_model import TrainedModel, find_model
@@ -120,6 +121,26 @@ def test_the_job(tmp_path: Path) -> None:
     assert made.models is not None and made.models.read_only and made.criteria.model == ("exports/digits.onnx",)
     with pytest.raises(UsageError, match="not on Kubernetes"):
         export_job(job(tmp_path, backend="k8s"), model, Asked("onnx"))
+
+
+def test_weights_alone_need_their_network(tmp_path: Path) -> None:
+    weights = TrainedModel("best.pth", tmp_path, "best")
+    with pytest.raises(UsageError, match=r"best\.pth holds weights without their network") as told:
+        export_job(job(tmp_path), weights, Asked("onnx"))
+    assert told.value.run and told.value.run.endswith("best.pth --to onnx --model net:make_model")
+    assert export_job(job(tmp_path), weights, Asked("onnx", options=("--model-factory", "net:make")))
+    (tmp_path / "digits.examples.safetensors").write_text("")
+    assert export_job(job(tmp_path), TrainedModel("digits.safetensors", tmp_path, "digits"), Asked("onnx"))
+
+
+def test_a_projects_own_packages_are_installed_beside(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("import torch, einops\n")
+    (tmp_path / "requirements.txt").write_text("torch>=2.6\neinops==0.8.1\n")
+    model = TrainedModel("best.pth", tmp_path, "best")
+    made = export_job(job(tmp_path), model, Asked("onnx", options=("--model-factory", "net:make")))
+    lines = image_needs(made, ScriptFacts()).requirements.lines
+    assert {"torch>=2.6", "einops==0.8.1", "safetensors", "onnx", "onnxruntime"} <= set(lines)
+    assert "torch" not in lines
 
 
 def test_where_it_goes(tmp_path: Path) -> None:
