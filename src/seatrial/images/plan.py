@@ -7,7 +7,8 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import PurePath
+from itertools import pairwise
+from pathlib import Path, PurePath
 
 from packaging.specifiers import SpecifierSet
 
@@ -42,9 +43,9 @@ from seatrial.images.requirements.resolve_frameworks import Resolved, resolve_fr
 from seatrial.images.requirements.system_packages import system_packages
 from seatrial.images.slim import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, has_own_sources, pip_conf, wheels_of
-from seatrial.job.model import Flavour, Job
+from seatrial.job.model import Flavour, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
-from seatrial.job.script import ScriptFacts
+from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.stack.machine import Machine, parse_target
 from seatrial.stack.resolve import PYTHONS, Stack
 
@@ -293,7 +294,15 @@ def _labels(stack: Stack, architectures: tuple[str, ...]) -> dict[str, str]:
 def image_needs(job: Job, script: ScriptFacts) -> Needs:
     """What the job's target needs from pip, ``image.requirements`` included."""
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
-    if job.target.kind == "recipe":
+    if job.target.kind == "recipe" and (factory := factory_of(job.target, job.project)) is not None:
+        facts, own = (
+            script_facts(Target(kind="script", value=str(factory)), job.project),
+            recipe_requirements(job.target),
+        )
+        needs = project_needs(job.project, facts, (job.project / factory).parent, also=(*own, *further))
+        listed = {canonical_name(line) for line in needs.requirements.lines}
+        needs = needs.plus(Requirements(lines=tuple(name for name in own if name not in listed)))
+    elif job.target.kind == "recipe":
         found = Requirements(lines=recipe_requirements(job.target))
         name = f"the recipe {job.target.value}"
         needs = Needs(found, name, f"{name} uses them", imports=script.imports)
@@ -308,6 +317,16 @@ def image_needs(job: Job, script: ScriptFacts) -> Needs:
     lines = (line for line in needs.requirements.lines if line not in open_names or canonical_name(line) not in named)
     requirements = replace(needs.requirements, lines=(*lines, *further))
     return replace(needs, requirements=requirements, reason=reason)
+
+
+def factory_of(target: Target, project: Path) -> Path | None:
+    """The project's file with the network of a model that is exported, relative to it; None where there is none."""
+    named = [value for flag, value in pairwise(target.args) if flag == "--model-factory"]
+    if target.value != "export" or not named:
+        return None
+    module = named[-1].partition(":")[0].replace(".", "/")
+    places = (f"{folder}{module}{end}" for folder in ("", "src/") for end in (".py", "/__init__.py"))
+    return next((Path(place) for place in places if (project / place).is_file()), None)
 
 
 def _compiler(compiles: bool) -> tuple[Choice, ...]:

@@ -47,6 +47,7 @@ RECIPES: dict[str, Recipe] = {
 #: Programs behind verbs of their own. bench runs another recipe, so it needs that one's packages too.
 TOOLS: dict[str, Recipe] = {
     "bench": Recipe(_TORCH, trains=False, ranks=False),
+    "export": Recipe(_TORCH, trains=False, ranks=False),
     "predict-spam": Recipe(RECIPES["spam"].requirements, trains=False, ranks=False),
 }
 
@@ -64,8 +65,20 @@ def recipe_requirements(target: Target) -> tuple[str, ...]:
     """What pip is asked for, for a target that is a recipe."""
     inner = [RECIPES[word].requirements for word in target.args if word in RECIPES] if target.value == "bench" else []
     tracked = [packages for name, packages in TRACKER_REQUIREMENTS.items() if tracks(target.args, name)]
+    if target.value == "export":
+        inner = [_of_export(target.args)]
     together = (recipe(target.value).requirements, *inner, *tracked)
     return tuple(dict.fromkeys(name for needs in together for name in needs))
+
+
+def _of_export(arguments: Sequence[str]) -> tuple[str, ...]:
+    """What this format and this model need. Source: the import lines of export/ and of what it opens."""
+    words = set(pairwise(arguments))
+    needs = ["tokenizers", "transformers"] if ("--model", "spam") in words else []
+    if ("--to", "onnx") in words:
+        needs += ["onnx", "onnxruntime"]
+        needs += ["onnxscript"] if any(word.endswith(".pt2") for word in arguments) else []
+    return tuple(needs)
 
 
 def tracks(arguments: Sequence[str], name: str) -> bool:

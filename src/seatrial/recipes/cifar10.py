@@ -256,7 +256,8 @@ def main(argv: Sequence[str]) -> int:
                 print(f", median loop {statistics.median(seconds):.3f} s", flush=True)
             saved = save_model(model, arguments.models, "cifar10")
             normalise = Normalisation.of(data[0].images_NCHW)
-            saved.append(save_examples(image_examples("cifar10", model, data[1], normalise, CLASSES), saved[-1]))
+            examples = image_examples("cifar10", model, data[1].images_NCHW, normalise, CLASSES)
+            saved.append(save_examples(examples, saved[-1]))
             for path in saved:
                 print(f"saved {path}", flush=True)
     return 0

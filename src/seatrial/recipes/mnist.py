@@ -29,7 +29,7 @@ from seatrial.train.memory import cap
 from seatrial.train.optim.optimizer import adam
 from seatrial.train.optim.schedules import Schedule, cosine, triangle
 from seatrial.train.precision import choose_precision
-from seatrial.train.saving.examples import image_examples, save_examples
+from seatrial.train.saving.examples import image_examples, numbered, save_examples
 from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
@@ -135,7 +135,9 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
         if group.first:
             print(f"trained {outcome.examples:,} images in {outcome.loop_s:.3f} s", flush=True)
             saved = save_model(model, arguments.models, name)
-            saved.append(save_examples(image_examples(name, model, test_set, normalise), saved[-1]))
+            labels = numbered(train_set.classes)
+            examples = image_examples(name, model, test_set.images_NCHW, normalise, labels)
+            saved.append(save_examples(examples, saved[-1]))
             for path in saved:
                 print(f"saved {path}", flush=True)
     return 0

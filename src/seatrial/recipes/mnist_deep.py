@@ -38,7 +38,7 @@ from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import cosine
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.saving.atomic import write_text
-from seatrial.train.saving.examples import image_examples, save_examples
+from seatrial.train.saving.examples import image_examples, numbered, save_examples
 from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
@@ -115,8 +115,8 @@ def main(argv: Sequence[str]) -> int:
             print(f"test accuracy {accuracy:.2%}, test loss {test_loss:.4f}", flush=True)
             print(summary(group.device), flush=True)
             save(model, arguments, outcome, group, precision, channels, train_set.classes)
-            labels = CLASSES if cifar else ()
-            examples = image_examples("mnist-deep", model, test_set, normalise, labels)
+            labels = CLASSES if cifar else numbered(train_set.classes)
+            examples = image_examples("mnist-deep", model, test_set.images_NCHW, normalise, labels)
             path = save_examples(examples, arguments.models / "trained-model.safetensors")
             print(f"saved {path}", flush=True)
     return 0

@@ -16,7 +16,7 @@ from seatrial.recipes.saved import read_saved  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
 from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.errors import InputError, ModelFileError  # noqa: E402
-from seatrial.train.saving.examples import examples_path, image_examples, read_examples, save_examples  # noqa: E402
+from seatrial.train.saving.examples import examples_path, image_examples, numbered, read_examples, save_examples  # noqa: E402
 from seatrial.train.saving.model_files import save_model  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -32,7 +32,9 @@ def save(folder: Path, recipe: str, model: torch.nn.Module, channels: int = 1, p
     test_set = images(channels, pixels)
     name = "trained-model" if recipe == "mnist-deep" else recipe
     weights = save_model(model, folder, name)[-1]
-    return save_examples(image_examples(recipe, model, test_set, Normalisation.of(test_set.images_NCHW)), weights)
+    images_NCHW = test_set.images_NCHW
+    normalise = Normalisation.of(images_NCHW)
+    return save_examples(image_examples(recipe, model, images_NCHW, normalise, numbered(10)), weights)
 
 
 @pytest.mark.parametrize(

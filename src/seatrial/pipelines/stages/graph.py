@@ -12,10 +12,13 @@ from typing import Any
 from seatrial.errors import ConfigError, UsageError
 from seatrial.job.loading import make_job, read_stages
 from seatrial.job.model import Job
+from seatrial.pipelines.stages.export_stage import PREFIX, Export, is_export, read_export
 from seatrial.system.typed_path import as_typed
 
 #: What a stage says beyond a job.
 _OF_STAGES = ("needs", "inputs", "outputs", "serve", "port")
+
+_ANY_RECIPE = "digits"
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Stage:
     Attributes:
         needs: stages that must have ended well before. inputs, outputs: paths below the project.
         table: what holds for its job, validated, under a Job's names.
+        export: of a stage that exports a model.
     """
 
     name: str
@@ -32,10 +36,13 @@ class Stage:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     table: Mapping[str, Any]
+    export: Export | None = None
 
     @property
     def target(self) -> str:
         """As people would call it in a list."""
+        if self.export is not None:
+            return f"{PREFIX}{self.export.to}"
         module = self.table.get("module")
         image = self.table.get("image", {}).get("ready")
         return f"-m {module}" if module else str(self.table.get("target") or f"--image {image}")
@@ -70,6 +77,8 @@ class Graph:
             )
         except UsageError as error:
             raise type(error)(f"stages.{stage.name}: {error.message}", cause=error.cause, run=error.run) from None
+        if stage.export is not None:
+            job = stage.export.job(job)
         return job.model_copy(update={"outputs": stage.outputs})
 
     def above(self, names: Collection[str]) -> set[str]:
@@ -105,7 +114,7 @@ def read_graph(
     """Raises ConfigError: a stage that needs an unknown one or itself, two that write one path, …"""
     tables, from_flags = read_stages(project, flags)
     edit = f"${{EDITOR:-vi}} {as_typed(project / 'seatrial.toml')}"
-    stages = {name: _stage(name, table) for name, table in tables.items()}
+    stages = {name: _stage(name, table, tables) for name, table in tables.items()}
     problems = [
         *_kinds(tables),
         *_unknown_needs(stages),
@@ -124,9 +133,13 @@ def read_graph(
     return Graph(project, {name: stages[name] for name in order}, from_flags, without_container, recipes)
 
 
-def _stage(name: str, table: Mapping[str, Any]) -> Stage:
+def _stage(name: str, table: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> Stage:
     job = {key: value for key, value in table.items() if key not in _OF_STAGES}
     needs, inputs, outputs = (tuple(dict.fromkeys(table.get(key, ()))) for key in ("needs", "inputs", "outputs"))
+    export = read_export(name, table, tables) if is_export(table) else None
+    if isinstance(export, tuple):
+        plain = {**job, "target": _ANY_RECIPE, "args": ()}  # which the export program replaces
+        return Stage(name, needs, inputs, export[1], plain, export[0])
     return Stage(name, needs, inputs, outputs, job)
 
 
@@ -136,8 +149,10 @@ def _kinds(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for name, table in tables.items():
         if "serve" in table or "port" in table:
             found.append(f"stages.{name}.serve: this version of seatrial cannot serve a model yet; leave the stage out")
-        elif str(table.get("target", "")).startswith("export:"):
-            found.append(f"stages.{name}.target: this version of seatrial cannot export a model yet; name a script")
+        elif is_export(table):
+            export = read_export(name, table, tables)
+            known = all(need in tables for need in table.get("needs", ()))  # else that is what is wrong
+            found += [export] if isinstance(export, str) and known else []
         elif not ({"target", "module"} & set(table) or table.get("image", {}).get("ready")):
             found.append(f"stages.{name}: nothing to run: set target, module or image.ready")
     return found

@@ -13,6 +13,7 @@ from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.evidence.fields import clean, text
 from seatrial.receipt.formatting import count, figure, gpu_names, percent, quote, short_uuid
+from seatrial.receipt.judging.exported_model import is_export, judge_exported_model
 from seatrial.receipt.judging.gpu_contract import computed_nothing, unused_gpus
 from seatrial.receipt.judging.judgement import Judgement
 from seatrial.receipt.judging.judging_input import Case
@@ -46,6 +47,8 @@ NOT_OF_CUDA = {
 def judge_criteria(case: Case, cause: ExitCause) -> tuple[Criterion, ...]:
     """Every built-in criterion in the order of CRITERIA, then the user's metrics."""
     judged = [_criterion(id, title, judge(case, cause)) for id, title, judge in CRITERIA]
+    if is_export(case):
+        judged.append(_criterion("export-agrees", "Exported model agrees", judge_exported_model(case)))
     for name, condition in case.plan.job.criteria.metrics.items():
         judged.append(_criterion(f"metric-{name}", f"Metric {name}", _metric(case, name, condition)))
     return tuple(judged)

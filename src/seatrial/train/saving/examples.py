@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seatrial.train.data.images import ImageSet, Normalisation
 from seatrial.train.errors import ModelFileError
+from seatrial.train.normalisation import Normalisation
 from seatrial.train.saving.atomic import write_file
 from seatrial.train.saving.model_files import read_tensors, weights_digest
 
@@ -42,6 +42,7 @@ class Examples:
         outputs: name → [N, …] fp32.
         labels: of the classes, in the order of the logits.
         normalise: how bytes of an image become the network's numbers; scale and shift are [C, 1, 1].
+        real: the inputs come from a test set; else they were drawn at random.
     """
 
     recipe: str
@@ -51,20 +52,25 @@ class Examples:
     outputs: Mapping[str, Tensor]
     labels: tuple[str, ...] = ()
     normalise: Normalisation | None = None
+    real: bool = True
 
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))
 
 
 def image_examples(
-    recipe: str, model: nn.Module, test_set: ImageSet, normalise: Normalisation, labels: Sequence[str] = ()
+    recipe: str, model: nn.Module, test_NCHW: Tensor, normalise: Normalisation, labels: Sequence[str]
 ) -> Examples:
-    """The first images of the test set; without labels, the classes have numbers."""
+    """The first images of a test set of bytes."""
     on_cpu = normalise.to(torch.device("cpu"))
-    images = {"images": on_cpu(test_set.images_NCHW[:EXAMPLES].cpu().float())}
+    images = {"images": on_cpu(test_NCHW[:EXAMPLES].cpu().float())}
     logits = {"logits": outputs_on_cpu(model, tuple(images.values()))}
-    named = tuple(labels) or tuple(str(number) for number in range(test_set.classes))
-    return Examples(recipe, "image", weights_digest(model.state_dict()), images, logits, named, on_cpu)
+    return Examples(recipe, "image", weights_digest(model.state_dict()), images, logits, tuple(labels), on_cpu)
+
+
+def numbered(classes: int) -> tuple[str, ...]:
+    """Labels of classes that have no names."""
+    return tuple(str(number) for number in range(classes))
 
 
 def outputs_on_cpu(
@@ -102,6 +108,7 @@ def save_examples(examples: Examples, weights: Path) -> Path:
         tensors |= {_SCALE: examples.normalise.scale, _SHIFT: examples.normalise.shift}
     words = {"format": "pt", "recipe": examples.recipe, "kind": examples.kind, "weights": examples.weights}
     words |= {"labels": json.dumps(examples.labels), "inputs": json.dumps([*examples.inputs])}
+    words |= {"real": "yes" if examples.real else "no"}
     path = examples_path(weights)
     write_file(path, lambda file: file.write(save(tensors, metadata=words)))
     return path
@@ -122,8 +129,9 @@ def read_examples(path: Path) -> Examples:
             raise ValueError
         normalise = Normalisation(tensors[_SCALE], tensors[_SHIFT]) if _SCALE in tensors else None
         recipe, kind, weights = words["recipe"], words["kind"], words["weights"]
+        real = words.get("real") != "no"
     except (KeyError, ValueError, TypeError) as error:
         raise ModelFileError(
             f"{path} holds no examples of a model", fix="delete it, or train the model again: both are written together"
         ) from error
-    return Examples(recipe, kind, weights, inputs, outputs, tuple(labels), normalise)
+    return Examples(recipe, kind, weights, inputs, outputs, tuple(labels), normalise, real)

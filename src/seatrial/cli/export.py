@@ -1,0 +1,60 @@
+"""``seatrial export``: a trained model in another format; a Job like any other, so it runs where torch is."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from seatrial.cli.job_flags import read_allowed_job, takes_job
+from seatrial.cli.screens.run import Screen
+from seatrial.cli.session import carry_out
+from seatrial.errors import UsageError
+from seatrial.runs.export_job import Asked, check_format, export_job
+from seatrial.runs.store import RunStore
+from seatrial.runs.trained_model import find_model
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@takes_job
+def export(
+    context: typer.Context,
+    reference: Annotated[str, typer.Argument(metavar="RUN|RECIPE|FILE", help="A run's ID or name, last, or a file.")],
+    to: Annotated[str, typer.Option("--to", help="onnx, pt2, torchscript or safetensors.", metavar="FORMAT")],
+    out: Annotated[str | None, typer.Option("--out", help="Default: exports/NAME.onnx and so on.")] = None,
+    factory: Annotated[
+        str | None,
+        typer.Option("--model", metavar="MODULE:FACTORY", help="Makes the network that a file of weights belongs to."),
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option("--tolerance", help="Largest difference allowed; default 1e-4 for fp32.")
+    ] = None,
+    input_shape: Annotated[
+        list[str] | None, typer.Option("--input-shape", metavar="N,N", help="Of one row, where nothing tells it.")
+    ] = None,
+    *,
+    flags: dict[str, Any],
+) -> int:
+    """Export a trained model, compared with the original on real inputs: export last --to onnx
+
+    Of a recipe, a .pt2 or TorchScript file, or weights with --model module:factory. Beyond the tolerance it fails and
+    writes nothing. A card (.json) and examples are written beside it.
+    """
+    check_format(to)
+    if tolerance is not None and not 0 < tolerance < float("inf"):
+        raise UsageError(f"--tolerance {tolerance}: must be above 0", run="seatrial export … --tolerance 1e-4")
+    if context.obj:
+        raise UsageError("export takes nothing after --", run="seatrial export --help")
+    screen = Screen()
+    job = read_allowed_job(["digits"], [], flags, screen)
+    models = job.models.source if job.models else job.project / "models"
+    model = find_model(reference, models, RunStore(job.project, os.environ))
+    if model.warning:
+        screen.say(model.warning)
+    words = ["--model-factory", factory] if factory else []
+    words += ["--tolerance", repr(tolerance)] if tolerance else []
+    words += [word for shape in input_shape or () for word in ("--input-shape", shape)]
+    return carry_out(export_job(job, model, Asked(to, out, tuple(words))), dict(os.environ), screen)

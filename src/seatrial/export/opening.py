@@ -1,0 +1,255 @@
+"""SPEC → Original: a recipe's saved model, a .pt2 or TorchScript file, or weights with the factory of their network.
+
+A .pt2 or TorchScript file is a program: opening it here is running it, in the container. Weights are only read.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seatrial.export.factory import make_network
+from seatrial.export.original import Flat, Original, drawn, outputs_of
+from seatrial.recipes.saved import WEIGHTS, Saved, read_saved
+from seatrial.train import script
+from seatrial.train.errors import CheckpointError, InputError, ModelFileError
+from seatrial.train.saving.checkpoint import load_model
+from seatrial.train.saving.examples import Examples, examples_path, read_examples
+from seatrial.train.saving.model_files import read_tensors, weights_digest
+
+#: What people call the weights in a checkpoint that holds more.
+_NESTED = ("model", "state_dict", "model_state_dict", "module")
+_SAVE_AGAIN = "torch.save(model.state_dict(), PATH), and export that with --model module:factory"
+
+Shapes = Sequence[tuple[int, ...]]
+
+
+def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Original:
+    """The model that a word means.
+
+    Args:
+        factory: ``module:factory`` of the network, for weights.
+        shapes: of a row of each input, where nothing else tells.
+
+    Raises ModelFileError, InputError: one sentence.
+    """
+    if spec in WEIGHTS and factory is None and not Path(spec).is_file():
+        return _of_recipe(read_saved(script.default_folder("models"), spec))
+    path = next((each for each in (script.default_folder("models") / spec, Path(spec)) if each.is_file()), Path(spec))
+    if not path.is_file():
+        raise ModelFileError(f"there is no file {path}", fix=f"a recipe's name ({', '.join(WEIGHTS)}) or a file")
+    if path.suffix == ".onnx":
+        raise InputError(f"{path} is an ONNX file already: nothing to export from", fix="export the trained weights")
+    if path.suffix == ".safetensors":
+        recipe = _recipe_of(path)
+        if recipe is not None and factory is None:
+            return _of_recipe(read_saved(path.parent.parent if recipe == "spam" else path.parent, recipe))
+        return _of_weights(path, read_tensors(path)[0], factory, shapes)
+    names = _entries(path)
+    if any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names):
+        return _of_program(path)
+    if any("/code/" in name for name in names):
+        return _of_torchscript(path, shapes)
+    return _of_weights(path, _read_pth(path), factory, shapes)
+
+
+def _recipe_of(path: Path) -> str | None:
+    """Of a recipe's own file, whose examples name it."""
+    beside = examples_path(path)
+    recipe = read_examples(beside).recipe if beside.is_file() else None
+    return recipe if recipe in WEIGHTS and WEIGHTS[recipe].rpartition("/")[2] == path.name else None
+
+
+def _of_recipe(saved: Saved) -> Original:
+    text = saved.kind == "text"
+    inner = saved.network.model if text else saved.network
+    state = {name: tensor.detach() for name, tensor in inner.state_dict().items()}  # type: ignore[union-attr]
+    varying = {0: "batch", 1: "length"} if text else {0: "batch"}
+    examples = saved.examples
+    if examples is not None:
+        inputs = dict(examples.inputs)
+    else:
+        shapes = {name: [16 if size < 0 else size for size in shape] for name, shape in saved.inputs.items()}
+        inputs = drawn(shapes, dict.fromkeys(shapes, torch.int64 if text else torch.float32))
+        inputs |= {"attention_mask": torch.ones_like(inputs["input_ids"])} if text else {}
+    return Original(
+        name=saved.recipe,
+        module=saved.network,
+        state=state,
+        inputs=inputs,
+        outputs=("logits",),
+        dynamic=dict.fromkeys(inputs, varying),
+        weights=saved.weights,
+        kind=saved.kind,
+        recipe=saved.recipe,
+        real=examples is not None,
+        labels=saved.labels,
+        normalise=examples.normalise if examples else None,
+        longest=int(inner.config.max_position_embeddings) if text else 0,  # type: ignore[union-attr, arg-type]
+        saved=examples.outputs if examples else None,
+    )
+
+
+def _entries(path: Path) -> list[str]:
+    """Names in the file, which torch writes as a zip archive. Raises ModelFileError: it is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        with path.open("rb") as file:
+            start = file.read(4)
+        if start[:1] == b"\x80":
+            raise ModelFileError(
+                f"{path} is a bare pickle: loading one can run any code of whoever wrote it, so it is refused",
+                fix=_SAVE_AGAIN,
+            ) from error
+        raise ModelFileError(f"{path} is truncated, or no model file", fix="copy or save the file anew") from error
+
+
+def _read_pth(path: Path) -> dict[str, Tensor]:
+    """A state dict, by torch's reader that makes tensors and plain values only."""
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f" ({named[1]})" if named else ""
+        raise ModelFileError(
+            f"{path} holds pickled objects{what}, not weights alone: unpickling runs code of whoever wrote the file",
+            fix=_SAVE_AGAIN,
+        ) from error
+    except Exception as error:  # torch's reader raises what the bytes lead it to: IndexError, struct.error …
+        raise ModelFileError(f"{path} is truncated or damaged", fix="copy or save the file anew") from error
+    for key in _NESTED:
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            loaded = loaded[key]
+            break
+    tensors = {str(name): each for name, each in loaded.items()} if isinstance(loaded, Mapping) else {}
+    if not tensors or not all(isinstance(each, Tensor) for each in tensors.values()):
+        raise ModelFileError(f"{path} holds a {type(loaded).__name__}, which is no state dict", fix=_SAVE_AGAIN)
+    return tensors
+
+
+def _of_weights(path: Path, tensors: Mapping[str, Tensor], factory: str | None, shapes: Shapes) -> Original:
+    if factory is None:
+        raise InputError(
+            f"{path} holds weights without their network", fix=f"seatrial export {path.name} --model module:factory"
+        )
+    network, given = make_network(factory)
+    own = network.state_dict()
+    if tensors.keys() != own.keys() and all(name.startswith("module.") for name in tensors):  # of DataParallel, DDP
+        tensors = {name.removeprefix("module."): each for name, each in tensors.items()}
+    try:
+        load_model(network, tensors, str(path))
+    except CheckpointError as error:
+        raise ModelFileError(error.message, fix=f"a factory of the network that saved it, not {factory}") from error
+    network.eval()
+    return _of_user(path, network, given or _inputs(path, network, shapes, factory), given=bool(given))
+
+
+def _of_torchscript(path: Path, shapes: Shapes) -> Original:
+    try:
+        module = torch.jit.load(path, map_location="cpu").eval()  # type: ignore[no-untyped-call]
+    except Exception as error:  # as above
+        raise ModelFileError(f"{path} cannot be loaded as TorchScript: {_first(error)}", fix="save it anew") from error
+    return _of_user(path, module, _inputs(path, module, shapes, None), given=False)
+
+
+def _of_program(path: Path) -> Original:
+    try:
+        program = torch.export.load(path)
+        module = program.module()
+    except Exception as error:  # as above
+        raise ModelFileError(f"{path} cannot be loaded as a .pt2 file: {_first(error)}", fix="save it anew") from error
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
+    sizes = {name: nodes[name].meta["val"].shape for name in names}
+    varying = {
+        name: {place: _dimension(place) for place, size in enumerate(shape) if not isinstance(size, int)}
+        for name, shape in sizes.items()
+    }
+    examples = _examples(path)
+    if examples is not None:
+        inputs = dict(zip(names, examples.inputs.values(), strict=False))
+    else:
+        free = all(0 in each for each in varying.values())
+        rows = 16 if free else int(next(iter(sizes.values()))[0])
+        shapes = {name: [size if isinstance(size, int) else 8 for size in shape[1:]] for name, shape in sizes.items()}
+        inputs = drawn(shapes, {name: nodes[name].meta["val"].dtype for name in names}, rows)
+    original = _of_user(path, module, inputs, given=False, state=program.state_dict)
+    return replace(original, program=program, dynamic=varying)
+
+
+def _dimension(place: int) -> str:
+    return ("batch", "length")[place] if place < 2 else f"size_{place}"
+
+
+def _of_user(
+    path: Path, network: Any, inputs: Mapping[str, Tensor], *, given: bool, state: Mapping[str, Tensor] | None = None
+) -> Original:
+    """A network with inputs: run once, so that its outputs have names."""
+    examples = _examples(path)
+    try:
+        with torch.no_grad():
+            outputs = outputs_of(network(*inputs.values()))
+    except InputError:
+        raise
+    except Exception as error:  # a stranger's code
+        shapes = ", ".join(f"{name} {tuple(each.shape)}" for name, each in inputs.items())
+        raise InputError(
+            f"the model fails on inputs {shapes}: {_first(error)}", fix="--input-shape SIZE,SIZE,… of one row"
+        ) from error
+    own = {name: each.detach() for name, each in (state or network.state_dict()).items()}
+    digest = weights_digest(own)
+    same = examples is not None and examples.weights == digest  # else their inputs alone are of use
+    plain = isinstance(network, torch.jit.ScriptModule) or set(outputs) == {"output"}
+    named = tuple(examples.outputs) if examples and len(examples.outputs) == len(outputs) else tuple(outputs)
+    return Original(
+        name=path.name.partition(".")[0],
+        module=network if plain else Flat(network),
+        state=own,
+        inputs=inputs,
+        outputs=named,
+        dynamic={name: {0: "batch"} for name in inputs},
+        weights=digest,
+        kind=examples.kind if examples else "tensors",
+        recipe=examples.recipe if examples else "",
+        real=given or (examples is not None and examples.real),
+        labels=examples.labels if examples else (),
+        normalise=examples.normalise if examples else None,
+        saved=examples.outputs if examples and same else None,
+    )
+
+
+def _inputs(path: Path, network: Any, shapes: Shapes, factory: str | None) -> dict[str, Tensor]:
+    """Of the examples beside the file, of the shapes asked for, or of a first layer that tells them."""
+    examples = _examples(path)
+    if examples is not None and not shapes:
+        return dict(examples.inputs)
+    first = next((each for each in network.modules() if isinstance(each, (nn.Linear, nn.Conv2d))), None)
+    if not shapes and isinstance(first, nn.Linear):
+        shapes = [(first.in_features,)]
+    if not shapes:
+        also = f", or let {factory} return (model, (inputs, …))" if factory else ""
+        raise InputError(
+            f"nothing tells the shape of the inputs of {path.name}",
+            fix=f"--input-shape 1,28,28 (of one row, once for each input){also}",
+        )
+    names = [f"input_{number}" for number in range(len(shapes))] if len(shapes) > 1 else ["input"]
+    return drawn(dict(zip(names, shapes, strict=True)), {})
+
+
+def _examples(path: Path) -> Examples | None:
+    beside = examples_path(path)
+    return read_examples(beside) if beside.is_file() else None
+
+
+def _first(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -1,0 +1,103 @@
+"""seatrial export, from a trained model to its receipt; in containers, and as a process of this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_project import Project
+
+pytest.importorskip("torch")
+
+TRAIN = '[stages.train]\ntarget = "digits"\nargs = ["--epochs", "1"]\noutputs = ["models"]\n'
+
+
+def save_digits(folder: Path) -> None:
+    """As the recipe saves it, untrained."""
+    import torch
+
+    from seatrial.recipes import mnist
+    from seatrial.train.data.images import Normalisation
+    from seatrial.train.saving.examples import image_examples, numbered, save_examples
+    from seatrial.train.saving.model_files import save_model
+
+    torch.manual_seed(0)
+    model, images = mnist.network(28, 28, 10), torch.randint(0, 256, (20, 1, 28, 28)).to(torch.uint8)
+    weights = save_model(model, folder, "digits")[-1]
+    save_examples(image_examples("digits", model, images, Normalisation.of(images), numbered(10)), weights)
+
+
+def criterion(project: Project, name: str) -> dict[str, Any]:
+    return next(each for each in project.receipt()["criteria"] if each["id"] == name)
+
+
+def card(project: Project, path: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((project.folder / path).read_bytes())
+    return loaded
+
+
+def test_a_process_of_this_machine(local_project: Project) -> None:
+    save_digits(local_project.folder / "models")
+    told = local_project.cli("export", "digits", "--to", "torchscript", "--on", "local")
+    assert "Exported model agrees" in told.stdout + told.stderr
+    assert criterion(local_project, "export-agrees")["verdict"] == "pass"
+    assert card(local_project, "exports/digits.json")["largest_difference"] <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "next_command"),
+    [
+        (("digits", "--to", "tflite"), "no such format", "seatrial export last --to onnx|pt2|"),
+        (("digits", "--to", "onnx"), "There is no trained digits model", "seatrial run digits"),
+        (("last", "--to", "onnx"), 'There is no run, recipe or file "last"', "seatrial runs ls"),
+        (("none.pt2", "--to", "onnx"), "There is no file none.pt2", "ls "),
+        (("m.pkl", "--to", "onnx"), "is a pickle", "torch.save(model.state_dict()"),
+        (("digits", "--to", "onnx", "--tolerance", "-1"), "must be above 0", "--tolerance 1e-4"),
+    ],
+)
+def test_what_cannot_be_meant(local_project: Project, words: tuple[str, ...], said: str, next_command: str) -> None:
+    local_project.write("m.pkl", "x")
+    told = local_project.cli("export", *words, "--on", "local", exit_code=2)
+    assert said in told.stderr and next_command in told.stderr
+    assert not local_project.runs
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+def test_digits_to_every_format_in_a_container(docker_project: Project) -> None:
+    project = docker_project
+    project.cli("run", "digits", "--on", "docker", "--gpus", "none", "--", "--epochs", "2", timeout_s=900)
+    for to in ("onnx", "pt2", "torchscript", "safetensors"):
+        project.cli("export", "last", "--to", to, "--out", f"made/{to}/", "--on", "docker", timeout_s=900)
+        assert criterion(project, "export-agrees")["verdict"] == "pass"
+        assert (project.folder / f"made/{to}/digits.{to}").stat().st_size > 800_000
+        said = card(project, f"made/{to}/digits.json")
+        assert said["real"] and said["labels"][9] == "9" and said["batches"] == [1, 16, 37]
+    weights = project.folder / "models/digits.safetensors"
+    before = weights.read_bytes()
+    options = ("--to", "onnx", "--on", "docker")
+    project.cli("export", "digits", *options, "--tolerance", "1e-30", exit_code=1, timeout_s=900)
+    assert "nothing was saved" in project.output("stderr") and not (project.folder / "exports/digits.onnx").exists()
+    assert weights.read_bytes() == before and criterion(project, "export-agrees")["verdict"] == "fail"
+    weights.write_bytes(before[:-5])
+    told = project.cli("export", "digits", *options, exit_code=1, timeout_s=900)
+    assert "is truncated, damaged or no safetensors file" in told.stdout + told.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+def test_a_stage_in_a_container(docker_project: Project) -> None:
+    project = docker_project
+    stage = '[stages.onnx]\ntarget = "export:onnx"\nneeds = ["train"]\n'
+    config = (project.folder / "seatrial.toml").read_text()
+    project.write("seatrial.toml", f'gpus = "none"\non = "docker"\n{config}\n{TRAIN}{stage}')
+    told = project.cli("up", timeout_s=900)
+    assert "onnx: done, wrote exports/digits.onnx" in told.stderr
+    assert card(project, "exports/digits.json")["format"] == "onnx"
+    again = project.cli("up", timeout_s=300)
+    assert "onnx: unchanged" in again.stderr and "nothing to do" in again.stderr
+    compose = project.cli("plan", "--as", "compose").stdout
+    assert "seatrial.export" in compose and "condition: service_completed_successfully" in compose

@@ -1,0 +1,301 @@
+"""The export program run whole: each format is written, loaded back and compared, or nothing is left at its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import save_file  # noqa: E402
+from torch import nn  # noqa: E402
+
+from seatrial import events  # noqa: E402
+from seatrial.export import formats  # noqa: E402
+from seatrial.export.compare import DisagreesError  # noqa: E402
+from seatrial.export.formats import FORMATS  # noqa: E402
+from seatrial.export.program import main  # noqa: E402
+from seatrial.recipes import mnist  # noqa: E402
+from seatrial.train.data.images import Normalisation  # noqa: E402
+from seatrial.train.errors import InputError, ModelFileError, TrainError  # noqa: E402
+from seatrial.train.saving.examples import (  # noqa: E402
+    Examples,
+    image_examples,
+    numbered,
+    read_examples,
+    save_examples,
+)
+from seatrial.train.saving.model_card import read_card  # noqa: E402
+from seatrial.train.saving.model_files import read_tensors, save_model, weights_digest  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+NET = """
+import torch
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+def with_inputs():
+    return make(), torch.arange(24.0).reshape(4, 6)
+
+def of_images():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.LazyLinear(2))
+
+class Several(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 3), nn.Linear(6, 1)
+    def forward(self, x):
+        return {"classes": self.a(x), "value": self.b(x)}
+
+def several():
+    return Several()
+
+def fails():
+    raise RuntimeError("no such config")
+
+def nothing():
+    return 5
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project, with its models folder and a module of networks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEATRIAL_MODELS_DIR", str(tmp_path / "models"))
+    monkeypatch.setenv("SEATRIAL_EVENTS", str(tmp_path / "events.jsonl"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = f"net_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(NET)
+    monkeypatch.setenv("NET", name)
+    return tmp_path
+
+
+def net(name: str) -> str:
+    import os
+
+    return f"{os.environ['NET']}:{name}"
+
+
+def made(name: str) -> nn.Module:
+    import importlib
+    import os
+
+    result = getattr(importlib.import_module(os.environ["NET"]), name)()
+    return result[0] if isinstance(result, tuple) else result
+
+
+def saved_digits(place: Path) -> None:
+    torch.manual_seed(0)
+    model, pixels = mnist.network(12, 12, 10), torch.randint(0, 256, (20, 1, 12, 12)).to(torch.uint8)
+    weights = save_model(model, place / "models", "digits")[-1]
+    save_examples(image_examples("digits", model, pixels, Normalisation.of(pixels), numbered(10)), weights)
+
+
+def reported(place: Path) -> dict[str, float]:
+    lines, _ = events.read(str(place / "events.jsonl"))
+    return {key: value for line in lines for key, value in line.items()}
+
+
+@pytest.mark.parametrize("to", [*FORMATS])
+def test_a_recipes_model(place: Path, to: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if to == "onnx":
+        pytest.importorskip("onnxruntime")
+    saved_digits(place)
+    out = place / "exports" / f"digits{FORMATS[to].suffix}"
+    assert main(["--model", "digits", "--to", to, "--out", str(out)]) == 0
+    names = {path.name for path in out.parent.iterdir()}
+    assert names == {out.name, "digits.json", "digits.examples.safetensors"}, "and nothing is left aside"
+    card = read_card(out.with_name("digits.json"))
+    assert card.format == to and card.recipe == "digits" and card.kind == "image" and card.labels == numbered(10)
+    assert card.inputs[0].shape == (-1, 1, 12, 12) and card.outputs[0].shape == (-1, 10) and len(card.scale) == 1
+    assert card.real and card.batches == (1, 16, 37) and card.largest_difference <= card.tolerance == 1e-4
+    assert read_examples(out.with_name("digits.examples.safetensors")).weights == card.weights
+    assert reported(place)["largest_difference"] == pytest.approx(card.largest_difference)
+    assert "16 real inputs" in capsys.readouterr().out
+    if to == "safetensors":
+        assert weights_digest(read_tensors(out)[0]) == card.weights
+
+
+def test_weights_with_a_factory(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save(made("make").state_dict(), place / "best.pth")
+    options = ["--to", "torchscript", "--out", "out/best.torchscript"]
+    assert main(["--model", "best.pth", "--model-factory", net("make"), *options]) == 0
+    assert "drawn from a fixed seed" in capsys.readouterr().out
+    card = read_card(place / "out/best.json")
+    assert not card.real and card.kind == "tensors" and card.inputs[0].shape == (-1, 6)
+    save_file(made("make").state_dict(), place / "best.safetensors")
+    assert main(["--model", "best.safetensors", "--model-factory", net("with_inputs"), *options]) == 0
+    assert read_card(place / "out/best.json").real and read_card(place / "out/best.json").examples == 4
+    nested = {"epoch": 3, "state_dict": {f"module.{name}": each for name, each in made("make").state_dict().items()}}
+    torch.save(nested, place / "of-ddp.pt")
+    assert main(["--model", "of-ddp.pt", "--model-factory", net("make"), *options]) == 0
+
+
+def test_from_one_program_to_another(place: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    torch.save(made("several").state_dict(), place / "s.pth")
+    first = ["--model", "s.pth", "--model-factory", net("several"), "--to"]
+    assert main([*first, "pt2", "--out", "s.pt2"]) == 0
+    assert [each.name for each in read_card(place / "s.json").outputs] == ["classes", "value"]
+    assert main([*first, "torchscript", "--out", "t.torchscript"]) == 0
+    assert main(["--model", "s.pt2", "--to", "torchscript", "--out", "again.torchscript"]) == 0
+    assert main(["--model", "t.torchscript", "--to", "onnx", "--out", "t.onnx"]) == 0
+    assert [each.name for each in read_card(place / "t.json").outputs] == ["classes", "value"]
+    with pytest.raises(InputError, match=r"cannot become a \.pt2 file"):
+        main(["--model", "t.torchscript", "--to", "pt2", "--out", "x.pt2"])
+
+
+@pytest.mark.slow  # the exporter of programs takes ten seconds
+def test_a_program_to_onnx(place: Path) -> None:
+    pytest.importorskip("onnxscript")
+    torch.save(made("make").state_dict(), place / "s.pth")
+    assert main(["--model", "s.pth", "--model-factory", net("make"), "--to", "pt2", "--out", "s.pt2"]) == 0
+    assert main(["--model", "s.pt2", "--to", "onnx", "--out", "s.onnx"]) == 0
+    assert read_card(place / "s.json").opset == formats.PROGRAM_OPSET
+
+
+def test_beyond_the_tolerance_nothing_is_left(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved_digits(place)
+    right = FORMATS["torchscript"]
+
+    def another(original: object, path: Path) -> None:
+        torch.jit.save(torch.jit.trace(mnist.network(12, 12, 10), torch.zeros(2, 1, 12, 12)), path)
+
+    monkeypatch.setitem(FORMATS, "torchscript", formats.Format(right.suffix, another, right.load))
+    options = ["--model", "digits", "--to", "torchscript", "--out", "exports/digits.torchscript"]
+    (place / "exports").mkdir()
+    (place / "exports/digits.torchscript").write_text("of yesterday")
+    with pytest.raises(DisagreesError, match=r"differs from the original by .*more than the tolerance 0\.0001") as told:
+        main(options)
+    assert told.value.exit_code == 1 and told.value.fix and "--tolerance" in told.value.fix
+    assert [path.name for path in (place / "exports").iterdir()] == ["digits.torchscript"]
+    assert (place / "exports/digits.torchscript").read_text() == "of yesterday"
+    assert reported(place)["largest_difference"] > 1e-4, "the receipt shows by how much"
+    assert main([*options, "--tolerance", "1e6"]) == 0
+
+
+def test_a_network_that_fixes_its_batch(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced with 16 rows, it would answer 16 rows alone: the comparison at batch 1 tells."""
+    torch.save(made("make").state_dict(), place / "f.pth")
+    module = __import__("importlib").import_module(net("x").partition(":")[0])
+    monkeypatch.setattr(module, "make", lambda: _as_fixed(module))
+    torch.save(_as_fixed(module).state_dict(), place / "f.pth")
+    with pytest.raises(TrainError):
+        main(["--model", "f.pth", "--model-factory", net("make"), "--to", "torchscript", "--out", "f.torchscript"])
+    assert not (place / "f.torchscript").exists()
+
+
+def _as_fixed(module: object) -> nn.Module:
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.a(x) + torch.ones(len(x), 3) * len(x)
+
+    return Fixed()
+
+
+def test_outputs_that_are_not_finite(place: Path) -> None:
+    model = made("make")
+    state = {name: torch.full_like(each, float("nan")) for name, each in model.state_dict().items()}
+    torch.save(state, place / "nan.pth")
+    options = ["--model-factory", net("make"), "--to", "torchscript", "--out", "nan.torchscript"]
+    assert main(["--model", "nan.pth", *options]) == 0, "both are not finite at the same places"
+
+
+@pytest.mark.parametrize(
+    ("name", "factory", "said"),
+    [
+        ("missing.pth", None, "there is no file missing.pth"),
+        ("empty.pth", None, "is truncated, or no model file"),
+        ("text.pt2", None, "is truncated, or no model file"),
+        ("cut.pth", "make", "is truncated, or no model file"),
+        ("code.pth", "make", "holds pickled objects"),
+        ("bare.pth", "make", "is a bare pickle: loading one can run any code"),
+        ("list.pth", "make", "holds a list, which is no state dict"),
+        ("good.pth", None, "holds weights without their network"),
+        ("good.pth", "of_images", "network with lazy layers"),
+        ("other.pth", "make", "belongs to another model: 0.weight is missing"),
+        ("good.pth", "fails", "failed: RuntimeError: no such config"),
+        ("good.pth", "nothing", "returned a int, not a torch.nn.Module"),
+        ("good.pth", "absent", "has no function absent"),
+        ("model.onnx", None, "is an ONNX file already"),
+        ("script-without-shape.pt", None, "nothing tells the shape of the inputs"),
+    ],
+)
+def test_files_that_cannot_be_exported(place: Path, name: str, factory: str | None, said: str) -> None:
+    (place / "empty.pth").write_bytes(b"")
+    (place / "text.pt2").write_text("hello")
+    (place / "model.onnx").write_bytes(b"x")
+    torch.save(made("make").state_dict(), place / "good.pth")
+    (place / "cut.pth").write_bytes((place / "good.pth").read_bytes()[:-300])
+    torch.save(made("make"), place / "code.pth")
+    import pickle
+
+    (place / "bare.pth").write_bytes(pickle.dumps({"a": 1}))
+    torch.save([1, 2], place / "list.pth")
+    torch.save({"w": torch.zeros(1)}, place / "other.pth")
+    torch.jit.save(torch.jit.script(nn.Conv2d(1, 1, 3)), place / "script-without-shape.pt")
+    words = ["--model", name, "--to", "torchscript", "--out", "out/x.torchscript"]
+    with pytest.raises((InputError, ModelFileError), match=said) as told:
+        main([*words, *(["--model-factory", net(factory)] if factory else [])])
+    assert told.value.fix and told.value.exit_code == 2
+    assert not (place / "out").exists()
+
+
+def test_code_in_a_pickle_does_not_run(place: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> tuple[object, tuple[Path]]:
+            return Path.touch, (place / "it-ran",)
+
+    torch.save({"w": Hostile()}, place / "hostile.pth")
+    with pytest.raises(ModelFileError, match="unpickling runs code"):
+        main(["--model", "hostile.pth", "--model-factory", net("make"), "--to", "pt2", "--out", "x.pt2"])
+    assert not (place / "it-ran").exists()
+
+
+def test_shapes_by_hand(place: Path) -> None:
+    torch.jit.save(torch.jit.script(nn.Conv2d(1, 1, 3)), place / "c.pt")
+    words = ["--model", "c.pt", "--to", "torchscript", "--out", "c.torchscript"]
+    assert main([*words, "--input-shape", "1,5,5"]) == 0
+    with pytest.raises(InputError, match="the model fails on inputs input"):
+        main([*words, "--input-shape", "2,5,5"])
+    with pytest.raises(SystemExit):
+        main([*words, "--input-shape", "2x5"])
+
+
+def test_a_folder_that_cannot_be_written(place: Path) -> None:
+    saved_digits(place)
+    (place / "exports").write_text("a file")
+    with pytest.raises(TrainError, match=r"cannot write exports/d\.torchscript"):
+        main(["--model", "digits", "--to", "torchscript", "--out", "exports/d.torchscript"])
+
+
+def test_examples_of_a_users_model_give_names_and_labels(place: Path) -> None:
+    model = made("make")
+    weights = place / "m.pth"
+    torch.save(model.state_dict(), weights)
+    inputs = torch.randn(5, 6)
+    with torch.no_grad():
+        outputs = model(inputs)
+    digest = weights_digest(model.state_dict())
+    save_examples(Examples("", "tensors", digest, {"x": inputs}, {"scores": outputs}, ("a", "b", "c")), weights)
+    main(["--model", "m.pth", "--model-factory", net("make"), "--to", "torchscript", "--out", "out/m.torchscript"])
+    card = read_card(place / "out/m.json")
+    assert (card.inputs[0].name, card.outputs[0].name, card.labels, card.real) == ("x", "scores", ("a", "b", "c"), True)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 99}', "\x00", '{"version": 1, "inputs": 3}'])
+def test_a_card_that_is_none(place: Path, text: str) -> None:
+    (place / "x.json").write_text(text)
+    with pytest.raises(ModelFileError):
+        read_card(place / "x.json")
+    assert json.loads(json.dumps(text)) == text

@@ -1,0 +1,201 @@
+"""seatrial export on the host side: which model is meant, where it goes, and what cannot be meant."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from cli_project import Project, environment
+from seatrial.errors import DataError, UsageError
+from seatrial.images.plan import factory_of, image_needs
+from seatrial.images.recipes import recipe_requirements
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.model import Job, Target
+from seatrial.job.script import ScriptFacts
+from seatrial.runs.export_job import Asked, beside, check_format, export_job, out_path
+from seatrial.runs.store import RunStore
+from seatrial.runs.trained_model import TrainedModel, find_model
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path / "project", "local", environment(tmp_path))
+
+
+def store(project: Project) -> RunStore:
+    return RunStore(project.folder, project.environ)
+
+
+def find(project: Project, word: str) -> TrainedModel:
+    return find_model(word, project.folder / "models", store(project))
+
+
+def job(project: Path, **fields: object) -> Job:
+    return Job(project=project, target=Target(kind="recipe", value="digits"), **fields)  # type: ignore[arg-type]
+
+
+def test_a_recipe(project: Project) -> None:
+    with pytest.raises(DataError, match="There is no trained digits model in") as told:
+        find(project, "digits")
+    assert told.value.run == "seatrial run digits"
+    project.write("models/trained-model.pth", "")
+    with pytest.raises(DataError) as told:
+        find(project, "mnist-deep")
+    assert told.value.cause and "pickle of an older version" in told.value.cause
+    project.write("models/trained-model.safetensors", "")
+    found = find(project, "mnist-deep")
+    assert (found.spec, found.folder) == ("mnist-deep", project.folder / "models")
+
+
+def test_a_file(project: Project) -> None:
+    path = project.write("deep/best.v2.pth", "x")
+    found = find(project, str(path))
+    assert (found.spec, found.folder, found.name) == ("best.v2.pth", path.parent, "best")
+    spam = project.write("models/spam/model.safetensors", "x")
+    assert find(project, str(spam)).spec == "spam"
+    with pytest.raises(DataError, match="There is no file"):
+        find(project, str(project.folder / "none.pt2"))
+    with pytest.raises(UsageError, match="is a pickle: loading one can run any code"):
+        find(project, str(project.write("m.pkl", "x")))
+    with pytest.raises(UsageError, match="is no model that can be exported"):
+        find(project, str(project.write("m.onnx", "x")))
+
+
+def test_nothing_of_that_name(project: Project) -> None:
+    with pytest.raises(UsageError, match='no run, recipe or file "lsat"') as told:
+        find(project, "lsat")
+    assert told.value.cause and "digits" in told.value.cause
+
+
+SAVES = """
+import pathlib, sys, time
+pathlib.Path("out").mkdir(exist_ok=True)
+for name in sys.argv[2:]:
+    pathlib.Path("out", name).write_text(name)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_runs_of_a_script(project: Project) -> None:
+    project.write("old.pt2", "of before")
+    os.utime(project.folder / "old.pt2", (time.time() - 3600,) * 2)
+    project.write("train.py", SAVES)
+
+    project.run("train.py", "--gpus", "none", "--", "0", "best.pth", "notes.txt")
+    run, when = project.last.name, (project.folder / "out/best.pth").stat().st_mtime
+
+    def had_saved(*names: str) -> None:
+        for path in (project.folder / "out").glob("*"):
+            path.unlink()
+        for name in names:
+            os.utime(project.write(f"out/{name}", "x"), (when, when))
+
+    found = find(project, "last")
+    assert (found.spec, found.of_run) == ("best.pth", run)
+    assert find(project, run[-4:]).of_run == run
+    had_saved("a.pth", "b.pth", "c.pt2", "c.examples.safetensors")
+    assert find(project, "last").spec == "c.pt2", "which needs no network beside it"
+    had_saved("a.pth", "b.pth")
+    with pytest.raises(UsageError, match="saved 2 models: ") as told:
+        find(project, "last")
+    assert told.value.run and told.value.run.startswith("seatrial export") and "a.pth" in told.value.run
+    had_saved("notes.txt")
+    with pytest.raises(UsageError, match="saved no model that is still there"):
+        find(project, "last")
+    project.run("train.py", "--gpus", "none", "--", "1", "half.pth", exit_code=1)
+    with pytest.raises(UsageError, match="failed, so it has no trained model") as told:
+        find(project, "last")
+    assert told.value.run and told.value.run.startswith("seatrial runs show")
+
+
+def test_the_job(tmp_path: Path) -> None:
+    model = TrainedModel("digits", tmp_path / "models", "digits")
+    asked = job(tmp_path, gpus=GpuRequest("count", 2), workdir="src", timeout_s=60)
+    made = export_job(asked, model, Asked("onnx", options=("--tolerance", "0.1")))
+    assert made.target.value == "export" and made.gpus.kind == "none" and made.workdir is None and made.timeout_s == 60
+    words = ("--model", "digits", "--to", "onnx", "--out", "exports/digits.onnx", "--tolerance", "0.1")
+    assert made.target.args == words
+    assert made.models is not None and made.models.read_only and made.criteria.model == ("exports/digits.onnx",)
+    with pytest.raises(UsageError, match="not on Kubernetes"):
+        export_job(job(tmp_path, backend="k8s"), model, Asked("onnx"))
+
+
+def test_weights_alone_need_their_network(tmp_path: Path) -> None:
+    weights = TrainedModel("best.pth", tmp_path, "best")
+    with pytest.raises(UsageError, match=r"best\.pth holds weights without their network") as told:
+        export_job(job(tmp_path), weights, Asked("onnx"))
+    assert told.value.run and told.value.run.endswith("best.pth --to onnx --model net:make_model")
+    assert export_job(job(tmp_path), weights, Asked("onnx", options=("--model-factory", "net:make")))
+    (tmp_path / "digits.examples.safetensors").write_text("")
+    assert export_job(job(tmp_path), TrainedModel("digits.safetensors", tmp_path, "digits"), Asked("onnx"))
+
+
+def test_a_projects_own_packages_are_installed_beside(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("import torch, einops\n")
+    (tmp_path / "requirements.txt").write_text("torch>=2.6\neinops==0.8.1\n")
+    model = TrainedModel("best.pth", tmp_path, "best")
+    made = export_job(job(tmp_path), model, Asked("onnx", options=("--model-factory", "net:make")))
+    lines = image_needs(made, ScriptFacts()).requirements.lines
+    assert {"torch>=2.6", "einops==0.8.1", "safetensors", "onnx", "onnxruntime"} <= set(lines)
+    assert "torch" not in lines
+
+
+def test_where_it_goes(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    assert out_path(tmp_path, "m", Asked("pt2")) == "exports/m.pt2"
+    assert (
+        out_path(tmp_path, "m", Asked("pt2", "made")) == out_path(tmp_path, "m", Asked("pt2", "made/")) == "made/m.pt2"
+    )
+    assert out_path(tmp_path, "m", Asked("onnx", str(tmp_path / "x/../y.onnx"))) == "y.onnx"
+    for out in ("../m.onnx", "/tmp/m.onnx", "a/../../m.onnx"):
+        with pytest.raises(UsageError, match="is outside the project"):
+            out_path(tmp_path, "m", Asked("onnx", out))
+    with pytest.raises(UsageError, match=r"does not end in \.onnx") as told:
+        out_path(tmp_path, "m", Asked("onnx", "made/m.pt2"))
+    assert told.value.run and told.value.run.endswith("--out made/m.onnx")
+    (tmp_path / "away").symlink_to("/tmp")
+    with pytest.raises(UsageError, match="is outside the project"):
+        out_path(tmp_path, "m", Asked("onnx", "away/m.onnx"))
+    assert beside("exports/m.v2.onnx") == (
+        "exports/m.v2.onnx",
+        "exports/m.v2.json",
+        "exports/m.v2.examples.safetensors",
+    )
+    with pytest.raises(UsageError, match="no such format"):
+        check_format("tflite")
+
+
+def test_what_is_installed() -> None:
+    def needs(*words: str) -> set[str]:
+        return set(recipe_requirements(Target(kind="recipe", value="export", args=words)))
+
+    assert needs("--model", "digits", "--to", "pt2") == {"torch", "numpy", "safetensors"}
+    assert {"onnx", "onnxruntime"} <= needs("--model", "digits", "--to", "onnx")
+    assert "onnxscript" in needs("--model", "m.pt2", "--to", "onnx")
+    assert {"transformers", "tokenizers"} <= needs("--model", "spam", "--to", "pt2")
+
+
+def test_the_file_of_a_factory(tmp_path: Path) -> None:
+    (tmp_path / "src/pkg").mkdir(parents=True)
+    (tmp_path / "src/pkg/net.py").write_text("")
+
+    def file(factory: str) -> Path | None:
+        return factory_of(Target(kind="recipe", value="export", args=("--model-factory", factory)), tmp_path)
+
+    assert file("pkg.net:make") == Path("src/pkg/net.py") and file("torchvision.models:resnet18") is None
+
+
+def test_both_sides_agree() -> None:
+    pytest.importorskip("torch")
+    from seatrial.export.formats import FORMATS
+    from seatrial.recipes.saved import WEIGHTS
+    from seatrial.runs import export_job, trained_model
+    from seatrial.train.saving import examples, model_card
+
+    assert {name: form.suffix for name, form in FORMATS.items()} == export_job.SUFFIXES
+    assert WEIGHTS == trained_model.WEIGHTS
+    path = Path("exports/m.onnx")
+    assert [path, model_card.card_path(path), examples.examples_path(path)] == [*map(Path, beside("exports/m.onnx"))]
