@@ -47,8 +47,8 @@ def bench(
 
     bench matmul: matmuls in every precision. bench scaling RECIPE --gpus 1,2,4: GPU counts. bench batch RECIPE:
     batch sizes from 64 to 4096. bench serve RUN (or http://127.0.0.1:PORT): requests/s and latency of a server on this
-    machine for 1, 2, 4 … --clients connections. Arguments after -- go to the recipe. Table and plot (bench.json, bench.svg) are in
-    the run's folder.
+    machine for 1, 2, 4 … --clients connections. Arguments after -- go to the recipe. Table and plot (bench.json,
+    bench.svg) are in the run's folder.
     """
     if mode == "serve":
         from seatrial.cli.bench_serve import bench_serve

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,49 +19,61 @@ from seatrial.serve.models.batches import Eager, Forward, Graphed
 from seatrial.serve.models.comparison import WARM_UP_SEED, compare
 from seatrial.serve.models.image_reader import ImageReader
 from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec, WarmUp
-from seatrial.train.data.images import Normalisation
+from seatrial.train.normalisation import Normalisation
 
 #: The longer side of a drawing, in pixels of the network's image: MNIST's digits, and scikit-learn's scaled up.
 BOXES = {"mnist": 20, "mnist-deep": 20, "digits": 28}
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a model's images are.
+
+    Attributes:
+        shape: (C, H, W). normalise: how their bytes become numbers. box: see ImageReader.
+    """
+
+    shape: tuple[int, int, int]
+    normalise: Normalisation
+    labels: Sequence[str]
+    box: int | None = None
 
 
 class ImageModel:
     """A network for images with what turns bytes into its numbers.
 
     Args:
-        as_it_is: an exported program, whose number format and device are its own.
+        network: from normalised images [B, C, H, W] to logits [B, K].
+        way: ``network``: moved to the device, in half precision where that does; ``program``: captured as it is;
+            ``eager``: run as it is.
     """
 
     def __init__(
         self,
         name: str,
-        network: nn.Module,
-        normalise: Normalisation,
-        labels: Sequence[str],
-        image_shape: tuple[int, int, int],
+        network: Callable[[Tensor], Tensor],
+        images: Images,
         device: torch.device,
         *,
         max_batch: int,
-        box: int | None = None,
-        as_it_is: bool = False,
+        way: Literal["network", "program", "eager"] = "network",
     ) -> None:
-        channels, height, width = image_shape
+        channels, height, width = images.shape
         shape = (height, width) if channels == 1 else (height, width, channels)
         self.description = Description(
             name,
             "image",
             (TensorSpec("image", "UINT8", shape),),
-            (TensorSpec("probabilities", "FP32", (len(labels),)),),
-            tuple(labels),
+            (TensorSpec("probabilities", "FP32", (len(images.labels),)),),
+            tuple(images.labels),
         )
-        self.reader: Reader = ImageReader(self.description, box if channels == 1 else None)
-        self.max_batch, self._device, self._shape = max_batch, device, shape
-        self._as_it_is, self._network = as_it_is, network
-        if not as_it_is:
-            self._network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-        self._normalise = normalise.to(device)
+        self.reader: Reader = ImageReader(self.description, images.box if channels == 1 else None)
+        self.max_batch, self._device, self._shape, self._way = max_batch, device, shape, way
+        if isinstance(network, nn.Module) and way == "network":
+            network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+        self._network, self._normalise = network, images.normalise.to(device)
         self._examples: tuple[np.ndarray, np.ndarray] | None = None
-        self._first = torch.float16 if device.type == "cuda" and not as_it_is else torch.float32
+        self._first = torch.float16 if device.type == "cuda" and way == "network" else torch.float32
         self._batches = self._ways(self._first)
 
     def with_examples(self, images_NCHW: Tensor, probabilities_NK: Tensor) -> ImageModel:
@@ -90,13 +104,15 @@ class ImageModel:
 
     def _ways(self, dtype: torch.dtype) -> Eager | Graphed:
         forward = self._forward(dtype)
-        if self._device.type != "cuda":
+        if self._device.type != "cuda" or self._way == "eager":
             return Eager(forward, self._device)
         return Graphed(forward, [(self._shape, torch.uint8)], self.max_batch, self._device)
 
     def _forward(self, dtype: torch.dtype) -> Forward:
         # The fp32 weights stay: half precision may turn out not to do.
-        network = self._network if dtype == torch.float32 else copy.deepcopy(self._network).to(dtype)
+        network = self._network
+        if dtype != torch.float32 and isinstance(network, nn.Module):
+            network = copy.deepcopy(network).to(dtype)
 
         def run(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             images = inputs[0]

@@ -12,7 +12,7 @@ import torch
 from seatrial.serve.errors import ServeError
 from seatrial.serve.models.beside import Beside
 from seatrial.serve.models.tensor_model import TensorModel
-from seatrial.serve.served_model import TensorSpec
+from seatrial.serve.served_model import ServedModel, TensorSpec
 
 #: onnxruntime's name of a type → the protocol's.
 DATATYPES = {
@@ -32,10 +32,10 @@ DATATYPES = {
 CUDA = "CUDAExecutionProvider"
 
 
-def open_onnx(path: Path, device: torch.device, *, max_batch: int, name: str) -> TensorModel:
+def open_onnx(path: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
     """Raises ServeError: no such file, damaged, or a GPU that onnxruntime does not use."""
-    session = _session(path, device)
     beside = Beside.of(path)
+    session = _session(path, device)
     inputs, batches = [], set()
     for each in session.get_inputs():
         if each.type not in DATATYPES or not each.shape:
@@ -53,6 +53,12 @@ def open_onnx(path: Path, device: torch.device, *, max_batch: int, name: str) ->
         return found
 
     fixed = None if (batch := batches.pop()) < 0 else batch
+
+    def network(images: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(run([list(images.cpu().numpy())])[0]).to(images.device)
+
+    if fixed is None and (images := beside.image_model(network, "eager")) is not None:
+        return images(name, device, max_batch)
     return TensorModel(
         name,
         tuple(inputs),

@@ -28,5 +28,5 @@ def refuse_pickles(path: Path) -> None:
     if pickle:
         raise ServeError(
             f"{path.name} is a pickle: loading one can run any code of whoever wrote it, so it is not opened",
-            f"seatrial export {path.name} --to pt2 --model module:factory reads its weights and writes a file to serve",
+            f"seatrial export {path.name} --to pt2 --model module:factory makes a file to serve",
         )

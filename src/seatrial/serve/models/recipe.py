@@ -14,7 +14,7 @@ import torch
 from seatrial.recipes import saved
 from seatrial.recipes.spam import LONGEST
 from seatrial.serve.errors import ServeError
-from seatrial.serve.models.image_recipe import BOXES, ImageModel
+from seatrial.serve.models.image_recipe import BOXES, ImageModel, Images
 from seatrial.serve.models.text_reader import open_tokenizer
 from seatrial.serve.models.text_recipe import TextModel
 from seatrial.serve.served_model import ServedModel
@@ -67,16 +67,9 @@ def _open_image(recipe: str, folder: Path, device: torch.device, *, max_batch: i
         )
     (shape,) = opened.inputs.values()
     channels, height, width = shape
-    return ImageModel(
-        name,
-        opened.network,
-        examples.normalise,
-        opened.labels,
-        (channels, height, width),
-        device,
-        max_batch=max_batch,
-        box=BOXES.get(recipe),
-    ).with_examples(examples.inputs["images"], examples.outputs["logits"].softmax(1))
+    images = Images((channels, height, width), examples.normalise, opened.labels, BOXES.get(recipe))
+    model = ImageModel(name, opened.network, images, device, max_batch=max_batch)
+    return model.with_examples(examples.inputs["images"], examples.outputs["logits"].softmax(1))
 
 
 def _open_text(recipe: str, folder: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:

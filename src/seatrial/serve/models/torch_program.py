@@ -15,7 +15,6 @@ from seatrial.serve.errors import ServeError
 from seatrial.serve.models.batches import Eager, Graphed
 from seatrial.serve.models.beside import Beside
 from seatrial.serve.models.datatypes import NUMPY
-from seatrial.serve.models.image_recipe import BOXES, ImageModel
 from seatrial.serve.models.tensor_model import TensorModel
 from seatrial.serve.served_model import ServedModel, TensorSpec
 
@@ -31,21 +30,8 @@ def open_program(path: Path, device: torch.device, *, max_batch: int, name: str)
     beside = Beside.of(path)
     script = _is_script(path)
     program, inputs, fixed = _script(path, device, beside) if script else _exported(path, device)
-    examples = beside.examples
-    if examples is not None and examples.kind == "image" and examples.normalise is not None and fixed is None:
-        (images,) = examples.inputs.values()
-        channels, height, width = images.shape[1:]
-        return ImageModel(
-            name,
-            program,
-            examples.normalise,
-            examples.labels,
-            (channels, height, width),
-            device,
-            max_batch=max_batch,
-            box=BOXES.get(examples.recipe),
-            as_it_is=True,
-        ).with_examples(images, next(iter(examples.outputs.values())).softmax(1))
+    if fixed is None and (images := beside.image_model(program, "program")) is not None:
+        return images(name, device, max_batch)
 
     def forward(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return _flat(program(*tensors))
@@ -110,15 +96,12 @@ def _script(path: Path, device: torch.device, beside: Beside) -> tuple[nn.Module
         raise ServeError(
             f"{path.name} is truncated, damaged or no TorchScript file", "export it again: seatrial export RUN --to pt2"
         ) from error
-    if beside.examples is None:
+    specs = beside.specs()
+    if specs is None:
         raise ServeError(
             f"{path.name} is TorchScript, which does not say what its inputs look like",
-            "serve what seatrial export has written, with its examples beside it, or a .pt2 file",
+            "serve what seatrial export has written, with its card beside it, or a .pt2 file",
         )
-    specs = tuple(
-        TensorSpec(name, DATATYPES[tensor.dtype], tuple(tensor.shape[1:]))
-        for name, tensor in beside.examples.inputs.items()
-    )
     return program, specs, None
 
 
