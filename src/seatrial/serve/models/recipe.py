@@ -28,7 +28,10 @@ def open_recipe(recipe: str, device: torch.device, *, max_batch: int, name: str)
     """The model that a recipe saved in the models folder. Raises ServeError."""
     open_kind: Callable[..., ServedModel] = _open_text if recipe == "spam" else _open_image
     with told_plainly():
-        return open_kind(recipe, script.default_folder("models"), device, max_batch=max_batch, name=name)
+        path = script.default_folder("models") / saved.WEIGHTS[recipe]
+        if not path.is_file():
+            raise ServeError(f"there is no model of {recipe}: {path} does not exist", f"seatrial run {recipe}")
+        return open_kind(recipe, path, device, max_batch=max_batch, name=name)
 
 
 def open_weights(path: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
@@ -36,15 +39,13 @@ def open_weights(path: Path, device: torch.device, *, max_batch: int, name: str)
     beside = examples_path(path)
     with told_plainly():
         recipe = read_examples(beside).recipe if beside.is_file() else ""
-        expected = saved.WEIGHTS.get(recipe)
-        if expected is None or path.name != Path(expected).name:
+        if recipe not in saved.WEIGHTS:
             raise ServeError(
                 f"{path.name} holds weights without their network",
                 "seatrial serve RECIPE, or seatrial export RUN --to pt2 and serve that",
             )
         open_kind: Callable[..., ServedModel] = _open_text if recipe == "spam" else _open_image
-        folder = path.parents[len(Path(expected).parts) - 1]
-        return open_kind(recipe, folder, device, max_batch=max_batch, name=name)
+        return open_kind(recipe, path, device, max_batch=max_batch, name=name)
 
 
 @contextmanager
@@ -56,8 +57,8 @@ def told_plainly() -> Iterator[None]:
         raise ServeError(error.message, error.fix) from error
 
 
-def _open_image(recipe: str, folder: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
-    opened = saved.read_saved(folder, recipe)
+def _open_image(recipe: str, path: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
+    opened = saved.read_file(path, recipe)
     examples = opened.examples
     if examples is None or examples.normalise is None:
         raise ServeError(
@@ -72,11 +73,8 @@ def _open_image(recipe: str, folder: Path, device: torch.device, *, max_batch: i
     return model.with_examples(examples.inputs["images"], examples.outputs["logits"].softmax(1))
 
 
-def _open_text(recipe: str, folder: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
+def _open_text(recipe: str, path: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
     """Without transformers, whose import takes seconds."""
-    path = folder / saved.WEIGHTS[recipe]
-    if not path.is_file():
-        raise ServeError(f"there is no model of {recipe}: {path} does not exist", f"seatrial run {recipe}")
     tensors, _ = read_tensors(path)
     config = _json(path.with_name("config.json"))
     names = config.get("id2label") or {}

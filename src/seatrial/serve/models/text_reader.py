@@ -66,6 +66,8 @@ class TextReader:
             encoded = self._opened.encode(text)
         except (TypeError, UnicodeEncodeError):  # half of a surrogate pair, which JSON can hold and UTF-8 cannot
             encoded = self._opened.encode(text.encode("utf-8", "replace").decode())
+        if not encoded.ids:  # control characters, of a tokenizer that adds nothing of its own
+            raise BadInputError("The text has no words.")
         return (np.array(encoded.ids, np.int32),)
 
 
