@@ -46,7 +46,9 @@ def make_mnist(models, data, device):
     model = network(28, 28, 10)
     images = ImageSet(torch.randint(0, 256, (64, 1, 28, 28), dtype=torch.uint8), torch.arange(64) % 10, 10)
     saved = save_model(model, models, "mnist")
-    save_examples(image_examples("mnist", model, images, Normalisation.of(images.images_NCHW)), saved[-1])
+    save_examples(
+        image_examples("mnist", model, images, Normalisation.of(images.images_NCHW), tuple("0123456789")), saved[-1]
+    )
     return "random weights"
 
 

@@ -158,6 +158,8 @@ def _opened(data: bytes) -> Image.Image:
         if getattr(image, "n_frames", 1) > 1:
             raise BadInputError("The image is animated: send one frame.")
         image.load()
+    except BadInputError:
+        raise
     except Image.DecompressionBombError as error:
         raise BadInputError(f"The image is too large: at most {MOST_PIXELS:,} pixels are taken.") from error
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, OverflowError, MemoryError) as error:

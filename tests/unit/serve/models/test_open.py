@@ -27,7 +27,7 @@ def save_digits(folder, seed=0, name="digits"):
     images = torch.randint(0, 256, (20, 1, 28, 28), dtype=torch.uint8, generator=generator)
     data = ImageSet(images, torch.arange(20) % 10, 10)
     saved = save_model(model, folder, name)
-    save_examples(image_examples("digits", model, data, Normalisation.of(images)), saved[-1])
+    save_examples(image_examples("digits", model, data, Normalisation.of(images), tuple("0123456789")), saved[-1])
     return model.eval(), images
 
 
@@ -85,7 +85,10 @@ def test_weights_that_are_not_finite_are_told_before_the_first_request(models):
         model[0].weight[0, 0, 0, 0] = float("nan")
     save_model(model, models, "digits")
     data = ImageSet(images, torch.arange(20) % 10, 10)
-    save_examples(image_examples("digits", model, data, Normalisation.of(images)), models / "digits.safetensors")
+    save_examples(
+        image_examples("digits", model, data, Normalisation.of(images), tuple("0123456789")),
+        models / "digits.safetensors",
+    )
     with pytest.raises(ServeError, match="not finite"):
         open_model("digits", CPU).warm_up()
 
@@ -227,8 +230,8 @@ def test_a_file_that_its_card_was_not_written_for(tmp_path):
     export(tmp_path / "m.pt2")
     card = {
         "format": "pt2", "file": "m.pt2", "sha256": "0" * 64, "kind": "tensors", "recipe": "", "inputs": [],
-        "outputs": [], "labels": [], "scale": [], "shift": [], "weights": "", "examples": 0, "real": False, "batches": [],
-        "largest_difference": 0.0, "largest_absolute_difference": 0.0, "tolerance": 0.0, "version": 1,
+        "outputs": [], "labels": [], "scale": [], "shift": [], "weights": "", "examples": 0, "real": False,
+        "batches": [], "largest_difference": 0.0, "largest_absolute_difference": 0.0, "tolerance": 0.0, "version": 1,
     }  # fmt: skip
     (tmp_path / "m.json").write_text(json.dumps(card))
     with pytest.raises(ServeError, match="changed or cut short"):
