@@ -38,17 +38,15 @@ def make_mnist(models, data, device):
     import torch
 
     from seatrial.recipes.mnist import network
-    from seatrial.train.data.images import ImageSet, Normalisation
+    from seatrial.train.normalisation import Normalisation
     from seatrial.train.saving.examples import image_examples, save_examples
     from seatrial.train.saving.model_files import save_model
 
     torch.manual_seed(0)
     model = network(28, 28, 10)
-    images = ImageSet(torch.randint(0, 256, (64, 1, 28, 28), dtype=torch.uint8), torch.arange(64) % 10, 10)
+    images = torch.randint(0, 256, (64, 1, 28, 28), dtype=torch.uint8)
     saved = save_model(model, models, "mnist")
-    save_examples(
-        image_examples("mnist", model, images, Normalisation.of(images.images_NCHW), tuple("0123456789")), saved[-1]
-    )
+    save_examples(image_examples("mnist", model, images, Normalisation.of(images), tuple("0123456789")), saved[-1])
     return "random weights"
 
 

@@ -177,6 +177,6 @@ def test_answers_name_the_likeliest_class():
 
 
 def test_a_reader_travels_and_imports_no_torch():
-    code = "import sys, pickle; pickle.load(sys.stdin.buffer); print('torch' in sys.modules, 'transformers' in sys.modules)"
+    code = "import sys, pickle; pickle.load(sys.stdin.buffer); print(*({'torch', 'transformers'} & {*sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(reader()), capture_output=True, check=True)
-    assert done.stdout.split() == [b"False", b"False"]
+    assert not done.stdout.split()

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from seatrial.recipes.mnist import network  # noqa: E402
 from seatrial.serve.errors import BadInputError, ServeError  # noqa: E402
 from seatrial.serve.models import open_model  # noqa: E402
-from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
+from seatrial.train.normalisation import Normalisation  # noqa: E402
 from seatrial.train.saving.examples import image_examples, save_examples  # noqa: E402
 from seatrial.train.saving.model_files import save_model  # noqa: E402
 
@@ -25,9 +25,8 @@ def save_digits(folder, seed=0, name="digits"):
     torch.manual_seed(seed)
     model = network(28, 28, 10)
     images = torch.randint(0, 256, (20, 1, 28, 28), dtype=torch.uint8, generator=generator)
-    data = ImageSet(images, torch.arange(20) % 10, 10)
     saved = save_model(model, folder, name)
-    save_examples(image_examples("digits", model, data, Normalisation.of(images), tuple("0123456789")), saved[-1])
+    save_examples(image_examples("digits", model, images, Normalisation.of(images), tuple("0123456789")), saved[-1])
     return model.eval(), images
 
 
@@ -84,9 +83,8 @@ def test_weights_that_are_not_finite_are_told_before_the_first_request(models):
     with torch.no_grad():
         model[0].weight[0, 0, 0, 0] = float("nan")
     save_model(model, models, "digits")
-    data = ImageSet(images, torch.arange(20) % 10, 10)
     save_examples(
-        image_examples("digits", model, data, Normalisation.of(images), tuple("0123456789")),
+        image_examples("digits", model, images, Normalisation.of(images), tuple("0123456789")),
         models / "digits.safetensors",
     )
     with pytest.raises(ServeError, match="not finite"):
