@@ -30,7 +30,8 @@ class Empty(litserve.LitAPI):
     def encode_response(self, output): return {"output": output}
 
 if __name__ == "__main__":
-    litserve.LitServer(Empty(), accelerator="cpu").run(host="127.0.0.1", port=int(sys.argv[1]), generate_client_file=False)
+    server = litserve.LitServer(Empty(), accelerator="cpu")
+    server.run(host="127.0.0.1", port=int(sys.argv[1]), generate_client_file=False)
 """
 OURS = """
 class Model:
