@@ -6,6 +6,8 @@ DIR is a virtual environment; it is made, with litserve in it, where it is not t
 """
 
 import argparse
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -45,8 +47,9 @@ def measured(command, port, clients, seconds):
     from seatrial.load.rounds import measure
     from seatrial.load.wire import request
 
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         try:
             body = b'{"input": 1}'
             ask = urllib.request.Request(f"http://127.0.0.1:{port}/predict", body, {"content-type": "application/json"})
@@ -63,9 +66,6 @@ def measured(command, port, clients, seconds):
             requests = [request(address, "POST", "/predict", body)]
             return next(iter(measure(address, requests, [clients], seconds, processes=1)))
         finally:
-            import os
-            import signal
-
             process.terminate()
             try:
                 process.wait(timeout=5)

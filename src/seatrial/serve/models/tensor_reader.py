@@ -13,8 +13,6 @@ from seatrial.serve.models.classes import class_answer
 from seatrial.serve.models.datatypes import NUMPY
 from seatrial.serve.served_model import Answer, Description, Row, TensorSpec
 
-_KINDS = {"b": "b", "u": "bu", "i": "biu", "f": "biuf"}
-
 
 @dataclass
 class TensorReader:
