@@ -209,12 +209,15 @@ class Line(Record):
 
 
 class Plot(Record):
-    """Lines over one x axis. ``x`` is ``seconds`` (since the first event), ``step``, ``epoch`` or ``line``."""
+    """Lines over one x axis.
+
+    ``x`` is ``seconds`` (since the first event), ``step``, ``epoch``, ``line``, or ``rate`` (requests a second).
+    """
 
     id: str
     title: str
     unit: str
-    x: Literal["seconds", "step", "epoch", "line"]
+    x: Literal["seconds", "step", "epoch", "line", "rate"]
     lines: tuple[Line, ...]
 
 

@@ -85,6 +85,11 @@ def read_saved(models_folder: Path, recipe: str) -> Saved:
         raise ModelFileError(
             f"there is no model of {recipe}: {path} does not exist{also}", fix=f"seatrial run {recipe}"
         )
+    return read_file(path, recipe)
+
+
+def read_file(path: Path, recipe: str) -> Saved:
+    """The recipe's model in this file, wherever it lies. Raises ModelFileError."""
     read = _read_text if recipe == "spam" else _read_images
     saved = read(recipe, path)
     if (examples := _examples(saved)) is None:

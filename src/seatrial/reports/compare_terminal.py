@@ -51,7 +51,7 @@ def _curves(plot: Plot, width: int, bars: str, to: str) -> Iterator[Text]:
 
 
 #: What a plot's x counts.
-_AXES = {"seconds": "s", "step": "steps", "epoch": "epochs", "line": "reports"}
+_AXES = {"seconds": "s", "step": "steps", "epoch": "epochs", "line": "reports", "rate": "requests/s"}
 
 
 def _short(value: float) -> str:

@@ -20,7 +20,7 @@ COLOURS = 8
 #: Points of a line that are few enough to be marked each, as an epoch's test results are.
 MAX_DOTS = 12
 
-_X_LABELS = {"seconds": "s", "step": "step", "epoch": "epoch", "line": "report"}
+_X_LABELS = {"seconds": "s", "step": "step", "epoch": "epoch", "line": "report", "rate": "req/s"}
 
 
 def draw(plot: Plot, window: tuple[float, float] | None = None) -> str:

@@ -1,0 +1,203 @@
+"""Images of requests to bytes, as the network was trained on them. In front processes: Pillow and numpy, no torch.
+
+Shapes: H and W pixels; a row is uint8 [H, W] of one channel, or [H, W, 3].
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from seatrial.serve.errors import BadInputError
+from seatrial.serve.models.bodies import inputs_of, several
+from seatrial.serve.models.classes import class_answer
+from seatrial.serve.served_model import Answer, Description, Row
+
+#: Formats that are decoded; every other decoder of Pillow stays closed to what comes over the network.
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
+#: An image's pixels at most: 4096 × 4096 take 50 MB as colours. A small file can claim many more.
+MOST_PIXELS = 4096 * 4096
+#: Ink, of 255: what is darker counts as background where a drawing is cut out.
+INK = 32
+
+
+@dataclass
+class ImageReader:
+    """Rows of one size out of numbers or files.
+
+    Numbers are taken as they are: from 0 to 1 where none of the image is above 1, else from 0 to 255. A file of another
+    size is scaled. With ``drawing`` (a light figure on black, as MNIST's), a file whose border is light is turned
+    around first, and one of another size is cut out and placed as MNIST's digits were.
+
+    Attributes:
+        box: pixels of the longer side that a drawing is scaled to; None for images that are no drawings.
+    """
+
+    description: Description
+    box: int | None = None
+
+    def rows(self, body: Any) -> list[Row]:
+        """Of ``{"input": one}``, ``{"inputs": [several]}`` or the bare numbers; a text is a file in base64."""
+        if not isinstance(body, list):
+            images = inputs_of(body, "image")
+        elif _depth(body) > len(self._shape):
+            images = several(body, "image")
+        else:
+            images = [body]
+        return [(self._one(image),) for image in images]
+
+    def row_of_file(self, data: bytes, media_type: str) -> Row:
+        """Of an image file in one of FORMATS; the media type is not believed."""
+        return (self._decoded(data),)
+
+    def answer(self, answer: Answer) -> dict[str, Any]:
+        """The likeliest class, its probability, and all probabilities."""
+        return class_answer(self.description.labels, answer[0])
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.description.inputs[0].shape
+
+    def _one(self, image: Any) -> np.ndarray:
+        if isinstance(image, str):
+            return self._decoded(_from_base64(image))
+        try:
+            numbers = np.asarray(image)
+        except (ValueError, OverflowError):
+            numbers = np.empty(0, object)  # rows of different lengths
+        if numbers.dtype.kind not in "iuf":
+            raise BadInputError(f"An image is {self._told()} of numbers.")
+        if numbers.shape != self._shape:
+            numbers = self._turned(numbers)
+        low, high = numbers.min(), numbers.max()
+        if not (low >= 0 and high <= 255):  # NaN is neither
+            raise BadInputError("An image's numbers are from 0 to 255, or from 0 to 1.")
+        if high <= 1:
+            numbers = numbers * 255
+        bytes_: np.ndarray = np.rint(numbers).astype(np.uint8)
+        return bytes_
+
+    def _turned(self, numbers: np.ndarray) -> np.ndarray:
+        """With the channel where rows have it: [1, H, W] and [H, W, 1] are [H, W]; [3, H, W] is [H, W, 3]."""
+        if len(self._shape) == 2 and numbers.ndim == 3 and 1 in (numbers.shape[0], numbers.shape[2]):
+            numbers = numbers[0] if numbers.shape[0] == 1 else numbers[:, :, 0]
+        elif len(self._shape) == 3 and numbers.ndim == 3 and numbers.shape[0] == 3:
+            numbers = numbers.transpose(1, 2, 0)
+        if numbers.shape != self._shape:
+            sent = "×".join(map(str, numbers.shape)) or "one number"
+            raise BadInputError(f"An image is {self._told()} of numbers, not {sent}.")
+        return numbers
+
+    def _told(self) -> str:
+        return "×".join(map(str, self._shape))
+
+    def _decoded(self, data: bytes) -> np.ndarray:
+        height, width = self._shape[:2]
+        image = _opened(data)
+        colours = len(self._shape) == 3
+        image = _flattened(image).convert("RGB" if colours else "L")
+        if self.box is None:
+            if image.size != (width, height):
+                image = image.resize((width, height), Image.Resampling.LANCZOS)
+            return np.asarray(image)
+        figure = np.asarray(image)
+        if _border(figure) > 127:
+            figure = 255 - figure
+        return figure if figure.shape == (height, width) else placed(figure, height, width, self.box)
+
+
+def _depth(body: Any) -> int:
+    """How many lists lie in one another, five at most."""
+    depth = 0
+    while isinstance(body, list) and depth < 5:
+        depth, body = depth + 1, body[0] if body else None
+    return depth
+
+
+def placed(figure_HW: np.ndarray, height: int, width: int, box: int) -> np.ndarray:
+    """A drawing cut out, scaled so that its longer side is ``box`` pixels, its centre of mass in the middle.
+
+    Source of the way and of MNIST's box of 20: http://yann.lecun.com/exdb/mnist/.
+    """
+    ink_HW = figure_HW > INK
+    rows, columns = np.flatnonzero(ink_HW.any(1)), np.flatnonzero(ink_HW.any(0))
+    out = np.zeros((height, width), np.uint8)
+    if not len(rows):
+        return out
+    cut = figure_HW[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    scale = box / max(cut.shape)
+    size = (max(1, round(cut.shape[1] * scale)), max(1, round(cut.shape[0] * scale)))
+    small = np.asarray(
+        Image.fromarray(cut).resize(size, Image.Resampling.BOX if scale < 1 else Image.Resampling.BILINEAR)
+    )
+    total = float(small.sum()) or 1.0
+    middle_row = float((small.sum(1) * np.arange(small.shape[0])).sum()) / total
+    middle_column = float((small.sum(0) * np.arange(small.shape[1])).sum()) / total
+    top = min(max(0, round(height / 2 - 0.5 - middle_row)), height - small.shape[0])
+    left = min(max(0, round(width / 2 - 0.5 - middle_column)), width - small.shape[1])
+    out[top : top + small.shape[0], left : left + small.shape[1]] = small
+    return out
+
+
+def _opened(data: bytes) -> Image.Image:
+    """The image, decoded. Raises BadInputError: no image, truncated, too large, or several frames."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the size is checked below, before anything is decoded
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+        width, height = image.size
+        if width * height > MOST_PIXELS:
+            raise BadInputError(f"The image is too large: {width}×{height} pixels, at most {MOST_PIXELS:,} are taken.")
+        if getattr(image, "n_frames", 1) > 1:
+            raise BadInputError("The image is animated: send one frame.")
+        image.load()
+    except BadInputError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise BadInputError(f"The image is too large: at most {MOST_PIXELS:,} pixels are taken.") from error
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, OverflowError, MemoryError) as error:
+        raise BadInputError(f"The file cannot be read as an image: {_kinds()} are, truncated files are not.") from error
+    return image
+
+
+def _kinds() -> str:
+    return f"{', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
+
+
+def _flattened(image: Image.Image) -> Image.Image:
+    """16 bits a pixel as 8; what is transparent lies on white, or on black where what is drawn is light."""
+    if image.mode.startswith("I") or image.mode == "F":
+        numbers = np.asarray(image, dtype=np.float64)
+        low, high = float(numbers.min()), float(numbers.max())
+        scale = 255 / (65535 if image.mode.startswith("I;16") or high > 255 else 255)
+        return Image.fromarray(np.clip((numbers - min(low, 0.0)) * scale, 0, 255).astype(np.uint8))
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        pixels = np.asarray(image)
+        seen = pixels[..., 3] > 127
+        light = bool(seen.any()) and float(pixels[seen][:, :3].mean()) > 127 and not seen.all()
+        ground = Image.new("RGBA", image.size, (0, 0, 0, 255) if light else (255, 255, 255, 255))
+        return Image.alpha_composite(ground, image)
+    return image
+
+
+def _border(figure_HW: np.ndarray) -> float:
+    edges = (figure_HW[0], figure_HW[-1], figure_HW[:, 0], figure_HW[:, -1])
+    return float(np.median(np.concatenate(edges)))
+
+
+def _from_base64(text: str) -> bytes:
+    """Of a file's base64, bare or as a data: URL."""
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadInputError("The image is a text that is no base64 of an image file.") from error

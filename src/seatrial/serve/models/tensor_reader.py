@@ -1,0 +1,90 @@
+"""Arrays of numbers in requests to rows, for models of which nothing more is known. numpy only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seatrial.serve.errors import BadInputError
+from seatrial.serve.models.bodies import inputs_of, several
+from seatrial.serve.models.classes import class_answer
+from seatrial.serve.models.datatypes import NUMPY
+from seatrial.serve.served_model import Answer, Description, Row, TensorSpec
+
+
+@dataclass
+class TensorReader:
+    """A row for each input: nested lists, or for a model of several inputs an object of nested lists by name."""
+
+    description: Description
+
+    def rows(self, body: Any) -> list[Row]:
+        """Of ``{"input": one}``, ``{"inputs": [several]}``, or a bare list of the inputs of one row."""
+        if isinstance(body, list):
+            deep, given = len(self.description.inputs[0].shape), _depth(body)
+            return [self._row(row) for row in (several(body, "row") if given > deep else [body])]
+        names = {spec.name for spec in self.description.inputs}
+        if isinstance(body, dict) and set(body) == names and not names & {"input", "inputs"}:
+            return [self._row(body)]
+        return [self._row(row) for row in inputs_of(body, "row")]
+
+    def row_of_file(self, data: bytes, media_type: str) -> Row:
+        """Files are not read."""
+        raise BadInputError(f"This model takes JSON, not {media_type or 'a file'}.")
+
+    def answer(self, answer: Answer) -> dict[str, Any]:
+        """For classes the likeliest; else each output by its name."""
+        if self.description.labels:
+            return class_answer(self.description.labels, answer[0])
+        outputs = zip(self.description.outputs, answer, strict=True)
+        return {"outputs": {spec.name: _plain(array) for spec, array in outputs}}
+
+    def _row(self, given: Any) -> Row:
+        specs = self.description.inputs
+        if not isinstance(given, dict):
+            if len(specs) > 1:
+                raise BadInputError(f"A row is an object with {', '.join(spec.name for spec in specs)}.")
+            return (_array(specs[0], given),)
+        if set(given) != {spec.name for spec in specs}:
+            raise BadInputError(f"A row has these inputs, each once: {', '.join(spec.name for spec in specs)}.")
+        return tuple(_array(spec, given[spec.name]) for spec in specs)
+
+
+def _array(spec: TensorSpec, given: Any) -> np.ndarray:
+    dtype = np.dtype(NUMPY[spec.datatype])
+    try:
+        numbers = np.asarray(given)
+    except (ValueError, OverflowError):
+        numbers = np.empty(0, object)  # rows of different lengths
+    want = "×".join("any" if size < 0 else str(size) for size in spec.shape) or "one number"
+    if numbers.dtype.kind not in "biuf":
+        raise BadInputError(f"The input {spec.name} is no array of numbers ({want}).")
+    fits = numbers.ndim == len(spec.shape) and all(
+        size in (-1, have) for size, have in zip(spec.shape, numbers.shape, strict=True)
+    )
+    if not fits or not numbers.size:
+        have = "×".join(map(str, numbers.shape)) or "one number"
+        raise BadInputError(f"The input {spec.name} is {have}; the model takes {want}.")
+    with np.errstate(all="ignore"):
+        array = numbers.astype(dtype)
+        exact = np.isfinite(array).all() if dtype.kind == "f" else (array == numbers).all()
+    if not exact:
+        raise BadInputError(f"The input {spec.name} has a number that is not of {spec.datatype}.")
+    return array
+
+
+def _plain(array: np.ndarray) -> Any:
+    """As JSON can hold it: NaN and infinity are null."""
+    if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
+        array = array.astype(object)
+        array[~finite] = None
+    return array.tolist()
+
+
+def _depth(body: Any) -> int:
+    depth = 0
+    while isinstance(body, list) and depth < 33:
+        depth, body = depth + 1, body[0] if body else None
+    return depth
