@@ -75,7 +75,7 @@ class Sink:
             self._keep(node, {**event, "source": "agent"})
 
     def _report(self, node: int, line: bytes) -> None:
-        """``<seq> <unix time> <line>``: the target's line, which is a step or nothing."""
+        """``<seq> <unix time> <line>``: the target's line, which is a report or nothing."""
         seq, _, rest = line.partition(b" ")
         at, _, text = rest.partition(b" ")
         if not seq.isdigit() or len(seq) > _SEQ_DIGITS:

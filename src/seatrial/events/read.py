@@ -9,7 +9,7 @@ import sys
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Type
 
 from seatrial.events.lines import Lines
-from seatrial.events.schema import EVIDENCE_TYPES, Event, Step
+from seatrial.events.schema import EVIDENCE_TYPES, REPORT_TYPES, Event, Step
 
 #: A longer line of a report is no step; a script that reports a thousand numbers a line needs 30 KB.
 MAX_REPORT_BYTES = 64 * 1024
@@ -20,9 +20,10 @@ MAX_DEPTH = 64
 
 
 def report(line: bytes) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
-    """A line that the target wrote as the step that it is; and the type of evidence that it posed as, or None.
+    """A line that the target wrote as the report that it is; and the type of evidence that it posed as, or None.
 
-    Nothing of what it claims to be is taken over: type, source, _seq and _chain are ours. (None, None) is no report.
+    It is a step whatever it claims to be, unless it is of another type that targets may report. Source, _seq and _chain
+    are ours. (None, None) is no report.
     """
     if len(line) > MAX_REPORT_BYTES:
         return None, None
@@ -34,7 +35,7 @@ def report(line: bytes) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
         return None, claimed or "step"
     for ours in ("_seq", "_chain", "node"):
         event.pop(ours, None)
-    event.update(type=Step.type, source="target")
+    event.update(type=event["type"] if event["type"] in REPORT_TYPES else Step.type, source="target")
     return event, None
 
 

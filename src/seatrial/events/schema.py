@@ -3,7 +3,7 @@
 Besides its own keys a line has ``t`` (Unix time in seconds), ``type``, ``source`` and ``_chain``. ``source`` is
 ``agent`` (in the container or beside the local process), ``host`` (the seatrial CLI) or ``target``. A target's lines
 are its reports: it writes them to the file named in ``$SEATRIAL_EVENTS``, the agent passes them on, and they are
-``step`` events whatever they say. ``_seq`` numbers the lines that an agent sent, from 1 at its start; ``node`` tells
+``step`` events whatever they say, or ``served`` where they say so. ``_seq`` numbers the lines that an agent sent, from 1 at its start; ``node`` tells
 whose they are in a run of several. ``_chain`` is the digest of this line and all before it (EvidenceLog).
 
 Readers skip what they do not know; writers never change the meaning of a key. A key with a default here is left out of
@@ -169,6 +169,32 @@ class Step(Event, type="step"):
 
     def __init__(self, /, **keys: Any) -> None:
         self.__dict__.update(keys)
+
+
+class Served(Event, type="served"):
+    """What a server has done since it was ready, by its own count. The last one counts.
+
+    requests: answered, refused ones included.
+    errors: HTTP status, `"429"` → answers with it; of 400 and above.
+    p50_ms, p95_ms, p99_ms: from the request read to the answer written; null before the first answer.
+    batches: rows in a batch, `"32"` → batches of that size.
+    queue_peak: rows that waited at most.
+    seconds: since it was ready.
+    warm_up_s: loading, capturing and comparing, before it was ready.
+    examples: saved inputs that the warm-up compared with their saved outputs; largest_difference: of any output.
+    """
+
+    requests: int
+    errors: Dict[str, int]
+    p50_ms: Optional[float]
+    p95_ms: Optional[float]
+    p99_ms: Optional[float]
+    batches: Dict[str, int]
+    queue_peak: int
+    seconds: float
+    warm_up_s: Optional[float] = None
+    examples: Optional[int] = None
+    largest_difference: Optional[float] = None
 
 
 class Note(Event, type="note"):
@@ -347,5 +373,8 @@ GPU_SAMPLE = {
 }
 GPU_SAMPLE_KEYS = tuple(GPU_SAMPLE)
 
-#: What only agent and host may say. A report of another type, or of none, is a step.
-EVIDENCE_TYPES = frozenset(KINDS) - {Step.type}
+#: What a target may say. A report of another type, or of none, is a step.
+REPORT_TYPES = frozenset({Step.type, Served.type})
+
+#: What only agent and host may say.
+EVIDENCE_TYPES = frozenset(KINDS) - REPORT_TYPES

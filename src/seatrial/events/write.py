@@ -53,7 +53,11 @@ class StepLog:
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Append one step. Raises OSError when the disk is full; the line is then not there."""
-        line = encode(as_dict(Step(**values), "target", now()))
+        self.report(Step(**values))
+
+    def report(self, event: Event) -> None:
+        """Append one event of a kind that targets may report. Raises OSError, as ``write``."""
+        line = encode(as_dict(event, "target", now()))
         written = os.write(self._fd, line)
         if written != len(line):  # a torn line ends here, so that the next one is readable
             os.write(self._fd, b"\n")

@@ -1,4 +1,4 @@
-"""The target's reports: no input gives anything but a step, and no step costs its reader anything."""
+"""The target's reports: no input gives anything but a report, and none costs its reader anything."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seatrial import events
-from seatrial.events import EVIDENCE_TYPES, MAX_REPORT_BYTES, EvidenceLog, report
+from seatrial.events import EVIDENCE_TYPES, MAX_REPORT_BYTES, REPORT_TYPES, EvidenceLog, report
 
 NAMES = st.sampled_from(["type", "source", "t", "_seq", "_chain", "node", "loss", "step"])
-WORDS = st.sampled_from([*sorted(EVIDENCE_TYPES), "agent", "host", "target", "step", "note", "", "x"])
+WORDS = st.sampled_from([*sorted(EVIDENCE_TYPES), "agent", "host", "target", *sorted(REPORT_TYPES), "note", "", "x"])
 VALUES = WORDS | st.none() | st.booleans() | st.integers() | st.floats() | st.lists(WORDS, max_size=2)
 
 
@@ -37,15 +37,17 @@ OBJECTS = st.lists(st.tuples(NAMES, VALUES), max_size=8).map(_pairs)
 @example(b'{"t":1e999,"loss":NaN}')
 @example('{"\ud800":1}'.encode("utf-8", "surrogatepass"))
 @example(b'{"a":"\\ud800"}')
-def test_it_is_a_step_of_the_targets_or_nothing(line: bytes) -> None:
+def test_it_is_a_report_of_the_targets_or_nothing(line: bytes) -> None:
     step, claimed = report(line)
     assert step is None or claimed is None
     if step is not None:
-        assert (step["type"], step["source"]) == ("step", "target")
+        assert step["type"] in REPORT_TYPES
+        assert step["type"] == "step" or json.loads(line)["type"] == step["type"]
+        assert step["source"] == "target"
         assert not {"_seq", "_chain", "node"} & step.keys()
         assert step["t"] is None or (isinstance(step["t"], (int, float)) and not isinstance(step["t"], bool))
         back = events.parse(events.encode(step))
-        assert back is not None and (back["type"], back["source"]) == ("step", "target")
+        assert back is not None and (back["type"], back["source"]) == (step["type"], "target")
     if claimed is not None:
         assert claimed in EVIDENCE_TYPES | {"step"}
         told = json.loads(line)

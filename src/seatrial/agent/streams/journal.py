@@ -78,7 +78,7 @@ class Journal:
             self.write(events.AgentSummary(events=self._to_repeat, output_lines=output_lines))
 
     def report(self, line: bytes) -> None:
-        """A line that the target has written to $SEATRIAL_EVENTS. Whatever it says, it is a step or nothing."""
+        """A line that the target has written to $SEATRIAL_EVENTS. Whatever it says, it is a report or nothing."""
         step, claimed = (None, None)
         if self._log is not None or b'"type"' in line or b'"source"' in line or b"\\" in line:
             step, claimed = events.report(line)
