@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+#: Programs that have a room of their own.
+_PROGRAMS = ("serve",)
+
 
 def module_of(recipe: str) -> str:
     """The module that a recipe's name stands for, ``seatrial.recipes.mnist_deep``."""
-    return f"seatrial.recipes.{recipe.replace('-', '_')}"
+    return f"seatrial.{recipe}" if recipe in _PROGRAMS else f"seatrial.recipes.{recipe.replace('-', '_')}"
 
 
 def source_of(recipe: str) -> Path:
     """The file of that module."""
-    return Path(__file__).parent.joinpath(*module_of(recipe).split(".")[1:]).with_suffix(".py")
+    path = Path(__file__).parent.joinpath(*module_of(recipe).split(".")[1:])
+    return path / "__main__.py" if recipe in _PROGRAMS else path.with_suffix(".py")

@@ -35,6 +35,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "k8s": ("k8s", "Kubernetes clusters: cleanup of what seatrial created, prepull of images."),
     "bench": ("bench", "Benchmark variants of a recipe side by side: bench train mnist --compare eager,graph."),
     "predict": ("predict", "Query a trained model: predict spam TEXT."),
+    "serve": ("serve", "Serve a trained model over HTTP, in the same container: serve digits --port 8000."),
     "prune": ("prune", "Delete ended runs and free their disk space."),
 }
 
@@ -109,6 +110,7 @@ def _dispatch(argv: list[str]) -> int:
         cut = rest.index("--")
         rest, target_arguments = rest[:cut], rest[cut + 1 :]
     module = _verb_module(verb)
+    rest = module.reworded(rest) if hasattr(module, "reworded") else rest
     try:
         result = module.app(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)
     except Exception as error:

@@ -34,7 +34,7 @@ from seatrial.images.dockerfiles.write import (
 )
 from seatrial.images.layers.split import CONSTRAINTS, TOOLS, digest_of, program, split
 from seatrial.images.project import Needs, project_needs
-from seatrial.images.recipes import recipe_requirements
+from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.code_conflicts import check_code
 from seatrial.images.requirements.pinned_pythons import IndexDoor, PinnedPythons, pinned_pythons
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, checked_requirement
@@ -81,7 +81,7 @@ def plan_image(
         return ImagePlan(tag=job.image.ready, build=False, python=None), (choice,)
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
-    needs = image_needs(job, script)
+    needs = image_needs(job, script, gpus=not cpu_only)
     wheels = [path.name for path in wheels_of(job)]
     syntax, readable = _of_syntax(script)
     pins = pinned_pythons(needs.requirements, needs.source, job.image, door, needs.python & readable, wheels)
@@ -180,7 +180,7 @@ def plan_packages(
     job: Job, *, script: ScriptFacts, cpu_only: bool, machine: Machine | None = None, python: str | None = None
 ) -> Resolved:
     """What pip is asked for in a virtual environment of this Python, where there is no image to choose."""
-    needs = image_needs(job, script)
+    needs = image_needs(job, script, gpus=not cpu_only)
     resolved = resolve_frameworks(
         needs,
         frozenset(needs.imports),
@@ -290,10 +290,17 @@ def _labels(stack: Stack, architectures: tuple[str, ...]) -> dict[str, str]:
     return labels
 
 
-def image_needs(job: Job, script: ScriptFacts) -> Needs:
+def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
     """What the job's target needs from pip, ``image.requirements`` included."""
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
-    if job.target.kind == "recipe":
+    serving = () if job.serve is None else serving_requirements(job.serve, gpus=gpus)
+    if job.serve is not None and job.serve.kind == "code":
+        needs = project_needs(job.project, script, (job.project / job.serve.file).parent, also=(*serving, *further))
+        return replace(needs, reason=f"{needs.reason}; the server adds {', '.join(serving)}")
+    if job.serve is not None:
+        name = f"the server of {job.serve.model}"
+        needs = Needs(Requirements(lines=serving), name, f"{name} uses them", imports=script.imports)
+    elif job.target.kind == "recipe":
         found = Requirements(lines=recipe_requirements(job.target))
         name = f"the recipe {job.target.value}"
         needs = Needs(found, name, f"{name} uses them", imports=script.imports)

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
+from seatrial.job.serving import Serving
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class Recipe:
 
 
 _TORCH = ("torch", "numpy", "safetensors")
+
+#: What serving needs beside what its model needs. Source: the import lines of serve/.
+SERVER = (
+    "httptools", "numpy", "pillow", "prometheus-client", "python-multipart", "starlette", "uvicorn", "uvloop",
+)  # fmt: skip
 
 #: What ``--track NAME`` needs besides. Source: TRACKERS in train/trackers.py.
 TRACKER_REQUIREMENTS: dict[str, tuple[str, ...]] = {
@@ -48,6 +54,7 @@ RECIPES: dict[str, Recipe] = {
 TOOLS: dict[str, Recipe] = {
     "bench": Recipe(_TORCH, trains=False, ranks=False),
     "predict-spam": Recipe(RECIPES["spam"].requirements, trains=False, ranks=False),
+    "serve": Recipe((*SERVER, "torch", "safetensors"), trains=False, ranks=False),
 }
 
 
@@ -58,6 +65,16 @@ def recipe(name: str) -> Recipe:
     except KeyError:
         known = ", ".join(sorted(RECIPES))
         raise TargetError(f"There is no recipe {name!r}; known recipes: {known}", run="seatrial run digits") from None
+
+
+def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:
+    """What pip is asked for to serve a model; of a class of the user's, beside what the project needs."""
+    if serving.kind == "code":
+        return SERVER
+    if serving.suffix == ".onnx":
+        return (*SERVER, "onnxruntime-gpu[cuda,cudnn]" if gpus else "onnxruntime")
+    needs = RECIPES[serving.model].requirements if serving.kind == "recipe" else _TORCH
+    return tuple(dict.fromkeys((*SERVER, *needs)))
 
 
 def recipe_requirements(target: Target) -> tuple[str, ...]:
