@@ -31,7 +31,7 @@ _TORCH = ("torch", "numpy", "safetensors")
 
 #: What serving needs beside what its model needs. Source: the import lines of serve/.
 SERVER = (
-    "httptools", "numpy", "pillow", "prometheus-client", "python-multipart", "starlette", "uvicorn", "uvloop",
+    "httptools", "numpy", "pillow", "python-multipart", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
 
 #: What ``--track NAME`` needs besides. Source: TRACKERS in train/trackers.py.
