@@ -19,12 +19,14 @@ class Recipe:
         requirements: for pip; torch is resolved with the rest of the stack. Sources: the import lines of
             recipes/<name>.py and of what they use in train/.
         trains: takes ``--data``, ``--models`` and ``--resume``, and saves a model.
+        weights: of the model that it saves, below the models folder. Source: WEIGHTS in recipes/saved.py.
         ranks: runs one process per GPU under torchrun. bench does not: it starts torchrun itself.
     """
 
     requirements: tuple[str, ...]
     trains: bool = True
     ranks: bool = True
+    weights: str | None = None
 
 
 _TORCH = ("torch", "numpy", "safetensors")
@@ -42,12 +44,12 @@ TRACKER_REQUIREMENTS: dict[str, tuple[str, ...]] = {
 
 #: The targets of ``seatrial run``, by name.
 RECIPES: dict[str, Recipe] = {
-    "cifar10": Recipe(_TORCH),
-    "digits": Recipe((*_TORCH, "scikit-learn")),
+    "cifar10": Recipe(_TORCH, weights="cifar10.safetensors"),
+    "digits": Recipe((*_TORCH, "scikit-learn"), weights="digits.safetensors"),
     "matmul": Recipe(_TORCH, trains=False),
-    "mnist": Recipe(_TORCH),
-    "mnist-deep": Recipe(_TORCH),
-    "spam": Recipe((*_TORCH, "tokenizers", "transformers")),
+    "mnist": Recipe(_TORCH, weights="mnist.safetensors"),
+    "mnist-deep": Recipe(_TORCH, weights="trained-model.safetensors"),
+    "spam": Recipe((*_TORCH, "tokenizers", "transformers"), weights="spam/model.safetensors"),
 }
 
 #: Programs behind verbs of their own. bench runs another recipe, so it needs that one's packages too.

@@ -11,7 +11,7 @@ from pathlib import Path
 from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.serving import Weights
-from seatrial.receipt.write import load
+from seatrial.receipt.model import Receipt
 from seatrial.runs.store import Run, RunStore
 from seatrial.system import nofollow
 from seatrial.system.typed_path import as_typed, from_here
@@ -20,8 +20,11 @@ from seatrial.system.typed_path import as_typed, from_here
 PROGRAMS = (".pt2", ".onnx", ".torchscript")
 SUFFIXES = (*PROGRAMS, ".pt", ".pth", ".safetensors")
 
-#: Recipes that save a model which answers requests.
-SERVED = tuple(name for name, recipe in RECIPES.items() if recipe.trains)
+#: Recipe that saves a model which answers requests → its weights, below the models folder.
+SERVED = {name: recipe.weights for name, recipe in RECIPES.items() if recipe.weights is not None}
+
+#: Inputs and outputs that recipes keep beside a model's weights. Source: train/saving/examples.py.
+_BESIDE = ".examples.safetensors"
 
 #: Folders of a project in which no run saves a model.
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
@@ -99,6 +102,8 @@ def of_run(run: Run) -> Found:
         if target.value not in SERVED:
             raise UsageError(f"{shown}, {target.value}, made no model", run="seatrial run digits; seatrial serve last")
         folder = plan.job.models.source if plan.job.models else plan.job.project / "models"
+        if plan.view is not None and folder.is_relative_to(plan.view):  # a stage's: its outputs are in the project
+            folder = plan.job.project / folder.relative_to(plan.view)
         found = of_recipe(target.value, folder)
         return replace(found, of_run=run.id, warnings=_written_since(run, found))
     folders = [folder for folder in (plan.job.models.source if plan.job.models else None, plan.job.project) if folder]
@@ -116,8 +121,8 @@ def of_recipe(name: str, models: Path) -> Found:
 
 def trained(name: str, models: Path) -> tuple[Path, ...]:
     """The weights that a recipe has saved; () for none."""
-    flat, folder = models / f"{name}.safetensors", models / name / "model.safetensors"
-    return next(((path,) for path in (flat, folder) if path.is_file()), ())
+    path = models / SERVED[name]
+    return (path,) if path.is_file() else ()
 
 
 def of_file(path: Path) -> Found:
@@ -168,12 +173,12 @@ def _nothing(reference: str, project: Path, models: Path, error: SeatrialError) 
 
 def _saved_by(run: Run, folders: Sequence[Path]) -> list[Path]:
     """Files of models in these folders that were written while the run went on; nothing that a link leads to."""
-    receipt = load(run.folder)
+    receipt = _receipt(run)
     started = receipt.header.started_at or receipt.header.judged_at
     found: dict[Path, None] = {}
     for folder in folders:
         for entry in nofollow.files_below(folder, most_entries=_MOST_FILES, skip=_SKIPPED):
-            if not entry.name.lower().endswith(SUFFIXES):
+            if not entry.name.lower().endswith(SUFFIXES) or entry.name.endswith(_BESIDE):
                 continue
             modified = entry.stat(follow_symlinks=False).st_mtime
             if started - _SLACK_S <= modified <= receipt.header.judged_at + _SLACK_S:
@@ -200,10 +205,16 @@ def _only_one(saved: Sequence[Path], run: Run) -> Path:
 
 def _written_since(run: Run, found: Found) -> tuple[str, ...]:
     """Recipes save under one name: a later training has replaced what this run made."""
-    judged_at = load(run.folder).header.judged_at
+    judged_at = _receipt(run).header.judged_at
     if all(path.stat().st_mtime <= judged_at + _SLACK_S for path in found.files):
         return ()
     return (f"{from_here(found.files[0])} was written after run {run.id} had ended: it is served as it is now",)
+
+
+def _receipt(run: Run) -> Receipt:
+    from seatrial.receipt.write import load  # all that renders, for references to runs alone
+
+    return load(run.folder)
 
 
 def _weights(file: Path, top: Path) -> Weights:
