@@ -85,7 +85,7 @@ def serve(
         address=host,
         token=token is not None,
         program=_program(max_batch, deadline_ms, queue, max_body, fronts, request_timeout),
-        typed=_typed(model, port, host, token is not None, flags),
+        typed=_typed(found.of_run or model if model == "last" else model, port, host, token is not None, flags),
     )
     asked = serving_job(job, found, options, given)
     if token == "" and TOKEN not in os.environ:

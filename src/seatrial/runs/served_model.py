@@ -12,6 +12,7 @@ from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageErr
 from seatrial.images.recipes import RECIPES
 from seatrial.job.serving import Weights
 from seatrial.receipt.model import Receipt
+from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import Run, RunStore
 from seatrial.system import nofollow
 from seatrial.system.typed_path import as_typed, from_here
@@ -76,7 +77,7 @@ def find_model(reference: str, project: Path, models: Path, store: RunStore) -> 
     if reference in SERVED and trained(reference, models):
         return of_recipe(reference, models)
     try:
-        run = store.find(reference)
+        run = run_to_resume(store, reference)  # last: the newest that trains
     except RunNotFoundError as error:
         raise _nothing(reference, project, models, error) from None
     return of_run(run)
