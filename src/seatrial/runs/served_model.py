@@ -131,6 +131,11 @@ def of_file(path: Path) -> Found:
     return _file(path)
 
 
+def is_model(name: str) -> bool:
+    """Whether a file of this name is a model's."""
+    return name.lower().endswith(SUFFIXES) and not name.endswith(_BESIDE)
+
+
 def _code(file: str, name: str, project: Path) -> Found:
     path = project / file
     if not path.is_file():
@@ -179,7 +184,7 @@ def _saved_by(run: Run, folders: Sequence[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for folder in folders:
         for entry in nofollow.files_below(folder, most_entries=_MOST_FILES, skip=_SKIPPED):
-            if not entry.name.lower().endswith(SUFFIXES) or entry.name.endswith(_BESIDE):
+            if not is_model(entry.name):
                 continue
             modified = entry.stat(follow_symlinks=False).st_mtime
             if started - _SLACK_S <= modified <= receipt.header.judged_at + _SLACK_S:

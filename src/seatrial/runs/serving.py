@@ -34,8 +34,7 @@ def refuse_taken_port(job: Job, store: RunStore) -> None:
         return
     where = f"{serving.address}:{serving.port}"
     if error.errno == errno.EADDRINUSE:
-        near = (port for port in range(serving.port + 1, min(serving.port + _NEAR, 65536)))
-        free = next((port for port in near if _taken(serving.address, port) is None), serving.port + 1)
+        free = free_port_near(serving.address, serving.port)
         other = serving_on(store, serving.port)
         by = "" if other is None else f" by run {run_name(other) or other.id}, which serves too"
         again = _with_port(serving.typed, free)
@@ -50,6 +49,12 @@ def refuse_taken_port(job: Job, store: RunStore) -> None:
         f"{where} is no address of this machine: {error.strerror}",
         run="seatrial serve … --host 0.0.0.0   # every address of this machine",
     )
+
+
+def free_port_near(address: str, port: int) -> int:
+    """The next one that nobody listens on."""
+    near = range(port + 1, min(port + _NEAR, 65536))
+    return next((other for other in near if _taken(address, other) is None), port + 1)
 
 
 def serving_on(store: RunStore, port: int) -> Run | None:

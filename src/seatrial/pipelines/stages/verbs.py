@@ -74,18 +74,28 @@ def _carry_out(
     request: UpRequest, graph: Graph, outlooks: Sequence[Outlook], shop: Workshop, front: Front, forced: set[str]
 ) -> int:
     from seatrial.pipelines.stages.execution import Execution  # all that runs load, which many an up does not need
+    from seatrial.pipelines.stages.servers import refuse_port
     from seatrial.pipelines.stages.shared_gpus import can_be_served
     from seatrial.planning.host import read_host
 
     host = read_host(environ=shop.environ)
     for outlook in outlooks:
         if outlook.holds is None:
+            if outlook.stage.serve is not None:
+                refuse_port(outlook.stage, outlook.job, shop)
             front.allow(outlook.job)
             can_be_served(outlook.stage.name, outlook.job, host)
     groups = GroupStore(shop.store)
     _close_earlier(groups, shop.environ)
     members = tuple(
-        Member(each.stage.name, target=each.stage.target, needs=each.stage.needs, why=each.words) for each in outlooks
+        Member(
+            each.stage.name,
+            "task" if each.stage.serve is None else "service",
+            target=each.stage.target,
+            needs=each.stage.needs,
+            why=each.words,
+        )
+        for each in outlooks
     )
     group = groups.create("stages", members, name=request.name)
     front.say(f"{group.id}: {', '.join(member.name for member in members)}")

@@ -70,7 +70,7 @@ def test_equals_keep_the_order_of_the_file(tmp_path: Path) -> None:
         (A + 'outputs = ["."]\n', "stages.a.outputs: expected a path below the project's folder"),
         ("[stages.a]\ngpus = 1\n", "stages.a: nothing to run: set target, module or image.ready"),
         ('[stages.a]\ntarget = "export:onnx"\n', "stages.a.target: this version of seatrial cannot export a model yet"),
-        (A + '[stages.s]\nserve = "a"\nport = 8000\n', "stages.s.serve: this version of seatrial cannot serve a model"),
+        (A + '[stages.s]\nserve = "b"\n', 'stages.s.serve: there is no stage "b"'),
         (A + 'need = ["b"]\n', "stages.a.need: unknown key; did you mean needs?"),
         ("[stages.a.image]\nbas = 'x'\n", "stages.a.image.bas: unknown key; did you mean base?"),
     ],
