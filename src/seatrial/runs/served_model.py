@@ -7,12 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.serving import Weights
-from seatrial.receipt.model import Receipt
-from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import Run, RunStore
 from seatrial.system import nofollow
 from seatrial.system.typed_path import as_typed, from_here
@@ -33,6 +32,9 @@ _MOST_FILES = 200_000
 
 #: File times are of a coarse clock, and a run's receipt is written a moment after its target has ended.
 _SLACK_S = 2.0
+
+if TYPE_CHECKING:
+    from seatrial.receipt.model import Receipt
 
 _CLASS = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 _CHUNK_BYTES = 1 << 20
@@ -76,6 +78,8 @@ def find_model(reference: str, project: Path, models: Path, store: RunStore) -> 
         return _file(path)
     if reference in SERVED and trained(reference, models):
         return of_recipe(reference, models)
+    from seatrial.runs.resume import run_to_resume  # all of planning, which a stage that serves need not load
+
     try:
         run = run_to_resume(store, reference)  # last: the newest that trains
     except RunNotFoundError as error:

@@ -7,14 +7,13 @@ import errno
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import urlsplit
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
-from seatrial.job.serving import Serving
-from seatrial.planning.secrets import targets_secrets
+from seatrial.job.serving import TOKEN, Serving
 from seatrial.runs.store import Run, RunStore, run_name
 from seatrial.system.address import is_loopback
 
@@ -75,21 +74,22 @@ def serving_of(run: Run) -> Serving | None:
 def warnings_of(job: Job) -> tuple[str, ...]:
     """Who else can reach it."""
     serving = job.serve
-    if serving is None or is_loopback(serving.address) or targets_secrets(job):
+    if serving is None or is_loopback(serving.address) or TOKEN in job.secrets:
         return ()
     return (f"anyone who reaches {serving.address}:{serving.port} can use the model; --token asks for one",)
 
 
 def is_ready(serving: Serving) -> bool:
     """Whether it answers requests by now."""
+    where = urlsplit(serving.url)
+    connection = HTTPConnection(where.hostname or "", serving.port, timeout=_ANSWER_S)
     try:
-        with urllib.request.urlopen(serving.url + READY_PATH, timeout=_ANSWER_S) as answer:
-            return bool(answer.status == 200)
-    except urllib.error.HTTPError as error:
-        error.close()
-        return error.code == 401  # it asks for a token, so it answers
-    except (OSError, ValueError):
+        connection.request("GET", READY_PATH)
+        return connection.getresponse().status in (200, 401)  # 401: it asks for a token, so it answers
+    except (OSError, HTTPException, ValueError):
         return False
+    finally:
+        connection.close()
 
 
 def wait_until_ready(serving: Serving, ended: Callable[[], bool]) -> float | None:

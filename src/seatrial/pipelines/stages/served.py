@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ def server_job(name: str, base: Job, trained: Job, outputs: Sequence[str], port:
     port = DEFAULT_PORT if port is None else port
     word = found.model if found.kind == "recipe" else as_typed((found.folder or base.project) / found.model)
     typed = word if port == DEFAULT_PORT else f"{word} --port {port}"
-    return serving_job(base, replace(found, name=name), Options(port=port, typed=typed), given=("timeout",))
+    return serving_job(base, found, Options(port=port, typed=typed), given=("timeout",))
 
 
 def _model(name: str, trained: Job, outputs: Sequence[str], *, planning: bool) -> Found:

@@ -120,7 +120,8 @@ def _warm_up(serving: ServingRecord) -> str | None:
         return None
     if not serving.examples:
         return "no saved outputs to compare with"
-    compared = f"{count(serving.examples, 'saved input')} compared with their saved outputs"
+    loaded = "" if serving.warm_up_s is None else f"{format_seconds(serving.warm_up_s)}; "
+    compared = f"{loaded}{count(serving.examples, 'saved input')} compared with their saved outputs"
     if serving.largest_difference is None:
         return compared
     return f"{compared}, largest difference {serving.largest_difference:.3g}"
