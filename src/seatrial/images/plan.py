@@ -295,21 +295,21 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
     serving = () if job.serve is None else serving_requirements(job.serve, gpus=gpus)
     if job.serve is not None and job.serve.kind == "code":
-        needs = project_needs(job.project, script, (job.project / job.serve.file).parent, also=(*serving, *further))
-        return replace(needs, reason=f"{needs.reason}; the server adds {', '.join(serving)}")
-    if job.serve is not None:
-        name = f"the server of {job.serve.model}"
-        needs = Needs(Requirements(lines=serving), name, f"{name} uses them", imports=script.imports)
+        further = (*further, *serving)
+        needs = project_needs(job.project, script, (job.project / job.serve.file).parent, also=further)
+        added = f"the server adds {', '.join(further)}"
     elif job.target.kind == "recipe":
-        found = Requirements(lines=recipe_requirements(job.target))
-        name = f"the recipe {job.target.value}"
+        found = Requirements(lines=serving or recipe_requirements(job.target))
+        name = f"the recipe {job.target.value}" if job.serve is None else f"the server of {job.serve.model}"
         needs = Needs(found, name, f"{name} uses them", imports=script.imports)
+        added = f"image.requirements adds {', '.join(further)}"
     else:
         script_dir = (job.project / job.target.value).parent if job.target.kind == "script" else job.project
         needs = project_needs(job.project, script, script_dir, also=further)
+        added = f"image.requirements adds {', '.join(further)}"
     if not further:
         return needs
-    reason = f"{needs.reason}; image.requirements adds {', '.join(further)}"
+    reason = f"{needs.reason}; {added}"
     named = {canonical_name(line) for line in further}
     open_names = {line for line in needs.requirements.lines if re.fullmatch(r"[\w.-]+", line)}
     lines = (line for line in needs.requirements.lines if line not in open_names or canonical_name(line) not in named)

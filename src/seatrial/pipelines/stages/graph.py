@@ -87,7 +87,7 @@ class Graph:
         table = {**stage.table, "target": "matmul"}  # in its place comes the server
         try:
             base = make_job(
-                self.project, Path.cwd(), table, self.flags, self.without_container, self.recipes,
+                self.project, Path.cwd(), table, self.flags, self.without_container, ("matmul",),
                 to_come=[self.project / path for each in self.stages.values() for path in each.outputs],
             )  # fmt: skip
         except UsageError as error:

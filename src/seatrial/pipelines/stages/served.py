@@ -101,7 +101,5 @@ def problems(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for name, table in tables.items():
         needed = [need for need in table.get("needs", ()) if "serve" in tables.get(need, {})]
         if needed:
-            found.append(
-                f"stages.{name}.needs: {needed[0]} serves until it is stopped, so nothing can wait for its end"
-            )
+            found.append(f"stages.{name}.needs: {needed[0]} serves until it is stopped; nothing can wait for its end")
     return found
