@@ -47,7 +47,12 @@ NOT_OF_CUDA = {
 
 def judge_criteria(case: Case, cause: ExitCause) -> tuple[Criterion, ...]:
     """Every built-in criterion in the order of CRITERIA, then the user's metrics."""
-    judged = [_criterion(id, title, _judged(id, judge, case, cause)) for id, title, judge in CRITERIA]
+    serves = case.plan.job.serve is not None
+    titles = OF_SERVING if serves else {}
+    judged = [
+        _criterion(id, titles.get(id, title), _judged(id, judge, case, cause, serves=serves))
+        for id, title, judge in CRITERIA
+    ]
     for name, condition in case.plan.job.criteria.metrics.items():
         judged.append(_criterion(f"metric-{name}", f"Metric {name}", _metric(case, name, condition)))
     return tuple(judged)
@@ -55,10 +60,11 @@ def judge_criteria(case: Case, cause: ExitCause) -> tuple[Criterion, ...]:
 
 #: What a server is not asked: it waits for requests, ends when it is stopped, and saves nothing.
 OF_TRAINING = ("gpu-busy", "in-time", "model-saved")
+OF_SERVING = {"ran-on-gpu": "The server ran on the GPU"}
 
 
-def _judged(id: str, judge: Judge, case: Case, cause: ExitCause) -> Judgement:
-    if case.plan.job.serve is not None and id in OF_TRAINING:
+def _judged(id: str, judge: Judge, case: Case, cause: ExitCause, *, serves: bool) -> Judgement:
+    if serves and id in OF_TRAINING:
         return Judgement("not judged", "it serves")
     return judge(case, cause)
 

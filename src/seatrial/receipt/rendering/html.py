@@ -61,7 +61,7 @@ def _serving_tiles(receipt: Receipt) -> list[Tile]:
         ("requests", serving.requests, figure),
         ("p50", serving.p50_ms, lambda value: f"{value:.3g} ms"),
         ("p99", serving.p99_ms, lambda value: f"{value:.3g} ms"),
-        ("J for 1,000 requests", serving.joules_per_1000, lambda value: f"{value:.3g}"),
+        ("for 1,000 requests", serving.joules_per_1000, energy_short),
     ]
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from seatrial.findings.labels import FIX
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.formatting import count, energy, figure, gpu_names, metric_figure, percent
+from seatrial.receipt.formatting import count, energy, energy_short, figure, gpu_names, metric_figure, percent
 from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal, ServingRecord
 
 _INJECTION = {
@@ -160,7 +160,7 @@ def _batches(serving: ServingRecord) -> str | None:
 def _per_1000(serving: ServingRecord) -> str | None:
     if serving.energy_j is None:
         return None
-    each = f", {serving.joules_per_1000:.3g} J for 1,000 requests" if serving.joules_per_1000 is not None else ""
+    each = "" if serving.joules_per_1000 is None else f", {energy_short(serving.joules_per_1000)} for 1,000 requests"
     return f"{energy(serving.energy_j)} of the GPUs while it served{each}"
 
 
