@@ -176,7 +176,8 @@ def test_up_serves_what_it_trained_until_ctrl_c(tmp_path: Path) -> None:
         with subprocess.Popen([*project.program, "up", "--trust"], **options) as up:
             project.wait_for(lambda: project.last.name != first and (project.last / "handle.json").exists())
             project.wait_for(lambda: len(project.runs) == 4 and _answers(port), timeout_s=180)
-            time.sleep(0.5)
+            time.sleep(2)
+            assert "still serves at" in project.cli("up").stderr  # while the first one is there
             up.send_signal(signal.SIGINT)
             assert up.wait(timeout=60) == 0
         assert (project.runs[1] / "summary.json").exists(), "the server of the older model was stopped"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -56,10 +56,15 @@ class Execution:
         self._presses = 0
         self._cut_short = False  # tasks were stopped: a server ends in no other way
         self._tasks = 0  # that have not ended
+        self._serving: set[str] = set()  # servers that answer
         self._lines = Lines(front, [member.name for member in group.members])
 
-    def run(self, stages: Sequence[Stage]) -> int:
-        """See all of them through; the exit code: 0, or that of the first stage that failed."""
+    def run(self, stages: Sequence[Stage], settled: Callable[[], None] = lambda: None) -> int:
+        """See all of them through; the exit code: 0, or that of the first stage that failed.
+
+        Args:
+            settled: called when nothing but servers that answer is left; perhaps more than once.
+        """
         waiting = {stage.name: stage for stage in stages}
         running: dict[Future[Result], Stage] = {}
         with self._interruptible(), ThreadPoolExecutor(max_workers=MOST_AT_ONCE) as pool:
@@ -68,6 +73,9 @@ class Execution:
                     if self._may_start(stage, waiting):
                         running[pool.submit(self._one, waiting.pop(stage.name))] = stage
                 self._tasks = sum(stage.serve is None for stage in (*waiting.values(), *running.values()))
+                if not self._tasks and all(stage.name in self._serving for stage in running.values()):
+                    self.shop.digests.save()
+                    settled()
                 if not running:
                     continue  # all that waited was skipped
                 for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
@@ -160,7 +168,11 @@ class Execution:
         def say(line: str) -> None:
             self.front.say(f"{stage.name}: {line}")
 
-        with saying_when_ready(run, job.serve, say):
+        def ready(line: str) -> None:
+            say(line)
+            self._serving.add(stage.name)
+
+        with saying_when_ready(run, job.serve, ready):
             result = serve_through(self.shop, stage, run, result, write, say)
         self._note(stage, state="done", why="it served until it was stopped", exit_code=0, ended_at=time.time())
         self._details(stage, result, decision)

@@ -71,7 +71,7 @@ def serve_through(shop: Workshop, stage: Stage, run: Run, result: Result, write:
 
     follow(run, write, shop.environ, say=say)
     receipt = finalise(run, shop.environ)
-    shop.records.drop(stage.name)
+    shop.records.drop_run(stage.name, run.id)
     if receipt is None:
         raise StageFailedError("its server never started", 5, run=f"seatrial runs show {run.id}")
     if receipt.exit_code != 0 or receipt.exit_cause.id not in ("stopped", "finished"):

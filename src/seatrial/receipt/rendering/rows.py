@@ -130,8 +130,12 @@ def _warm_up(serving: ServingRecord) -> str | None:
 def _requests(serving: ServingRecord) -> str:
     if not serving.reported:
         return "the server told no count: it was not ready, or its reports did not arrive"
-    rate = f", {figure(round(serving.requests / serving.seconds, 1))} a second" if serving.seconds > 0 else ""
+    rate = f", {_rate(serving.requests / serving.seconds)} a second" if serving.seconds > 0 else ""
     return f"{figure(serving.requests)} in {format_seconds(serving.seconds)}{rate}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _errors(serving: ServingRecord) -> str | None:
