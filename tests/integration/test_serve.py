@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -191,3 +192,28 @@ def _answers(port: int) -> bool:
         return ask(port, "/v2/health/ready")[0] in (200, 401)
     except OSError:
         return False
+
+
+@pytest.mark.slow
+def test_in_a_container_of_its_own(docker_project: Project, trained: Path) -> None:
+    """The image is built; the port is published on the loopback address; kill -9 inside, and again."""
+    port = free_port()
+    shutil.copytree(trained, docker_project.folder / "models")
+    words = ["serve", "digits", "--trust", "--on", "docker", "--gpus", "none", "--port", str(port), "--detach"]
+    docker_project.cli(*words, timeout_s=900)
+    assert ask(port, body={"image": IMAGE})[0] == 200
+    [container] = docker_project.containers()
+    listing = subprocess.run(["docker", "port", container], capture_output=True, text=True, check=True).stdout
+    assert listing.split() == ["8000/tcp", "->", f"127.0.0.1:{port}"]
+    kill = "import os,signal\nfor p in filter(str.isdigit, os.listdir('/proc')):\n"
+    kill += " b'seatrial.serve\\0--model' in open(f'/proc/{p}/cmdline','rb').read() and os.kill(int(p), 9)\n"
+    subprocess.run(["docker", "exec", container, "python3", "-c", kill], check=True)
+    docker_project.wait_for(
+        lambda: docker_project.cli("runs", "ls") and (docker_project.last / "summary.json").exists()
+    )
+    assert docker_project.receipt()["exit_cause"]["id"] == "signal" and not docker_project.containers()
+    docker_project.cli(*words)
+    assert ask(port, body={"image": IMAGE})[0] == 200
+    docker_project.cli("runs", "stop", "last")
+    receipt = docker_project.receipt()
+    assert (receipt["exit_code"], receipt["serving"]["requests"]) == (0, 1) and not docker_project.containers()
