@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
-from seatrial.errors import UsageError
+from seatrial.errors import SeatrialError, UsageError
 from seatrial.job.model import Job
 from seatrial.job.serving import TOKEN, Serving
 from seatrial.runs.store import Run, RunStore, run_name
@@ -66,7 +66,7 @@ def serving_on(store: RunStore, port: int) -> Run | None:
 
 def serving_of(run: Run) -> Serving | None:
     """What a run serves; None for one that does not, or whose plan cannot be read."""
-    with contextlib.suppress(Exception):  # whatever is wrong with it, somebody else says so
+    with contextlib.suppress(SeatrialError, OSError):  # whatever is wrong with it, somebody else says so
         return run.plan().job.serve
     return None
 
