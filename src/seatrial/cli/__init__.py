@@ -36,6 +36,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "bench": ("bench", "Benchmark variants of a recipe side by side: bench train mnist --compare eager,graph."),
     "export": ("export", "Export a trained model to another format and prove that it computes the same."),
     "predict": ("predict", "Query a trained model: predict spam TEXT."),
+    "serve": ("serve", "Serve a trained model over HTTP, in the same container: serve digits --port 8000."),
     "prune": ("prune", "Delete ended runs and free their disk space."),
 }
 
@@ -110,6 +111,7 @@ def _dispatch(argv: list[str]) -> int:
         cut = rest.index("--")
         rest, target_arguments = rest[:cut], rest[cut + 1 :]
     module = _verb_module(verb)
+    rest = module.reworded(rest) if hasattr(module, "reworded") else rest
     try:
         result = module.app(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)
     except Exception as error:

@@ -169,6 +169,10 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
     earlier = run_to_resume(RunStore(project.absolute()) if anew else store_of(named), resume)
     if anew:
         return _load(project, {**flags, "resume": earlier.id})
+    if (serving := earlier.trusted_plan().job.serve) is not None:
+        raise UsageError(
+            f"Run {earlier.id} was a server: it has nothing to resume", run=f"seatrial serve {serving.typed}"
+        )
     return _again(earlier.trusted_plan().job, flags).model_copy(update={"resume": earlier.id})
 
 

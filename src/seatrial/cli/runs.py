@@ -93,6 +93,7 @@ def _row(listed: listing.Listed) -> tuple[str, ...]:
         "skipped": f"skipped: {line.outcome}",
     }
     status = told.get(line.status, line.status)
+    status += f": {line.address}" if line.address else ""
     seconds = format_seconds(line.seconds) if line.seconds is not None else ""
     gpus = "?" if line.gpus is None else str(line.gpus)
     run_id, name = (f"  {line.id}", f"  {listed.member}") if listed.member else (line.id, line.name or "")

@@ -14,6 +14,8 @@ from seatrial.runs.following import recorder
 from seatrial.runs.following.input import TYPING_INTERVAL_S, passing_on
 from seatrial.runs.following.watch import LOG_INTERVAL_S, follow, interrupt_stops, terminate_interrupts
 from seatrial.runs.launch import Prepared
+from seatrial.runs.run_actions import is_live
+from seatrial.runs.serving import ready_words, saying_when_ready, wait_until_ready
 from seatrial.system.caller import Caller
 
 
@@ -42,17 +44,30 @@ def carry_out(
         except (SeatrialError, KeyboardInterrupt):
             _receipt(prepared, environ, screen)
             raise
+    serving = prepared.plan.job.serve
     if detach:
         recorder.ensure(prepared.run)
+        if serving is not None:
+            seconds = wait_until_ready(serving, lambda: not is_live(prepared.run, environ))
+            if seconds is None:
+                return _ended_early(prepared, environ, screen)
+            screen.say(ready_words(serving, seconds))
         screen.detached(prepared.plan)
         return EXIT_DONE
     looks_s = LOG_INTERVAL_S if prepared.plan.agent.input is None else TYPING_INTERVAL_S
-    with interrupt_stops(prepared.run, environ, screen.say), passing_on(prepared.run, prepared.plan):
+    ready = saying_when_ready(prepared.run, serving, screen.say)
+    with ready, interrupt_stops(prepared.run, environ, screen.say), passing_on(prepared.run, prepared.plan):
         follow(prepared.run, screen.write, environ, say=screen.say, log_interval_s=looks_s)
     exit_code = _receipt(prepared, environ, screen)
     if exit_code == EXIT_GPU_CONTRACT and prepared.plan.cluster is None:  # its GPUs are not of this host
         screen.say(second_opinion(environ))
     return exit_code
+
+
+def _ended_early(prepared: Prepared, environ: dict[str, str], screen: Screen) -> int:
+    """A server that ended before it answered: what it said, and its receipt."""
+    follow(prepared.run, screen.write, environ, say=screen.say)
+    return _receipt(prepared, environ, screen)
 
 
 def _receipt(prepared: Prepared, environ: dict[str, str], screen: Screen) -> int:

@@ -3,8 +3,9 @@
 Besides its own keys a line has ``t`` (Unix time in seconds), ``type``, ``source`` and ``_chain``. ``source`` is
 ``agent`` (in the container or beside the local process), ``host`` (the seatrial CLI) or ``target``. A target's lines
 are its reports: it writes them to the file named in ``$SEATRIAL_EVENTS``, the agent passes them on, and they are
-``step`` events whatever they say, or ``served`` where they say so. ``_seq`` numbers the lines that an agent sent, from 1 at its start; ``node`` tells
-whose they are in a run of several. ``_chain`` is the digest of this line and all before it (EvidenceLog).
+``step`` events whatever they say, or ``served`` where they say that. ``_seq`` numbers the lines that an agent sent,
+from 1 at its start; ``node`` tells whose they are in a run of several. ``_chain`` is the digest of this line and all
+before it (EvidenceLog).
 
 Readers skip what they do not know; writers never change the meaning of a key. A key with a default here is left out of
 the line where the writer does not give it. docs/reference/events.md is made from these classes.
@@ -176,12 +177,13 @@ class Served(Event, type="served"):
 
     requests: answered, refused ones included.
     errors: HTTP status, `"429"` → answers with it; of 400 and above.
-    p50_ms, p95_ms, p99_ms: from the request read to the answer written; null before the first answer.
+    p50_ms: from the request read to the answer written; null before the first answer, as the two that follow.
     batches: rows in a batch, `"32"` → batches of that size.
     queue_peak: rows that waited at most.
     seconds: since it was ready.
     warm_up_s: loading, capturing and comparing, before it was ready.
-    examples: saved inputs that the warm-up compared with their saved outputs; largest_difference: of any output.
+    examples: saved inputs that the warm-up compared with their saved outputs.
+    largest_difference: of any of those outputs, absolute.
     """
 
     requests: int

@@ -35,7 +35,7 @@ from seatrial.images.dockerfiles.write import (
 )
 from seatrial.images.layers.split import CONSTRAINTS, TOOLS, digest_of, program, split
 from seatrial.images.project import Needs, project_needs
-from seatrial.images.recipes import recipe_requirements
+from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.code_conflicts import check_code
 from seatrial.images.requirements.pinned_pythons import IndexDoor, PinnedPythons, pinned_pythons
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, checked_requirement
@@ -82,7 +82,7 @@ def plan_image(
         return ImagePlan(tag=job.image.ready, build=False, python=None), (choice,)
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
-    needs = image_needs(job, script)
+    needs = image_needs(job, script, gpus=not cpu_only)
     wheels = [path.name for path in wheels_of(job)]
     syntax, readable = _of_syntax(script)
     pins = pinned_pythons(needs.requirements, needs.source, job.image, door, needs.python & readable, wheels)
@@ -181,7 +181,7 @@ def plan_packages(
     job: Job, *, script: ScriptFacts, cpu_only: bool, machine: Machine | None = None, python: str | None = None
 ) -> Resolved:
     """What pip is asked for in a virtual environment of this Python, where there is no image to choose."""
-    needs = image_needs(job, script)
+    needs = image_needs(job, script, gpus=not cpu_only)
     resolved = resolve_frameworks(
         needs,
         frozenset(needs.imports),
@@ -291,10 +291,16 @@ def _labels(stack: Stack, architectures: tuple[str, ...]) -> dict[str, str]:
     return labels
 
 
-def image_needs(job: Job, script: ScriptFacts) -> Needs:
+def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
     """What the job's target needs from pip, ``image.requirements`` included."""
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
-    if job.target.kind == "recipe" and (factory := factory_of(job.target, job.project)) is not None:
+    serving = () if job.serve is None else serving_requirements(job.serve, gpus=gpus)
+    added = f"image.requirements adds {', '.join(further)}"
+    if job.serve is not None and job.serve.kind == "code":
+        further = (*further, *serving)
+        needs = project_needs(job.project, script, (job.project / job.serve.file).parent, also=further)
+        added = f"the server adds {', '.join(further)}"
+    elif job.target.kind == "recipe" and (factory := factory_of(job.target, job.project)) is not None:
         facts, own = (
             script_facts(Target(kind="script", value=str(factory)), job.project),
             recipe_requirements(job.target),
@@ -303,15 +309,15 @@ def image_needs(job: Job, script: ScriptFacts) -> Needs:
         listed = {canonical_name(line) for line in needs.requirements.lines}
         needs = needs.plus(Requirements(lines=tuple(name for name in own if name not in listed)))
     elif job.target.kind == "recipe":
-        found = Requirements(lines=recipe_requirements(job.target))
-        name = f"the recipe {job.target.value}"
+        found = Requirements(lines=serving or recipe_requirements(job.target))
+        name = f"the recipe {job.target.value}" if job.serve is None else f"the server of {job.serve.model}"
         needs = Needs(found, name, f"{name} uses them", imports=script.imports)
     else:
         script_dir = (job.project / job.target.value).parent if job.target.kind == "script" else job.project
         needs = project_needs(job.project, script, script_dir, also=further)
     if not further:
         return needs
-    reason = f"{needs.reason}; image.requirements adds {', '.join(further)}"
+    reason = f"{needs.reason}; {added}"
     named = {canonical_name(line) for line in further}
     open_names = {line for line in needs.requirements.lines if re.fullmatch(r"[\w.-]+", line)}
     lines = (line for line in needs.requirements.lines if line not in open_names or canonical_name(line) not in named)

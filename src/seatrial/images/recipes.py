@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
+from seatrial.job.serving import Serving
 
 
 @dataclass(frozen=True)
@@ -18,15 +19,22 @@ class Recipe:
         requirements: for pip; torch is resolved with the rest of the stack. Sources: the import lines of
             recipes/<name>.py and of what they use in train/.
         trains: takes ``--data``, ``--models`` and ``--resume``, and saves a model.
+        weights: of the model that it saves, below the models folder. Source: WEIGHTS in recipes/saved.py.
         ranks: runs one process per GPU under torchrun. bench does not: it starts torchrun itself.
     """
 
     requirements: tuple[str, ...]
     trains: bool = True
     ranks: bool = True
+    weights: str | None = None
 
 
 _TORCH = ("torch", "numpy", "safetensors")
+
+#: What serving needs beside what its model needs. Source: the import lines of serve/.
+SERVER = (
+    "httptools", "numpy", "pillow", "python-multipart", "starlette", "uvicorn", "uvloop",
+)  # fmt: skip
 
 #: What ``--track NAME`` needs besides. Source: TRACKERS in train/trackers.py.
 TRACKER_REQUIREMENTS: dict[str, tuple[str, ...]] = {
@@ -36,12 +44,12 @@ TRACKER_REQUIREMENTS: dict[str, tuple[str, ...]] = {
 
 #: The targets of ``seatrial run``, by name.
 RECIPES: dict[str, Recipe] = {
-    "cifar10": Recipe(_TORCH),
-    "digits": Recipe((*_TORCH, "scikit-learn")),
+    "cifar10": Recipe(_TORCH, weights="cifar10.safetensors"),
+    "digits": Recipe((*_TORCH, "scikit-learn"), weights="digits.safetensors"),
     "matmul": Recipe(_TORCH, trains=False),
-    "mnist": Recipe(_TORCH),
-    "mnist-deep": Recipe(_TORCH),
-    "spam": Recipe((*_TORCH, "tokenizers", "transformers")),
+    "mnist": Recipe(_TORCH, weights="mnist.safetensors"),
+    "mnist-deep": Recipe(_TORCH, weights="trained-model.safetensors"),
+    "spam": Recipe((*_TORCH, "tokenizers", "transformers"), weights="spam/model.safetensors"),
 }
 
 #: Programs behind verbs of their own. bench runs another recipe, so it needs that one's packages too.
@@ -49,6 +57,7 @@ TOOLS: dict[str, Recipe] = {
     "bench": Recipe(_TORCH, trains=False, ranks=False),
     "export": Recipe(_TORCH, trains=False, ranks=False),
     "predict-spam": Recipe(RECIPES["spam"].requirements, trains=False, ranks=False),
+    "serve": Recipe((*SERVER, "torch", "safetensors"), trains=False, ranks=False),
 }
 
 
@@ -59,6 +68,16 @@ def recipe(name: str) -> Recipe:
     except KeyError:
         known = ", ".join(sorted(RECIPES))
         raise TargetError(f"There is no recipe {name!r}; known recipes: {known}", run="seatrial run digits") from None
+
+
+def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:
+    """What pip is asked for to serve a model; of a class of the user's, beside what the project needs."""
+    if serving.kind == "code":
+        return SERVER
+    if serving.suffix == ".onnx":
+        return (*SERVER, "onnxruntime-gpu[cuda,cudnn]" if gpus else "onnxruntime")
+    needs = RECIPES[serving.model].requirements if serving.kind == "recipe" else _TORCH
+    return tuple(dict.fromkeys((*SERVER, *needs)))
 
 
 def recipe_requirements(target: Target) -> tuple[str, ...]:

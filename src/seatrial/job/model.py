@@ -18,6 +18,7 @@ from seatrial.job.cluster_config import ClusterOptions, Restarts
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.mount import DataMount as DataMount  # part of a job for its readers
+from seatrial.job.serving import Serving
 
 Launcher = Literal["auto", "torchrun", "none"]
 Flavour = Literal["base", "runtime", "cudnn-runtime", "devel"]
@@ -204,6 +205,7 @@ class Job(Requests):
         memory_bytes, cpus: None: no limit. shm_bytes: None: the default.
         timeout_s: after this many seconds the target gets SIGTERM, then SIGKILL after ``grace_s``.
         outputs: paths below the project that are kept apart while it runs, and put in place whole by who started it.
+        serve: what it serves, of a run whose target is the server; else None.
         asks: what the project's file wants beyond its folder and a container; the user is asked for it.
     """
 
@@ -215,4 +217,12 @@ class Job(Requests):
     hosts: tuple[str, ...] = ()
     node_rank: int | None = None
     outputs: tuple[str, ...] = ()
+    serve: Serving | None = None
     asks: tuple[Ask, ...] = ()
+
+    @property
+    def source(self) -> Target:
+        """The target whose source is read: of a class that is served, the user's file."""
+        if self.serve is not None and self.serve.kind == "code":
+            return Target(kind="script", value=self.serve.file)
+        return self.target

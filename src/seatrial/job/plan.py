@@ -330,7 +330,9 @@ class Plan(Frozen):
 
     @property
     def target_line(self) -> str:
-        """The target as one would type it behind ``seatrial run``: ``train.py -- --epochs 5``."""
+        """The target as typed behind ``seatrial run``: ``train.py -- --epochs 5``; of a server, ``serve digits``."""
+        if self.job.serve is not None:
+            return f"serve {self.job.serve.typed}"
         target = self.job.target
         words = {
             "script": [target.value],

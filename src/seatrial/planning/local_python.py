@@ -11,7 +11,7 @@ from seatrial.backends.local.venv import venv_interpreter
 from seatrial.errors import CommandError
 from seatrial.images.building.wheel import write_wheel
 from seatrial.images.plan import plan_packages
-from seatrial.images.recipes import recipe_requirements
+from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.sources import pip_conf
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, VenvPlan
@@ -50,7 +50,7 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
 
     Asks the interpreters; makes nothing.
     """
-    needed = recipe_requirements(job.target) if job.target.kind == "recipe" else script.imports
+    needed = _needed(job, script, gpus=not cpu_only)
     missing: dict[Path, list[str]] = {}
     for python in _candidates(host.environ):
         missing[python] = _missing(python, needed)
@@ -80,6 +80,14 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
         {"PYTHONPATH": str(write_wheel(host.cache_folder / "recipes"))} if job.target.kind == "recipe" else {},
         resolved.warnings,
     )
+
+
+def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
+    """Import names or names of packages, without their extras."""
+    if job.serve is not None:
+        names = serving_requirements(job.serve, gpus=gpus)
+        return (*(name.partition("[")[0] for name in names), *(script.imports if job.serve.kind == "code" else ()))
+    return recipe_requirements(job.target) if job.target.kind == "recipe" else script.imports
 
 
 def _candidates(environ: Mapping[str, str]) -> list[Path]:

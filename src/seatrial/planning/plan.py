@@ -22,6 +22,7 @@ from seatrial.planning.options import gpu_memory_limit, refuse_options
 from seatrial.planning.process_parts import process_parts
 from seatrial.planning.recipe_env import with_env_flags
 from seatrial.planning.secrets import WEBHOOK_SECRET, targets_secrets, without_secrets
+from seatrial.planning.serving import with_server
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
 from seatrial.planning.target_command import Places
@@ -36,7 +37,7 @@ PARTS: Mapping[PlaceKind, Callable[[Job, Site, ScriptFacts], Parts]] = {
 
 def with_defaults(job: Job, place: PlaceKind) -> Job:
     """Recipes save their models to ./models unless told otherwise; scripts save where they please."""
-    job = with_env_flags(job)
+    job = with_server(job, place) if job.serve is not None else with_env_flags(job)
     trains = job.target.kind == "recipe" and recipe(job.target.value).trains
     if trains and job.models is None and place != "cluster":
         return job.model_copy(update={"models": DataMount(source=job.project / "models", read_only=False)})
@@ -146,4 +147,6 @@ def _python_path(script: ScriptFacts, places: Places) -> tuple[str, ...]:
 def _check(job: Job, script: ScriptFacts, gpus: int) -> Literal["torch", "driver", "none"]:
     if not gpus:
         return "none"
+    if job.serve is not None and job.serve.suffix == ".onnx":  # an image without torch
+        return "driver"
     return "torch" if script.framework == "torch" or job.target.kind == "recipe" else "driver"

@@ -221,6 +221,53 @@ class Plot(Record):
     lines: tuple[Line, ...]
 
 
+class ServedWeights(Record):
+    """A file that the served model was loaded from, as the host read it before the start."""
+
+    path: str
+    digest: str
+    bytes: int
+
+
+class BatchCount(Record):
+    """How many batches had so many rows."""
+
+    rows: int
+    batches: int
+
+
+class ServingRecord(Record):
+    """What a server did. Its own count, but for the weights, the energy and where it was reached.
+
+    Attributes:
+        model: its name in addresses. source: a recipe, a file, or a class of the user's.
+        of_run: the run that made it. reported: the server has told its count; else all counts are zero.
+        errors: HTTP status → answers. seconds: since it was ready.
+        energy_j: of all GPUs over those seconds, from the agent's samples.
+        examples: saved inputs that were compared before the first request. largest_difference: of their outputs.
+    """
+
+    model: str
+    source: str
+    of_run: str | None = None
+    weights: tuple[ServedWeights, ...] = ()
+    url: str = Field(pattern=r"^http://[^\s\"'<>]+$")
+    reported: bool = False
+    requests: int = 0
+    errors: dict[str, int] = Field(default_factory=dict)
+    seconds: float = 0.0
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    batches: tuple[BatchCount, ...] = ()
+    queue_peak: int | None = None
+    energy_j: float | None = None
+    joules_per_1000: float | None = None
+    warm_up_s: float | None = None
+    examples: int | None = None
+    largest_difference: float | None = None
+
+
 class Seal(Record):
     """What the evidence under the receipt is worth.
 
@@ -248,6 +295,7 @@ class Receipt(Record):
     Attributes:
         seal: None for a receipt of before there were any.
         exit_code: what the command line returns for this run; see judge.py for the rule.
+        serving: of a run that served a model.
         pages: of trackers that were up when it ended.
         warnings: sentences no reader may miss: CPU instead of GPU, lines that could not be read, clock jumps.
     """
@@ -262,6 +310,7 @@ class Receipt(Record):
     findings: tuple[FindingRecord, ...] = ()
     diagnosis: DiagnosisRecord | None = None
     measurements: Measurements
+    serving: ServingRecord | None = None
     timeline: tuple[Entry, ...] = ()
     plots: tuple[Plot, ...] = Field(default=(), repr=False)
     pages: tuple[TrackerPage, ...] = ()

@@ -37,6 +37,7 @@ from seatrial.runs.cluster_ready import make_image_ready
 from seatrial.runs.liveness import leases
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run_site import run_site
+from seatrial.runs.serving import refuse_taken_port, warnings_of
 from seatrial.runs.store import Run, RunStore, new_run_id
 from seatrial.runs.tracked import Tracked, tracked
 from seatrial.runs.view import VIEW, in_view, make_view
@@ -115,6 +116,7 @@ def prepare(
         SeatrialError: nothing is left behind then.
     """
     secrets.check_secrets(job, environ)
+    refuse_taken_port(job, RunStore(job.project, environ))
     ground = _survey(job, environ)
     if ground.tracked.asked is not None:
         mlflow_server.require(ground.tracked.asked, ground.environ)
@@ -229,7 +231,7 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
     job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
     script = script_facts(
-        job.target, job.project, any_python=job.image.ready is not None
+        job.source, job.project, any_python=job.image.ready is not None
     )  # first: a script that does not parse needs no engine
     host = read_host(environ)
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
@@ -274,7 +276,9 @@ def _plan(
     plan = make_plan(job, site, ground.script, interactive=interactive)
     warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))
     choices = (ground.why_backend, *plan.choices, *ground.tracked.choices)
-    return plan.model_copy(update={"choices": choices, "warnings": (*warnings, *ground.tracked.warnings)})
+    return plan.model_copy(
+        update={"choices": choices, "warnings": (*warnings, *ground.tracked.warnings, *warnings_of(plan.job))}
+    )
 
 
 def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:

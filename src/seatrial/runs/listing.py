@@ -27,6 +27,7 @@ class Line:
 
     Attributes:
         outcome: the exit cause in words, what it waits for, or why the status is unknown.
+        address: where it serves, while it lives.
         gpus: how many; None where the plan cannot be read.
         seconds: of the target; while it lives, since it was started.
     """
@@ -40,6 +41,7 @@ class Line:
     outcome: str
     exit_code: int | None = None
     seconds: float | None = None
+    address: str | None = None
 
 
 def list_runs(store: RunStore, environ: Mapping[str, str], *, limit: int | None = None) -> list[Line]:
@@ -81,6 +83,7 @@ def line_of(run: Run, environ: Mapping[str, str]) -> Line:
             status,
             waiting or "",
             seconds=_seconds_so_far(run),
+            address=plan.job.serve.url if plan.job.serve is not None and status == "running" else None,
         )
     except EngineUnavailableError as error:
         plan = run.plan()

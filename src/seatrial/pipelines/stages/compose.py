@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.errors import SeatrialError
+from seatrial.job.serving import CONTAINER_PORT
 from seatrial.pipelines.request import UpRequest
 from seatrial.pipelines.stages.graph import Graph, Stage
 from seatrial.planning.equivalent import as_yaml, compose_service
@@ -20,6 +21,9 @@ _HEAD = """\
 # Written by `seatrial plan --as compose` from the stages of seatrial.toml; it needs seatrial no more.
 # docker compose -f FILE up
 """
+
+#: What a health check runs: images have no curl.
+_PROBE = "import urllib.request as r; r.urlopen('http://127.0.0.1:{port}/v2/health/ready', timeout=4)"
 
 _TO_BUILD = "# first: seatrial up {0}   # the image of {0} cannot be written as a Dockerfile; this builds it\n"
 
@@ -42,6 +46,11 @@ def _service(graph: Graph, stage: Stage, environ: Mapping[str, str]) -> dict[str
     if recipe is not None and plan.image is not None:  # stages of one recipe share one image, under a tag of its own
         digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
         service = {"image": f"{plan.image.tag.rpartition(':')[0]}:compose-{digest}", **service}
+    if job.serve is not None:
+        service["healthcheck"] = {
+            "test": ["CMD", "python3", "-c", _PROBE.format(port=CONTAINER_PORT)],
+            "interval": "10s", "timeout": "5s", "start_period": "120s", "retries": 3,
+        }  # fmt: skip
     if stage.needs:
         service["depends_on"] = {need: {"condition": "service_completed_successfully"} for need in stage.needs}
     return service

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -21,9 +21,11 @@ from seatrial.pipelines.stages.fingerprint import difference, digest_of
 from seatrial.pipelines.stages.graph import Graph, Stage
 from seatrial.pipelines.stages.one_stage import left_over, see_through
 from seatrial.pipelines.stages.record import Result
+from seatrial.pipelines.stages.servers import decide_server, serve_through, stop_earlier
 from seatrial.pipelines.stages.shared_gpus import would_share
 from seatrial.pipelines.stages.workshop import Workshop
 from seatrial.runs import launch, run_actions
+from seatrial.runs.serving import saying_when_ready
 from seatrial.runs.store import Run
 
 #: How often a stage that waits for a GPU looks again, should nobody tell it.
@@ -52,10 +54,17 @@ class Execution:
         self._starting = threading.Lock()  # GPUs are chosen, and an image is built, by one at a time
         self._freed = threading.Event()
         self._presses = 0
+        self._cut_short = False  # tasks were stopped: a server ends in no other way
+        self._tasks = 0  # that have not ended
+        self._serving: set[str] = set()  # servers that answer
         self._lines = Lines(front, [member.name for member in group.members])
 
-    def run(self, stages: Sequence[Stage]) -> int:
-        """See all of them through; the exit code: 0, or that of the first stage that failed."""
+    def run(self, stages: Sequence[Stage], settled: Callable[[], None] = lambda: None) -> int:
+        """See all of them through; the exit code: 0, or that of the first stage that failed.
+
+        Args:
+            settled: called when nothing but servers that answer is left; perhaps more than once.
+        """
         waiting = {stage.name: stage for stage in stages}
         running: dict[Future[Result], Stage] = {}
         with self._interruptible(), ThreadPoolExecutor(max_workers=MOST_AT_ONCE) as pool:
@@ -63,12 +72,16 @@ class Execution:
                 for stage in list(waiting.values()):
                     if self._may_start(stage, waiting):
                         running[pool.submit(self._one, waiting.pop(stage.name))] = stage
+                self._tasks = sum(stage.serve is None for stage in (*waiting.values(), *running.values()))
+                if not self._tasks and all(stage.name in self._serving for stage in running.values()):
+                    self.shop.digests.save()
+                    settled()
                 if not running:
                     continue  # all that waited was skipped
                 for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                     self._ended(running.pop(future), future)
         self.shop.digests.save()
-        return EXIT_INTERRUPTED if self._presses else self.exit_code
+        return EXIT_INTERRUPTED if self._cut_short else self.exit_code
 
     def _may_start(self, stage: Stage, waiting: dict[str, Stage]) -> bool:
         """Whether all it needs is done. One that can never start is taken out of ``waiting``."""
@@ -108,6 +121,8 @@ class Execution:
     # ------------------------------------------------------------------ in a thread of its own
 
     def _one(self, stage: Stage) -> Result:
+        if stage.serve is not None:
+            return self._serve(stage)
         job = self.graph.job(stage)
         last = self.shop.records.last(stage.name)
         forced = stage.name in self.forced
@@ -133,6 +148,35 @@ class Execution:
         self._details(stage, result, decision)
         wrote = f", wrote {', '.join(each.path for each in result.wrote)}" if result.wrote else ""
         self.front.say(f"{stage.name}: done{wrote}")
+        return result
+
+    def _serve(self, stage: Stage) -> Result:
+        """Start a server, unless one serves the same, and see it through until it is stopped."""
+        job = self.graph.job(stage)
+        assert job.serve is not None
+        decision = decide_server(stage, job, self.shop, force=stage.name in self.forced)
+        if decision.holds is not None:
+            self.unchanged(stage, decision.holds, decision)
+            return decision.holds
+        stop_earlier(stage, self.shop, self.front.say, decision.why)
+        run, result = self._start(stage, job, decision)
+        self._live[stage.name] = run
+        if self._presses:
+            self._stop(run)
+        write = self._lines.writer(stage.name)
+
+        def say(line: str) -> None:
+            self.front.say(f"{stage.name}: {line}")
+
+        def ready(line: str) -> None:
+            say(line)
+            self._serving.add(stage.name)
+
+        with saying_when_ready(run, job.serve, ready):
+            result = serve_through(self.shop, stage, run, result, write, say)
+        self._note(stage, state="done", why="it served until it was stopped", exit_code=0, ended_at=time.time())
+        self._details(stage, result, decision)
+        say("stopped serving")
         return result
 
     def unchanged(self, stage: Stage, result: Result, decision: Decision) -> None:
@@ -171,11 +215,25 @@ class Execution:
                     return self._launch(stage, job, decision)
                 except GpusHeldError as error:
                     words = error.message
+            if stage.serve is None and self._stop_old_servers():
+                continue
             if not told:
                 self.front.say(f"{stage.name}: waits for a free GPU: {words}")
                 told = True
             self._note(stage, state="waiting", why=f"for a free GPU: {words}")
             self._freed.wait(GPU_INTERVAL_S)
+
+    def _stop_old_servers(self) -> bool:
+        """Servers of an earlier command line never end by themselves: one may hold the GPU that its new model needs."""
+        with self._starting:
+            old = [
+                stage
+                for stage in self.graph.stages.values()
+                if stage.serve is not None and stage.name not in self._live and self.shop.records.next(stage.name)
+            ]
+            for stage in old:
+                stop_earlier(stage, self.shop, self.front.say, "its GPU is needed")
+        return bool(old)
 
     def _launch(self, stage: Stage, job: Job, decision: Decision) -> tuple[Run, Result]:
         self._raise_if_stopped()
@@ -236,6 +294,7 @@ class Execution:
 
     def _on_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
         self._presses += 1
+        self._cut_short = self._cut_short or self._tasks > 0
         live = list(self._live.values())
         if self._presses == 1 and live:
             self.front.say("Stopping: each stage got SIGTERM and has its grace period to save. Ctrl-C again kills.")

@@ -28,7 +28,9 @@ WORDS = {
     "args": "its arguments changed",
     "env": "its variables changed",
     "image": "its image is another one: {} changed",
+    "model": "the model changed",
     "settings": "its settings changed: {}",
+    "server": "how it serves changed: {}",
     "outputs": "its outputs are declared anew",
 }
 
@@ -58,7 +60,7 @@ def fingerprint(
 
     Raises DataError: an input is not there.
     """
-    facts = script_facts(job.target, job.project, any_python=job.image.ready is not None)
+    facts = script_facts(job.source, job.project, any_python=job.image.ready is not None)
     inputs = tuple(_input(stage, job, path, digests) for path in stage.inputs)
     made = {
         "code": _code(job, facts, digests),
@@ -68,6 +70,7 @@ def fingerprint(
         "args": list(job.target.args),
         "env": _env(job),
         "image": _image(job, facts, digests, environ),
+        **_serving(job),
         "settings": job.model_dump(mode="json", include=set(_SETTINGS)),
         "outputs": sorted(stage.outputs),
     }
@@ -125,6 +128,14 @@ def _code(job: Job, facts: ScriptFacts, digests: Digests) -> dict[str, str]:
         return {job.target.value: hashlib.sha256(source.read_bytes()).hexdigest(), "seatrial": seatrial.__version__}
     found = ((file, digests.of(job.project, file)) for file in facts.files)
     return {file: digest.digest for file, digest in found if digest is not None}
+
+
+def _serving(job: Job) -> dict[str, Any]:
+    """Of a server: its weights by content, and how it is reached."""
+    if job.serve is None:
+        return {"model": None, "server": None}
+    how = job.serve.model_dump(mode="json", include={"kind", "model", "name", "address", "port", "options"})
+    return {"model": {each.path: each.sha256 for each in job.serve.weights}, "server": how}
 
 
 def _env(job: Job) -> dict[str, str]:

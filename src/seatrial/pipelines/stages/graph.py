@@ -13,6 +13,8 @@ from seatrial.errors import ConfigError, UsageError
 from seatrial.job.loading import make_job, read_stages
 from seatrial.job.model import Job
 from seatrial.pipelines.stages.export_stage import PREFIX, Export, is_export, read_export
+from seatrial.pipelines.stages.served import problems as served_problems
+from seatrial.pipelines.stages.served import server_job
 from seatrial.system.typed_path import as_typed
 
 #: What a stage says beyond a job.
@@ -29,6 +31,7 @@ class Stage:
         needs: stages that must have ended well before. inputs, outputs: paths below the project.
         table: what holds for its job, validated, under a Job's names.
         export: of a stage that exports a model.
+        serve: the stage whose model it serves; it then has no target, and ends when it is stopped. port: for that.
     """
 
     name: str
@@ -37,12 +40,16 @@ class Stage:
     outputs: tuple[str, ...]
     table: Mapping[str, Any]
     export: Export | None = None
+    serve: str | None = None
+    port: int | None = None
 
     @property
     def target(self) -> str:
         """As people would call it in a list."""
         if self.export is not None:
             return f"{PREFIX}{self.export.to}"
+        if self.serve is not None:
+            return f"serve {self.serve}"
         module = self.table.get("module")
         image = self.table.get("image", {}).get("ready")
         return f"-m {module}" if module else str(self.table.get("target") or f"--image {image}")
@@ -70,6 +77,8 @@ class Graph:
 
         Raises SeatrialError naming the stage.
         """
+        if stage.serve is not None:
+            return self._server(stage, planning=planning)
         to_come = [self.project / path for each in self.stages.values() for path in each.outputs] if planning else []
         try:
             job = make_job(
@@ -80,6 +89,19 @@ class Graph:
         if stage.export is not None:
             job = stage.export.job(job)
         return job.model_copy(update={"outputs": stage.outputs})
+
+    def _server(self, stage: Stage, *, planning: bool) -> Job:
+        served = self.stages[stage.serve or ""]
+        trained = self.job(served, planning=True)
+        table = {**stage.table, "target": "matmul"}  # in its place comes the server
+        try:
+            base = make_job(
+                self.project, Path.cwd(), table, self.flags, self.without_container, ("matmul",),
+                to_come=[self.project / path for each in self.stages.values() for path in each.outputs],
+            )  # fmt: skip
+        except UsageError as error:
+            raise type(error)(f"stages.{stage.name}: {error.message}", cause=error.cause, run=error.run) from None
+        return server_job(stage.name, base, trained, served.outputs, stage.port, planning=planning)
 
     def above(self, names: Collection[str]) -> set[str]:
         """These stages and all that they need, directly or not."""
@@ -116,6 +138,7 @@ def read_graph(
     edit = f"${{EDITOR:-vi}} {as_typed(project / 'seatrial.toml')}"
     stages = {name: _stage(name, table, tables) for name, table in tables.items()}
     problems = [
+        *served_problems(tables),
         *_kinds(tables),
         *_unknown_needs(stages),
         *_shared_outputs(stages),
@@ -140,16 +163,19 @@ def _stage(name: str, table: Mapping[str, Any], tables: Mapping[str, Mapping[str
     if isinstance(export, tuple):
         plain = {**job, "target": _ANY_RECIPE, "args": ()}  # which the export program replaces
         return Stage(name, needs, inputs, export[1], plain, export[0])
-    return Stage(name, needs, inputs, outputs, job)
+    serve = table.get("serve")
+    if serve is not None:
+        needs = tuple(dict.fromkeys((*needs, serve)))
+    return Stage(name, needs, inputs, outputs, job, serve=serve, port=table.get("port"))
 
 
 def _kinds(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Kinds of stages that have a place in the file and cannot be run by this version."""
     found = []
     for name, table in tables.items():
-        if "serve" in table or "port" in table:
-            found.append(f"stages.{name}.serve: this version of seatrial cannot serve a model yet; leave the stage out")
-        elif is_export(table):
+        if "serve" in table:
+            continue  # served.problems
+        if is_export(table):
             export = read_export(name, table, tables)
             known = all(need in tables for need in table.get("needs", ()))  # else that is what is wrong
             found += [export] if isinstance(export, str) and known else []
@@ -163,7 +189,7 @@ def _unknown_needs(stages: Mapping[str, Stage]) -> list[str]:
         f'stages.{stage.name}.needs: there is no stage "{need}"{_near(need, stages)}'
         for stage in stages.values()
         for need in stage.needs
-        if need not in stages
+        if need not in stages and need != stage.serve
     ]
 
 

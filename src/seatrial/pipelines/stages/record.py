@@ -82,6 +82,12 @@ class StageRecords:
         _write(self.root / stage / "last.json", result)
         self.drop(stage)
 
+    def drop_run(self, stage: str, run: str) -> None:
+        """As ``drop``, unless another run has been begun meanwhile."""
+        begun = self.next(stage)
+        if begun is not None and begun.run == run:
+            self.drop(stage)
+
     def drop(self, stage: str) -> None:
         """The run will not be the next result."""
         (self.root / stage / "next.json").unlink(missing_ok=True)

@@ -20,7 +20,7 @@ def would_share(job: Job, siblings: Collection[str], environ: Mapping[str, str])
     if job.gpus.kind not in ("devices", "all") or not siblings:
         return
     held = {uuid: run for uuid, run in leases(environ).current().items() if run in siblings}
-    facts = script_facts(job.target, job.project, any_python=job.image.ready is not None)
+    facts = script_facts(job.source, job.project, any_python=job.image.ready is not None)
     for gpu in select_gpus(job, facts, read_host(environ), {}).gpus if held else ():
         if gpu.uuid in held:
             raise GpusHeldError(f"GPU {gpu.mig or gpu.index} is held by {held[gpu.uuid]}", run="seatrial runs ls")
@@ -30,7 +30,7 @@ def can_be_served(name: str, job: Job, host: HostFacts) -> None:
     """Raises GpuContractError or GpuRequestError, naming the stage: its GPUs are not on this machine, held or not."""
     if job.gpus.kind in ("none", "auto"):
         return
-    facts = script_facts(job.target, job.project, any_python=job.image.ready is not None)
+    facts = script_facts(job.source, job.project, any_python=job.image.ready is not None)
     try:
         select_gpus(job, facts, host, {})
     except (GpuContractError, GpuRequestError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from seatrial.errors import DataError
@@ -10,6 +10,7 @@ from seatrial.job.model import Job
 from seatrial.pipelines.stages.decide import Decision, decide
 from seatrial.pipelines.stages.graph import Graph, Stage
 from seatrial.pipelines.stages.record import Result
+from seatrial.pipelines.stages.servers import decide_server
 from seatrial.pipelines.stages.workshop import Workshop
 
 
@@ -25,7 +26,7 @@ class Outlook:
     stage: Stage
     job: Job
     decision: Decision | None
-    begun: bool
+    begun: bool = False
 
     @property
     def holds(self) -> Result | None:
@@ -36,9 +37,12 @@ class Outlook:
         """``unchanged: same code …``, ``runs: train.py changed``."""
         if self.begun:
             return "goes on with a run that was begun before"
+        if self.decision is None and self.stage.serve is not None:
+            return f"replaced if the model of {self.stage.serve} changes"
         if self.decision is None:
             return f"runs if the outputs of {' or '.join(self.stage.needs)} change"
-        return f"{'unchanged' if self.decision.holds else 'runs'}: {self.decision.why}"
+        does = "serves" if self.stage.serve is not None else "runs"
+        return f"{'unchanged' if self.decision.holds else does}: {self.decision.why}"
 
 
 def survey(graph: Graph, stages: Sequence[Stage], shop: Workshop, forced: Collection[str]) -> list[Outlook]:
@@ -49,6 +53,9 @@ def survey(graph: Graph, stages: Sequence[Stage], shop: Workshop, forced: Collec
     done: dict[str, Result] = {}
     outlooks = []
     for stage in stages:
+        if stage.serve is not None:
+            outlooks.append(_of_server(graph, stage, done, shop, force=stage.name in forced))
+            continue
         last, begun = shop.records.last(stage.name), shop.records.next(stage.name)
         under_way = begun is not None and (last is None or begun.run != last.run)
         known = all(need in done for need in stage.needs)
@@ -67,6 +74,16 @@ def survey(graph: Graph, stages: Sequence[Stage], shop: Workshop, forced: Collec
             done[stage.name] = outlook.holds
         outlooks.append(outlook)
     return outlooks
+
+
+def _of_server(graph: Graph, stage: Stage, done: Mapping[str, Result], shop: Workshop, *, force: bool) -> Outlook:
+    """A server whose model is made by a stage that has still to run is decided on when that is done."""
+    known = all(need in done for need in stage.needs)
+    job = graph.job(stage, planning=not known)
+    if known:
+        return Outlook(stage, job, decide_server(stage, job, shop, force=force))
+    up = shop.records.next(stage.name) is not None
+    return Outlook(stage, job, None if up else Decision({}, (), "no server is up"))
 
 
 def _whatever_comes(stage: Stage, job: Job, last: Result, shop: Workshop) -> Decision | None:

@@ -6,8 +6,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 
 from seatrial.errors import EXIT_DONE, SeatrialError, UsageError
 from seatrial.images.recipes import RECIPES
@@ -43,12 +43,13 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
         return EXIT_DONE
     if request.detach:
         return _detach(request, survey(graph, stages, shop, forced), shop, front)
-    with records.only_one():
+    with ExitStack() as alone:  # until nothing but servers is left: the next up may then replace them
+        alone.enter_context(records.only_one())
         outlooks = survey(graph, stages, shop, forced)
         shop.digests.save()
         if all(outlook.holds for outlook in outlooks):
             return _nothing_to_do(outlooks, front, request)
-        return _carry_out(request, graph, outlooks, shop, front, forced)
+        return _carry_out(request, graph, outlooks, shop, front, forced, alone.close)
 
 
 def graph_of(request: UpRequest) -> Graph:
@@ -71,27 +72,43 @@ def _without_container(name: str) -> bool:
 
 
 def _carry_out(
-    request: UpRequest, graph: Graph, outlooks: Sequence[Outlook], shop: Workshop, front: Front, forced: set[str]
+    request: UpRequest,
+    graph: Graph,
+    outlooks: Sequence[Outlook],
+    shop: Workshop,
+    front: Front,
+    forced: set[str],
+    settled: Callable[[], None],
 ) -> int:
     from seatrial.pipelines.stages.execution import Execution  # all that runs load, which many an up does not need
+    from seatrial.pipelines.stages.servers import refuse_port
     from seatrial.pipelines.stages.shared_gpus import can_be_served
     from seatrial.planning.host import read_host
 
     host = read_host(environ=shop.environ)
     for outlook in outlooks:
         if outlook.holds is None:
+            if outlook.stage.serve is not None:
+                refuse_port(outlook.stage, outlook.job, shop)
             front.allow(outlook.job)
             can_be_served(outlook.stage.name, outlook.job, host)
     groups = GroupStore(shop.store)
     _close_earlier(groups, shop.environ)
     members = tuple(
-        Member(each.stage.name, target=each.stage.target, needs=each.stage.needs, why=each.words) for each in outlooks
+        Member(
+            each.stage.name,
+            "task" if each.stage.serve is None else "service",
+            target=each.stage.target,
+            needs=each.stage.needs,
+            why=each.words,
+        )
+        for each in outlooks
     )
     group = groups.create("stages", members, name=request.name)
     front.say(f"{group.id}: {', '.join(member.name for member in members)}")
     execution = Execution(graph, shop, groups, group, front, forced)
     try:
-        code = execution.run([outlook.stage for outlook in outlooks])
+        code = execution.run([outlook.stage for outlook in outlooks], settled)
     finally:
         group = groups.change_group(group, launcher=None)
         show_chain(group, shop.store, front, shop.environ, as_json=request.as_json)

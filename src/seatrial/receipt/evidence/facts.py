@@ -1,9 +1,10 @@
 """Evidence: the events of one run as tidy facts. Everything after this file is typed; everything before it is not.
 
 The training window is the time over which utilisation is judged. A target that reports steps says itself when it
-trains: from its first step line to its last. One that does not: from its first CUDA context (without one, a CPU run,
-from its start) until it exited, or until the last line of the agent when that was lost. Imports, compilation before
-the first step and saving after the last thus do not count against the GPU; waiting for data between steps does.
+trains: from its first step line to its last; a server when it served. One that says nothing: from its first CUDA
+context (without one, a CPU run, from its start) until it exited, or until the last line of the agent when that was
+lost. Imports, compilation before the first step and saving after the last thus do not count against the GPU; waiting
+for data between steps does.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from seatrial.events import (
     TargetStarted,
 )
 from seatrial.events import Sample as SampleEvent
+from seatrial.events import Served as ServedEvent
 from seatrial.findings.finding import Finding
 from seatrial.receipt.evidence.clock import on_one_clock
 from seatrial.receipt.evidence.fields import clean, items, mapping, number, text
 from seatrial.receipt.evidence.repeated import with_repeated
+from seatrial.receipt.evidence.served import Served, read_served
 from seatrial.receipt.evidence.steps import Steps, read_steps
 
 #: Numbers of a sample that describe the container, in the order of events.Sample.
@@ -167,6 +170,11 @@ class Evidence:
         return read_steps((moment.at_s, moment.keys) for moment in self.all(Step))
 
     @cached_property
+    def served(self) -> Served | None:
+        """What a server says that it has done."""
+        return read_served((moment.at_s, moment.keys) for moment in self.all(ServedEvent))
+
+    @cached_property
     def findings(self) -> list[Finding]:
         return [finding_of(moment.keys) for moment in self.all(Found)]
 
@@ -175,6 +183,9 @@ class Evidence:
         """The training window (see above), or None when the target never started."""
         if self.target_started is None:
             return None
+        if self.served is not None:
+            begin_s = max(self.target_started.at_s, self.served.at_s - self.served.seconds)
+            return Window(begin_s, max(begin_s, self.served.at_s), "when the server was ready")
         steps = self.all(Step)
         if len(steps) > 1 and steps[-1].at_s > steps[0].at_s:
             return Window(steps[0].at_s, steps[-1].at_s, "the first to the last step line")

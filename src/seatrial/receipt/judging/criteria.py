@@ -20,6 +20,8 @@ from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.judging.saved_model import judge_saved_model
 from seatrial.receipt.model import Criterion, ExitCause, Verdict
 
+Judge = Callable[[Case, ExitCause], Judgement]
+
 #: Fewer samples than this in the training window say nothing of a mean.
 MIN_SAMPLES = 3
 
@@ -46,12 +48,28 @@ NOT_OF_CUDA = {
 
 def judge_criteria(case: Case, cause: ExitCause) -> tuple[Criterion, ...]:
     """Every built-in criterion in the order of CRITERIA, then the user's metrics."""
-    judged = [_criterion(id, title, judge(case, cause)) for id, title, judge in CRITERIA]
+    serves = case.plan.job.serve is not None
+    titles = OF_SERVING if serves else {}
+    judged = [
+        _criterion(id, titles.get(id, title), _judged(id, judge, case, cause, serves=serves))
+        for id, title, judge in CRITERIA
+    ]
     if is_export(case):
         judged.append(_criterion("export-agrees", "Exported model agrees", judge_exported_model(case)))
     for name, condition in case.plan.job.criteria.metrics.items():
         judged.append(_criterion(f"metric-{name}", f"Metric {name}", _metric(case, name, condition)))
     return tuple(judged)
+
+
+#: What a server is not asked: it waits for requests, ends when it is stopped, and saves nothing.
+OF_TRAINING = ("gpu-busy", "in-time", "model-saved")
+OF_SERVING = {"ran-on-gpu": "The server ran on the GPU"}
+
+
+def _judged(id: str, judge: Judge, case: Case, cause: ExitCause, *, serves: bool) -> Judgement:
+    if serves and id in OF_TRAINING:
+        return Judgement("not judged", "it serves")
+    return judge(case, cause)
 
 
 def _criterion(id: str, title: str, judgement: Judgement) -> Criterion:
@@ -224,7 +242,7 @@ def _metric(case: Case, name: str, condition: str) -> Judgement:
 
 
 #: ID, title and judge of each built-in criterion, in the order receipts show them.
-CRITERIA: tuple[tuple[str, str, Callable[[Case, ExitCause], Judgement]], ...] = (
+CRITERIA: tuple[tuple[str, str, Judge], ...] = (
     ("gpus-visible", "GPUs visible where the target ran", _gpus_visible),
     ("ran-on-gpu", "Training ran on the GPU", _ran_on_gpu),
     ("gpu-busy", "GPU kept busy", _kept_busy),

@@ -9,9 +9,9 @@ from seatrial.receipt.model import AdviceRecord, DiagnosisRecord
 
 
 def diagnose_case(case: Case) -> DiagnosisRecord | None:
-    """What bounded the run; None without GPUs, or with too few samples in the training window."""
+    """What bounded the run; None without GPUs, of a server, or with too few samples in the training window."""
     window = case.evidence.window
-    if not case.expected or window is None:
+    if not case.expected or window is None or case.plan.job.serve is not None:
         return None
     inside = [m for m in case.evidence.moments if window.start_s <= m.at_s <= window.end_s]
     samples, steps = (

@@ -51,6 +51,8 @@ def did_nothing(case: Case, cause: ExitCause) -> Finding | None:
     and that it leaves, or how to call it; and that reported nothing, saved no model and computed on no GPU.
     """
     wall_s = case.measurements.wall_s
+    if case.plan.job.serve is not None:
+        return None
     if cause.id != "finished" or wall_s is None or wall_s > MOST_S or case.output.lines > MOST_LINES:
         return None
     if _ASKS_FOR_WORDS & set(case.plan.job.target.args):

@@ -45,6 +45,7 @@ from seatrial.receipt.judging.measurements import measure
 from seatrial.receipt.judging.missing_module import about_the_project
 from seatrial.receipt.judging.pasteable import pasteable
 from seatrial.receipt.judging.plots import make_plots
+from seatrial.receipt.judging.serving import serving_of
 from seatrial.receipt.judging.timeline import make_timeline
 from seatrial.receipt.judging.trust import (
     alterable,
@@ -118,11 +119,12 @@ def judge(
         seal=make_seal(case, chain),
         exit_cause=cause,
         exit_code=_exit_code(case, cause, criteria),
-        warnings=_warnings(case),
+        warnings=_warnings(case, cause),
         criteria=criteria,
         findings=tuple(_record(finding) for finding in findings),
         diagnosis=diagnose_case(case),
         measurements=case.measurements,
+        serving=serving_of(case),
         timeline=make_timeline(evidence),
         plots=make_plots(case),
     )
@@ -170,7 +172,7 @@ def _exit_code(case: Case, cause: ExitCause, criteria: Sequence[Criterion]) -> i
     return EXIT_DONE
 
 
-def _warnings(case: Case) -> tuple[str, ...]:
+def _warnings(case: Case, cause: ExitCause) -> tuple[str, ...]:
     """Sentences no reader may miss, the loudest first."""
     evidence, warnings = case.evidence, []
     if case.plan.agent.gpu_mode == "auto-cpu":
@@ -195,6 +197,8 @@ def _warnings(case: Case) -> tuple[str, ...]:
     if evidence.skipped_lines:
         lines = count(evidence.skipped_lines, "line")
         warnings.append(f"{lines} of events.jsonl could not be read: truncated or edited by hand; the rest is judged")
+    if case.plan.job.serve is not None and cause.id not in ("running", "stopped", "finished", "gpu-contract"):
+        warnings.append(f"The server is down. Start it again: seatrial serve {case.plan.job.serve.typed}")
     if evidence.steps.dropped:
         warnings.append(f"{len(evidence.steps.dropped)} of the script's metrics were skipped: too many names")
     return (*warnings, *dict.fromkeys(evidence.jumps))

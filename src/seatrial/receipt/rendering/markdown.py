@@ -7,7 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from seatrial.findings.labels import CAUSE, FIX
 from seatrial.receipt.model import Criterion, FindingRecord, Receipt
-from seatrial.receipt.rendering.rows import Row, diagnosis_rows, header_rows, headline, measured_rows, metric_rows
+from seatrial.receipt.rendering.rows import (
+    Row,
+    diagnosis_rows,
+    header_rows,
+    headline,
+    measured_rows,
+    metric_rows,
+    serving_rows,
+)
 
 _MARKS = {"pass": "✅ pass", "fail": "❌ fail", "not judged": "➖ not judged"}
 _SEVERITIES = {"error": "❌", "warning": "⚠️", "info": "ℹ️"}
@@ -36,6 +44,11 @@ def _lines(receipt: Receipt) -> Iterator[str]:
         yield from _section("Findings", (line for f in receipt.findings for line in _finding(f)))
     if rows := diagnosis_rows(receipt):
         yield from _section("Diagnosis", _table(("", ""), rows))
+    if rows := serving_rows(receipt):
+        yield from _section("Serving", _table(("", ""), rows))
+    if receipt.serving and receipt.serving.batches:
+        each = [(str(one.rows), str(one.batches)) for one in receipt.serving.batches]
+        yield from ("", *_table(("Rows in a batch", "Batches"), each))
     yield from _section("Measured", _table(("", ""), measured_rows(receipt)))
     if rows := metric_rows(receipt):
         yield from _section("Reported by the script", _table(("", ""), rows))

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from seatrial.findings.labels import FIX
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.formatting import count, energy, figure, gpu_names, metric_figure, percent
-from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal
+from seatrial.receipt.formatting import count, energy, energy_short, figure, gpu_names, metric_figure, percent
+from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal, ServingRecord
 
 _INJECTION = {
     "none": "none",
@@ -106,6 +106,80 @@ def measured_rows(receipt: Receipt) -> list[Row]:
         ("throughput", _throughput(measured)),
     ]
     return [Row(label, value) for label, value in rows if value]
+
+
+def serving_rows(receipt: Receipt) -> list[Row]:
+    """What was served, how much and how fast; [] for a run that served nothing."""
+    serving = receipt.serving
+    if serving is None:
+        return []
+    rows = [
+        ("model", serving.model + (f" ({serving.source})" if serving.source != serving.model else "")),
+        ("made by", serving.of_run and f"run {serving.of_run}"),
+        *[("weights", f"{each.path}, {format_bytes(each.bytes)}, {each.digest}") for each in serving.weights],
+        ("address", serving.url),
+        ("warm-up", _warm_up(serving)),
+        ("requests", _requests(serving)),
+        ("errors", _errors(serving)),
+        ("latency", _latency(serving)),
+        ("batches", _batches(serving)),
+        ("energy", _per_1000(serving)),
+        ("counted by", "the server itself; GPU use and energy by the agent" if serving.reported else None),
+    ]
+    return [Row(label, value) for label, value in rows if value]
+
+
+def _warm_up(serving: ServingRecord) -> str | None:
+    if not serving.reported or serving.examples is None:
+        return None
+    if not serving.examples:
+        return "no saved outputs to compare with"
+    loaded = "" if serving.warm_up_s is None else f"{format_seconds(serving.warm_up_s)}; "
+    compared = f"{loaded}{count(serving.examples, 'saved input')} compared with their saved outputs"
+    if serving.largest_difference is None:
+        return compared
+    return f"{compared}, largest difference {serving.largest_difference:.3g}"
+
+
+def _requests(serving: ServingRecord) -> str:
+    if not serving.reported:
+        return "the server told no count: it was not ready, or its reports did not arrive"
+    rate = f", {_rate(serving.requests / serving.seconds)} a second" if serving.seconds > 0 else ""
+    return f"{figure(serving.requests)} in {format_seconds(serving.seconds)}{rate}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _errors(serving: ServingRecord) -> str | None:
+    if not serving.reported:
+        return None
+    told = ", ".join(f"{count} × {status}" for status, count in serving.errors.items())
+    return told or "none"
+
+
+def _latency(serving: ServingRecord) -> str | None:
+    named = (("p50", serving.p50_ms), ("p95", serving.p95_ms), ("p99", serving.p99_ms))
+    return ", ".join(f"{name} {value:.3g} ms" for name, value in named if value is not None) or None
+
+
+def _batches(serving: ServingRecord) -> str | None:
+    total = sum(each.batches for each in serving.batches)
+    if not total:
+        return None
+    rows = sum(each.rows * each.batches for each in serving.batches)
+    most = max(serving.batches, key=lambda each: each.batches)
+    peak = f", at most {figure(serving.queue_peak)} rows waiting" if serving.queue_peak is not None else ""
+    share = percent(100 * most.batches / total)
+    return f"{figure(total)}, {rows / total:.1f} rows each on average, most often {most.rows} ({share}){peak}"
+
+
+def _per_1000(serving: ServingRecord) -> str | None:
+    if serving.energy_j is None:
+        return None
+    each = "" if serving.joules_per_1000 is None else f", {energy_short(serving.joules_per_1000)} for 1,000 requests"
+    return f"{energy(serving.energy_j)} of the GPUs while it served{each}"
 
 
 def diagnosis_rows(receipt: Receipt) -> list[Row]:

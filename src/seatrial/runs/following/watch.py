@@ -128,7 +128,8 @@ def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[
         presses += 1
         if presses == 1:
             grace_s = run.plan().job.grace_s
-            say(f"Stopping: the target got SIGTERM and has {grace_s:g} s to save. Press Ctrl-C again to kill it.")
+            does = "save" if run.plan().job.serve is None else "answer what it has accepted"
+            say(f"Stopping: the target got SIGTERM and has {grace_s:g} s to {does}. Press Ctrl-C again to kill it.")
             threading.Thread(target=request_stop, args=(run, backend, handle, grace_s), daemon=True).start()
         elif presses == 2:
             say("Killing it.")

@@ -70,7 +70,7 @@ def test_equals_keep_the_order_of_the_file(tmp_path: Path) -> None:
         (A + 'outputs = ["."]\n', "stages.a.outputs: expected a path below the project's folder"),
         ("[stages.a]\ngpus = 1\n", "stages.a: nothing to run: set target, module or image.ready"),
         ('[stages.a]\ntarget = "export:onnx"\n', "stages.a.needs: one stage whose model is exported"),
-        (A + '[stages.s]\nserve = "a"\nport = 8000\n', "stages.s.serve: this version of seatrial cannot serve a model"),
+        (A + '[stages.s]\nserve = "b"\n', 'stages.s.serve: there is no stage "b"'),
         (A + 'need = ["b"]\n', "stages.a.need: unknown key; did you mean needs?"),
         ("[stages.a.image]\nbas = 'x'\n", "stages.a.image.bas: unknown key; did you mean base?"),
     ],
@@ -108,3 +108,43 @@ def test_chosen_stages_bring_what_they_need(tmp_path: Path) -> None:
     assert len(graph.chosen([])) == 3
     with pytest.raises(UsageError, match='There is no stage "aa"'):
         graph.chosen(["aa"])
+
+
+S = '[stages.s]\nserve = "a"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (A + S + 'target = "b.py"\n', "stages.s: it serves the model of a, and has no target of its own"),
+        (A + S + "port = 70000\n", "stages.s.port: expected a port from 1 to 65535, got 70000"),
+        (A + "port = 8000\n", "stages.a.port: it belongs to a stage that serves"),
+        (A + S + '[stages.t]\nserve = "s"\n', "stages.t.serve: s serves, too; name the stage that makes the model"),
+        (A + S + '[stages.t]\nserve = "a"\n', "stages.t.port: s serves on 8000, too"),
+        (A + S + B + 'needs = ["s"]\n', "stages.b.needs: s serves until it is stopped; nothing can wait for its end"),
+    ],
+)
+def test_what_cannot_be_served_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, text)
+    assert sentence in raised.value.message
+
+
+def test_a_stage_that_serves_waits_for_its_model_and_is_a_server(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    graph = read(tmp_path, A + 'outputs = ["made"]\n' + S + "port = 8123\n")
+    stage = graph.stages["s"]
+    assert (stage.needs, stage.target, [each.name for each in graph.chosen(["s"])]) == (("a",), "serve a", ["a", "s"])
+    planned = graph.job(stage, planning=True)
+    assert planned.serve is not None and planned.serve.port == 8123 and planned.watch.hang_after_s is None
+    with pytest.raises(DataError, match=r"stages\.s\.serve: there is no model among the outputs made"):
+        graph.job(stage)
+    (tmp_path / "made" / "net.pt2").write_bytes(b"a program")
+    job = graph.job(stage)
+    assert job.serve is not None and job.models is not None and job.models.read_only
+    assert (job.serve.kind, job.serve.model, job.models.source) == ("file", "net.pt2", tmp_path / "made")
+    (tmp_path / "made" / "net.examples.safetensors").write_bytes(b"no model")
+    assert graph.job(stage).serve == job.serve
+    (tmp_path / "made" / "other.onnx").write_bytes(b"another")
+    with pytest.raises(UsageError, match="2 models are among the outputs"):
+        graph.job(stage)

@@ -1,0 +1,159 @@
+"""The receipt of a server: its own count beside what the agent measured, in every rendering."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from seatrial.job.model import Target
+from seatrial.job.serving import Serving, Weights
+from seatrial.receipt.model import BatchCount, Receipt
+from seatrial.receipt.rendering import html, markdown, terminal
+from seatrial.receipt.rendering.bars import MAX_BARS, draw_batches
+
+from .conftest import EXITED, H200, Scenario, at
+
+SERVING = Serving(
+    kind="recipe",
+    model="digits",
+    name="digits",
+    port=8001,
+    weights=(Weights(path="digits.safetensors", sha256="ab" * 32, bytes=901_000),),
+    of_run="20261120-110000-made",
+    typed="digits --port 8001",
+)
+REPORT: dict[str, Any] = {
+    "requests": 2000,
+    "errors": {"429": 3},
+    "p50_ms": 2.5,
+    "p95_ms": 4.0,
+    "p99_ms": 9.0,
+    "batches": {"1": 10, "8": 90, "32": 40},
+    "queue_peak": 40,
+    "seconds": 20.0,
+    "examples": 16,
+    "largest_difference": 2e-6,
+}
+
+
+class Server(Scenario):
+    """A scenario whose target is the server."""
+
+    def plan(self, project: Path) -> Any:
+        plan = super().plan(project)
+        job = plan.job.model_copy(update={"target": Target(kind="recipe", value="serve"), "serve": SERVING})
+        return plan.model_copy(update={"job": job})
+
+
+def sample(at_s: float, power_w: float) -> dict[str, Any]:
+    gpu = {"uuid": H200.uuid, "power_w": power_w, "utilization_pct": 20.0, "throttle_reasons": []}
+    return at(at_s, "sample", gpus=[gpu], cpu_cores=0.5, processes=2)
+
+
+def events(*reports: dict[str, Any], end: float = 30.0, signal: int | None = None) -> list[dict[str, Any]]:
+    stopped = [] if signal else [at(end - 1, "signal", "host", signal=15, name="SIGTERM", origin="user")]
+    told = [
+        at(0, "agent.started", pid=1, python="3.11.7", cgroup={}, alterable=None),
+        at(0.5, "gpu.check", expected=[H200.uuid], visible=[{"uuid": H200.uuid}], ok=True),
+        at(0.8, "gpu.kernel", uuid=H200.uuid, kind="torch", ok=True, ms=1.0),
+        at(1, "target.started", pid=7, launcher="none"),
+        at(3, "gpu.context", uuid=H200.uuid, pid=7, evidence="nvml-process"),
+        *(sample(float(second), 400.0 if second >= 9 else 100.0) for second in range(1, 30)),
+        *(at(29, "served", "target", **report) for report in reports),
+        *stopped,
+        at(
+            end,
+            "target.exited",
+            exit_code=None if signal else 0,
+            signal=signal,
+            cause="signal" if signal else "exited",
+            seconds=end - 1,
+            oom_kills=0,
+        ),
+        at(end, "agent.finished", exit_code=0, energy_j={H200.uuid: 9000.0}, contexts=[H200.uuid]),
+    ]
+    return sorted(told, key=lambda event: float(event["t"]))
+
+
+def judged(folder: Path, *reports: dict[str, Any], signal: int | None = None) -> Receipt:
+    return Server(events(*reports, signal=signal), gpus=(H200,), gpu_mode="required", model=None).judge(folder)
+
+
+def test_it_is_asked_nothing_that_a_training_is(tmp_path: Path) -> None:
+    receipt = judged(tmp_path, REPORT)
+    verdicts = {criterion.id: (criterion.verdict, criterion.evidence) for criterion in receipt.criteria}
+    for id in ("gpu-busy", "in-time", "model-saved"):
+        assert verdicts[id] == ("not judged", "it serves")
+    assert verdicts["ran-on-gpu"][0] == "pass"
+    assert (receipt.exit_code, receipt.exit_cause.id, receipt.passed) == (0, "stopped", True)
+    assert receipt.diagnosis is None and not receipt.doubtful
+
+
+def test_energy_is_the_agents_over_the_time_that_it_served(tmp_path: Path) -> None:
+    """20 s at 400 W: not the 9,000 J of the whole run, of which the first seconds are loading."""
+    serving = judged(tmp_path, REPORT).serving
+    assert serving is not None and serving.energy_j == pytest.approx(8000, rel=0.01)
+    assert serving.joules_per_1000 == pytest.approx(4000, rel=0.01)
+    window = judged(tmp_path / "again", REPORT).measurements
+    assert (window.window_start_s, window.window_s) == (9.0, 20.0)
+
+
+def test_a_server_that_boasts_has_not_served_before_it_started(tmp_path: Path) -> None:
+    serving = judged(tmp_path, {**REPORT, "seconds": 1e6}).serving
+    assert serving is not None and serving.energy_j is not None and serving.energy_j < 9000
+
+
+def test_every_rendering_says_whose_count_it_is(tmp_path: Path) -> None:
+    receipt = judged(tmp_path, REPORT)
+    console = Console(width=200, record=True, file=(tmp_path / "out").open("w"))
+    terminal.render(receipt, console)
+    told = {"terminal": console.export_text(), "markdown": markdown.render(receipt), "html": html.render(receipt)}
+    for text in told.values():
+        for words in (
+            "digits.safetensors",
+            "ab" * 6,
+            "2,000 in 20",
+            "3 × 429",
+            "p99 9 ms",
+            "16 saved inputs",
+            "itself",
+        ):
+            assert words in " ".join(text.split()), words
+    assert "<rect" in told["html"] and "| 32 | 40 |" in told["markdown"]
+    assert json.loads(receipt.model_dump_json())["serving"]["batches"][2] == {"rows": 32, "batches": 40}
+    assert Receipt.model_validate_json(receipt.model_dump_json()) == receipt
+
+
+def test_a_server_that_died_says_how_to_start_it_again(tmp_path: Path) -> None:
+    receipt = judged(tmp_path, REPORT, signal=9)
+    assert receipt.exit_code == 1 and receipt.exit_cause.id == "signal"
+    assert any("seatrial serve digits --port 8001" in warning for warning in receipt.warnings)
+
+
+def test_one_that_was_never_ready_has_no_count(tmp_path: Path) -> None:
+    receipt = judged(tmp_path)
+    assert receipt.serving is not None and not receipt.serving.reported
+    assert "the server told no count" in markdown.render(receipt)
+
+
+def test_forged_evidence_stays_refused(tmp_path: Path) -> None:
+    """A report has the source of a target, whatever it says: no step of a training becomes a server's count."""
+    plain = Scenario(events(REPORT), gpus=(H200,), gpu_mode="required", state=EXITED).judge(tmp_path)
+    assert plain.serving is None and plain.header.target.startswith("train.py")
+
+
+@pytest.mark.parametrize("sizes", [1, 3, MAX_BARS, MAX_BARS + 1, 64])
+def test_bars_fit_whatever_there_is(sizes: int) -> None:
+    drawn = draw_batches([BatchCount(rows=size, batches=size * size) for size in range(1, sizes + 1)])
+    assert 1 <= drawn.count("<rect") <= MAX_BARS and drawn.startswith("<svg") and drawn.endswith("</svg>")
+
+
+def test_names_in_addresses_cannot_steer_a_page(tmp_path: Path) -> None:
+    receipt = judged(tmp_path, REPORT)
+    assert receipt.serving is not None
+    evil = receipt.serving.model_copy(update={"model": "<script>alert(1)</script>"})
+    assert "<script>alert" not in html.render(receipt.model_copy(update={"serving": evil}))

@@ -1,0 +1,173 @@
+"""What ``seatrial serve`` is asked for: each kind of word, and what is said where nothing fits."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from planning_sites import a_site
+from seatrial.errors import DataError, SeatrialError, UsageError
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.model import Job, Target
+from seatrial.job.mount import DataMount
+from seatrial.job.script import script_facts
+from seatrial.job.serving import CONTAINER_PORT, TOKEN
+from seatrial.planning.plan import make_plan, with_defaults
+from seatrial.runs.served_model import find_model
+from seatrial.runs.serving import refuse_taken_port, warnings_of
+from seatrial.runs.serving_job import Options, serving_job
+from seatrial.runs.store import RunStore
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    made = tmp_path / "shop"
+    (made / "models" / "spam").mkdir(parents=True)
+    (made / "models" / "digits.safetensors").write_bytes(b"weights")
+    (made / "models" / "spam" / "model.safetensors").write_bytes(b"more weights")
+    (made / "net.onnx").write_bytes(b"graph")
+    (made / "net.onnx.data").write_bytes(b"weights beside it")
+    (made / "train.py").write_text("import torch\n")
+    (made / "my serve.py").write_text("import numpy\nclass Model: ...\n")
+    return made
+
+
+@pytest.fixture
+def store(project: Path, tmp_path: Path) -> RunStore:
+    return RunStore(project, {"SEATRIAL_STATE": str(tmp_path / "state")})
+
+
+def found(word: str, project: Path, store: RunStore):
+    return find_model(word, project, project / "models", store)
+
+
+def job(project: Path, word: str, store: RunStore, options: Options | None = None, **asked: object) -> Job:
+    plain = Job(project=project, target=Target(kind="script", value="train.py"), **asked)  # type: ignore[arg-type]
+    return serving_job(plain, found(word, project, store), options or Options(typed="x"), frozenset(asked))
+
+
+def test_each_kind_of_word(project: Path, store: RunStore) -> None:
+    recipe = found("digits", project, store)
+    assert (recipe.kind, recipe.folder) == ("recipe", project / "models")
+    assert found("spam", project, store).weights(project)[0].path == "spam/model.safetensors"
+    file = found(str(project / "net.onnx"), project, store)
+    assert (file.kind, file.model, file.name, len(file.weights(project))) == ("file", "net.onnx", "net", 2)
+    code = found("my serve.py:Model", project, store)
+    assert (code.kind, code.model, code.name) == ("code", "my serve.py:Model", "Model")
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence", "run"),
+    [
+        ("mnist", "There is no trained mnist model", "seatrial run mnist"),
+        ("nothing", 'There is no run, model or file "nothing"', "seatrial serve digits"),
+        ("gone.pt2", "There is no file gone.pt2", "ls "),
+        ("serve.py:Model", "There is no serve.py", "ls "),
+        ("matmul", 'There is no run, model or file "matmul"', "seatrial serve digits"),
+        ("", 'There is no run, model or file ""', "seatrial serve"),
+        ("../serve.py:Model", "../serve.py", ""),
+    ],
+)
+def test_what_is_not_there(project: Path, store: RunStore, word: str, sentence: str, run: str) -> None:
+    with pytest.raises(SeatrialError) as raised:
+        found(word, project, store)
+    assert sentence in raised.value.message and (raised.value.run or "").startswith(run)
+
+
+def test_no_python_file_is_a_model(project: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    with pytest.raises(UsageError, match=r"train.py is no model") as raised:
+        found("train.py", project, store)
+    assert raised.value.run == "seatrial serve train.py:Model"
+
+
+def test_the_digest_is_of_the_file_as_it_is_now(project: Path, store: RunStore) -> None:
+    served = job(project, "digits", store).serve
+    assert served is not None and served.weights[0].bytes == 7
+    (project / "models" / "digits.safetensors").write_bytes(b"others!")
+    again = job(project, "digits", store).serve
+    assert again is not None and again.weights[0].sha256 != served.weights[0].sha256
+    (project / "models" / "digits.safetensors").unlink()
+    with pytest.raises(DataError):
+        job(project, "digits", store)
+
+
+def test_what_a_file_says_of_its_training_is_no_servers(project: Path, store: RunStore) -> None:
+    training = {
+        "timeout_s": 60.0,
+        "gpus": GpuRequest("all"),
+        "data": DataMount(source=project, read_only=True),
+        "env": {"A": "1"},
+    }
+    plain = Job(project=project, target=Target(kind="script", value="train.py"), **training)  # type: ignore[arg-type]
+    made = serving_job(plain, found("digits", project, store), Options(typed="digits"))
+    assert (made.timeout_s, made.data, made.watch.hang_after_s, made.launcher) == (None, None, None, "none")
+    assert made.gpus == GpuRequest("count", 1) and made.env == {"A": "1"}
+    assert made.models is not None and made.models.read_only
+    with pytest.raises(UsageError, match="computes on one GPU"):
+        serving_job(plain, found("digits", project, store), Options(typed="digits"), {"gpus"})
+
+
+@pytest.mark.parametrize("backend", ["docker", "podman", "local"])
+@pytest.mark.parametrize("word", ["digits", "net.onnx", "my serve.py:Model"])
+def test_the_server_is_found_by_its_port(
+    project: Path, store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, word: str
+) -> None:
+    monkeypatch.chdir(project)
+    options = Options(port=8123, token=True, program=("--max-batch", "8"), typed=f"{word} --port 8123")
+    asked = job(project, word, store, options, backend=backend, gpus="none")
+    site = a_site(backend, tmp_path, project)
+    if backend == "local":
+        site = site.__class__(**{**vars(site), "secrets_folder": tmp_path / "secrets"})
+    planned = with_defaults(asked, site.backend.place)
+    args = list(planned.target.args)
+    listens = (
+        ["--host", "127.0.0.1", "--port", "8123"] if backend == "local" else ["--host", "0.0.0.0", "--port", "8000"]
+    )
+    assert args[4:8] == listens and args[-2:] == ["--max-batch", "8"]
+    assert planned.publish == (() if backend == "local" else (f"127.0.0.1:8123:{CONTAINER_PORT}",))
+    models = {"local": str(project)}.get(backend, "/models")
+    expected = {"digits": "digits", "net.onnx": f"{models}/net.onnx"}.get(word, word)
+    assert args[:2] == ["--model", expected]
+    assert TOKEN in planned.secrets and not any(TOKEN in word for word in args)
+    if backend != "local":  # a managed environment is not this test's
+        plan = make_plan(planned, site, script_facts(planned.source, project))
+        assert plan.image is not None and plan.container is not None and plan.agent.hang_after_s is None
+        assert plan.container.publish == planned.publish and plan.image.own_wheel is not None
+        needed = " ".join(plan.image.context_texts.values())
+        assert "uvicorn" in needed and ("onnxruntime" in needed) == (word == "net.onnx")
+        assert plan.target_line == f"serve {word} --port 8123"
+
+
+def test_where_it_cannot_be_reached_it_is_refused(project: Path, store: RunStore) -> None:
+    asked = job(project, "digits", store)
+    with pytest.raises(UsageError, match="not on Kubernetes"):
+        with_defaults(asked, "cluster")
+    with pytest.raises(UsageError, match="network none is reached by nobody"):
+        with_defaults(asked.model_copy(update={"network": "none"}), "container")
+    shared = with_defaults(asked.model_copy(update={"network": "host"}), "container")
+    assert not shared.publish and "127.0.0.1" in shared.target.args
+    with pytest.raises(UsageError, match="no address in numbers"):
+        job(project, "digits", store, Options(address="example.org; rm -rf /"))
+
+
+def test_a_taken_port_names_a_free_one(project: Path, store: RunStore) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(UsageError, match=f"Port {port} is taken") as raised:
+            refuse_taken_port(job(project, "digits", store, Options(port=port, typed=f"digits --port {port}")), store)
+    assert raised.value.run is not None and f"--port {port + 1}" in raised.value.run
+    refuse_taken_port(job(project, "digits", store, Options(port=port)), store)
+
+
+def test_whoever_else_can_reach_it_is_said(project: Path, store: RunStore) -> None:
+    everyone = Options(address="0.0.0.0")
+    assert "--token" in warnings_of(job(project, "digits", store, everyone))[0]
+    assert not warnings_of(job(project, "digits", store, Options(address="0.0.0.0", token=True)))
+    assert not warnings_of(job(project, "digits", store))
+    served = job(project, "digits", store, everyone).serve
+    assert served is not None and served.url == "http://127.0.0.1:8000"
