@@ -1,4 +1,4 @@
-"""Timeline: where one thread's time goes, each moment to exactly one region, so that the regions add up to the whole."""
+"""Timeline: where one thread's time goes: each moment to exactly one region, so that they add up to the whole."""
 
 from time import perf_counter
 from typing import Callable, Dict, List

@@ -115,7 +115,9 @@ for step in range(64):
 """
 AUTOCAST = PLAIN.replace("F.cross_entropy(net(x), y)", "autocast_loss(x, y)").replace(
     "opt =",
-    "def autocast_loss(x, y):\n    with torch.autocast('cpu', torch.bfloat16): return F.cross_entropy(net(x), y)\nopt =",
+    "def autocast_loss(x, y):\n"
+    "    with torch.autocast('cpu', torch.bfloat16): return F.cross_entropy(net(x), y)\n"
+    "opt =",
 )
 WORKERS = PLAIN.replace("shuffle=True", "shuffle=True, num_workers=2, persistent_workers=True").replace(
     "range(8)", "range(2)"
