@@ -1,7 +1,8 @@
 """Evidence: the events of one run as tidy facts. Everything after this file is typed; everything before it is not.
 
 The training window is the time over which utilisation is judged. A target that reports steps says itself when it
-trains: from its first step line to its last. One that does not: from its first CUDA context (without one, a CPU run,
+trains: from its first step line to its last. Of one that does not, the hook beside its Python may have measured the
+steps: from the first to the last. Else: from its first CUDA context (without one, a CPU run,
 from its start) until it exited, or until the last line of the agent when that was lost. Imports, compilation before
 the first step and saving after the last thus do not count against the GPU; waiting for data between steps does.
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from seatrial.diagnosis.anatomy import Anatomy, is_hooks, measured_window, read_anatomy, why_stopped
 from seatrial.events import (
     EVIDENCE_TYPES,
     Event,
@@ -164,7 +166,21 @@ class Evidence:
 
     @cached_property
     def steps(self) -> Steps:
-        return read_steps((moment.at_s, moment.keys) for moment in self.all(Step))
+        return read_steps((moment.at_s, moment.keys) for moment in self._reported)
+
+    @cached_property
+    def _reported(self) -> list[Moment]:
+        """Step lines of the script itself, without those of the hook beside its Python."""
+        return [moment for moment in self.all(Step) if not is_hooks(moment.keys)]
+
+    @cached_property
+    def anatomy(self) -> tuple[Anatomy, ...]:
+        """What the hook measured of each rank's steps; its times are seconds since the first event."""
+        return read_anatomy({**moment.keys, "t": moment.at_s} for moment in self.all(Step))
+
+    @cached_property
+    def hook_stopped(self) -> str | None:
+        return why_stopped(moment.keys for moment in self.all(Step))
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -175,9 +191,11 @@ class Evidence:
         """The training window (see above), or None when the target never started."""
         if self.target_started is None:
             return None
-        steps = self.all(Step)
+        steps = self._reported
         if len(steps) > 1 and steps[-1].at_s > steps[0].at_s:
             return Window(steps[0].at_s, steps[-1].at_s, "the first to the last step line")
+        if self.anatomy and (steps_span := measured_window(self.anatomy)) is not None:
+            return Window(*steps_span, "the first to the last measured step")
         begin, begins = self.target_started, "the start of the target"
         if self.contexts:
             begin, begins = min(self.contexts.values(), key=lambda m: m.at_s), "the first CUDA context"

@@ -12,6 +12,7 @@ from statistics import fmean
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import energy_short, figure, percent
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.rendering.anatomy import anatomy_rows, bar_parts
 from seatrial.receipt.rendering.pages import render_page
 from seatrial.receipt.rendering.rows import Row, diagnosis_rows, header_rows, headline, measured_rows, metric_rows
 
@@ -32,6 +33,8 @@ def render(receipt: Receipt) -> str:
         window=window,
         shaded=window is not None and any(plot.x == "seconds" for plot in receipt.plots),
         diagnosis=list(diagnosis_rows(receipt)),
+        bar=bar_parts(receipt),
+        steps=anatomy_rows(receipt, drawn=True),
         measured=list(measured_rows(receipt)),
         metrics=list(metric_rows(receipt)),
         what_ran=list(header_rows(receipt)),

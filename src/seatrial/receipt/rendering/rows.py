@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from seatrial.findings.labels import FIX
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import count, energy, figure, gpu_names, metric_figure, percent
 from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal
+from seatrial.receipt.rendering.row import Row as Row
 
 _INJECTION = {
     "none": "none",
@@ -19,11 +18,6 @@ _INJECTION = {
 }
 
 _DEVICE = {"cpu": "the CPU, as requested", "cpu-fallback": "the CPU: no GPU was found"}
-
-
-class Row(NamedTuple):
-    label: str
-    value: str
 
 
 def headline(receipt: Receipt) -> str:

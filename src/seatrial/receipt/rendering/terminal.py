@@ -10,6 +10,7 @@ from rich.text import Text
 
 from seatrial.findings.labels import CAUSE, FIX
 from seatrial.receipt.model import Criterion, FindingRecord, Receipt
+from seatrial.receipt.rendering.anatomy import anatomy_rows
 from seatrial.receipt.rendering.rows import Row, diagnosis_rows, header_rows, headline, measured_rows, metric_rows
 
 #: Widest a receipt is drawn: what fits a plain terminal, a code review and an issue.
@@ -22,7 +23,7 @@ _MARKS = {"pass": ("[✓]", "green"), "fail": ("[✗]", "bold red"), "not judged
 _SEVERITIES = {"error": ("[✗]", "bold red"), "warning": ("[!]", "yellow"), "info": ("[i]", "cyan")}
 
 #: For terminals that print nothing but ASCII.
-_ASCII = str.maketrans({"✓": "v", "✗": "x", "·": "-", "×": "x", "…": "...", "°": ""})
+_ASCII = str.maketrans({"✓": "v", "✗": "x", "·": "-", "×": "x", "…": "...", "°": "", "█": "#"})
 
 
 def render(receipt: Receipt, console: Console) -> None:
@@ -47,6 +48,7 @@ def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     yield from _section("Criteria", list(_criteria(receipt.criteria, width)))
     yield from _section("Findings", [line for f in receipt.findings for line in _finding(f, width)])
     yield from _section("Diagnosis", _table(diagnosis_rows(receipt), width))
+    yield from _section("Steps", _table(anatomy_rows(receipt), width))
     metrics = metric_rows(receipt)
     yield from _section("Measured", _table([*measured_rows(receipt), *metrics[:MAX_METRICS]], width))
     if len(metrics) > MAX_METRICS:
