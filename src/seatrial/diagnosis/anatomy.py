@@ -17,12 +17,12 @@ HOOK_KEYS = (LINE, FACTS, STOPPED)
 #: Region → what it is, in the order in which a step goes through them; ``other`` is what is left.
 REGIONS: Mapping[str, str] = {
     "data": "waiting for data",
-    "copy": "copying to the GPU",
-    "other": "forward pass and Python",
+    "copy": "copies to the GPU",
+    "other": "forward and Python",
     "backward": "backward pass",
     "optimizer": "optimizer",
-    "sync": "waiting for the GPU",
-    "communication": "waiting for other ranks",
+    "sync": "waiting for GPU",
+    "communication": "waiting for ranks",
     "evaluation": "evaluation",
     "checkpoint": "saving",
 }
@@ -118,6 +118,28 @@ def read_anatomy(events: Iterable[Mapping[str, Any]]) -> tuple[Anatomy, ...]:
         if made.rank not in best or made.steps > best[made.rank].steps:
             best[made.rank] = made
     return tuple(best[rank] for rank in sorted(best))
+
+
+def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Of rank 0, between the first and the last of these lines: ``steps_per_s``, ``examples_per_s``; and where a pass
+    over the data is and how long it still takes: ``pass_pct``, ``pass_left_s``. {} with fewer than two lines."""
+    lines = [line for event in events if isinstance(line := event.get(LINE), Mapping) and not event.get("rank")]
+    if not lines:
+        return {}
+    first, last = lines[0], lines[-1]
+    seconds = _number(last.get("seconds")) - _number(first.get("seconds"))
+    steps = _number(last.get("steps")) - _number(first.get("steps"))
+    if seconds <= 0 or steps <= 0:
+        return {}
+    found = {"steps_per_s": steps / seconds}
+    examples = _number(last.get("examples")) - _number(first.get("examples"))
+    if examples > 0:
+        found["examples_per_s"] = examples / seconds
+    done, length = _pair(last.get("pass"))
+    if length >= done > 0:
+        found["pass_pct"] = 100 * done / length
+        found["pass_left_s"] = (length - done) * seconds / steps
+    return {name: float(f"{value:.4g}") for name, value in found.items()}
 
 
 def measured_window(ranks: Sequence[Anatomy]) -> tuple[float, float] | None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.diagnosis.anatomy import REGIONS, is_hooks, measured_window, read_anatomy, why_stopped
+from seatrial.diagnosis.anatomy import REGIONS, is_hooks, measured_window, rates, read_anatomy, why_stopped
 
 WHOLE = {"data": 2.0, "backward": 3.0, "optimizer": 1.0, "evaluation": 1.0, "other": 3.0}
 LINE = {"pid": 5, "steps": 101, "seconds": 10.0, "examples": 6400, "regions": WHOLE, "median_step_s": 0.09}
@@ -47,6 +47,13 @@ def test_over_time_tells_what_came_between_two_lines():
     later = {**LINE, "regions": {name: 2 * spent for name, spent in WHOLE.items()}}
     (found,) = read_anatomy([{"t": 1.0, "anatomy": LINE}, {"t": 2.0, "anatomy": later}])
     assert [(at, spent["data"]) for at, spent in found.over_time] == [(1.0, 2.0), (2.0, 2.0)]
+
+
+def test_rates_of_the_last_lines_and_the_time_left_of_a_pass():
+    first = {**LINE, "steps": 1, "seconds": 0.0, "examples": 0}
+    lines = [{"anatomy": first}, {"rank": 1, "anatomy": first}, {"anatomy": {**LINE, "pass": [50, 200]}}]
+    assert rates(lines) == {"steps_per_s": 10.0, "examples_per_s": 640.0, "pass_pct": 25.0, "pass_left_s": 15.0}
+    assert rates(lines[:1]) == {} and rates([{"anatomy": LINE}, {"anatomy": {**LINE, "pass": "x"}}]) == {}
 
 
 def test_why_it_stopped():

@@ -38,6 +38,7 @@ def test_a_job_is_written_as_before() -> None:
     for key in ("runtime", "gpu_claims"):
         written["kubernetes"].pop(key)
     assert written.pop("outputs") == []
+    assert written.pop("no_hook") is False
     assert written == recorded
 
 

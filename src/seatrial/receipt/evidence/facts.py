@@ -166,10 +166,10 @@ class Evidence:
 
     @cached_property
     def steps(self) -> Steps:
-        return read_steps((moment.at_s, moment.keys) for moment in self._reported)
+        return read_steps((moment.at_s, moment.keys) for moment in self.reported)
 
     @cached_property
-    def _reported(self) -> list[Moment]:
+    def reported(self) -> list[Moment]:
         """Step lines of the script itself, without those of the hook beside its Python."""
         return [moment for moment in self.all(Step) if not is_hooks(moment.keys)]
 
@@ -191,7 +191,7 @@ class Evidence:
         """The training window (see above), or None when the target never started."""
         if self.target_started is None:
             return None
-        steps = self._reported
+        steps = self.reported
         if len(steps) > 1 and steps[-1].at_s > steps[0].at_s:
             return Window(steps[0].at_s, steps[-1].at_s, "the first to the last step line")
         if self.anatomy and (steps_span := measured_window(self.anatomy)) is not None:
