@@ -55,6 +55,7 @@ class Plan(NamedTuple):
     gpu_count: Optional[int] = None
     check: str = "none"
     gpu_memory_bytes: Optional[int] = None
+    measure_steps: bool = False
     sample_interval_s: float = 1.0
     grace_s: float = 30.0
     timeout_s: Optional[float] = None

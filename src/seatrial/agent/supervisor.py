@@ -8,8 +8,9 @@ from typing import Dict, Optional, Tuple
 import seatrial
 from seatrial.agent import attempts
 from seatrial.agent.contract import check
+from seatrial.agent.hook import install as hook
 from seatrial.agent.plan import Plan, make_folder
-from seatrial.agent.process import gpu_memory, light_import, signals
+from seatrial.agent.process import light_import, signals
 from seatrial.agent.process.environment import target_environment
 from seatrial.agent.run import EXIT_GPU_CONTRACT, Run
 from seatrial.agent.streams import redaction
@@ -46,8 +47,8 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
             return code
         if outcome.gpus:
             plan = plan._replace(gpus=list(outcome.gpus))
-        if plan.gpu_memory_bytes is not None:
-            gpu_memory.install(hooks, plan.gpu_memory_bytes, env)
+        if plan.gpu_memory_bytes is not None or plan.measure_steps:
+            hook.install(hooks, env, plan.gpu_memory_bytes, plan.measure_steps)
 
         def once() -> Tuple[int, bool]:
             trial = outcome.trial if outcome.trial and not outcome.trial.started else None
@@ -63,7 +64,7 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
         journal.write(AgentFinished(exit_code=code, energy_j={}))
         return code
     finally:
-        gpu_memory.remove(hooks)
+        hook.remove(hooks)
 
 
 def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str]) -> None:

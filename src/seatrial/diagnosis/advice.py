@@ -29,23 +29,33 @@ def _up_to(busy_pct: float | None) -> str:
     return f"up to {factor:.1f}×" if factor >= 1.05 else "a few percent"
 
 
+def _without(share: float) -> str:
+    """The bound on the gain of taking away a measured share of the time (Amdahl's law)."""
+    factor = 1 / max(1e-3, 1 - share)
+    if factor >= at.MAX_GAIN:
+        return f"up to {at.MAX_GAIN:.0f}× or more: it is {100 * share:.0f} % of the time"
+    return f"up to {factor:.2g}×: it is {100 * share:.0f} % of the time"
+
+
 def _busy(seen: Signals) -> float | None:
     return seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct"))
 
 
 def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    gain = _up_to(_busy(seen))
+    gain = _without(seen.share("data")) if seen.ranks else _up_to(_busy(seen))
     quota = seen.host.get("cpu_quota_cores")
     cores = max(1, math.floor(quota)) if quota else None
     within = f" (the container has {cores} cores)" if cores else ""
     found = []
-    if "no-workers" in tags:
+    loader = seen.ranks[0].facts.get("loader") if seen.ranks else None
+    set_workers = loader.get("workers") if isinstance(loader, dict) else None
+    if set_workers == 0 or ("no-workers" in tags and not set_workers):
         count = min(8, cores - 1) if cores and cores > 1 else 4
         found.append(Advice(f"DataLoader(num_workers={count}, persistent_workers=True){within}", gain))
     elif quota and seen.host.get("cpu_cores", 0.0) >= 0.9 * quota:
         found.append(Advice(f"give the container more CPU: --cpus {math.ceil(quota * 2)}{within}", gain))
     else:
-        workers = max(1, round(seen.host.get("workers", 1)))
+        workers = set_workers or max(1, round(seen.host.get("workers", 1)))
         more = min(2 * workers, cores) if cores else 2 * workers
         found.append(Advice(f"more loader workers: num_workers={more} instead of {workers}{within}", gain))
     found.append(Advice("prepare the data once, before training, and keep it on the GPU if it fits", gain))
@@ -114,6 +124,45 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     ]
 
 
+def _synchronisation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+    sites = [wait.site for wait in seen.ranks[0].waits[:2]] if seen.ranks else []
+    gain = _without(seen.share("sync"))
+    return [
+        *(Advice(f"{site}: add the number up on the GPU, and read it every 50 steps", gain) for site in sites),
+        Advice("no print, .item(), .cpu() or if on a CUDA tensor within a step", gain),
+    ]
+
+
+def _evaluation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+    return [
+        Advice("evaluate less often, or on fewer batches", _without(seen.share("evaluation"))),
+        Advice("a larger batch for evaluation, under torch.inference_mode()", "no gradients are kept: it fits more"),
+    ]
+
+
+def _checkpoint(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+    return [
+        Advice("save less often", _without(seen.share("checkpoint"))),
+        Advice("copy to pinned host memory, and write in a thread", _without(seen.share("checkpoint"))),
+    ]
+
+
+def _imbalance(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+    if seen.utilization and min(seen.utilization) < at.IDLE_UTILIZATION_PCT:
+        return [
+            Advice("one process per GPU: seatrial run --launcher torchrun, and DistributedDataParallel", "near linear"),
+            Advice("only the GPUs that it uses: --gpus 1", "the others are free for somebody else"),
+        ]
+    return [
+        Advice("the same work for each rank: DistributedSampler, drop_last, none for rank 0 alone", "all of the wait"),
+        Advice("compare the ranks' output: seatrial runs logs RUN", "finds the one that is slow"),
+    ]
+
+
+def _nothing(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+    return []
+
+
 def _throttled(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     found = []
     if "cpu-quota" in tags:
@@ -144,4 +193,9 @@ ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
     "host-memory-bound": _host_memory,
     "throttled": _throttled,
     "idle": _idle,
+    "synchronisation-bound": _synchronisation,
+    "evaluation-bound": _evaluation,
+    "checkpoint-bound": _checkpoint,
+    "imbalanced": _imbalance,
+    **dict.fromkeys(("failed-early", "cpu-only", "too-short", "start-up", "compiling"), _nothing),  # happened.py's own
 }

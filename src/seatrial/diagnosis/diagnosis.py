@@ -14,6 +14,15 @@ Cause = Literal[
     "host-memory-bound",
     "throttled",
     "idle",
+    "synchronisation-bound",
+    "evaluation-bound",
+    "checkpoint-bound",
+    "imbalanced",
+    "failed-early",
+    "cpu-only",
+    "too-short",
+    "start-up",
+    "compiling",
 ]
 
 #: Cause → what it means, for people.
@@ -26,6 +35,15 @@ MEANING: dict[Cause, str] = {
     "host-memory-bound": "host memory, or copies out of it, is the limit",
     "throttled": "the GPU clock or the CPU is throttled",
     "idle": "nothing was computed on the GPU",
+    "synchronisation-bound": "the script waits for the GPU again and again, and the GPU for the script",
+    "evaluation-bound": "most of the time goes into evaluation between the steps",
+    "checkpoint-bound": "training waits until checkpoints are written",
+    "imbalanced": "one GPU does the work while another waits",
+    "failed-early": "the script failed before its first training step",
+    "cpu-only": "the script trains on the CPU",
+    "too-short": "there was too little training to judge",
+    "start-up": "most of the run was start-up",
+    "compiling": "most of the run was compilation",
 }
 
 

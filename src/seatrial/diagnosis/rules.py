@@ -7,16 +7,28 @@ from typing import Any
 
 from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.advice import advise
+from seatrial.diagnosis.anatomy import REGIONS
 from seatrial.diagnosis.diagnosis import Cause, Diagnosis
+from seatrial.diagnosis.happened import Ended, happened
 from seatrial.diagnosis.peaks import peak_flops
 from seatrial.diagnosis.signals import Signals, ranks_wait, signals
 
 
 def diagnose(
-    samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]] = (), gpu_name: str = ""
+    samples: Sequence[Mapping[str, Any]],
+    steps: Sequence[Mapping[str, Any]] = (),
+    gpu_name: str = "",
+    ended: Ended | None = None,
 ) -> Diagnosis | None:
-    """What bounded the time that these ``sample`` and ``step`` events cover; None when too little was measured."""
-    return diagnose_signals(signals(samples, steps), gpu_name)
+    """What bounded the time that these ``sample`` and ``step`` events cover; None when too little was measured.
+
+    Args:
+        ended: how the run ended; None while it goes on.
+    """
+    seen = signals(samples, steps)
+    if ended is not None and (found := happened(seen.ranks, ended)) is not None:
+        return found
+    return diagnose_signals(seen, gpu_name)
 
 
 def diagnose_signals(seen: Signals, gpu_name: str = "") -> Diagnosis | None:
@@ -56,7 +68,9 @@ def _idle(seen: Signals) -> bool:
 
 
 def _communication(seen: Signals) -> bool:
-    if (seen.communication_wait or 0.0) >= at.WAIT_SHARE:
+    exposed = max((rank.exposed_communication or 0.0 for rank in seen.ranks), default=0.0)
+    measured = min((rank.share("communication") for rank in seen.ranks), default=0.0)
+    if max(seen.communication_wait or 0.0, exposed, measured) >= at.WAIT_SHARE:
         return True
     if seen.gpus < 2 or seen.gpu.get("tensor_activity_pct", 0.0) >= at.COMMUNICATION_SM_PCT:
         return False
@@ -67,7 +81,7 @@ def _communication(seen: Signals) -> bool:
         and seen.gpu.get("sm_activity_pct", 100.0) < at.COMMUNICATION_SM_PCT
         and seen.gpu.get("tensor_activity_pct", 0.0) < at.TENSOR_USED_PCT
     )
-    return _nvlink(seen) >= at.NVLINK_BUSY_BYTES_PER_S or over_pcie or ranks_wait(seen)
+    return _nvlink(seen) >= at.NVLINK_BUSY_BYTES_PER_S or over_pcie or (not seen.ranks and ranks_wait(seen))
 
 
 def _nvlink(seen: Signals) -> float:
@@ -94,6 +108,41 @@ def _host_memory(seen: Signals) -> bool:
 
 def _data_told(seen: Signals) -> bool:
     return (seen.data_wait or 0.0) >= at.WAIT_SHARE
+
+
+def _data_measured(seen: Signals) -> bool:
+    """The script waits for batches, and the GPU, where its clock was read, waits too: it does not with prefetching."""
+    if seen.share("data") < at.WAIT_SHARE:
+        return False
+    return seen.ranks[0].gpu.get("data", 1.0) >= at.GPU_WAITS_SHARE
+
+
+def _copies_measured(seen: Signals) -> bool:
+    return _starved(seen) and seen.share("copy") >= at.COPY_SHARE
+
+
+def _synchronises(seen: Signals) -> bool:
+    """It asks for numbers of the GPU several times a step. Once is how most scripts report their loss."""
+    return _starved(seen) and seen.share("sync") >= at.SYNC_SHARE and seen.ranks[0].waits_per_step >= at.SYNCS_PER_STEP
+
+
+def _imbalanced(seen: Signals) -> bool:
+    """One rank waits in collectives for another that does not, or one GPU is busy and another is not."""
+    waits = [rank.share("communication") for rank in seen.ranks]
+    if len(waits) > 1 and max(waits) >= at.WAIT_SHARE and min(waits) <= max(waits) / 4:
+        return True
+    busy = seen.utilization
+    return len(busy) > 1 and max(busy) >= at.BUSY_BESIDE_PCT and min(busy) <= max(busy) / 4
+
+
+def _launches_measured(seen: Signals) -> bool:
+    """It trains, nothing else takes the time, and the GPU has done what it was given before it gets more."""
+    return bool(seen.ranks) and _starved(seen)
+
+
+def _only_guessed(rule: Callable[[Signals], bool]) -> Callable[[Signals], bool]:
+    """A rule that infers what the hook measures: it holds only where nothing was measured."""
+    return lambda seen: not seen.ranks and rule(seen)
 
 
 def _workers_busy(seen: Signals) -> bool:
@@ -126,19 +175,26 @@ def _always(seen: Signals) -> bool:
     return True
 
 
-#: Cause → rule. What the script itself says comes before what is inferred; what stops everything, before all.
+#: Cause → rule. What was measured and what the script says come before what is inferred; what stops all, before all.
 RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
     ("idle", _idle),
     ("throttled", _slowed),
     ("throttled", _cpu_throttled_and_starved),
+    ("data-bound", _data_measured),
     ("data-bound", _data_told),
+    ("evaluation-bound", lambda seen: seen.share("evaluation") >= at.MOST_OF_THE_TIME),
+    ("checkpoint-bound", lambda seen: seen.share("checkpoint") >= at.WAIT_SHARE),
+    ("imbalanced", _imbalanced),
     ("communication-bound", _communication),
     ("memory-bandwidth-bound", _memory_bandwidth),
     ("compute-bound", _compute),
+    ("host-memory-bound", _copies_measured),
     ("host-memory-bound", _host_memory),
-    ("data-bound", _workers_busy),
+    ("synchronisation-bound", _synchronises),
+    ("data-bound", _only_guessed(_workers_busy)),
     ("launch-bound", _main_launches),
     ("launch-bound", _kernels_too_small),
+    ("launch-bound", _launches_measured),
     ("data-bound", _starved),
     ("compute-bound", _always),
 )
@@ -164,6 +220,20 @@ TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
     ("communication", lambda seen: seen.gpus > 1 and _nvlink(seen) >= at.NVLINK_TAG_BYTES_PER_S),
     ("host-memory-full", lambda seen: (seen.host_memory_share or 0.0) >= at.HOST_MEMORY_FULL),
 )
+
+
+def _measured(seen: Signals) -> list[str]:
+    """What of a step's time is no computing, and where the script waits for the GPU."""
+    if not seen.ranks:
+        return []
+    told = [
+        f"{100 * share:.0f} % of the time {REGIONS[region]}"
+        for region in ("data", "copy", "sync", "communication", "evaluation", "checkpoint")
+        if (share := seen.share(region)) >= 0.05
+    ]
+    worst = seen.ranks[0].waits[:1]
+    told += [f"{wait.site} waits {wait.per_step:.3g} times a step" for wait in worst if seen.share("sync") >= 0.05]
+    return told
 
 
 def _evidence(seen: Signals) -> tuple[str, ...]:
@@ -199,5 +269,5 @@ def _evidence(seen: Signals) -> tuple[str, ...]:
         for share, what in ((seen.data_wait, "data"), (seen.communication_wait, "other ranks"))
         if share is not None
     ]
-    lines = (", ".join(part) for part in (gpu, copies, host, reasons, waits))
+    lines = (", ".join(part) for part in (gpu, copies, host, reasons, waits, _measured(seen)))
     return tuple(line[0].upper() + line[1:] for line in lines if line)

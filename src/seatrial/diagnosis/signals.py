@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from seatrial.diagnosis import thresholds as at
+from seatrial.diagnosis.anatomy import Anatomy, is_hooks, read_anatomy
 
 _GPU_KEYS = (
     "utilization_pct",
@@ -39,6 +40,8 @@ class Signals:
         window_s: time the samples and steps span.
         data_wait, communication_wait: share of the window that the script says it waited, 0 to 1.
         flops_per_s: of all ranks together, as the script counts them.
+        utilization: of each GPU, the mean.
+        ranks: what the hook measured of each rank's steps; () where it measured nothing.
     """
 
     gpus: int
@@ -51,6 +54,12 @@ class Signals:
     data_wait: float | None = None
     communication_wait: float | None = None
     flops_per_s: float | None = None
+    utilization: tuple[float, ...] = ()
+    ranks: tuple[Anatomy, ...] = ()
+
+    def share(self, region: str) -> float:
+        """Of rank 0's time, as measured; 0 where nothing was."""
+        return self.ranks[0].share(region) if self.ranks else 0.0
 
 
 def signals(samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]] = ()) -> Signals:
@@ -58,6 +67,8 @@ def signals(samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, A
 
     Rates of the first step line are left out: what it counts came before its time.
     """
+    ranks = read_anatomy(steps)
+    steps = [step for step in steps if not is_hooks(step)]
     readings = [gpu for sample in samples for gpu in _entries(sample.get("gpus"))]
     uuids = {str(gpu.get("uuid")) for gpu in readings}
     gpu = {key: mean for key in _GPU_KEYS if (mean := _mean(_numbers(readings, key))) is not None}
@@ -78,6 +89,13 @@ def signals(samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, A
         data_wait=_share(steps, "data_s", step_window_s),
         communication_wait=_share(steps, "communication_s", step_window_s),
         flops_per_s=_per_second(steps, "flops", step_window_s),
+        utilization=tuple(
+            mean
+            for uuid in sorted(uuids)
+            if (mean := _mean(_numbers([r for r in readings if str(r.get("uuid")) == uuid], "utilization_pct")))
+            is not None
+        ),
+        ranks=ranks,
     )
 
 

@@ -45,6 +45,17 @@ WORKERS_ACTIVE_CORES = 0.3
 #: The script's own word (step events' data_s, communication_s): share of the window spent waiting.
 WAIT_SHARE = 0.3
 
+#: The GPU's own clock: share of a step's stream that passes between the end of one step and the next batch.
+GPU_WAITS_SHARE = 0.2
+#: Copies to the GPU that the script stands still for.
+COPY_SHARE = 0.25
+#: Time in .item(), .cpu(), print and the like, and how often a step; once a step is the loss that is told.
+SYNC_SHARE, SYNCS_PER_STEP = 0.2, 3.0
+#: More than the steps themselves take.
+MOST_OF_THE_TIME = 0.5
+#: A GPU that works, beside which another at a quarter of it is idle.
+BUSY_BESIDE_PCT = 20.0
+
 #: Scheduler periods in which the CPU quota stopped the container. Source of the meaning: kernel.org, sched-bwc.
 #: Measured beside an H200 (2026-11-21): 100 % under --cpus 0.5.
 CPU_THROTTLED_PCT = 25.0

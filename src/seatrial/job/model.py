@@ -182,6 +182,7 @@ class Requests(Table):
         default=30.0, validation_alias="grace", description="Time between SIGTERM and SIGKILL."
     )
     writable: StrictBool = Field(default=False, description="The container's root filesystem is writable.")
+    no_hook: StrictBool = Field(default=False, description="Do not measure the steps of torch scripts from inside.")
     strict: StrictBool = Field(default=False, description="Exit with 4 if criteria are unmet.")
     resume: str | None = Field(default=None, description="ID of the run to resume from.")
     with_names: StrictBool = Field(

@@ -127,6 +127,7 @@ def _agent(
         gpu_count=None if gpus.gpus else gpus.count or None,
         check=_check(job, script, gpus.count),
         gpu_memory_bytes=gpu_memory_limit(job, script, gpus.gpus),
+        measure_steps=not (job.no_hook or interactive or job.target.kind == "recipe"),  # recipes tell themselves
         grace_s=job.grace_s,
         timeout_s=job.timeout_s,
         hang_after_s=job.watch.hang_after_s,

@@ -142,6 +142,38 @@ class DiagnosisRecord(Record):
     mfu: float | None = None
 
 
+class StepPart(Record):
+    """One part of a step: an ID of diagnosis.anatomy.REGIONS, what it is, and what it takes. ``share``: 0 to 1."""
+
+    id: str
+    words: str
+    seconds_per_step: float
+    share: float
+
+
+class StepAnatomy(Record):
+    """What the steps of one rank were made of, as measured beside an unmodified script; of the target's own word.
+
+    Attributes:
+        seconds: from the end of the first step to the last, pauses between them included.
+        parts: they add up to it. waits: lines of the script that wait for the GPU.
+        facts: of the training, in words: device, parameters, precision, loader.
+    """
+
+    rank: int = 0
+    steps: int
+    seconds: float
+    steps_per_s: float | None = None
+    examples_per_s: float | None = None
+    median_step_s: float | None = None
+    parts: tuple[StepPart, ...] = ()
+    waits: tuple[str, ...] = ()
+    facts: dict[str, str] = Field(default_factory=dict)
+    peak_bytes: int | None = None
+    alloc_retries: int = 0
+    compile_s: float | None = None
+
+
 class GpuUse(Record):
     """What one GPU did in the training window; None where the chip or driver has no such counter."""
 
@@ -309,6 +341,7 @@ class Receipt(Record):
     criteria: tuple[Criterion, ...]
     findings: tuple[FindingRecord, ...] = ()
     diagnosis: DiagnosisRecord | None = None
+    anatomy: tuple[StepAnatomy, ...] = ()
     measurements: Measurements
     serving: ServingRecord | None = None
     timeline: tuple[Entry, ...] = ()

@@ -21,6 +21,14 @@ def samples(count=5, gpus=1, reasons=(), **values):
     ]
 
 
+def one_of_two(*utilization):
+    found = samples(gpus=len(utilization), sm_activity_pct=20, tensor_activity_pct=3, **BUSY)
+    for sample in found:
+        for gpu, value in zip(sample["gpus"], utilization, strict=True):
+            gpu["utilization_pct"] = value
+    return found
+
+
 BUSY = {"main_cpu_cores": 1.0, "cpu_cores": 1.0}
 WAITS = {"main_cpu_cores": 0.1, "cpu_cores": 0.1}
 
@@ -82,6 +90,7 @@ CASES = {
     "quota": ("throttled", samples(utilization_pct=5, sm_activity_pct=1, cpu_throttled_pct=95, cpu_quota_cores=0.5,
                                    main_cpu_cores=0.5, cpu_cores=0.5)),
     "heat": ("throttled", samples(utilization_pct=100, sm_activity_pct=97, reasons=["hw_thermal_slowdown"], **BUSY)),
+    "one of two works": ("imbalanced", one_of_two(81, 0)),
     "nothing": ("idle", samples(utilization_pct=0, sm_activity_pct=0, main_cpu_cores=0.0, cpu_cores=0.02)),
 }  # fmt: skip
 
@@ -95,8 +104,64 @@ def test_cause(name):
     assert found.words.startswith(expected + ": ")
 
 
+def anatomy(steps=400, seconds=20.0, rank=0, window=None, **regions):
+    """The hook's line of a script whose GPU is not the limit; shares that add up with ``other``."""
+    spent = {name: share * seconds for name, share in regions.items()}
+    spent["other"] = seconds - sum(spent.values())
+    line = {"pid": 7 + rank, "steps": steps, "seconds": seconds, "examples": 64 * steps, "regions": spent}
+    if window is not None:
+        line["window"] = {"steps": 40, "seconds": 2.0, "regions": {k: v / 10 for k, v in spent.items()}, **window}
+    return {"t": 104.0, "rank": rank, "anatomy": line}
+
+
+STARVED = samples(utilization_pct=12, sm_activity_pct=3, tensor_activity_pct=1, dram_activity_pct=2, **BUSY)
+LOADERS = samples(utilization_pct=12, sm_activity_pct=3, worker_cpu_cores=3.9, workers=4, **WAITS)
+FULL = samples(utilization_pct=99, sm_activity_pct=90, tensor_activity_pct=60, **BUSY)
+WAITS_AT = [["train.py:41 item", 400, 1.2]]
+
+#: What was measured inside decides where samples alone would guess, or guess wrong.
+MEASURED = {
+    "a loader that is slow": ("data-bound", STARVED, [anatomy(data=0.8)]),
+    "workers that nobody waits for": ("launch-bound", LOADERS, [anatomy(data=0.02, backward=0.5)]),
+    "a GPU that works while the loader is waited for": ("compute-bound", FULL, [
+        anatomy(data=0.6, window={"gpu": {"data": 0.05, "forward": 0.95}})]),
+    "a line that asks for numbers": ("synchronisation-bound", STARVED, [anatomy(sync=0.4, window={"waits": WAITS_AT})]),
+    "a loss that is told once a step": ("launch-bound", STARVED, [
+        anatomy(sync=0.25, window={"waits": [["train.py:41 item", 40, 1.2]]})]),
+    "evaluation after every few steps": ("evaluation-bound", STARVED, [anatomy(evaluation=0.7, data=0.05)]),
+    "a checkpoint after every step": ("checkpoint-bound", STARVED, [anatomy(checkpoint=0.6)]),
+    "copies from pageable memory": ("host-memory-bound", STARVED, [anatomy(copy=0.5)]),
+    "a rank that waits for another": ("imbalanced", samples(gpus=2, utilization_pct=90, sm_activity_pct=5,
+                                      tensor_activity_pct=0, dram_activity_pct=0, **BUSY),
+                                      [anatomy(communication=0.7, rank=0), anatomy(communication=0.02, rank=1)]),
+    "ranks that wait for the network": ("communication-bound", samples(gpus=2, utilization_pct=90, sm_activity_pct=20,
+                                        tensor_activity_pct=3, **BUSY),
+                                        [anatomy(communication=0.5, rank=0), anatomy(communication=0.45, rank=1)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_was_measured_inside_decides(name):
+    expected, seen, steps = MEASURED[name]
+    found = diagnose(seen, steps)
+    assert found.cause == expected, found
+    assert 1 <= len(found.advice) <= 3
+
+
+def test_a_gain_is_what_the_measured_share_allows():
+    found = diagnose(STARVED, [anatomy(data=0.75)])
+    assert found.advice[0].gain == "up to 4×: it is 75 % of the time"
+    assert "75 % of the time waiting for data" in " ".join(found.evidence)
+
+
+def test_the_worst_line_is_named():
+    found = diagnose(STARVED, [anatomy(sync=0.4, window={"waits": WAITS_AT})])
+    assert found.advice[0].change.startswith("train.py:41 item")
+
+
 def test_every_cause_has_a_case():
-    assert {cause for cause, _ in RULES} == {cause for cause, _ in CASES.values()}
+    cases = {cause for cause, _ in CASES.values()} | {cause for cause, _, _ in MEASURED.values()}
+    assert {cause for cause, _ in RULES} == cases
 
 
 def test_a_good_matmul_at_the_power_cap_is_compute_bound_with_a_tag():

@@ -39,6 +39,7 @@ def test_a_job_is_written_as_before() -> None:
         written["kubernetes"].pop(key)
     assert written.pop("outputs") == []
     assert written.pop("serve") is None
+    assert written.pop("no_hook") is False
     assert written == recorded
 
 

@@ -1,10 +1,10 @@
 """Evidence: the events of one run as tidy facts. Everything after this file is typed; everything before it is not.
 
 The training window is the time over which utilisation is judged. A target that reports steps says itself when it
-trains: from its first step line to its last; a server when it served. One that says nothing: from its first CUDA
-context (without one, a CPU run, from its start) until it exited, or until the last line of the agent when that was
-lost. Imports, compilation before the first step and saving after the last thus do not count against the GPU; waiting
-for data between steps does.
+trains: from its first step line to its last; a server when it served. Of one that says nothing, the hook beside its
+Python may have measured the steps: from the first to the last. Else: from its first CUDA context (without one, a CPU
+run, from its start) until it exited, or until the last line of the agent when that was lost. Imports, compilation
+before the first step and saving after the last thus do not count against the GPU; waiting for data between steps does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from seatrial.diagnosis.anatomy import Anatomy, is_hooks, measured_window, read_anatomy, why_stopped
 from seatrial.events import (
     EVIDENCE_TYPES,
     Event,
@@ -167,7 +168,21 @@ class Evidence:
 
     @cached_property
     def steps(self) -> Steps:
-        return read_steps((moment.at_s, moment.keys) for moment in self.all(Step))
+        return read_steps((moment.at_s, moment.keys) for moment in self.reported)
+
+    @cached_property
+    def reported(self) -> list[Moment]:
+        """Step lines of the script itself, without those of the hook beside its Python."""
+        return [moment for moment in self.all(Step) if not is_hooks(moment.keys)]
+
+    @cached_property
+    def anatomy(self) -> tuple[Anatomy, ...]:
+        """What the hook measured of each rank's steps; its times are seconds since the first event."""
+        return read_anatomy({**moment.keys, "t": moment.at_s} for moment in self.all(Step))
+
+    @cached_property
+    def hook_stopped(self) -> str | None:
+        return why_stopped(moment.keys for moment in self.all(Step))
 
     @cached_property
     def served(self) -> Served | None:
@@ -186,9 +201,11 @@ class Evidence:
         if self.served is not None:
             begin_s = max(self.target_started.at_s, self.served.at_s - self.served.seconds)
             return Window(begin_s, max(begin_s, self.served.at_s), "when the server was ready")
-        steps = self.all(Step)
+        steps = self.reported
         if len(steps) > 1 and steps[-1].at_s > steps[0].at_s:
             return Window(steps[0].at_s, steps[-1].at_s, "the first to the last step line")
+        if self.anatomy and (steps_span := measured_window(self.anatomy)) is not None:
+            return Window(*steps_span, "the first to the last measured step")
         begin, begins = self.target_started, "the start of the target"
         if self.contexts:
             begin, begins = min(self.contexts.values(), key=lambda m: m.at_s), "the first CUDA context"

@@ -1,23 +1,37 @@
-"""The diagnosis of a run's training window, as its receipt keeps it."""
+"""The diagnosis of a run's training window, and the anatomy of its steps, as its receipt keeps them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from seatrial.diagnosis.anatomy import REGIONS, Anatomy
+from seatrial.diagnosis.happened import Ended
 from seatrial.diagnosis.rules import diagnose
 from seatrial.events import Sample, Step
 from seatrial.receipt.judging.judging_input import Case
-from seatrial.receipt.model import AdviceRecord, DiagnosisRecord
+from seatrial.receipt.model import AdviceRecord, DiagnosisRecord, ExitCause, StepAnatomy, StepPart
+
+#: Ranks whose steps a receipt takes apart.
+MOST_RANKS = 8
+
+#: How a run ends without having failed.
+_NOT_FAILED = frozenset({"finished", "running", "stopped", "gpu-not-used"})
 
 
-def diagnose_case(case: Case) -> DiagnosisRecord | None:
+def diagnose_case(case: Case, cause: ExitCause) -> DiagnosisRecord | None:
     """What bounded the run; None without GPUs, of a server, or with too few samples in the training window."""
     window = case.evidence.window
     if not case.expected or window is None or case.plan.job.serve is not None:
         return None
     inside = [m for m in case.evidence.moments if window.start_s <= m.at_s <= window.end_s]
-    samples, steps = (
-        [{**m.keys, "t": m.at_s} for m in inside if m.keys.get("type") == kind.type] for kind in (Sample, Step)
+    samples = [{**m.keys, "t": m.at_s} for m in inside if m.keys.get("type") == Sample.type]
+    steps = [{**m.keys, "t": m.at_s} for m in case.evidence.all(Step) if window.start_s <= m.at_s <= window.end_s + 1]
+    ended = Ended(
+        failed=None if cause.id in _NOT_FAILED else cause.words,
+        wall_s=case.evidence.wall_s,
+        measured=case.plan.agent.measure_steps and case.plan.agent.check == "torch" and not case.evidence.steps.lines,
     )
-    found = diagnose(samples, steps, case.expected[0].name)
+    found = diagnose(samples, steps, case.expected[0].name, ended)
     if found is None:
         return None
     return DiagnosisRecord(
@@ -28,3 +42,44 @@ def diagnose_case(case: Case) -> DiagnosisRecord | None:
         advice=tuple(AdviceRecord(change=advice.change, gain=advice.gain) for advice in found.advice),
         mfu=found.mfu,
     )
+
+
+def anatomy_of(case: Case) -> tuple[StepAnatomy, ...]:
+    """The steps of each rank, as the hook measured them."""
+    return tuple(_record(rank) for rank in case.evidence.anatomy[:MOST_RANKS] if rank.steps > 1)
+
+
+def _record(rank: Anatomy) -> StepAnatomy:
+    return StepAnatomy(
+        rank=rank.rank,
+        steps=rank.steps,
+        seconds=rank.seconds,
+        steps_per_s=rank.steps_per_s,
+        examples_per_s=rank.examples_per_s,
+        median_step_s=rank.median_step_s,
+        parts=tuple(_parts(rank)),
+        waits=tuple(
+            f"{wait.site}: {wait.per_step:.3g} times a step, {1000 * wait.seconds_per_step:.3g} ms"
+            for wait in rank.waits
+        ),
+        facts={str(key): _plain(value) for key, value in rank.facts.items() if key != "pid"},
+        peak_bytes=rank.peak_bytes,
+        alloc_retries=rank.alloc_retries,
+        compile_s=rank.compile_s or None,
+    )
+
+
+def _parts(rank: Anatomy) -> Iterator[StepPart]:
+    for region, words in REGIONS.items():
+        spent = rank.regions.get(region, 0.0)
+        if spent > 0:
+            yield StepPart(
+                id=region, words=words, seconds_per_step=spent / max(1, rank.steps - 1), share=rank.share(region)
+            )
+
+
+def _plain(value: object) -> str:
+    """A fact in words: ``4 workers, pin_memory`` of a loader, else as it is."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(item)}" for key, item in list(value.items())[:12])
+    return "yes" if value is True else "no" if value is False else str(value)[:120]

@@ -35,7 +35,7 @@ from seatrial.receipt.evidence.facts import gather
 from seatrial.receipt.evidence.output import Output, read_output
 from seatrial.receipt.formatting import count
 from seatrial.receipt.judging.criteria import judge_criteria
-from seatrial.receipt.judging.diagnosed import diagnose_case
+from seatrial.receipt.judging.diagnosed import anatomy_of, diagnose_case
 from seatrial.receipt.judging.did_nothing import did_nothing
 from seatrial.receipt.judging.exit_cause import ended_unfinished, exit_cause, stopped_by_user
 from seatrial.receipt.judging.gpu_contract import not_used_finding, unused_gpus
@@ -122,7 +122,8 @@ def judge(
         warnings=_warnings(case, cause),
         criteria=criteria,
         findings=tuple(_record(finding) for finding in findings),
-        diagnosis=diagnose_case(case),
+        diagnosis=diagnose_case(case, cause),
+        anatomy=anatomy_of(case),
         measurements=case.measurements,
         serving=serving_of(case),
         timeline=make_timeline(evidence),
@@ -199,6 +200,8 @@ def _warnings(case: Case, cause: ExitCause) -> tuple[str, ...]:
         warnings.append(f"{lines} of events.jsonl could not be read: truncated or edited by hand; the rest is judged")
     if case.plan.job.serve is not None and cause.id not in ("running", "stopped", "finished", "gpu-contract"):
         warnings.append(f"The server is down. Start it again: seatrial serve {case.plan.job.serve.typed}")
+    if evidence.hook_stopped:
+        warnings.append(f"Steps were not measured to the end: the hook switched itself off ({evidence.hook_stopped})")
     if evidence.steps.dropped:
         warnings.append(f"{len(evidence.steps.dropped)} of the script's metrics were skipped: too many names")
     return (*warnings, *dict.fromkeys(evidence.jumps))

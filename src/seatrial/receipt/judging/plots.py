@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
+from seatrial.diagnosis.anatomy import REGIONS
 from seatrial.receipt.evidence.facts import Sample
 from seatrial.receipt.evidence.series import Point, significant, thin
 from seatrial.receipt.evidence.steps import PHASES, Steps
@@ -19,6 +20,9 @@ MAX_GPUS = 8
 MAX_STEP_PLOTS = 8
 _FIRST_NAMES = ("loss", "accuracy", "images_per_s")
 
+#: Parts of a step that never take more are not drawn.
+_SMALLEST_PART_PCT = 1.0
+
 _BUSY = (
     ("utilization_pct", "utilisation"),
     ("sm_activity_pct", "SM activity"),
@@ -30,7 +34,12 @@ _BUSY = (
 def make_plots(case: Case) -> tuple[Plot, ...]:
     """Plots that have something to show: the target's numbers over steps, the GPUs and the container over time."""
     samples = case.evidence.samples
-    plots = [*_step_plots(case.evidence.steps), *_gpu_plots(case, samples), *_host_plots(samples)]
+    plots = [
+        *_step_plots(case.evidence.steps),
+        *_anatomy_plots(case),
+        *_gpu_plots(case, samples),
+        *_host_plots(samples),
+    ]
     return tuple(plot for plot in plots if any(len(line.points) > 1 for line in plot.lines))
 
 
@@ -54,6 +63,19 @@ def _step_plots(steps: Steps) -> list[Plot]:
         )
         for group in order[:MAX_STEP_PLOTS]
     ]
+
+
+def _anatomy_plots(case: Case) -> list[Plot]:
+    """Where the time of the first rank's steps went, line by line of the hook's."""
+    if not case.evidence.anatomy:
+        return []
+    points: dict[str, list[Point]] = {}
+    for at_s, spent in case.evidence.anatomy[0].over_time:
+        whole = sum(spent.values())
+        for region in spent if whole else ():
+            points.setdefault(region, []).append((at_s, 100 * spent[region] / whole))
+    shown = [region for region in REGIONS if any(y >= _SMALLEST_PART_PCT for _, y in points.get(region, ()))]
+    return [_over_time("steps", "Where the time went", "%", [_line(REGIONS[name], points[name]) for name in shown])]
 
 
 def _gpu_plots(case: Case, samples: Sequence[Sample]) -> list[Plot]:

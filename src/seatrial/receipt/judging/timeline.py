@@ -16,7 +16,6 @@ from seatrial.events import (
     Note,
     ReportRefused,
     Signal,
-    Step,
     TargetExited,
     TargetStarted,
 )
@@ -46,7 +45,7 @@ def make_timeline(evidence: Evidence) -> tuple[Entry, ...]:
 
 
 def _steps(evidence: Evidence) -> list[Entry]:
-    moments = evidence.all(Step)
+    moments = evidence.reported
     if not moments:
         return []
     first = Entry(at_s=moments[0].at_s, words="First line of numbers from the script")

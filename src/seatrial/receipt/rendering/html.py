@@ -12,6 +12,7 @@ from statistics import fmean
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import energy_short, figure, percent
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.rendering.anatomy import anatomy_rows, bar_parts
 from seatrial.receipt.rendering.bars import draw_batches
 from seatrial.receipt.rendering.pages import render_page
 from seatrial.receipt.rendering.rows import (
@@ -44,6 +45,8 @@ def render(receipt: Receipt) -> str:
         histogram=draw_batches(receipt.serving.batches) if receipt.serving and receipt.serving.batches else "",
         served=receipt.serving is not None,
         diagnosis=list(diagnosis_rows(receipt)),
+        bar=bar_parts(receipt),
+        steps=anatomy_rows(receipt, drawn=True),
         measured=list(measured_rows(receipt)),
         metrics=list(metric_rows(receipt)),
         what_ran=list(header_rows(receipt)),

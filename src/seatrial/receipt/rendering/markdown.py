@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from seatrial.findings.labels import CAUSE, FIX
 from seatrial.receipt.model import Criterion, FindingRecord, Receipt
+from seatrial.receipt.rendering.anatomy import anatomy_rows
 from seatrial.receipt.rendering.rows import (
     Row,
     diagnosis_rows,
@@ -44,6 +45,8 @@ def _lines(receipt: Receipt) -> Iterator[str]:
         yield from _section("Findings", (line for f in receipt.findings for line in _finding(f)))
     if rows := diagnosis_rows(receipt):
         yield from _section("Diagnosis", _table(("", ""), rows))
+    if rows := anatomy_rows(receipt):
+        yield from _section("Steps", _table(("", ""), rows))
     if rows := serving_rows(receipt):
         yield from _section("Serving", _table(("", ""), rows))
     if receipt.serving and receipt.serving.batches:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from seatrial.findings.labels import FIX
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import count, energy, energy_short, figure, gpu_names, metric_figure, percent
 from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal, ServingRecord
+from seatrial.receipt.rendering.row import Row as Row
 
 _INJECTION = {
     "none": "none",
@@ -23,11 +23,6 @@ _INJECTION = {
 _MAX_STARTS = 8
 
 _DEVICE = {"cpu": "the CPU, as requested", "cpu-fallback": "the CPU: no GPU was found"}
-
-
-class Row(NamedTuple):
-    label: str
-    value: str
 
 
 def headline(receipt: Receipt) -> str:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from seatrial.findings.labels import CAUSE, FIX
 from seatrial.receipt.model import Criterion, FindingRecord, Receipt
+from seatrial.receipt.rendering.anatomy import anatomy_rows
 from seatrial.receipt.rendering.rows import (
     Row,
     diagnosis_rows,
@@ -30,7 +31,7 @@ _MARKS = {"pass": ("[✓]", "green"), "fail": ("[✗]", "bold red"), "not judged
 _SEVERITIES = {"error": ("[✗]", "bold red"), "warning": ("[!]", "yellow"), "info": ("[i]", "cyan")}
 
 #: For terminals that print nothing but ASCII.
-_ASCII = str.maketrans({"✓": "v", "✗": "x", "·": "-", "×": "x", "…": "...", "°": ""})
+_ASCII = str.maketrans({"✓": "v", "✗": "x", "·": "-", "×": "x", "…": "...", "°": "", "█": "#"})
 
 
 def render(receipt: Receipt, console: Console) -> None:
@@ -55,6 +56,7 @@ def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     yield from _section("Criteria", list(_criteria(receipt.criteria, width)))
     yield from _section("Findings", [line for f in receipt.findings for line in _finding(f, width)])
     yield from _section("Diagnosis", _table(diagnosis_rows(receipt), width))
+    yield from _section("Steps", _table(anatomy_rows(receipt), width))
     yield from _section("Serving", _table(serving_rows(receipt), width))
     metrics = metric_rows(receipt)
     yield from _section("Measured", _table([*measured_rows(receipt), *metrics[:MAX_METRICS]], width))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial import events
+from seatrial.diagnosis.anatomy import is_hooks, rates
 from seatrial.diagnosis.diagnosis import Diagnosis
 from seatrial.diagnosis.rules import diagnose
 from seatrial.errors import SeatrialError
@@ -31,7 +32,8 @@ _LATEST_S = 1e10
 
 @dataclass(frozen=True)
 class Live:
-    """The last minute of a run. ``numbers`` are of the last step line, ``step`` and ``epoch`` first."""
+    """The last minute of a run. ``numbers`` are of the last step line, ``step`` and ``epoch`` first, then the rates of
+    the steps that were measured."""
 
     numbers: Mapping[str, float]
     sample: Mapping[str, Any] | None
@@ -48,9 +50,10 @@ def look(run: Run, gpu_name: str = "") -> Live:
     times = [event["t"] for event in timed[0] or timed[1]]
     # By the last line and not by the latest time: a clock that was set back would hide all that comes after.
     recent = [[event for event in kind if abs(event["t"] - times[-1]) <= LOOK_BACK_S] for kind in timed]
+    own = [step for step in steps if not is_hooks(step)]
     findings = list(events.of_type(read, events.Found))
     return Live(
-        numbers=_numbers(steps[-1]) if steps else {},
+        numbers={**(_numbers(own[-1]) if own else {}), **rates(recent[1])},
         sample=samples[-1] if samples else None,
         diagnosis=diagnose(recent[0], recent[1], gpu_name),
         last_finding=str(findings[-1].get("message")) if findings else None,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent_process import FLOOR
-from seatrial.agent.process import gpu_memory
+from seatrial.agent.hook import install as hook
 
 TORCH = """
 class cuda:
@@ -33,7 +33,7 @@ pythons = pytest.mark.parametrize("python", [p for p in (sys.executable, FLOOR) 
 
 def run(tmp_path, python, program, limit_bytes=4_000_000_000, **variables):
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path), **variables}
-    gpu_memory.install(str(tmp_path / "hooks"), limit_bytes, env)
+    hook.install(str(tmp_path / "hooks"), env, limit_bytes, measure_steps=False)
     command = [python, "-c", program]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
@@ -91,6 +91,6 @@ def test_the_real_torch_takes_it(tmp_path):
 
 
 def test_remove_leaves_nothing(tmp_path):
-    gpu_memory.install(str(tmp_path / "hooks"), 1, {})
-    gpu_memory.remove(str(tmp_path / "hooks"))
+    hook.install(str(tmp_path / "hooks"), {}, 1, measure_steps=True)
+    hook.remove(str(tmp_path / "hooks"))
     assert not Path(tmp_path / "hooks").exists()

@@ -1,0 +1,26 @@
+"""What the hook tells: lines of $SEATRIAL_EVENTS, each with one key of ours that the agent passes on as it is."""
+
+import json
+import os
+import time
+from typing import Any, Dict
+
+
+def write(key: str, value: Dict[str, Any]) -> None:
+    """Append one line, whole or not at all. Nothing is raised: nobody waits for it."""
+    path = os.environ.get("SEATRIAL_EVENTS")
+    if not path:
+        return
+    line = {"t": round(time.time(), 4), key: value}
+    rank = os.environ.get("RANK", "")
+    if rank.isdigit():
+        line["rank"] = int(rank)
+    try:
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError, TypeError):
+        pass

@@ -1,0 +1,62 @@
+"""Timeline: where one thread's time goes: each moment to exactly one region, so that they add up to the whole."""
+
+from time import perf_counter
+from typing import Callable, Dict, List
+
+#: What a training step's wall time is made of, as the thread that steps sees it. ``other`` is Python and the forward
+#: pass; ``sync`` and ``copy`` are told apart in windows only.
+REGIONS = ("data", "copy", "sync", "backward", "optimizer", "communication", "checkpoint", "evaluation", "other")
+
+
+class Timeline:
+    """Seconds by region.
+
+    Args:
+        clock: seconds, monotonic.
+
+    Attributes:
+        spent: region → seconds so far, up to the last change.
+        current: the region of now.
+    """
+
+    __slots__ = ("_clock", "_outer", "current", "since_s", "spent")
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self.spent: Dict[str, float] = dict.fromkeys(REGIONS, 0.0)
+        self._outer: List[str] = []
+        self.current = "other"
+        self.since_s = clock()
+
+    def enter(self, region: str) -> None:
+        """What comes belongs to ``region``, until ``leave``."""
+        self._outer.append(self.current)
+        self.become(region)
+
+    def leave(self) -> None:
+        """Back to what was before the last ``enter``."""
+        self.become(self._outer.pop() if self._outer else "other")
+
+    def become(self, region: str) -> None:
+        """The current region is another from now on."""
+        now_s = self._clock()
+        self.spent[self.current] += now_s - self.since_s
+        self.current, self.since_s = region, now_s
+
+    def shift(self, region: str, seconds: float) -> None:
+        """So much of the current region's time was ``region``'s."""
+        self.spent[self.current] -= seconds
+        self.spent[region] += seconds
+
+    def totals(self) -> Dict[str, float]:
+        """A copy of ``spent``, up to now."""
+        self.become(self.current)
+        return dict(self.spent)
+
+    def move_to_evaluation(self, before: Dict[str, float]) -> None:
+        """All since ``before`` was evaluation. Returns nothing; the sum stays."""
+        self.become(self.current)
+        for region in REGIONS:
+            if region != "evaluation":
+                self.spent["evaluation"] += self.spent[region] - before[region]
+                self.spent[region] = before[region]

@@ -1,0 +1,196 @@
+"""Windows: a few steps now and then that are looked at closely, so that the rest costs nothing.
+
+In a window copies and synchronisations are timed with the line of the script that asks for them, and events mark the
+step's phases on the GPU. Between windows torch is as it was.
+"""
+
+import os
+import sys
+from time import perf_counter
+from typing import Any, Callable, Dict, List, Tuple
+
+from .gpu_spans import GpuSpans
+from .recorder import Recorder
+
+#: The first window follows the first steps, which start up what later ones find ready.
+_FIRST_STEP, _STEPS = 3, 5
+#: Between two windows: at least so many steps and seconds.
+_BETWEEN_STEPS, _BETWEEN_S = 20, 1.0
+
+#: Methods of a tensor that wait for the GPU where the tensor is on it, and those that may copy.
+_SYNCS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__")
+_COPIES = ("to", "cuda", "copy_")
+
+#: Lines of the script that are told, the most expensive first.
+_MOST_SITES = 5
+
+
+class Windows:
+    """Opens and closes windows, and sums up what was seen in them."""
+
+    def __init__(self, torch: Any, recorder: Recorder) -> None:
+        self._torch, self._recorder = torch, recorder
+        self._gpu = GpuSpans(torch)
+        self._package = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+        self._placed: List[Tuple[Any, str, Any]] = []
+        self._before: Dict[str, float] = {}
+        self._opened_s = self._closed_s = 0.0
+        self._until = self._next = 0
+        self._steps = self._gpu_steps = 0
+        self._seconds = 0.0
+        self._regions: Dict[str, float] = {}
+        self._sites: Dict[str, List[float]] = {}
+        self._copied: Dict[str, float] = {}
+
+    @property
+    def open(self) -> bool:
+        return bool(self._until)
+
+    def at_step(self, step: int) -> None:
+        """A step has ended, the ``step``-th."""
+        if self.open:
+            self.mark("end")
+            if step >= self._until:
+                self._close(step)
+        elif step >= max(self._next, _FIRST_STEP) and perf_counter() - self._closed_s >= _BETWEEN_S:
+            self._gpu.collect()
+            self._open(step)
+
+    def mark(self, phase: str) -> None:
+        """A phase of the step begins."""
+        if not self.open:
+            return
+        cuda = self._torch.cuda
+        if cuda.is_initialized() and not cuda.is_current_stream_capturing():
+            self._gpu.mark(phase)
+
+    def totals(self) -> Dict[str, Any]:
+        """What all windows so far have shown; empty before the first has closed."""
+        if not self._steps:
+            return {}
+        self._gpu.collect()
+        window: Dict[str, Any] = {
+            "steps": self._steps,
+            "seconds": round(self._seconds, 6),
+            "regions": {name: round(spent, 6) for name, spent in self._regions.items() if spent > 0},
+        }
+        if self._gpu.spans:
+            window["gpu"] = {name: round(spent, 6) for name, spent in self._gpu.spans.items()}
+            window["caught_up"] = [self._gpu.caught_up, self._gpu.marks]
+        if self._copied:
+            window["copied"] = {name: round(value, 6) for name, value in self._copied.items()}
+        if self._sites:
+            worst = sorted(self._sites.items(), key=lambda item: -item[1][1])[:_MOST_SITES]
+            window["waits"] = [[site, int(count), round(spent, 6)] for site, (count, spent) in worst]
+        return {"window": window}
+
+    def _open(self, step: int) -> None:
+        self._until = step + _STEPS
+        self._place()
+        self._before = self._recorder.timeline.totals()
+        self._opened_s = perf_counter()
+        self.mark("end")
+
+    def _close(self, step: int) -> None:
+        totals = self._recorder.timeline.totals()
+        self._seconds += perf_counter() - self._opened_s
+        for name, spent in totals.items():
+            self._regions[name] = self._regions.get(name, 0.0) + spent - self._before[name]
+        self._steps += _STEPS
+        self._gpu.close()
+        self._take_away()
+        self._until, self._next, self._closed_s = 0, step + _BETWEEN_STEPS, perf_counter()
+
+    def _place(self) -> None:
+        tensor = self._torch.Tensor
+        for name in _SYNCS:
+            self._patch(tensor, name, self._waits)
+        for name in _COPIES:
+            self._patch(tensor, name, self._copies)
+        self._patch(self._torch.cuda, "synchronize", self._waits_for_all)
+        self._patch(self._torch.autocast, "__enter__", self._autocast)
+
+    def _patch(self, owner: Any, name: str, around: Callable[[str, Any], Any]) -> None:
+        own = vars(owner).get(name, _ABSENT)
+        setattr(owner, name, around(name, getattr(owner, name)))
+        self._placed.append((owner, name, own))
+
+    def _take_away(self) -> None:
+        while self._placed:
+            owner, name, own = self._placed.pop()
+            if own is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+
+    def _waits(self, name: str, original: Any) -> Any:
+        def waits(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not tensor.is_cuda or not self._recorder.mine():
+                return original(tensor, *args, **kwargs)
+            began_s = perf_counter()
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                self._waited(name, perf_counter() - began_s)
+
+        return waits
+
+    def _waits_for_all(self, name: str, original: Any) -> Any:
+        def synchronize(*args: Any, **kwargs: Any) -> Any:
+            began_s = perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if self._recorder.mine():
+                    self._waited("torch.cuda.synchronize", perf_counter() - began_s)
+
+        return synchronize
+
+    def _copies(self, name: str, original: Any) -> Any:
+        def copies(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._recorder.mine():
+                return original(tensor, *args, **kwargs)
+            began_s = perf_counter()
+            result = original(tensor, *args, **kwargs)
+            seconds = perf_counter() - began_s
+            source = args[0] if name == "copy_" and args else tensor
+            try:
+                if result.is_cuda and getattr(source, "is_cuda", True) is False:
+                    self._recorder.timeline.shift("copy", seconds)
+                    self._copied["count"] = self._copied.get("count", 0) + 1
+                    self._copied["bytes"] = self._copied.get("bytes", 0) + source.numel() * source.element_size()
+                    self._copied["pageable"] = self._copied.get("pageable", 0) + (not source.is_pinned())
+                    blocking = not (kwargs.get("non_blocking") or True in args)
+                    self._copied["blocking"] = self._copied.get("blocking", 0) + blocking
+                elif name != "copy_" and tensor.is_cuda and not result.is_cuda:
+                    self._waited(name, seconds)
+            except Exception as error:  # noqa: BLE001
+                self._recorder.stop(error)
+            return result
+
+        return copies
+
+    def _waited(self, name: str, seconds: float) -> None:
+        self._recorder.timeline.shift("sync", seconds)
+        frame: Any = sys._getframe(2)
+        for _ in range(12):
+            if frame is None or not frame.f_code.co_filename.startswith(self._package):
+                break
+            frame = frame.f_back
+        site = "?" if frame is None else "%s:%d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)
+        seen = self._sites.setdefault("%s %s" % (site, name), [0, 0.0])
+        seen[0] += 1
+        seen[1] += seconds
+
+    def _autocast(self, name: str, original: Any) -> Any:
+        def __enter__(entered: Any) -> Any:
+            kind = getattr(entered, "fast_dtype", None)
+            if kind is not None and getattr(entered, "_enabled", True):
+                self._recorder.facts["autocast"] = str(kind)[6:]
+            return original(entered)
+
+        return __enter__
+
+
+#: The owner had no attribute of its own under the name: it inherits one.
+_ABSENT = object()

@@ -1,0 +1,201 @@
+"""Scripts that know nothing of us, with the hook and without: what it tells, and that they notice nothing."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from seatrial.agent.hook import install as hook
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("torch")
+
+PREAMBLE = """
+import hashlib, torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(7); torch.set_num_threads(1)
+data = TensorDataset(torch.randn(256, 12), torch.randint(0, 3, (256,)))
+net = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Dropout(0.1), nn.Linear(24, 3))
+losses = []
+"""
+ENDING = "\nprint(hashlib.sha256(repr(losses).encode()).hexdigest())\n"
+
+PLAIN = """
+opt = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+for epoch in range(8):
+    for x, y in DataLoader(data, batch_size=16, shuffle=True):
+        opt.zero_grad(); loss = F.cross_entropy(net(x), y); loss.backward(); opt.step(); losses.append(loss.item())
+"""
+
+
+def run(tmp_path, body, *, measured, preamble=PREAMBLE, ending=ENDING, **variables):
+    script = tmp_path / "train.py"
+    script.write_text(preamble + body + ending)
+    events = tmp_path / "events.jsonl"
+    events.unlink(missing_ok=True)
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SEATRIAL_EVENTS": str(events), **variables}
+    if measured:
+        hook.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
+    ended = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    lines = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
+    return ended.stdout, ended.stderr, lines
+
+
+def last(lines, key):
+    return [line[key] for line in lines if key in line][-1]
+
+
+def test_steps_examples_regions_and_settings_of_a_plain_loop(tmp_path):
+    _, _, lines = run(tmp_path, PLAIN, measured=True)
+    told, training = last(lines, "anatomy"), last(lines, "training")
+    assert told["steps"] == 8 * 16
+    assert told["examples"] == 8 * 256 - 16  # the first step's time is not in it, nor are its examples
+    assert sum(told["regions"].values()) == pytest.approx(told["seconds"], rel=0.02)
+    assert {"data", "backward", "optimizer", "other"} <= set(told["regions"])
+    assert told["pass"] == [16, 16]
+    assert training["device"] == "cpu" and training["optimizer"] == "SGD"
+    assert training["loader"] == {
+        "workers": 0, "pin_memory": False, "persistent_workers": False, "batch_size": 16, "length": 16,
+    }  # fmt: skip
+
+
+def test_evaluation_between_steps_is_told_as_evaluation(tmp_path):
+    body = (
+        PLAIN
+        + """
+    for x, y in DataLoader(data, batch_size=8):
+        with torch.no_grad(): net(x); import time; time.sleep(0.004)
+"""
+    )
+    told = last(run(tmp_path, body, measured=True)[2], "anatomy")
+    assert told["steps"] == 128 and told["examples"] == 2048 - 16
+    assert told["regions"]["evaluation"] > 0.5 * told["seconds"]
+
+
+def test_a_slow_dataset_is_time_in_data(tmp_path):
+    body = """
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 256
+    def __getitem__(self, i):
+        import time; time.sleep(0.001); return data[i]
+""" + PLAIN.replace("DataLoader(data", "DataLoader(Slow()").replace("range(8)", "range(1)")  # fmt: skip
+    told = last(run(tmp_path, body, measured=True)[2], "anatomy")
+    assert told["regions"]["data"] > 0.7 * told["seconds"]
+
+
+ACCUMULATED = """
+opt = torch.optim.AdamW(net.parameters(), 0.01)
+for number, (x, y) in enumerate(DataLoader(data, batch_size=16)):
+    loss = F.cross_entropy(net(x), y); loss.backward(); losses.append(loss.item())
+    if number % 4 == 3: opt.step(); opt.zero_grad()
+"""
+CLOSURE = """
+opt = torch.optim.LBFGS(net.parameters(), max_iter=3)
+for x, y in DataLoader(data, batch_size=64):
+    def closure():
+        opt.zero_grad(); loss = F.cross_entropy(net(x), y); loss.backward(); losses.append(loss.item()); return loss
+    opt.step(closure)
+"""
+TWO_OPTIMIZERS = """
+first, second = torch.optim.Adam(net[0].parameters(), 0.01), torch.optim.Adam(net[3].parameters(), 0.01)
+for x, y in DataLoader(data, batch_size=16):
+    loss = F.cross_entropy(net(x), y); loss.backward(); losses.append(loss.item())
+    for opt in (first, second): opt.step(); opt.zero_grad()
+"""
+NO_LOADER = """
+opt = torch.optim.Adam(net.parameters(), 0.01)
+for step in range(64):
+    pick = torch.randint(0, 256, (32,)); x, y = data.tensors[0][pick], data.tensors[1][pick]
+    opt.zero_grad(); loss = F.cross_entropy(net(x), y); loss.backward(); opt.step(); losses.append(loss.item())
+"""
+AUTOCAST = PLAIN.replace("F.cross_entropy(net(x), y)", "autocast_loss(x, y)").replace(
+    "opt =",
+    "def autocast_loss(x, y):\n"
+    "    with torch.autocast('cpu', torch.bfloat16): return F.cross_entropy(net(x), y)\n"
+    "opt =",
+)
+WORKERS = PLAIN.replace("shuffle=True", "shuffle=True, num_workers=2, persistent_workers=True").replace(
+    "range(8)", "range(2)"
+)
+SPAWNED = """
+if __name__ == '__main__':
+""" + "\n".join(
+    "    " + line
+    for line in PLAIN.replace("shuffle=True", "num_workers=1, multiprocessing_context='spawn'")
+    .replace("range(8)", "range(1)")
+    .splitlines()
+)
+GAN = """
+other = nn.Linear(3, 1)
+opt, adversary = torch.optim.Adam(net.parameters(), 0.01), torch.optim.Adam(other.parameters(), 0.01)
+for x, _ in DataLoader(data, batch_size=16):
+    adversary.zero_grad(); bad = other(net(x).detach()).mean(); bad.backward(); adversary.step()
+    opt.zero_grad(); loss = -other(net(x)).mean(); loss.backward(); opt.step(); losses.append(loss.item())
+"""
+SCRIPTS = {
+    "plain": (PLAIN, 128),
+    "accumulated": (ACCUMULATED, 4),
+    "closure": (CLOSURE, 4),
+    "two optimizers": (TWO_OPTIMIZERS, 16),
+    "no loader": (NO_LOADER, 64),
+    "autocast": (AUTOCAST, 128),
+    "workers": (WORKERS, 32),
+    "spawned workers": (SPAWNED, 16),
+    "gan": (GAN, 16),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_losses_are_equal_bit_for_bit_and_nothing_is_printed(tmp_path, name):
+    body, steps = SCRIPTS[name]
+    guarded = "\nif __name__ == '__main__':" + ENDING.replace("\n", "\n    ")
+    with_hook = run(tmp_path, body, measured=True, ending=guarded)
+    without = run(tmp_path, body, measured=False, ending=guarded)
+    assert with_hook[:2] == without[:2] and without[2] == []
+    assert not [line for line in with_hook[2] if "hook_stopped" in line]
+    assert last(with_hook[2], "anatomy")["steps"] == steps
+
+
+def test_forked_children_of_the_script_tell_nothing(tmp_path):
+    body = (
+        PLAIN.replace("range(8)", "range(1)")
+        + "import os\nif os.fork() == 0: losses = []; opt.step(); exit()\nos.wait()\n"
+    )
+    lines = run(tmp_path, body, measured=True)[2]
+    assert len({line["anatomy"]["pid"] for line in lines if "anatomy" in line}) == 1
+
+
+def test_an_error_in_the_hook_switches_it_off_and_says_so(tmp_path):
+    body = (
+        "import seatrial_hook.recorder as r\ndef bad(*_): raise RuntimeError('ours')\nr.Recorder.stepped = bad\n"
+        + PLAIN
+    )
+    with_hook = run(tmp_path, body, measured=True)
+    without = run(tmp_path, PLAIN, measured=False)
+    assert with_hook[:2] == without[:2]
+    assert last(with_hook[2], "hook_stopped")["reason"] == "RuntimeError: ours"
+
+
+def test_torch_is_as_it_was_between_windows(tmp_path):
+    body = PLAIN + "assert 'item' not in vars(torch.Tensor), 'a window was left open'\n"
+    assert run(tmp_path, body.replace("range(8)", "range(3)"), measured=True)[2]
+
+
+@pytest.mark.slow
+def test_compiled_steps_are_equal_too(tmp_path):
+    body = """
+net = torch.compile(net)
+opt = torch.optim.Adam(net.parameters(), 0.01)
+@torch.compile
+def step(x, y):
+    loss = F.cross_entropy(net(x), y); loss.backward(); opt.step(); opt.zero_grad(); return loss
+for epoch in range(13):
+    for x, y in DataLoader(data, batch_size=16): losses.append(step(x, y).item())
+"""
+    with_hook, without = run(tmp_path, body, measured=True), run(tmp_path, body, measured=False)
+    assert with_hook[0] == without[0]
