@@ -45,6 +45,7 @@ class Measuring:
         self.loader: Optional[Dict[str, Any]] = None
         self.models: Any = weakref.WeakSet()
         self.graphs: Any = weakref.WeakKeyDictionary()  # a captured graph → optimizer steps in it
+        self.capturing = False
         self.captured_steps = 0
         compiler = getattr(torch, "compiler", None)
         self.compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
@@ -90,7 +91,8 @@ class Measuring:
                 return
             try:
                 closure = args[1] if len(args) > 1 else kwargs.get("closure")
-                self.windows.mark("optimizer")
+                if self.windows.open:
+                    self.windows.mark("optimizer")
                 self.recorder.optimizer_began(closure is not None)
             except Exception as error:  # noqa: BLE001
                 self.recorder.stop(error)
@@ -107,7 +109,7 @@ class Measuring:
                 if not self.recorder.mine():
                     return
                 self.recorder.optimizer_ended()
-                if self._capturing():
+                if self.capturing:
                     self.captured_steps += 1
                     return
                 self.recorder.stepped(optimizer)
@@ -132,10 +134,6 @@ class Measuring:
                 optimizer=type(optimizer).__name__,
             )
 
-    def _capturing(self) -> bool:
-        cuda = self.torch.cuda
-        return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
-
     # loaders
 
     def _loaders(self, dataloader: Any) -> None:
@@ -158,7 +156,7 @@ class Measuring:
 
     def _next(self, original: Any) -> Any:
         def __next__(iterator: Any) -> Any:
-            if not self.counts():
+            if not self.recorder.mine():
                 return original(iterator)
             recorder, batch = self.recorder, None
             recorder.batch_asked()
@@ -169,7 +167,8 @@ class Measuring:
                 try:
                     recorder.batch_came(None if batch is None else first_dimension(batch))
                     self.loader = self._settings(iterator) if batch is not None else self.loader
-                    self.windows.mark("forward")
+                    if self.windows.open:
+                        self.windows.mark("forward")
                 except Exception as error:  # noqa: BLE001
                     recorder.stop(error)
 
@@ -195,10 +194,11 @@ class Measuring:
 
     def _backward(self, original: Any) -> Any:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if not self.counts():
+            if not self.recorder.mine():
                 return original(*args, **kwargs)
             recorder = self.recorder
-            self.windows.mark("backward")
+            if self.windows.open:
+                self.windows.mark("backward")
             recorder.backward_began()
             try:
                 return original(*args, **kwargs)
@@ -246,9 +246,16 @@ class Measuring:
         if graph is None:
             return
 
+        def around_begin(original: Any) -> Any:
+            def capture_begin(captured: Any, *args: Any, **kwargs: Any) -> Any:
+                self.capturing, self.captured_steps = True, 0
+                return original(captured, *args, **kwargs)
+
+            return capture_begin
+
         def around_end(original: Any) -> Any:
             def capture_end(captured: Any) -> Any:
-                steps, self.captured_steps = self.captured_steps, 0
+                steps, self.captured_steps, self.capturing = self.captured_steps, 0, False
                 result = original(captured)
                 if steps:
                     self.graphs[captured] = steps
@@ -271,6 +278,7 @@ class Measuring:
 
             return replay
 
+        self._wrap(graph, "capture_begin", around_begin)
         self._wrap(graph, "capture_end", around_end)
         self._wrap(graph, "replay", around_replay)
 
@@ -300,12 +308,12 @@ class Measuring:
 
 def first_dimension(batch: Any, depth: int = 3) -> int:
     """Examples in a batch: the first dimension of its first tensor; 0 where there is none to be found."""
-    shape = getattr(batch, "shape", None)
+    listed = isinstance(batch, (list, tuple))
+    shape = None if listed else getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 1
     if depth:
-        items = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
-        for item in items:
+        for item in batch if listed else batch.values() if isinstance(batch, Mapping) else ():
             found = first_dimension(item, depth - 1)
             if found:
                 return found

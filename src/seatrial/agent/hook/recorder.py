@@ -5,9 +5,9 @@ It knows no framework: measure_torch.py calls it where something begins or ends.
 
 import atexit
 import os
-import threading
 import time
 from statistics import median
+from threading import get_ident
 from time import perf_counter
 from typing import Any, Callable, Dict, List, Optional
 
@@ -35,7 +35,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.on = True
-        self.thread = threading.get_ident()
+        self.thread = get_ident()
         self.timeline = Timeline()
         self.steps = self.examples = 0
         self.facts: Dict[str, Any] = {}
@@ -60,7 +60,7 @@ class Recorder:
 
     def mine(self) -> bool:
         """Whether what happens now is to be counted: on the thread that trains, and nothing has gone wrong."""
-        return self.on and threading.get_ident() == self.thread
+        return self.on and get_ident() == self.thread
 
     def stop(self, error: BaseException) -> None:
         """Something in here went wrong: no more of it, and the evidence says so."""

@@ -30,8 +30,10 @@ class Timeline:
 
     def enter(self, region: str) -> None:
         """What comes belongs to ``region``, until ``leave``."""
+        now_s = self._clock()
         self._outer.append(self.current)
-        self.become(region)
+        self.spent[self.current] += now_s - self.since_s
+        self.current, self.since_s = region, now_s
 
     def leave(self) -> None:
         """Back to what was before the last ``enter``."""

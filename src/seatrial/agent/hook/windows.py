@@ -14,8 +14,12 @@ from .recorder import Recorder
 
 #: The first window follows the first steps, which start up what later ones find ready.
 _FIRST_STEP, _STEPS = 3, 5
-#: Between two windows: at least so many steps and seconds.
-_BETWEEN_STEPS, _BETWEEN_S = 20, 1.0
+#: Between two windows: at least so many steps and seconds, and this share of the time since the first. Each changes
+#: torch.Tensor, whose cached attributes Python then looks up anew; CPython 3.13 does that 1,000 times for a type and
+#: never caches it again (MAX_VERSIONS_PER_CLASS in Objects/typeobject.c).
+_BETWEEN_STEPS, _BETWEEN_S, _BETWEEN_SHARE = 20, 1.0, 0.1
+#: No more after so many: at a tenth between them, that is years of training.
+_MOST_WINDOWS = 200
 
 #: Methods of a tensor that wait for the GPU where the tensor is on it, and those that may copy.
 _SYNCS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__")
@@ -26,7 +30,11 @@ _MOST_SITES = 5
 
 
 class Windows:
-    """Opens and closes windows, and sums up what was seen in them."""
+    """Opens and closes windows, and sums up what was seen in them.
+
+    Attributes:
+        open: whether this step is looked at; ``mark`` is for then only.
+    """
 
     def __init__(self, torch: Any, recorder: Recorder) -> None:
         self._torch, self._recorder = torch, recorder
@@ -34,7 +42,9 @@ class Windows:
         self._package = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
         self._placed: List[Tuple[Any, str, Any]] = []
         self._before: Dict[str, float] = {}
-        self._opened_s = self._closed_s = 0.0
+        self._opened_s = self._due_s = self._first_s = 0.0
+        self._count = 0
+        self.open = False
         self._until = self._next = 0
         self._steps = self._gpu_steps = 0
         self._seconds = 0.0
@@ -42,24 +52,18 @@ class Windows:
         self._sites: Dict[str, List[float]] = {}
         self._copied: Dict[str, float] = {}
 
-    @property
-    def open(self) -> bool:
-        return bool(self._until)
-
     def at_step(self, step: int) -> None:
         """A step has ended, the ``step``-th."""
         if self.open:
             self.mark("end")
             if step >= self._until:
                 self._close(step)
-        elif step >= max(self._next, _FIRST_STEP) and perf_counter() - self._closed_s >= _BETWEEN_S:
+        elif step >= max(self._next, _FIRST_STEP) and perf_counter() >= self._due_s and self._count < _MOST_WINDOWS:
             self._gpu.collect()
             self._open(step)
 
     def mark(self, phase: str) -> None:
         """A phase of the step begins."""
-        if not self.open:
-            return
         cuda = self._torch.cuda
         if cuda.is_initialized() and not cuda.is_current_stream_capturing():
             self._gpu.mark(phase)
@@ -85,7 +89,9 @@ class Windows:
         return {"window": window}
 
     def _open(self, step: int) -> None:
-        self._until = step + _STEPS
+        self.open, self._until = True, step + _STEPS
+        self._count += 1
+        self._first_s = self._first_s or perf_counter()
         self._place()
         self._before = self._recorder.timeline.totals()
         self._opened_s = perf_counter()
@@ -99,7 +105,9 @@ class Windows:
         self._steps += _STEPS
         self._gpu.close()
         self._take_away()
-        self._until, self._next, self._closed_s = 0, step + _BETWEEN_STEPS, perf_counter()
+        now_s = perf_counter()
+        self._due_s = now_s + max(_BETWEEN_S, _BETWEEN_SHARE * (now_s - self._first_s))
+        self.open, self._next = False, step + _BETWEEN_STEPS
 
     def _place(self) -> None:
         tensor = self._torch.Tensor
