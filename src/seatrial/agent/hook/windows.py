@@ -15,8 +15,7 @@ from .recorder import Recorder
 #: The first window follows the first steps, which start up what later ones find ready.
 _FIRST_STEP, _STEPS = 3, 10
 #: Between two windows: at least so many steps and seconds, and as much time again as has passed since the first one.
-#: Each changes torch.Tensor, and Python's specialised bytecode forgets what it knew of it: on an H200 the steps of the
-#: MNIST tutorial were 2 % slower with a window every second, and 0.1 % with none (benchmarks/hook_overhead.py).
+#: Each changes torch.Tensor, which Python's specialised bytecode has to learn anew.
 _BETWEEN_STEPS, _BETWEEN_S = 20, 1.0
 
 #: Methods of a tensor that wait for the GPU where the tensor is on it, and those that may copy.
