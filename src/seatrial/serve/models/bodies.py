@@ -17,8 +17,8 @@ def inputs_of(body: Any, noun: str, several: Callable[[Any, bool], bool]) -> tup
     """The inputs, and whether the client sent a list of them.
 
     Args:
-        body: ``{"input": …}`` or ``{"inputs": …}``, or with the noun (``image``, ``images``) in their place; a bare list
-            is as "inputs".
+        body: ``{"input": …}`` or ``{"inputs": …}``, or with the noun (``image``, ``images``) in their place; a bare
+            list is as "inputs".
         several: whether a value is a list of inputs, which the model's rank says and not the name; the second argument
             is whether the name is a plural.
 

@@ -72,8 +72,10 @@ XY = {"input": [1, 2], "mask": [1, 1]}
         (COLOUR, {"images": zeros(3, 8, 8)}, ONE),  # its channel first
         (COLOUR, {"images": zeros(3, 8, 8, 3)}, THREE),
         (COLOUR, zeros(3, 3, 8, 8), THREE),
-        *((VECTOR, body, ONE) for body in ([1, 2, 3], {"inputs": [1, 2, 3]}, {"x": [1, 2, 3]}, {"inputs": {"x": [1, 2, 3]}})),
-        *((VECTOR, body, THREE) for body in (zeros(3, 3), {"input": zeros(3, 3)}, {"x": zeros(3, 3)}, {"rows": zeros(3, 3)})),
+        (VECTOR, {"inputs": {"x": [1, 2, 3]}}, ONE),
+        *((VECTOR, body, ONE) for body in ([1, 2, 3], {"inputs": [1, 2, 3]}, {"x": [1, 2, 3]})),
+        (VECTOR, {"input": zeros(3, 3)}, THREE),
+        *((VECTOR, body, THREE) for body in (zeros(3, 3), {"x": zeros(3, 3)}, {"rows": zeros(3, 3)})),
         (VECTOR, [[1, 2, 3]], LIST_OF_ONE),
         (NAMED, {"images": zeros(2, 2)}, ONE),
         (NAMED, {"images": zeros(3, 2, 2)}, THREE),
@@ -94,8 +96,9 @@ def test_the_rank_says_whether_it_is_one(reader, body, found):
 ODD = [
     {"input": []}, {"inputs": []}, [], {"inputs": {}}, {"input": {}}, {"images": {}}, {"rows": 5}, {"inputs": None},
     {"input": "five"}, {"inputs": [["a"] * 3] * 3}, {"input": [1, "2", 3]}, {"inputs": [[1, 2], [1, [2]], []]},
-    {"input": [[], []]}, {"input": [[[[]]]]}, {"input": [[[1]], 2]}, {"inputs": [[None] * 3]}, {"input": True}, [[], [1]],
-    {"inputs": [{}]}, {"input": [1], "inputs": [[1]]}, [{"x": 1}, 3], {"x": [1, 2, 3], "y": 1}, {"inputs": [[[[1]]]] * 2},
+    {"input": [[], []]}, {"input": [[[[]]]]}, {"input": [[[1]], 2]}, {"inputs": [[None] * 3]}, {"input": True},
+    [[], [1]], {"inputs": [{}]}, {"input": [1], "inputs": [[1]]}, [{"x": 1}, 3], {"x": [1, 2, 3], "y": 1},
+    {"inputs": [[[[1]]]] * 2},
     {"image": zeros(29, 28)}, zeros(29, 28), {"images": zeros(2, 28, 29)}, {"images": [zeros(28, 28), png()[:40]]},
     {"inputs": [zeros(28, 28), zeros(28, 27)]}, 5, "five", None, {}, {"input": 10**400},
 ]  # fmt: skip
