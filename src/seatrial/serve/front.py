@@ -159,7 +159,7 @@ class Front:
 
 def quiet() -> None:
     """What goes wrong with one request or connection is no traceback on the terminal."""
-    for name in ("uvicorn", "asyncio", "python_multipart"):
+    for name in ("uvicorn", "asyncio", "python_multipart", "multipart"):
         logger = logging.getLogger(name)
         logger.addHandler(logging.NullHandler())
         logger.propagate = False
