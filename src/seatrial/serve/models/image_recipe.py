@@ -6,9 +6,7 @@ Shapes: B rows, H and W pixels, C channels, K classes.
 from __future__ import annotations
 
 import copy
-import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -115,8 +113,6 @@ class ImageModel:
         network = self._network
         if dtype != torch.float32 and isinstance(network, nn.Module):
             network = copy.deepcopy(network).to(dtype)
-        if self._device.type == "cpu" and self._way == "network" and isinstance(network, nn.Module):
-            network = self._frozen(network)
 
         def run(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             images = inputs[0]
@@ -126,24 +122,6 @@ class ImageModel:
             return (network(numbers_BCHW).float().softmax(1),)
 
         return run
-
-    def _frozen(self, network: nn.Module) -> Callable[[Tensor], Tensor]:
-        """For a CPU: without Python, and with convolutions and what follows them in one; as it is where that fails.
-
-        A quarter less CPU time a row (docs/serving-speed.md). The warm-up compares its answers as any others.
-        """
-        channels = self._shape[2] if len(self._shape) == 3 else 1
-        images_BCHW = torch.zeros(2, channels, *self._shape[:2]).to(memory_format=torch.channels_last)
-        try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that TorchScript is no longer developed
-                traced = torch.jit.trace(network, images_BCHW, check_trace=False)  # type: ignore[no-untyped-call]
-                frozen: Callable[[Tensor], Tensor] = torch.jit.freeze(traced)
-            return frozen
-        except Exception as error:  # noqa: BLE001 — a network that cannot be traced: whatever its code raises then
-            first = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-            sys.stderr.write(f"the network cannot be frozen and runs as it is: {first}\n")
-            return network
 
     def _own_examples(self) -> tuple[np.ndarray, np.ndarray]:
         """Noise, and what the network says of it in fp32: for where nothing was saved."""

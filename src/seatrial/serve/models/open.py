@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: Recipes whose models are served.
 RECIPES = ("mnist", "digits", "mnist-deep", "cifar10", "spam")
 #: Rows of a batch at most where nobody has said: (on a GPU, elsewhere). Elsewhere 64 images no longer fit into a core's
-#: cache: an image of digits took 345 µs and not 166 (docs/serving-speed.md).
+#: cache: an image of digits took 290 µs and not 138 (docs/serving-speed.md).
 IMAGES_AT_ONCE, TEXTS_AT_ONCE, ROWS_AT_ONCE = (256, 32), (128, 32), (64, 32)
 
 

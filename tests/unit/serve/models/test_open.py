@@ -51,27 +51,6 @@ def test_a_recipes_model_answers_as_the_trained_one(models):
         np.testing.assert_allclose(np.stack([a[0] for a in answers]), expected[first : first + 8], atol=1e-5)
 
 
-def test_on_a_cpu_it_is_frozen_and_where_that_fails_runs_as_it_is(models, monkeypatch, capsys):
-    save_digits(models)
-    served = open_model("digits", CPU)
-    assert served.max_batch == 32
-    served.warm_up()
-    rows = [(np.random.default_rng(n).integers(0, 256, (28, 28), dtype=np.uint8),) for n in range(32)]
-    frozen = {size: served.predict(rows[:size]) for size in (1, 3, 32, 2)}  # sizes that it was not traced with
-    assert not capsys.readouterr().err
-
-    def fail(*_, **__):
-        raise RuntimeError("cannot be traced")
-
-    monkeypatch.setattr(torch.jit, "trace", fail)
-    plain = open_model("digits", CPU)
-    plain.warm_up()
-    assert "cannot be traced" in capsys.readouterr().err
-    for size, answers in frozen.items():
-        expected = plain.predict(rows[:size])
-        np.testing.assert_allclose(np.stack([a[0] for a in answers]), np.stack([e[0] for e in expected]), atol=1e-5)
-
-
 def test_examples_of_another_training_are_refused(models):
     save_digits(models)
     other = models / "other"
