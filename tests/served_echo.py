@@ -34,6 +34,9 @@ class EchoReader:
             return [self._row(each) for each in body["inputs"]]
         raise BadInputError('The body has to be an object with "input" or "inputs".')
 
+    def many(self, body: Any) -> bool:
+        return "inputs" in body
+
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         if media_type == "text/plain":
             try:

@@ -6,6 +6,7 @@ lost while it is served.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import NoReturn
@@ -18,6 +19,8 @@ from seatrial.serve.program import Open, Program, open_on_device, started_s
 def main(open_model: Open = open_on_device) -> int:
     """The exit code."""
     options = parse(sys.argv[1:], os.environ.pop(TOKEN_VARIABLE, None))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a class of the user's prints is seen when it is printed
+        sys.stdout.reconfigure(line_buffering=True)
     try:
         return Program(options, started_s(), open_model).run()
     except ServeError as error:

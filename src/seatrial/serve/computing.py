@@ -22,6 +22,8 @@ from seatrial.serve.served_model import Answer, Row, ServedModel
 _READ_BYTES = 1 << 20
 #: So many failures of the model are told with a traceback on stderr; after them the count is all.
 _TOLD = 5
+#: A batch that failed is tried again in parts for so long: everybody else waits meanwhile.
+_RETRY_S = 2.0
 
 
 class Computing:
@@ -112,23 +114,35 @@ class Computing:
             return
         began_ns = time.perf_counter_ns()
         try:
-            answers = self._model.predict(rows)
+            self._answer(keys, rows)
         except DeviceLostError as error:
             self.send_all(wire.pickled(wire.LOST, "The GPU no longer computes."))
             raise error
-        except BadInputError as error:
-            self._one_by_one(keys, rows, error)
-        except Exception:  # noqa: BLE001 — the user's code, or a library's: the server goes on
-            self._failed(keys)
-        else:
-            self._send_answers(keys, answers)
         self._counts.computed(len(rows), time.perf_counter_ns() - began_ns)
 
+    def _answer(self, keys: list[Key], rows: list[Row]) -> None:
+        """A batch that fails is halved until what is to blame stands alone. Raises DeviceLostError."""
+        parts = [(keys, rows)]
+        end_s = time.monotonic() + _RETRY_S
+        while parts:
+            keys, rows = parts.pop()
+            try:
+                answers = self._model.predict(rows)
+                if len(answers) != len(rows):
+                    raise RuntimeError(f"the model gave {len(answers)} answers to {len(rows)} rows")
+                self._send_answers(keys, answers)
+            except DeviceLostError:
+                raise
+            except Exception as error:  # noqa: BLE001 — the user's code, or a library's: the server goes on
+                if len(rows) > 1 and time.monotonic() < end_s:
+                    half = len(rows) // 2
+                    parts += [(keys[half:], rows[half:]), (keys[:half], rows[:half])]
+                elif isinstance(error, BadInputError) and len(rows) == 1:
+                    self._refuse(keys, 400, str(error))
+                else:
+                    self._failed(keys)
+
     def _send_answers(self, keys: Sequence[Key], answers: Sequence[Answer]) -> None:
-        if len(answers) != len(keys):
-            print(f"the model gave {len(answers)} answers to {len(keys)} rows", file=sys.stderr, flush=True)
-            self._refuse(keys, 500, "The model did not answer this.")
-            return
         if len(self._links) == 1:
             link = next(iter(self._links.values()))
             link.send(wire.encode_rows(wire.ANSWERS, [number for _, number in keys], answers))
@@ -138,23 +152,15 @@ class Computing:
             if ours:
                 link.send(wire.encode_rows(wire.ANSWERS, [keys[at][1] for at in ours], [answers[at] for at in ours]))
 
-    def _one_by_one(self, keys: Sequence[Key], rows: Sequence[Row], error: BadInputError) -> None:
-        """One row of these does not fit the model; the others are not to blame."""
-        if len(rows) == 1:
-            self._refuse(keys, 400, str(error))
-            return
-        for key, row in zip(keys, rows, strict=True):
-            try:
-                self._send_answers([key], self._model.predict([row]))
-            except BadInputError as wrong:
-                self._refuse([key], 400, str(wrong))
-
     def _failed(self, keys: Sequence[Key]) -> None:
         self._failures += 1
         if self._failures <= _TOLD:
             traceback.print_exc()
             sys.stderr.flush()
-        self._refuse(keys, 500, "The model failed on this request.")
+        alone = "The model failed on this request."
+        self._refuse(
+            keys, 500, alone if len(keys) == 1 else "The model failed on a batch with this request: try again."
+        )
 
     def _refuse(self, keys: Sequence[Key], status: int, sentence: str) -> None:
         for front, link in self._links.items():

@@ -88,6 +88,11 @@ def protocol(counts: Counts, body_s: float = BODY_S, head_s: float = HEAD_S) -> 
             return self._in_body or bool(self._head_bytes)
 
         @property
+        def fresh(self) -> bool:
+            """No request has come yet, not even the beginning of one."""
+            return self.cycle is None and not self.half_sent
+
+        @property
         def unread(self) -> bool:
             """Bytes have come that nobody has looked at yet."""
             if self.transport.is_closing():

@@ -25,7 +25,7 @@ from seatrial.serve import wire
 from seatrial.serve.connections import protocol
 from seatrial.serve.counts import Counts
 from seatrial.serve.http.app import App, Site
-from seatrial.serve.listening import refuse_new
+from seatrial.serve.listening import emptied, refuse_new
 from seatrial.serve.model_link import ModelLink, Refusal
 from seatrial.serve.options import Options
 
@@ -41,6 +41,8 @@ _GARBAGE = 20_000
 #: In a drain: a request that is half sent has so long to become whole, and the model so long to answer what there is.
 #: Together with LINGER_S less than the 30 s that a target has between SIGTERM and SIGKILL (job.model.Job.grace_s).
 _HALF_SENT_S, _ANSWERS_S = 3.0, 25.0
+#: In a drain: who has connected and sent nothing yet has so long to begin.
+_FRESH_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,13 @@ class Front:
         await asyncio.sleep(LINGER_S)
         refuse_new(self._place.listener)
         await asyncio.sleep(5 * _TURN_S)  # what had been connected before is accepted in these turns
+        await emptied(self._place.listener, _HALF_SENT_S)
         for server in self._server.servers:
             server.close()
         await asyncio.sleep(LINGER_S / 2)
         began_s = asyncio.get_running_loop().time()
         while self._link.phase != "lost" and self._busy(asyncio.get_running_loop().time() - began_s):
-            self._close_idle()
+            self._close_idle(asyncio.get_running_loop().time() - began_s)
             await asyncio.sleep(_TURN_S)
         self._link.refuse_all(Refusal(503, "The server ends, and the model has not answered yet."))
         await asyncio.sleep(0)  # so that what was refused is written
@@ -141,19 +144,22 @@ class Front:
         connections: set[Any] = self._server.server_state.connections
         patient = drained_s < _HALF_SENT_S
         waited_for = any(each.unanswered or (patient and (each.half_sent or each.unread)) for each in connections)
-        return waited_for or not self._link.idle
+        fresh = drained_s < _FRESH_S and any(each.fresh for each in connections)
+        return waited_for or fresh or not self._link.idle
 
-    def _close_idle(self) -> None:
+    def _close_idle(self, drained_s: float) -> None:
         """Connections that nothing has come on, also nothing that this loop has not read yet."""
         for each in list(self._server.server_state.connections):
             connection: Any = each
+            if connection.fresh and drained_s < _FRESH_S:
+                continue
             if not (connection.unanswered or connection.half_sent or connection.unread):
                 connection.transport.close()
 
 
 def quiet() -> None:
     """What goes wrong with one request or connection is no traceback on the terminal."""
-    for name in ("uvicorn", "asyncio", "python_multipart"):
+    for name in ("uvicorn", "asyncio", "python_multipart", "multipart"):
         logger = logging.getLogger(name)
         logger.addHandler(logging.NullHandler())
         logger.propagate = False

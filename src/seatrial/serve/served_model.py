@@ -57,6 +57,9 @@ class Reader(Protocol):
     def rows(self, body: Any) -> list[Row]:
         """Of a parsed JSON body."""
 
+    def many(self, body: Any) -> bool:
+        """Whether this body, of which ``rows`` were read, is a list of inputs: then so is the answer."""
+
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Of an uploaded file: an image, or plain text."""
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
-
 from seatrial.serve.errors import BadInputError
 
 if TYPE_CHECKING:
-    from python_multipart.multipart import MultipartCallbacks
+    from python_multipart.exceptions import FormParserError
+    from python_multipart.multipart import MultipartCallbacks, MultipartParser, parse_options_header
+else:
+    try:
+        from python_multipart.exceptions import FormParserError
+        from python_multipart.multipart import MultipartParser, parse_options_header
+    except ImportError:  # its name before version 0.0.13
+        from multipart.exceptions import FormParserError
+        from multipart.multipart import MultipartParser, parse_options_header
 
 #: Fields of a form that are looked at; the first with a file name is the file, or else the first.
 _MOST_FIELDS = 16

@@ -14,8 +14,6 @@ from seatrial.serve.served_model import Answer, Reader, Row
 
 #: A larger file is read in a thread: others are answered meanwhile.
 _SMALL_BYTES = 64 * 1024
-#: Keys that stand for several inputs.
-_SEVERAL = frozenset(("inputs", "images", "texts"))
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,4 @@ async def read(reader: Reader, scope: Scope, body: bytes) -> Request:
 
 def _of_json(reader: Reader, body: bytes) -> Request:
     parsed = bodies.parse_json(body)
-    rows = reader.rows(parsed)
-    if isinstance(parsed, dict):
-        many = not _SEVERAL.isdisjoint(parsed)
-    else:  # a list is several inputs or one input's numbers
-        many = len(rows) > 1 or (isinstance(parsed, list) and isinstance(parsed[0], str))
-    return Request(rows, many)
+    return Request(reader.rows(parsed), reader.many(parsed))

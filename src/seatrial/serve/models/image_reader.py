@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from seatrial.serve.errors import BadInputError
-from seatrial.serve.models.bodies import inputs_of, several
+from seatrial.serve.models.bodies import depth, inputs_of
 from seatrial.serve.models.classes import class_answer
 from seatrial.serve.served_model import Answer, Description, Row
 
@@ -45,13 +45,11 @@ class ImageReader:
 
     def rows(self, body: Any) -> list[Row]:
         """Of ``{"input": one}``, ``{"inputs": [several]}`` or the bare numbers; a text is a file in base64."""
-        if not isinstance(body, list):
-            images = inputs_of(body, "image")
-        elif _depth(body) > len(self._shape):
-            images = several(body, "image")
-        else:
-            images = [body]
-        return [(self._one(image),) for image in images]
+        return [(self._one(image),) for image in inputs_of(body, "image", self._several)[0]]
+
+    def many(self, body: Any) -> bool:
+        """By how deep the lists are, or that they hold files: 28×28 numbers are one image under any name."""
+        return inputs_of(body, "image", self._several)[1]
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Of an image file in one of FORMATS; the media type is not believed."""
@@ -64,6 +62,19 @@ class ImageReader:
     @property
     def _shape(self) -> tuple[int, ...]:
         return self.description.inputs[0].shape
+
+    def _several(self, value: Any, plural: bool) -> bool:
+        if not isinstance(value, list):
+            return plural and isinstance(value, dict)  # which is no list of images either, and told so
+        if not value:
+            return plural
+        if isinstance(value[0], str):
+            return True
+        deep, rank = depth(value), len(self._shape)
+        if rank == 2 and deep == 3:  # several, or one with its channel: [H, W, 1], or [1, H, W] where one is asked for
+            last = value[0][0]
+            return len(last) != 1 and (plural or len(value) != 1)
+        return deep > rank
 
     def _one(self, image: Any) -> np.ndarray:
         if isinstance(image, str):
@@ -111,14 +122,6 @@ class ImageReader:
         if _border(figure) > 127:
             figure = 255 - figure
         return figure if figure.shape == (height, width) else placed(figure, height, width, self.box)
-
-
-def _depth(body: Any) -> int:
-    """How many lists lie in one another, five at most."""
-    depth = 0
-    while isinstance(body, list) and depth < 5:
-        depth, body = depth + 1, body[0] if body else None
-    return depth
 
 
 def placed(figure_HW: np.ndarray, height: int, width: int, box: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from seatrial.serve.errors import BadInputError
-from seatrial.serve.models.bodies import inputs_of, several
+from seatrial.serve.models.bodies import depth, inputs_of
 from seatrial.serve.models.classes import class_answer
 from seatrial.serve.models.datatypes import NUMPY
 from seatrial.serve.served_model import Answer, Description, Row, TensorSpec
@@ -21,14 +21,12 @@ class TensorReader:
     description: Description
 
     def rows(self, body: Any) -> list[Row]:
-        """Of ``{"input": one}``, ``{"inputs": [several]}``, or a bare list of the inputs of one row."""
-        if isinstance(body, list):
-            deep, given = len(self.description.inputs[0].shape), _depth(body)
-            return [self._row(row) for row in (several(body, "row") if given > deep else [body])]
-        names = {spec.name for spec in self.description.inputs}
-        if isinstance(body, dict) and set(body) == names and not names & {"input", "inputs"}:
-            return [self._row(body)]
-        return [self._row(row) for row in inputs_of(body, "row")]
+        """Of ``{"input": one}``, ``{"inputs": [several]}``, a bare list, or an object of the model's own names."""
+        return [self._row(row) for row in self._inputs(body)[0]]
+
+    def many(self, body: Any) -> bool:
+        """By how deep the lists are: as deep as the model's input they are one row under any name."""
+        return self._inputs(body)[1]
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Files are not read."""
@@ -40,6 +38,22 @@ class TensorReader:
             return class_answer(self.description.labels, answer[0])
         outputs = zip(self.description.outputs, answer, strict=True)
         return {"outputs": {spec.name: _plain(array) for spec, array in outputs}}
+
+    def _inputs(self, body: Any) -> tuple[list[Any], bool]:
+        specs = self.description.inputs
+        if isinstance(body, dict) and set(body) == {spec.name for spec in specs}:
+            if len(specs) > 1:
+                return [body], False
+            return inputs_of({"input": body[specs[0].name]}, "row", self._several)
+        return inputs_of(body, "row", self._several)
+
+    def _several(self, value: Any, plural: bool) -> bool:
+        if not isinstance(value, list):
+            return False
+        specs = self.description.inputs
+        if not value and plural:
+            return True
+        return len(specs) > 1 or isinstance(next(iter(value), None), dict) or depth(value) > len(specs[0].shape)
 
     def _row(self, given: Any) -> Row:
         specs = self.description.inputs
@@ -81,10 +95,3 @@ def _plain(array: np.ndarray) -> Any:
         array = array.astype(object)
         array[~finite] = None
     return array.tolist()
-
-
-def _depth(body: Any) -> int:
-    depth = 0
-    while isinstance(body, list) and depth < 33:
-        depth, body = depth + 1, body[0] if body else None
-    return depth

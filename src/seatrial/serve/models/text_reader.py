@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from seatrial.serve.errors import BadInputError, ServeError
-from seatrial.serve.models.bodies import inputs_of, several
+from seatrial.serve.models.bodies import inputs_of
 from seatrial.serve.models.classes import class_answer
 from seatrial.serve.served_model import Answer, Description, Row
 
@@ -37,11 +37,11 @@ class TextReader:
 
     def rows(self, body: Any) -> list[Row]:
         """Of ``{"input": one}``, ``{"inputs": [several]}``, a bare text or a list of them."""
-        if isinstance(body, str):
-            return [self._row(body)]
-        return [
-            self._row(text) for text in (several(body, "text") if isinstance(body, list) else inputs_of(body, "text"))
-        ]
+        return [self._row(text) for text in self._inputs(body)[0]]
+
+    def many(self, body: Any) -> bool:
+        """A list, under any name."""
+        return self._inputs(body)[1]
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Of plain text in UTF-8."""
@@ -53,6 +53,12 @@ class TextReader:
     def answer(self, answer: Answer) -> dict[str, Any]:
         """The likeliest class, its probability, and all probabilities."""
         return class_answer(self.description.labels, answer[0])
+
+    @staticmethod
+    def _inputs(body: Any) -> tuple[list[Any], bool]:
+        if isinstance(body, str):
+            return [body], False
+        return inputs_of(body, "text", lambda value, _: isinstance(value, list))
 
     def _row(self, text: Any) -> Row:
         if not isinstance(text, str):

@@ -7,6 +7,7 @@
         def predict(self, batch): ...       # a list of inputs, as JSON or as bytes of a file → as many answers
         def example(self): ...              # optional: an input to warm up with
 
+A batch that fails is given again in halves, so that one bad input spoils no other: predict has to bear that.
 An answer is whatever JSON can hold; arrays and tensors become lists. What ``predict`` raises is the client's 500
 without its text, except ``seatrial.serve.errors.BadInputError``, whose text is the client's 400.
 """
@@ -73,8 +74,10 @@ class UserModel:
         with watched(self._device), torch.inference_mode():
             try:
                 found = self._model.predict(batch)
-            except SystemExit as error:
-                raise RuntimeError(f"{self._spec}.predict called exit({error.code!r})") from error
+            except Exception:
+                raise
+            except BaseException as error:  # exit(), or asyncio's CancelledError: the server's end is not theirs
+                raise RuntimeError(f"{self._spec}.predict ended with {error!r}") from error
             answers = list(found) if not isinstance(found, (str, bytes, dict)) and hasattr(found, "__iter__") else None
             if answers is None or len(answers) != len(batch):
                 count = type(found).__name__ if answers is None else f"{len(answers)} answers"

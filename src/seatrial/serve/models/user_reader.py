@@ -23,8 +23,17 @@ class UserReader:
 
     def rows(self, body: Any) -> list[Row]:
         """Of ``{"input": one}`` or ``{"inputs": [several]}``; any other body is one input itself."""
-        named = isinstance(body, dict) and ("input" in body or "inputs" in body)
-        return [_row(JSON, json.dumps(each).encode()) for each in (inputs_of(body, "input") if named else [body])]
+        return [_row(JSON, json.dumps(each).encode()) for each in self._inputs(body)[0]]
+
+    def many(self, body: Any) -> bool:
+        """By the name alone: what an input looks like only the class knows."""
+        return self._inputs(body)[1]
+
+    @staticmethod
+    def _inputs(body: Any) -> tuple[list[Any], bool]:
+        if isinstance(body, dict) and ("input" in body or "inputs" in body):
+            return inputs_of(body, "input", lambda _, plural: plural)
+        return [body], False
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """The file's bytes."""
