@@ -12,8 +12,9 @@ from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
 from seatrial.errors import UsageError
 from seatrial.runs.export_job import Asked, check_format, export_job
+from seatrial.runs.find_model import find_model
 from seatrial.runs.store import RunStore
-from seatrial.runs.trained_model import find_model
+from seatrial.runs.trained_model import EXPORT
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -51,9 +52,9 @@ def export(
     screen = Screen()
     job = read_allowed_job(["digits"], [], flags, screen)
     models = job.models.source if job.models else job.project / "models"
-    model = find_model(reference, models, RunStore(job.project, os.environ))
-    if model.warning:
-        screen.say(model.warning)
+    model = find_model(reference, job.project, models, RunStore(job.project, os.environ), EXPORT)
+    for warning in model.warnings:
+        screen.say(f"warning: {warning}")
     words = ["--model-factory", factory] if factory else []
     words += ["--tolerance", repr(tolerance)] if tolerance else []
     words += [word for shape in input_shape or () for word in ("--input-shape", shape)]

@@ -69,18 +69,18 @@ def export_job(job: Job, model: TrainedModel, asked: Asked) -> Job:
     if job.backend == "k8s":
         raise UsageError("seatrial export runs on this machine, not on Kubernetes", run="seatrial export … --on docker")
     if model.is_weights_alone and "--model-factory" not in asked.options:
-        path = as_typed(model.folder / model.spec)
+        path = as_typed(model.files[0])
         raise UsageError(
-            f"{model.spec} holds weights without their network",
+            f"{model.model} holds weights without their network",
             cause="a function of yours makes it: net:make_model is make_model() in net.py",
             run=f"seatrial export {path} --to {asked.to} --model net:make_model",
         )
     out = out_path(job.project, model.name, asked)
-    args: Sequence[str] = ("--model", model.spec, "--to", asked.to, "--out", out, *asked.options)
+    args: Sequence[str] = ("--model", model.model, "--to", asked.to, "--out", out, *asked.options)
     return job.model_copy(
         update={
             "target": Target(kind="recipe", value="export", args=tuple(args)),
-            "models": DataMount(source=model.folder, read_only=True),
+            "models": None if model.folder is None else DataMount(source=model.folder, read_only=True),
             "data": None,
             "gpus": GpuRequest("none"),
             "nodes": 1,

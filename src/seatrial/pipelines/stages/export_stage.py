@@ -10,8 +10,7 @@ from typing import Any
 
 from seatrial.job.model import Job
 from seatrial.runs.export_job import FOLDER, SUFFIXES, Asked, beside, export_job
-from seatrial.runs.trained_model import SUFFIXES as MODEL_SUFFIXES
-from seatrial.runs.trained_model import WEIGHTS, TrainedModel
+from seatrial.runs.trained_model import EXPORT, WEIGHTS, TrainedModel, is_model
 
 PREFIX = "export:"
 
@@ -36,10 +35,10 @@ class Export:
     def job(self, job: Job) -> Job:
         """Its run: what holds for the stage, with the export program as its target."""
         if self.recipe:
-            model = TrainedModel(self.recipe, self.models or job.project / "models", self.recipe)
+            model = TrainedModel("recipe", self.recipe, self.recipe, self.models or job.project / "models")
         else:
             path = job.project / self.file
-            model = TrainedModel(path.name, path.parent, path.name.partition(".")[0])
+            model = TrainedModel("file", path.name, PurePosixPath(path.name).stem, path.parent, (path,))
         return export_job(job, model, Asked(self.to, self.out, self.options))
 
 
@@ -71,14 +70,14 @@ def read_export(
         models = trained["models"].source if trained.get("models") is not None else None
     else:
         recipe = ""
-        found = named or [path for path in trained.get("outputs", ()) if path.lower().endswith(MODEL_SUFFIXES)]
+        found = named or [path for path in trained.get("outputs", ()) if is_model(path, EXPORT)]
         if len(found) != 1:
             return (
                 f'stages.{name}.args: name the file of the model, args = ["--model", "models/best.pt2"]; '
                 f"{needs[0]} declares {f'{len(found)} models' if found else 'none'}"
             )
         file = found[0]
-        model_name = PurePosixPath(file).name.partition(".")[0]
+        model_name = PurePosixPath(file).stem
     out, outputs = _outputs(tuple(table.get("outputs", ())), model_name, SUFFIXES[to])
     return Export(to, out, args, recipe, file, models), outputs
 
