@@ -69,7 +69,7 @@ def export_job(job: Job, model: TrainedModel, asked: Asked) -> Job:
     if job.backend == "k8s":
         raise UsageError("seatrial export runs on this machine, not on Kubernetes", run="seatrial export … --on docker")
     if model.is_weights_alone and "--model-factory" not in asked.options:
-        path = as_typed(model.files[0])
+        path = as_typed((model.folder or job.project) / model.model)
         raise UsageError(
             f"{model.model} holds weights without their network",
             cause="a function of yours makes it: net:make_model is make_model() in net.py",
