@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -58,4 +59,10 @@ def export(
     words = ["--model-factory", factory] if factory else []
     words += ["--tolerance", repr(tolerance)] if tolerance else []
     words += [word for shape in input_shape or () for word in ("--input-shape", shape)]
-    return carry_out(export_job(job, model, Asked(to, out, tuple(words))), dict(os.environ), screen)
+    named = {"--to": to, "--out": out, "--model": factory, "--tolerance": tolerance and f"{tolerance:g}"}
+    named |= {flag: flags.get(key) for flag, key in (("--on", "on"), ("--models", "models"))}
+    typed = ["export", model.of_run or reference if reference == "last" else reference]
+    typed += [word for flag, value in named.items() if value is not None for word in (flag, str(value))]
+    typed += [word for shape in input_shape or () for word in ("--input-shape", shape)]
+    asked = Asked(to, out, tuple(words), shlex.join(typed))
+    return carry_out(export_job(job, model, asked), dict(os.environ), screen)

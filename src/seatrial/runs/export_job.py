@@ -25,12 +25,13 @@ class Asked:
 
     Attributes:
         to: the format. out: below the project; None: exports/NAME.suffix.
-        options: further ones of ``python -m seatrial.export``.
+        options: further ones of ``python -m seatrial.export``. typed: the words after ``seatrial``.
     """
 
     to: str
     out: str | None = None
     options: tuple[str, ...] = ()
+    typed: str = ""
 
 
 def check_format(to: str) -> None:
@@ -76,10 +77,12 @@ def export_job(job: Job, model: TrainedModel, asked: Asked) -> Job:
             run=f"seatrial export {path} --to {asked.to} --model net:make_model",
         )
     out = out_path(job.project, model.name, asked)
+    word = model.name if model.kind == "recipe" else as_typed((model.folder or job.project) / model.model)
+    typed = asked.typed or f"export {word} --to {asked.to}"
     args: Sequence[str] = ("--model", model.model, "--to", asked.to, "--out", out, *asked.options)
     return job.model_copy(
         update={
-            "target": Target(kind="recipe", value="export", args=tuple(args)),
+            "target": Target(kind="recipe", value="export", args=tuple(args), typed=typed),
             "models": None if model.folder is None else DataMount(source=model.folder, read_only=True),
             "data": None,
             "gpus": GpuRequest("none"),

@@ -118,7 +118,7 @@ def test_the_job(tmp_path: Path) -> None:
     made = export_job(asked, model, Asked("onnx", options=("--tolerance", "0.1")))
     assert made.target.value == "export" and made.gpus.kind == "none" and made.workdir is None and made.timeout_s == 60
     words = ("--model", "digits", "--to", "onnx", "--out", "exports/digits.onnx", "--tolerance", "0.1")
-    assert made.target.args == words
+    assert made.target.args == words and made.target.typed == "export digits --to onnx"
     assert made.models is not None and made.models.read_only and made.criteria.model == ("exports/digits.onnx",)
     with pytest.raises(UsageError, match="not on Kubernetes"):
         export_job(job(tmp_path, backend="k8s"), model, Asked("onnx"))
