@@ -46,7 +46,7 @@ def find_model(word: str, project: Path, models: Path, store: RunStore, verb: Ve
     try:
         run = run_to_resume(store, word)  # last: the newest that trains
     except RunNotFoundError as error:
-        raise _nothing(word, project, models, verb, error) from None
+        raise _nothing(word, models, verb, error) from None
     return of_run(run, verb)
 
 
@@ -99,7 +99,7 @@ def _code(file: str, name: str, project: Path) -> TrainedModel:
     return TrainedModel("code", f"{inside}:{name}", name, files=(path,))
 
 
-def _nothing(word: str, project: Path, models: Path, verb: Verb, error: SeatrialError) -> SeatrialError:
+def _nothing(word: str, models: Path, verb: Verb, error: SeatrialError) -> SeatrialError:
     if word in WEIGHTS:
         try:
             of_recipe(word, models)
@@ -107,7 +107,7 @@ def _nothing(word: str, project: Path, models: Path, verb: Verb, error: Seatrial
             return untrained
     there = next((name for name in WEIGHTS if (models / WEIGHTS[name]).is_file()), None)
     return UsageError(
-        f'There is no run, recipe or file "{word}" in {from_here(project)}',
+        f'There is no run, recipe or file "{word}" in this project',
         cause=f"recipes: {', '.join(WEIGHTS)}",
         run=verb.of(there) if there else error.run,
     )
