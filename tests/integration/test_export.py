@@ -43,6 +43,7 @@ def test_a_process_of_this_machine(local_project: Project) -> None:
     save_digits(local_project.folder / "models")
     told = local_project.cli("export", "digits", "--to", "torchscript", "--on", "local")
     assert "Exported model agrees" in told.stdout + told.stderr
+    assert local_project.receipt()["header"]["target"].startswith("export digits --to torchscript")
     assert criterion(local_project, "export-agrees")["verdict"] == "pass"
     assert card(local_project, "exports/digits.json")["largest_difference"] <= 1e-4
 

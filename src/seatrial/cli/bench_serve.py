@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 
-from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, SeatrialError, UsageError
+from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.load.address import Address, loopback
 from seatrial.load.rounds import Round, levels, measure
 from seatrial.load.samples import NoServerError, of_file, samples
 from seatrial.load.table import HEAD, line
 from seatrial.reports.load_page import write
 from seatrial.runs.nearest import store_of
+from seatrial.runs.serving import serving_of
+from seatrial.runs.store import Run
 from seatrial.system.typed_path import from_here
 
 TOKEN = "SEATRIAL_SERVE_TOKEN"
@@ -34,7 +35,7 @@ def bench_serve(where: str | None, *, clients: int, seconds: float, body: Path |
             run=f"seatrial bench serve {where} --seconds {MOST_SECONDS / len(rounds):.0f}",
         )
     store = store_of(project)
-    address = loopback(where) if "://" in where or ":" in where else _of_run(store.find(where).folder / "plan.json")
+    address = loopback(where) if "://" in where or ":" in where else _of_run(store.find(where))
     token = os.environ.get(TOKEN, "")
     requests = of_file(address, body, token) if body else samples(address, token)
     processes = max(1, min(8, len(os.sched_getaffinity(0)) // 2))
@@ -55,11 +56,11 @@ def bench_serve(where: str | None, *, clients: int, seconds: float, body: Path |
     return EXIT_DONE if any(each.requests for each in found) else EXIT_TARGET_FAILED
 
 
-def _of_run(plan: Path) -> Address:
-    """Where a run serves. Raises SeatrialError."""
-    try:
-        serving = json.loads(plan.read_text())["job"].get("serve") or {}
-        port = int(serving["port"])
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise SeatrialError("that run serves nothing", run="seatrial serve digits") from error
-    return loopback(f"http://127.0.0.1:{port}")
+def _of_run(run: Run) -> Address:
+    """Where a run serves. Raises UsageError: it serves nothing, or no longer."""
+    serving = serving_of(run)
+    if serving is None:
+        raise UsageError(f"Run {run.id} serves nothing", run="seatrial serve last")
+    if run.ended:
+        raise UsageError(f"Run {run.id} no longer serves: it has ended", run=f"seatrial serve {serving.typed}")
+    return loopback(serving.url)

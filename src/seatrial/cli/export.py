@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -12,8 +13,9 @@ from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
 from seatrial.errors import UsageError
 from seatrial.runs.export_job import Asked, check_format, export_job
+from seatrial.runs.find_model import find_model
 from seatrial.runs.store import RunStore
-from seatrial.runs.trained_model import find_model
+from seatrial.runs.trained_model import EXPORT
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -51,10 +53,16 @@ def export(
     screen = Screen()
     job = read_allowed_job(["digits"], [], flags, screen)
     models = job.models.source if job.models else job.project / "models"
-    model = find_model(reference, models, RunStore(job.project, os.environ))
-    if model.warning:
-        screen.say(model.warning)
+    model = find_model(reference, job.project, models, RunStore(job.project, os.environ), EXPORT)
+    for warning in model.warnings:
+        screen.say(f"warning: {warning}")
     words = ["--model-factory", factory] if factory else []
     words += ["--tolerance", repr(tolerance)] if tolerance else []
     words += [word for shape in input_shape or () for word in ("--input-shape", shape)]
-    return carry_out(export_job(job, model, Asked(to, out, tuple(words))), dict(os.environ), screen)
+    named = {"--to": to, "--out": out, "--model": factory, "--tolerance": tolerance and f"{tolerance:g}"}
+    named |= {flag: flags.get(key) for flag, key in (("--on", "on"), ("--models", "models"))}
+    typed = ["export", model.of_run or reference if reference == "last" else reference]
+    typed += [word for flag, value in named.items() if value is not None for word in (flag, str(value))]
+    typed += [word for shape in input_shape or () for word in ("--input-shape", shape)]
+    asked = Asked(to, out, tuple(words), shlex.join(typed))
+    return carry_out(export_job(job, model, asked), dict(os.environ), screen)

@@ -299,6 +299,8 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
     if job.serve is not None and job.serve.kind == "code":
         further = (*further, *serving)
         needs = project_needs(job.project, script, (job.project / job.serve.file).parent, also=further)
+        listed = {canonical_name(line) for line in needs.requirements.lines}
+        further = tuple(line for line in further if canonical_name(line) not in listed)
         added = f"the server adds {', '.join(further)}"
     elif job.target.kind == "recipe" and (factory := factory_of(job.target, job.project)) is not None:
         facts, own = (

@@ -31,7 +31,7 @@ class Recipe:
 
 _TORCH = ("torch", "numpy", "safetensors")
 
-#: What serving needs beside what its model needs. Source: the import lines of serve/.
+#: What serving needs beside what its model needs. Source: the import lines of serve/, torch's apart.
 SERVER = (
     "httptools", "numpy", "pillow", "python-multipart", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
@@ -73,9 +73,9 @@ def recipe(name: str) -> Recipe:
 def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:
     """What pip is asked for to serve a model; of a class of the user's, beside what the project needs."""
     if serving.kind == "code":
-        return SERVER
+        return tuple(dict.fromkeys((*SERVER, *_TORCH)))  # which finds the GPU
     if serving.suffix == ".onnx":
-        return (*SERVER, "onnxruntime-gpu[cuda,cudnn]" if gpus else "onnxruntime")
+        return (*dict.fromkeys((*SERVER, *_TORCH)), "onnxruntime-gpu[cuda,cudnn]" if gpus else "onnxruntime")
     needs = RECIPES[serving.model].requirements if serving.kind == "recipe" else _TORCH
     return tuple(dict.fromkeys((*SERVER, *needs)))
 

@@ -33,11 +33,13 @@ class Target(Table):
         kind: ``script`` (a path), ``module`` (``-m name``), ``recipe`` (built in) or ``image`` (its own CMD).
         value: the path relative to the project, module name, recipe name, or "" for an image's own command.
         args: the target's own arguments, everything after ``--``.
+        typed: the words after ``seatrial`` that made it, where a verb of its own did: ``export digits --to onnx``.
     """
 
     kind: TargetKind
     value: str
     args: tuple[str, ...] = ()
+    typed: str = ""
 
 
 class ImageOptions(Table):

@@ -332,10 +332,12 @@ class Plan(Frozen):
 
     @property
     def target_line(self) -> str:
-        """The target as typed behind ``seatrial run``: ``train.py -- --epochs 5``; of a server, ``serve digits``."""
+        """The target as typed behind ``seatrial run``: ``train.py -- --epochs 5``; or ``serve digits``."""
         if self.job.serve is not None:
             return f"serve {self.job.serve.typed}"
         target = self.job.target
+        if target.typed:
+            return target.typed
         words = {
             "script": [target.value],
             "module": ["-m", target.value],

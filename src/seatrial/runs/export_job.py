@@ -25,12 +25,13 @@ class Asked:
 
     Attributes:
         to: the format. out: below the project; None: exports/NAME.suffix.
-        options: further ones of ``python -m seatrial.export``.
+        options: further ones of ``python -m seatrial.export``. typed: the words after ``seatrial``.
     """
 
     to: str
     out: str | None = None
     options: tuple[str, ...] = ()
+    typed: str = ""
 
 
 def check_format(to: str) -> None:
@@ -69,18 +70,20 @@ def export_job(job: Job, model: TrainedModel, asked: Asked) -> Job:
     if job.backend == "k8s":
         raise UsageError("seatrial export runs on this machine, not on Kubernetes", run="seatrial export … --on docker")
     if model.is_weights_alone and "--model-factory" not in asked.options:
-        path = as_typed(model.folder / model.spec)
+        path = as_typed((model.folder or job.project) / model.model)
         raise UsageError(
-            f"{model.spec} holds weights without their network",
+            f"{model.model} holds weights without their network",
             cause="a function of yours makes it: net:make_model is make_model() in net.py",
             run=f"seatrial export {path} --to {asked.to} --model net:make_model",
         )
     out = out_path(job.project, model.name, asked)
-    args: Sequence[str] = ("--model", model.spec, "--to", asked.to, "--out", out, *asked.options)
+    word = model.name if model.kind == "recipe" else as_typed((model.folder or job.project) / model.model)
+    typed = asked.typed or f"export {word} --to {asked.to}"
+    args: Sequence[str] = ("--model", model.model, "--to", asked.to, "--out", out, *asked.options)
     return job.model_copy(
         update={
-            "target": Target(kind="recipe", value="export", args=tuple(args)),
-            "models": DataMount(source=model.folder, read_only=True),
+            "target": Target(kind="recipe", value="export", args=tuple(args), typed=typed),
+            "models": None if model.folder is None else DataMount(source=model.folder, read_only=True),
             "data": None,
             "gpus": GpuRequest("none"),
             "nodes": 1,

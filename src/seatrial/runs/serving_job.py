@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from seatrial.errors import UsageError
+from seatrial.errors import DataError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Criteria, DataMount, Job, Target
-from seatrial.job.serving import TOKEN, Serving
-from seatrial.runs.served_model import Found
+from seatrial.job.serving import TOKEN, Serving, Weights
+from seatrial.runs.trained_model import TrainedModel
+from seatrial.system.typed_path import as_typed, from_here
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,10 @@ class Options:
 #: What a project's file says of its training and means nothing for a server: field → key of the file.
 _OF_TRAINING = {"data": "data", "timeout_s": "timeout", "restarts": "restarts", "name": "name"}
 
+_CHUNK_BYTES = 1 << 20
 
-def serving_job(job: Job, found: Found, options: Options, given: Collection[str] = ()) -> Job:
+
+def serving_job(job: Job, found: TrainedModel, options: Options, given: Collection[str] = ()) -> Job:
     """The job with the server as its target: GPUs, mounts, variables and image options are the project's.
 
     Args:
@@ -49,13 +54,13 @@ def serving_job(job: Job, found: Found, options: Options, given: Collection[str]
         raise UsageError("A server runs on one machine", run="seatrial serve …   # without --nodes")
     name = job.name if "name" in given and job.name is not None else found.name
     serving = Serving(
-        kind=found.kind,  # type: ignore[arg-type]  # pydantic refuses another
+        kind=found.kind,
         model=found.model,
         name=name,
         address=options.address,
         port=options.port,
         options=options.program,
-        weights=found.weights(job.project),
+        weights=tuple(_weights(file, found.folder or job.project) for file in found.files),
         of_run=found.of_run,
         typed=options.typed,
     )
@@ -104,3 +109,17 @@ def _check_address(options: Options) -> None:
             f"--host {options.address[:80]} is no address in numbers",
             run="seatrial serve … --host 127.0.0.1   # or 0.0.0.0, every address of this machine",
         ) from None
+
+
+def _weights(file: Path, top: Path) -> Weights:
+    """A file with its digest. Raises DataError: it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with file.open("rb") as opened:
+            while chunk := opened.read(_CHUNK_BYTES):
+                digest.update(chunk)
+            size = opened.tell()
+    except OSError as error:
+        raise DataError(f"{from_here(file)} cannot be read: {error.strerror}", run=f"ls -l {as_typed(file)}") from error
+    path = str(file.relative_to(top)) if file.is_relative_to(top) else file.name
+    return Weights(path=path, sha256=digest.hexdigest(), bytes=size)

@@ -1,175 +1,154 @@
-"""Which model ``seatrial export`` means: a recipe's, a file, or what a run has saved."""
+"""A trained model to export or to serve: a recipe's, a file, or a class of the user's."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
-from seatrial.errors import DataError, RunNotFoundError, UsageError
+from seatrial.errors import DataError, UsageError
 from seatrial.images.recipes import RECIPES
-from seatrial.receipt.write import load
-from seatrial.runs.resume import run_to_resume
-from seatrial.runs.store import Run, RunStore
-from seatrial.system import nofollow
 from seatrial.system.typed_path import as_typed, from_here
 
-#: What a model's file ends in that can be exported from.
-SUFFIXES = (".pt2", ".torchscript", ".ts", ".pt", ".pth", ".safetensors")
+#: Recipe → the weights that it saves, below the models folder.
+WEIGHTS = {name: recipe.weights for name, recipe in RECIPES.items() if recipe.weights is not None}
 
-#: Of these several may be saved for one model; the first suffix that one file alone has is meant.
-_PREFERRED = (".pt2", ".torchscript", ".safetensors")
+#: Files that carry their network. Weights need theirs beside them.
+PROGRAMS = (".pt2", ".onnx", ".torchscript")
 
-#: Recipe → its weights below the models folder. Source: WEIGHTS in recipes/saved.py; a test compares.
-WEIGHTS = {
-    name: {"mnist-deep": "trained-model.safetensors", "spam": "spam/model.safetensors"}.get(name, f"{name}.safetensors")
-    for name, recipe in RECIPES.items()
-    if recipe.trains
-}
-_SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
-_MOST_FILES = 200_000
-#: File times are of a coarse clock, and a receipt is written a moment after its target has ended.
-_SLACK_S = 2.0
+#: Inputs and outputs that recipes keep beside a model's weights. Source: train/saving/examples.py.
+_BESIDE = ".examples.safetensors"
+_PICKLES = (".pkl", ".pickle", ".joblib")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What a command takes.
+
+    Attributes:
+        name: as typed. example: of a whole command.
+        done: to a model, in the words of a warning.
+        suffixes: of the files of models that it reads.
+        preferred: of several files that a run saved the one of the first of these groups that one file alone is in.
+    """
+
+    name: str
+    example: str
+    done: str
+    suffixes: tuple[str, ...]
+    preferred: tuple[tuple[str, ...], ...]
+
+    def of(self, word: object) -> str:
+        """``seatrial export models/best.pt2 --to onnx``."""
+        return self.example.replace("last", as_typed(word) if isinstance(word, Path) else str(word))
+
+
+EXPORT = Verb(
+    "export",
+    "seatrial export last --to onnx",
+    "exported",
+    (".pt2", ".torchscript", ".ts", ".pt", ".pth", ".safetensors"),
+    ((".pt2",), (".torchscript",), (".safetensors",)),
+)
+SERVE = Verb(
+    "serve",
+    "seatrial serve last",
+    "served",
+    (".pt2", ".onnx", ".torchscript", ".ts", ".pt", ".safetensors"),
+    (PROGRAMS, (".safetensors",)),
+)
+
+#: What the name of a model's file ends in, whether or not a command reads it; other words name runs.
+FILES = tuple(dict.fromkeys((*EXPORT.suffixes, *SERVE.suffixes, *_PICKLES, ".ckpt")))
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model to export.
+    """A model to export or to serve.
 
     Attributes:
-        spec: as the program takes it: a recipe's name, or a path below ``folder``.
-        folder: the models folder. name: of the exported file.
-        of_run: the run that made it. warning: what the user should know.
+        kind: ``code`` is a class of the user's, which can be served alone.
+        model: the recipe's name; the file, below ``folder``; ``file.py:Class``, below the project.
+        name: of the exported file, and in the server's addresses.
+        folder: what is mounted at /models; None for a class, which loads what it likes.
+        files: that the model is loaded from. of_run: the run that made it. warnings: what the user should know.
     """
 
-    spec: str
-    folder: Path
+    kind: Literal["recipe", "file", "code"]
+    model: str
     name: str
+    folder: Path | None = None
+    files: tuple[Path, ...] = ()
     of_run: str | None = None
-    warning: str | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_weights_alone(self) -> bool:
         """By its name: a state dict without its network. A recipe's own file has examples beside, which name it."""
-        path = PurePosixPath(self.spec)
-        beside = self.folder / f"{path.name.removesuffix(path.suffix)}.examples.safetensors"
-        return path.suffix.lower() in (".pth", ".safetensors") and not beside.is_file()
-
-
-def find_model(reference: str, models: Path, store: RunStore) -> TrainedModel:
-    """What the word means: a file, a recipe that was trained, or a run.
-
-    Raises:
-        DataError: the recipe was not trained, the file is not there.
-        UsageError: it is none of these, or a run that failed, made no model, or several.
-    """
-    path = Path(reference)
-    if path.suffix.lower() in (*SUFFIXES, ".onnx", ".pkl", ".pickle", ".ckpt") or path.is_file():
-        return of_file(path)
-    if reference in WEIGHTS:
-        return of_recipe(reference, models)
-    try:
-        run = run_to_resume(store, reference)
-    except RunNotFoundError as error:
-        raise UsageError(
-            f'There is no run, recipe or file "{reference}" in {from_here(store.project)}',
-            cause=f"recipes: {', '.join(WEIGHTS)}",
-            run=error.run,
-        ) from None
-    return of_run(run)
-
-
-def of_file(path: Path) -> TrainedModel:
-    """A model's file. Raises DataError, UsageError."""
-    if not path.is_file():
-        raise DataError(f"There is no file {from_here(path)}", run=f"ls {as_typed(path.absolute().parent)}")
-    if path.suffix.lower() in (".pkl", ".pickle", ".joblib"):
-        raise UsageError(
-            f"{from_here(path)} is a pickle: loading one can run any code of whoever wrote it, so it is refused",
-            cause="safetensors, .pt2, TorchScript, and a state dict of tensors alone can be loaded",
-            run="python -c 'torch.save(model.state_dict(), \"model.pth\")'   # in the training script",
-        )
-    if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(
-            f"{from_here(path)} is no model that can be exported: expected {', '.join(SUFFIXES)}",
-            run="seatrial export last --to onnx",
-        )
-    path = path.absolute()
-    if path.parts[-2:] == ("spam", "model.safetensors"):  # its network is described by the files beside it
-        return TrainedModel("spam", path.parent.parent, "spam")
-    return TrainedModel(path.name, path.parent, path.name.partition(".")[0] or "model")
+        if self.kind != "file" or self.folder is None:
+            return False
+        path = self.folder / self.model
+        return path.suffix.lower() in (".pth", ".safetensors") and not path.with_name(f"{path.stem}{_BESIDE}").is_file()
 
 
 def of_recipe(name: str, models: Path) -> TrainedModel:
     """Raises DataError: it was not trained into this folder."""
     path = models / WEIGHTS[name]
+    if path.is_file():
+        return TrainedModel("recipe", name, name, models, (path,))
+    older = path.with_suffix(".pth")
+    cause = f"{older.name} there is a pickle of an older version, which is not read" if older.is_file() else None
+    raise DataError(f"There is no trained {name} model in {from_here(models)}", cause=cause, run=f"seatrial run {name}")
+
+
+def of_file(path: Path, verb: Verb) -> TrainedModel:
+    """A model's file. Raises DataError: it is not there. UsageError: the command reads no such file."""
     if not path.is_file():
-        older = path.with_suffix(".pth")
-        cause = f"{older.name} there is a pickle of an older version, which is not read" if older.is_file() else None
-        raise DataError(
-            f"There is no trained {name} model in {from_here(models)}", cause=cause, run=f"seatrial run {name}"
-        )
-    return TrainedModel(name, models, name)
+        raise DataError(f"There is no file {from_here(path)}", run=f"ls {as_typed(path.absolute().parent)}")
+    _check_suffix(path, verb)
+    path = path.absolute()
+    if path.parts[-2:] == ("spam", "model.safetensors"):  # its network is described by the files beside it
+        return TrainedModel("recipe", "spam", "spam", path.parent.parent, (path,))
+    beside = path.with_name(f"{path.name}.data")  # ONNX keeps weights above 2 GB there
+    files = (path, beside) if path.suffix == ".onnx" and beside.is_file() else (path,)
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem).strip(".-") or "model"
+    return TrainedModel("file", path.name, name[:63], path.parent, files)
 
 
-def of_run(run: Run) -> TrainedModel:
-    """The model that a run has saved. Raises UsageError, DataError."""
-    plan, shown = run.plan(), f"Run {run.id}"
-    if plan.cluster is not None:
+def _check_suffix(path: Path, verb: Verb) -> None:
+    suffix = path.suffix.lower()
+    if suffix in _PICKLES:
         raise UsageError(
-            f"{shown} saved its model on the cluster's volume",
-            run=f"seatrial runs cp {run.id}:FILE ./models; seatrial export ./models/FILE --to onnx",
+            f"{from_here(path)} is a pickle: loading one can run any code of whoever wrote it, so it is refused",
+            cause="safetensors, .pt2, TorchScript, and a state dict of tensors alone can be loaded",
+            run="python -c 'torch.save(model.state_dict(), \"model.pth\")'   # in the training script",
         )
-    if not run.ended:
-        raise UsageError(f"{shown} has not ended", run=f"seatrial runs logs -f {run.id}")
-    receipt = load(run.folder)
-    if receipt.exit_code not in (0, 4):  # 4: it ended well, and a criterion was unmet
+    if suffix in verb.suffixes:
+        return
+    if verb is SERVE and suffix == ".pth":
         raise UsageError(
-            f"{shown} failed, so it has no trained model: {receipt.exit_cause.words}",
-            run=f"seatrial runs show {run.id}",
+            f"{from_here(path)} holds weights without their network, as a pickle, which no server opens",
+            cause="a function of yours makes the network: net:make_model is make_model() in net.py",
+            run=f"seatrial export {as_typed(path)} --to pt2 --model net:make_model",
         )
-    target = plan.job.target
-    if target.kind == "recipe":
-        if target.value not in WEIGHTS:
-            raise UsageError(f"{shown}, {target.value}, trains no model", run="seatrial run digits")
-        folder = plan.job.models.source if plan.job.models else plan.job.project / "models"
-        found = of_recipe(target.value, folder)
-        written = (folder / WEIGHTS[target.value]).stat().st_mtime
-        since = written > receipt.header.judged_at + _SLACK_S
-        warning = (
-            f"a later training has replaced what run {run.id} saved: the newer model is exported" if since else None
-        )
-        return replace(found, of_run=run.id, warning=warning)
-    folders = [folder for folder in (plan.job.models.source if plan.job.models else None, plan.job.project) if folder]
-    return replace(of_file(_only_one(_saved_by(run, folders), run)), of_run=run.id)
+    code = suffix == ".py" and verb is SERVE
+    raise UsageError(
+        f"{from_here(path)} is no model that can be {verb.done}: expected {', '.join(verb.suffixes)}",
+        cause="a class of your own is served as file.py:Class" if code else None,
+        run=f"seatrial serve {as_typed(path)}:Model" if code else verb.example,
+    )
 
 
-def _saved_by(run: Run, folders: Sequence[Path]) -> list[Path]:
-    """Files of models written while the run went on; nothing that a link leads to."""
-    header = load(run.folder).header
-    started = header.started_at or header.judged_at
-    found: dict[Path, None] = {}
-    for folder in folders:
-        for entry in nofollow.files_below(folder, most_entries=_MOST_FILES, skip=_SKIPPED):
-            if not entry.name.lower().endswith(SUFFIXES) or entry.name.endswith(".examples.safetensors"):
-                continue
-            modified = entry.stat(follow_symlinks=False).st_mtime
-            if started - _SLACK_S <= modified <= header.judged_at + _SLACK_S:
-                found[Path(entry.path)] = None
-    return sorted(found)
+def is_model(name: str, verb: Verb) -> bool:
+    """Whether a file of this name is a model's."""
+    return name.lower().endswith(verb.suffixes) and not name.endswith(_BESIDE)
 
 
-def _only_one(saved: Sequence[Path], run: Run) -> Path:
-    """The one file; of several the one of the format that tells most of the model."""
-    for few in (saved, *([path for path in saved if path.suffix.lower() == suffix] for suffix in _PREFERRED)):
+def the_one(files: Sequence[Path], verb: Verb) -> Path | None:
+    """Of several files the one that tells most of its model; None where that is none, or several."""
+    for few in (files, *([path for path in files if path.suffix.lower() in group] for group in verb.preferred)):
         if len(few) == 1:
             return few[0]
-    if not saved:
-        raise UsageError(
-            f"Run {run.id} saved no model that is still there: looked for {', '.join(SUFFIXES)}",
-            run=f"seatrial runs show {run.id}",
-        )
-    names = ", ".join(from_here(path) for path in saved[:8])
-    raise UsageError(
-        f"Run {run.id} saved {len(saved)} models: {names}", run=f"seatrial export {as_typed(saved[0])} --to onnx"
-    )
+    return None

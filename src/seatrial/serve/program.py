@@ -153,7 +153,9 @@ class Program:
         host, port = self._listeners[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         seconds = time.time() - self._began_s
-        print(f"serving {self._options.name} on http://{shown}:{port} ready after {seconds:.1f} s", flush=True)
+        # every address: in a container its own, where nobody is; the command line says the one of its machine
+        where = "" if host in ("0.0.0.0", "::") else f" on http://{shown}:{port}"
+        print(f"serving {self._options.name}{where} ready after {seconds:.1f} s", flush=True)
 
     def _compute(self, computing: Computing) -> None:
         try:

@@ -11,13 +11,14 @@ import pytest
 from cli_project import Project, environment
 from seatrial.errors import DataError, UsageError
 from seatrial.images.plan import factory_of, image_needs
-from seatrial.images.recipes import recipe_requirements
+from seatrial.images.recipes import RECIPES, recipe_requirements
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts
 from seatrial.runs.export_job import Asked, beside, check_format, export_job, out_path
+from seatrial.runs.find_model import find_model
 from seatrial.runs.store import RunStore
-from seatrial.runs.trained_model import TrainedModel, find_model
+from seatrial.runs.trained_model import EXPORT, TrainedModel
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def store(project: Project) -> RunStore:
 
 
 def find(project: Project, word: str) -> TrainedModel:
-    return find_model(word, project.folder / "models", store(project))
+    return find_model(word, project.folder, project.folder / "models", store(project), EXPORT)
 
 
 def job(project: Path, **fields: object) -> Job:
@@ -47,15 +48,15 @@ def test_a_recipe(project: Project) -> None:
     assert told.value.cause and "pickle of an older version" in told.value.cause
     project.write("models/trained-model.safetensors", "")
     found = find(project, "mnist-deep")
-    assert (found.spec, found.folder) == ("mnist-deep", project.folder / "models")
+    assert (found.model, found.folder) == ("mnist-deep", project.folder / "models")
 
 
 def test_a_file(project: Project) -> None:
     path = project.write("deep/best.v2.pth", "x")
     found = find(project, str(path))
-    assert (found.spec, found.folder, found.name) == ("best.v2.pth", path.parent, "best")
+    assert (found.model, found.folder, found.name) == ("best.v2.pth", path.parent, "best.v2")
     spam = project.write("models/spam/model.safetensors", "x")
-    assert find(project, str(spam)).spec == "spam"
+    assert find(project, str(spam)).model == "spam"
     with pytest.raises(DataError, match="There is no file"):
         find(project, str(project.folder / "none.pt2"))
     with pytest.raises(UsageError, match="is a pickle: loading one can run any code"):
@@ -94,10 +95,10 @@ def test_runs_of_a_script(project: Project) -> None:
             os.utime(project.write(f"out/{name}", "x"), (when, when))
 
     found = find(project, "last")
-    assert (found.spec, found.of_run) == ("best.pth", run)
+    assert (found.model, found.of_run) == ("best.pth", run)
     assert find(project, run[-4:]).of_run == run
     had_saved("a.pth", "b.pth", "c.pt2", "c.examples.safetensors")
-    assert find(project, "last").spec == "c.pt2", "which needs no network beside it"
+    assert find(project, "last").model == "c.pt2", "which needs no network beside it"
     had_saved("a.pth", "b.pth")
     with pytest.raises(UsageError, match="saved 2 models: ") as told:
         find(project, "last")
@@ -112,31 +113,31 @@ def test_runs_of_a_script(project: Project) -> None:
 
 
 def test_the_job(tmp_path: Path) -> None:
-    model = TrainedModel("digits", tmp_path / "models", "digits")
+    model = TrainedModel("recipe", "digits", "digits", tmp_path / "models")
     asked = job(tmp_path, gpus=GpuRequest("count", 2), workdir="src", timeout_s=60)
     made = export_job(asked, model, Asked("onnx", options=("--tolerance", "0.1")))
     assert made.target.value == "export" and made.gpus.kind == "none" and made.workdir is None and made.timeout_s == 60
     words = ("--model", "digits", "--to", "onnx", "--out", "exports/digits.onnx", "--tolerance", "0.1")
-    assert made.target.args == words
+    assert made.target.args == words and made.target.typed == "export digits --to onnx"
     assert made.models is not None and made.models.read_only and made.criteria.model == ("exports/digits.onnx",)
     with pytest.raises(UsageError, match="not on Kubernetes"):
         export_job(job(tmp_path, backend="k8s"), model, Asked("onnx"))
 
 
 def test_weights_alone_need_their_network(tmp_path: Path) -> None:
-    weights = TrainedModel("best.pth", tmp_path, "best")
+    weights = TrainedModel("file", "best.pth", "best", tmp_path, (tmp_path / "best.pth",))
     with pytest.raises(UsageError, match=r"best\.pth holds weights without their network") as told:
         export_job(job(tmp_path), weights, Asked("onnx"))
     assert told.value.run and told.value.run.endswith("best.pth --to onnx --model net:make_model")
     assert export_job(job(tmp_path), weights, Asked("onnx", options=("--model-factory", "net:make")))
     (tmp_path / "digits.examples.safetensors").write_text("")
-    assert export_job(job(tmp_path), TrainedModel("digits.safetensors", tmp_path, "digits"), Asked("onnx"))
+    assert export_job(job(tmp_path), TrainedModel("file", "digits.safetensors", "digits", tmp_path), Asked("onnx"))
 
 
 def test_a_projects_own_packages_are_installed_beside(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("import torch, einops\n")
     (tmp_path / "requirements.txt").write_text("torch>=2.6\neinops==0.8.1\n")
-    model = TrainedModel("best.pth", tmp_path, "best")
+    model = TrainedModel("file", "best.pth", "best", tmp_path, (tmp_path / "best.pth",))
     made = export_job(job(tmp_path), model, Asked("onnx", options=("--model-factory", "net:make")))
     lines = image_needs(made, ScriptFacts()).requirements.lines
     assert {"torch>=2.6", "einops==0.8.1", "safetensors", "onnx", "onnxruntime"} <= set(lines)
@@ -196,6 +197,6 @@ def test_both_sides_agree() -> None:
     from seatrial.train.saving import examples, model_card
 
     assert {name: form.suffix for name, form in FORMATS.items()} == export_job.SUFFIXES
-    assert WEIGHTS == trained_model.WEIGHTS
+    assert WEIGHTS == trained_model.WEIGHTS == {name: each.weights for name, each in RECIPES.items() if each.trains}
     path = Path("exports/m.onnx")
     assert [path, model_card.card_path(path), examples.examples_path(path)] == [*map(Path, beside("exports/m.onnx"))]

@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial.job.model import Job
+from seatrial.pipelines.stages.model_among import model_among
 from seatrial.runs.export_job import FOLDER, SUFFIXES, Asked, beside, export_job
-from seatrial.runs.trained_model import SUFFIXES as MODEL_SUFFIXES
-from seatrial.runs.trained_model import WEIGHTS, TrainedModel
+from seatrial.runs.trained_model import EXPORT, WEIGHTS, TrainedModel, is_model
 
 PREFIX = "export:"
 
@@ -23,6 +23,7 @@ class Export:
     Attributes:
         to: the format. out: the file it writes. options: of the program.
         recipe: that trained the model, or "". file: of the model, below the project, for others.
+        among: outputs of the needed stage, one of which has the model, where no file is named. name: of this stage.
         models: the recipe's models folder; None for ./models.
     """
 
@@ -32,14 +33,21 @@ class Export:
     recipe: str = ""
     file: str = ""
     models: Path | None = None
+    among: tuple[str, ...] = ()
+    name: str = ""
 
-    def job(self, job: Job) -> Job:
-        """Its run: what holds for the stage, with the export program as its target."""
+    def job(self, job: Job, *, planning: bool = False) -> Job:
+        """Its run: what holds for the stage, with the export program as its target.
+
+        Raises DataError, UsageError: the needed stage wrote no model, or several; unless ``planning``.
+        """
         if self.recipe:
-            model = TrainedModel(self.recipe, self.models or job.project / "models", self.recipe)
+            model = TrainedModel("recipe", self.recipe, self.recipe, self.models or job.project / "models")
+        elif self.among:
+            model = model_among(f"stages.{self.name}.needs", job.project, self.among, EXPORT, planning=planning)
         else:
             path = job.project / self.file
-            model = TrainedModel(path.name, path.parent, path.name.partition(".")[0])
+            model = TrainedModel("file", path.name, PurePosixPath(path.name).stem, path.parent, (path,))
         return export_job(job, model, Asked(self.to, self.out, self.options))
 
 
@@ -65,22 +73,29 @@ def read_export(
     trained = tables.get(needs[0], {}) if needs else {}
     recipe = "" if named else str(trained.get("target", ""))
     models: Path | None = None
-    file = ""
+    file, among = "", ()
     if recipe in WEIGHTS:
         model_name = recipe
         models = trained["models"].source if trained.get("models") is not None else None
     else:
         recipe = ""
-        found = named or [path for path in trained.get("outputs", ()) if path.lower().endswith(MODEL_SUFFIXES)]
-        if len(found) != 1:
+        found = named or [path for path in trained.get("outputs", ()) if is_model(path, EXPORT)]
+        folders = tuple(path for path in trained.get("outputs", ()) if not PurePosixPath(path).suffix)
+        among = () if found else folders
+        if not found and not among:
+            return (
+                f"stages.{needs[0]}.outputs: no model and no folder is among them for {name}: "
+                f'name the file or folder that it saves, outputs = ["models"]'
+            )
+        if len(found) > 1:
             return (
                 f'stages.{name}.args: name the file of the model, args = ["--model", "models/best.pt2"]; '
-                f"{needs[0]} declares {f'{len(found)} models' if found else 'none'}"
+                f"{needs[0]} declares {len(found)} models"
             )
-        file = found[0]
-        model_name = PurePosixPath(file).name.partition(".")[0]
+        file = found[0] if found else ""
+        model_name = PurePosixPath(file).stem or needs[0]
     out, outputs = _outputs(tuple(table.get("outputs", ())), model_name, SUFFIXES[to])
-    return Export(to, out, args, recipe, file, models), outputs
+    return Export(to, out, args, recipe, file, models, among, name), outputs
 
 
 def _outputs(declared: tuple[str, ...], model_name: str, suffix: str) -> tuple[str, tuple[str, ...]]:

@@ -87,7 +87,7 @@ class Graph:
         except UsageError as error:
             raise type(error)(f"stages.{stage.name}: {error.message}", cause=error.cause, run=error.run) from None
         if stage.export is not None:
-            job = stage.export.job(job)
+            job = stage.export.job(job, planning=planning)
         return job.model_copy(update={"outputs": stage.outputs})
 
     def _server(self, stage: Stage, *, planning: bool) -> Job:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from seatrial.errors import DataError, UsageError
+from seatrial.errors import DataError
 from seatrial.job.model import Job
-from seatrial.runs.served_model import PROGRAMS, SERVED, SUFFIXES, Found, is_model, of_file, of_recipe
+from seatrial.pipelines.stages.model_among import model_among
 from seatrial.runs.serving_job import Options, serving_job
-from seatrial.system import nofollow
-from seatrial.system.typed_path import as_typed, from_here
-
-#: Files of a stage's outputs that are looked at.
-_MOST_FILES = 20_000
+from seatrial.runs.trained_model import SERVE, WEIGHTS, TrainedModel, of_recipe
+from seatrial.system.typed_path import as_typed
 
 DEFAULT_PORT = 8000
 
@@ -36,44 +32,17 @@ def server_job(name: str, base: Job, trained: Job, outputs: Sequence[str], port:
     return serving_job(base, found, Options(port=port, typed=typed), given=("timeout",))
 
 
-def _model(name: str, trained: Job, outputs: Sequence[str], *, planning: bool) -> Found:
+def _model(name: str, trained: Job, outputs: Sequence[str], *, planning: bool) -> TrainedModel:
     target = trained.target
-    if target.kind == "recipe" and target.value in SERVED:
+    if target.kind == "recipe" and target.value in WEIGHTS:
         folder = trained.models.source if trained.models is not None else trained.project / "models"
         try:
             return of_recipe(target.value, folder)
         except DataError:
             if not planning:
                 raise
-            return Found("recipe", target.value, target.value, folder)
-    files = [path for output in outputs for path in _files(trained.project / output)]
-    programs = [path for path in files if path.suffix.lower() in PROGRAMS]
-    for few in (files, programs):
-        if len(few) == 1:
-            return of_file(few[0])
-    if planning:  # what it will write, or has written more than once, is known when it has
-        named = next((output for output in outputs if output.endswith(SUFFIXES)), "MODEL.pt2")
-        return Found("file", Path(named).name, name, trained.project / Path(named).parent)
-    if not files:
-        raise DataError(
-            f"stages.{name}.serve: there is no model among the outputs {', '.join(outputs) or '(none)'}",
-            cause=f"looked for {', '.join(SUFFIXES)}",
-            run=f"ls {as_typed(trained.project)}",
-        )
-    raise UsageError(
-        f"stages.{name}.serve: {len(files)} models are among the outputs: {', '.join(map(from_here, files[:8]))}",
-        run="name one of them in a stage's outputs of its own, or: seatrial serve FILE",
-    )
-
-
-def _files(path: Path) -> Iterator[Path]:
-    """Files of models at or below an output."""
-    if path.is_file():
-        yield from [path] if is_model(path.name) else []
-        return
-    for entry in nofollow.files_below(path, most_entries=_MOST_FILES):
-        if is_model(entry.name):
-            yield Path(entry.path)
+            return TrainedModel("recipe", target.value, target.value, folder)
+    return model_among(f"stages.{name}.serve", trained.project, outputs, SERVE, planning=planning)
 
 
 def problems(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:

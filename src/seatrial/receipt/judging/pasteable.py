@@ -19,7 +19,7 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
     words = shlex.split(plan.target_line)
     end = words.index("--") if "--" in words else len(words)
     fix = with_own_words(finding.fix, words[:end], words[end:])
-    if plan.job.serve is not None:
-        fix = fix.replace("seatrial run serve ", "seatrial serve ")
+    if plan.job.serve is not None or plan.job.target.typed:
+        fix = fix.replace(f"seatrial run {words[0]} ", f"seatrial {words[0]} ")
     fix = _RUN.sub(lambda call: f"{call[1]} {plan.run_id}", fix)
     return Finding(finding.id, finding.severity, finding.message, finding.cause, fix, finding.evidence)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, DataError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.pipelines.stages.graph import Graph, read_graph
 
@@ -49,6 +49,28 @@ def test_of_a_script_with_a_factory(tmp_path: Path) -> None:
     assert made.stages["e"].outputs == ("deploy/m.pt2", "deploy/m.json", "deploy/m.examples.safetensors")
 
 
+def test_the_model_in_a_folder_is_found_when_it_is_there(tmp_path: Path) -> None:
+    train = '[stages.train]\ntarget = "train.py"\noutputs = ["models"]\n'
+    serve = '[stages.serve]\nserve = "onnx"\n'
+    made = graph(tmp_path, train + '[stages.onnx]\ntarget = "export:onnx"\nneeds = ["train"]\n' + serve)
+    stage = made.stages["onnx"]
+    assert stage.outputs[0] == "exports/train.onnx" and made.job(stage, planning=True)
+    with pytest.raises(DataError, match=r"stages.onnx.needs: there is no model among the outputs models"):
+        made.job(stage)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/net.pt2").write_text("")
+    assert made.job(stage).target.args[:2] == ("--model", "net.pt2")
+    (tmp_path / "models/other.pt2").write_text("")
+    with pytest.raises(UsageError, match=r"stages.onnx.needs: 2 models are among the outputs") as told:
+        made.job(stage)
+    assert "seatrial export" in (told.value.run or "")
+    for suffix in ("onnx", "json", "examples.safetensors"):
+        (tmp_path / "exports").mkdir(exist_ok=True)
+        (tmp_path / f"exports/train.{suffix}").write_text("")
+    served = made.job(made.stages["serve"]).serve
+    assert served is not None and (served.kind, served.model) == ("file", "train.onnx")
+
+
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
@@ -56,7 +78,10 @@ def test_of_a_script_with_a_factory(tmp_path: Path) -> None:
         ('target = "export:"\nneeds = ["train"]', "no format ''"),
         ('target = "export:onnx"', "one stage whose model is exported"),
         ('target = "export:onnx"\nneeds = ["train", "more"]', "there are 2"),
-        ('target = "export:onnx"\nneeds = ["more"]', "name the file of the model"),
+        (
+            'target = "export:onnx"\nneeds = ["more"]',
+            "stages.more.outputs: no model and no folder is among them for e: name the file",
+        ),
         ('target = "export:onnx"\nneeds = ["nobody"]', 'needs: there is no stage "nobody"'),
         ('target = "export:onnx"\nneeds = ["train"]\noutputs = ["models/d.onnx"]', "overlaps models"),
     ],

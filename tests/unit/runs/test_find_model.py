@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cli_project import Project, environment
 from planning_sites import a_site
 from seatrial.errors import DataError, SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
@@ -15,10 +16,11 @@ from seatrial.job.mount import DataMount
 from seatrial.job.script import script_facts
 from seatrial.job.serving import CONTAINER_PORT, TOKEN
 from seatrial.planning.plan import make_plan, with_defaults
-from seatrial.runs.served_model import find_model
+from seatrial.runs.find_model import find_model
 from seatrial.runs.serving import refuse_taken_port, warnings_of
 from seatrial.runs.serving_job import Options, serving_job
 from seatrial.runs.store import RunStore
+from seatrial.runs.trained_model import EXPORT, SERVE
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def store(project: Path, tmp_path: Path) -> RunStore:
 
 
 def found(word: str, project: Path, store: RunStore):
-    return find_model(word, project, project / "models", store)
+    return find_model(word, project, project / "models", store, SERVE)
 
 
 def job(project: Path, word: str, store: RunStore, options: Options | None = None, **asked: object) -> Job:
@@ -51,9 +53,9 @@ def job(project: Path, word: str, store: RunStore, options: Options | None = Non
 def test_each_kind_of_word(project: Path, store: RunStore) -> None:
     recipe = found("digits", project, store)
     assert (recipe.kind, recipe.folder) == ("recipe", project / "models")
-    assert found("spam", project, store).weights(project)[0].path == "spam/model.safetensors"
+    assert job(project, "spam", store).serve.weights[0].path == "spam/model.safetensors"
     file = found(str(project / "net.onnx"), project, store)
-    assert (file.kind, file.model, file.name, len(file.weights(project))) == ("file", "net.onnx", "net", 2)
+    assert (file.kind, file.model, file.name, len(file.files)) == ("file", "net.onnx", "net", 2)
     code = found("my serve.py:Model", project, store)
     assert (code.kind, code.model, code.name) == ("code", "my serve.py:Model", "Model")
 
@@ -62,11 +64,11 @@ def test_each_kind_of_word(project: Path, store: RunStore) -> None:
     ("word", "sentence", "run"),
     [
         ("mnist", "There is no trained mnist model", "seatrial run mnist"),
-        ("nothing", 'There is no run, model or file "nothing"', "seatrial serve digits"),
+        ("nothing", 'There is no run, recipe or file "nothing"', "seatrial serve digits"),
         ("gone.pt2", "There is no file gone.pt2", "ls "),
         ("serve.py:Model", "There is no serve.py", "ls "),
-        ("matmul", 'There is no run, model or file "matmul"', "seatrial serve digits"),
-        ("", 'There is no run, model or file ""', "seatrial serve"),
+        ("matmul", 'There is no run, recipe or file "matmul"', "seatrial serve digits"),
+        ("", 'There is no run, recipe or file ""', "seatrial serve"),
         ("../serve.py:Model", "../serve.py", ""),
     ],
 )
@@ -74,6 +76,39 @@ def test_what_is_not_there(project: Path, store: RunStore, word: str, sentence: 
     with pytest.raises(SeatrialError) as raised:
         found(word, project, store)
     assert sentence in raised.value.message and (raised.value.run or "").startswith(run)
+
+
+def test_what_no_server_opens_is_told_before_anything_is_built(project: Path, store: RunStore) -> None:
+    (project / "best.pth").write_bytes(b"\x80\x04")
+    with pytest.raises(UsageError, match=r"best.pth holds weights without their network, as a pickle") as raised:
+        found(str(project / "best.pth"), project, store)
+    assert "best.pth --to pt2 --model net:make_model" in (raised.value.run or "")
+    (project / "best.pkl").write_bytes(b"\x80\x04")
+    with pytest.raises(UsageError, match=r"best.pkl is a pickle"):
+        found(str(project / "best.pkl"), project, store)
+
+
+def test_both_verbs_mean_the_same(project: Path, store: RunStore) -> None:
+    for word in ("digits", str(project / "models" / "spam" / "model.safetensors")):
+        served = find_model(word, project, project / "models", store, SERVE)
+        assert served == find_model(word, project, project / "models", store, EXPORT)
+        assert served.kind == "recipe" and served.files[0].is_file()
+
+
+def test_runs(tmp_path: Path) -> None:
+    project = tmp_path / "own"
+    made = Project(project, "local", environment(tmp_path))
+    runs = RunStore(project, made.environ)
+    made.write("train.py", "import sys; open(sys.argv[2], 'w').write('x'); sys.exit(int(sys.argv[1]))\n")
+    made.run("train.py", "--gpus", "none", "--", "0", "best.onnx")
+    assert find_model("last", project, project / "models", runs, SERVE).model == "best.onnx"
+    with pytest.raises(UsageError, match=r"saved no model that is still there: looked for \.pt2"):
+        find_model("last", project, project / "models", runs, EXPORT)
+    made.run("train.py", "--gpus", "none", "--", "1", "half.pt2", exit_code=1)
+    for verb in (SERVE, EXPORT):
+        with pytest.raises(UsageError, match="failed, so it has no trained model") as raised:
+            find_model("last", project, project / "models", runs, verb)
+        assert raised.value.run == f"seatrial runs show {made.last.name}"
 
 
 def test_no_python_file_is_a_model(project: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +173,7 @@ def test_the_server_is_found_by_its_port(
         assert plan.container.publish == planned.publish and plan.image.own_wheel is not None
         needed = " ".join(plan.image.context_texts.values())
         assert "uvicorn" in needed and ("onnxruntime" in needed) == (word == "net.onnx")
+        assert "torch" in needed, "which the server asks for the GPU"
         assert plan.target_line == f"serve {word} --port 8123"
 
 
@@ -160,7 +196,8 @@ def test_a_taken_port_names_a_free_one(project: Path, store: RunStore) -> None:
         port = other.getsockname()[1]
         with pytest.raises(UsageError, match=f"Port {port} is taken") as raised:
             refuse_taken_port(job(project, "digits", store, Options(port=port, typed=f"digits --port {port}")), store)
-    assert raised.value.run is not None and f"--port {port + 1}" in raised.value.run
+    named = int((raised.value.run or "").rpartition("--port ")[2])
+    assert port < named < port + 20
     refuse_taken_port(job(project, "digits", store, Options(port=port)), store)
 
 

@@ -1,0 +1,66 @@
+"""Files that no server opens are told before an image is built."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import DataError, UsageError
+from seatrial.runs.served_file import check_served_file
+from seatrial.runs.trained_model import SERVE, of_file
+
+
+def safetensors(path: Path, *, cut: int = 0) -> Path:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    whole = len(header).to_bytes(8, "little") + header + b"\0" * 8
+    path.write_bytes(whole[: len(whole) - cut])
+    return path
+
+
+def zipped(path: Path, *names: str) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"x")
+    return path
+
+
+def check(path: Path) -> None:
+    check_served_file(of_file(path, SERVE))
+
+
+def test_files_that_may_be_served(tmp_path: Path) -> None:
+    (tmp_path / "w.examples.safetensors").write_bytes(b"")
+    check(safetensors(tmp_path / "w.safetensors"))
+    check(zipped(tmp_path / "n.pt2", "n/models/model.json"))
+    check(zipped(tmp_path / "n.pt", "n/data.pkl", "n/constants.pkl"))
+
+
+@pytest.mark.parametrize("cut", [1, 8, 30, 70])
+def test_truncated(tmp_path: Path, cut: int) -> None:
+    with pytest.raises(DataError, match=r"w\.safetensors is truncated") as told:
+        check(safetensors(tmp_path / "w.safetensors", cut=cut))
+    assert (told.value.run or "").startswith("ls -l ")
+    whole = zipped(tmp_path / "n.pt2", "n/models/model.json").read_bytes()
+    (tmp_path / "n.pt2").write_bytes(whole[:-cut])
+    with pytest.raises(DataError, match=r"n\.pt2 is truncated"):
+        check(tmp_path / "n.pt2")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 40, b"\x02\0\0\0\0\0\0\0[]", b"\x04\0\0\0\0\0\0\0nullx"])
+def test_no_safetensors_at_all(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "w.safetensors").write_bytes(content)
+    with pytest.raises(DataError, match="is truncated, or no"):
+        check(tmp_path / "w.safetensors")
+
+
+def test_pickles_and_weights_alone(tmp_path: Path) -> None:
+    (tmp_path / "old.pt").write_bytes(b"\x80\x02}q\x00.")
+    for path in (zipped(tmp_path / "w.pt", "w/data.pkl", "w/data/0"), tmp_path / "old.pt"):
+        with pytest.raises(UsageError, match="is a pickle"):
+            check(path)
+    with pytest.raises(UsageError, match="holds weights without their network") as told:
+        check(safetensors(tmp_path / "w.safetensors"))
+    assert (told.value.run or "").endswith("w.safetensors --to pt2 --model net:make_model")
