@@ -24,7 +24,7 @@ def draw_batches(batches: Sequence[BatchCount]) -> str:
         y = floor - share * (floor - TOP)
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{_short(most * share)}</text>')
-    every = -(-len(bars) // 8)  # labels that do not touch
+    every = -(-len(bars) * max(len(label) for label, _ in bars) // 24)  # labels that do not touch
     for index, (label, height) in enumerate(bars):
         x, tall = LEFT + index * step, height / most * (floor - TOP)
         title = f"<title>{label} rows: {figure(height)} batches</title>"
