@@ -26,7 +26,7 @@ def main(open_model: Open = open_on_device) -> int:
     except ServeError as error:
         print(f"seatrial serve: {error.message}", file=sys.stderr)
         if error.fix:
-            print(f"  try: {error.fix}", file=sys.stderr)
+            print(f"  fix: {error.fix}", file=sys.stderr)
         return 1
 
 

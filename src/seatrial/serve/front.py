@@ -24,7 +24,8 @@ import uvicorn
 from seatrial.serve import wire
 from seatrial.serve.connections import protocol
 from seatrial.serve.counts import Counts
-from seatrial.serve.http.app import App, Site
+from seatrial.serve.http.app import App
+from seatrial.serve.http.site import Site
 from seatrial.serve.listening import emptied, refuse_new
 from seatrial.serve.model_link import ModelLink, Refusal
 from seatrial.serve.options import Options

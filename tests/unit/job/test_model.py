@@ -40,6 +40,7 @@ def test_a_job_is_written_as_before() -> None:
     assert written.pop("outputs") == []
     assert written.pop("serve") is None
     assert written.pop("no_hook") is False
+    assert written["target"].pop("typed") == ""
     assert written == recorded
 
 

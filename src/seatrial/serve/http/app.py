@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from seatrial.serve import connections
-from seatrial.serve.counts import KINDS, Counts
+from seatrial.serve.counts import KINDS
 from seatrial.serve.errors import BadInputError
 from seatrial.serve.http import bodies, infer, predict
 from seatrial.serve.http.answers import Headers, Message, Receive, Scope, Send, encode, error, json_headers
 from seatrial.serve.http.guard import Guard
 from seatrial.serve.http.pages import pages
-from seatrial.serve.model_link import ModelLink, Refusal
-from seatrial.serve.options import Options
+from seatrial.serve.http.site import Site
+from seatrial.serve.model_link import Refusal
 from seatrial.serve.served_model import Answer, Row
 
 _PREDICT, _INFER, _OTHER = range(len(KINDS))
 #: Rows of one request; more of them are several requests.
 MOST_ROWS = 256
-
-
-@dataclass(frozen=True)
-class Site:
-    """What the answers stand on."""
-
-    options: Options
-    link: ModelLink
-    counts: Counts
 
 
 class App:

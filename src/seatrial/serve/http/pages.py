@@ -20,7 +20,7 @@ from seatrial.serve.http.answers import error as error_body
 from seatrial.serve.http.openapi import document
 
 if TYPE_CHECKING:
-    from seatrial.serve.http.app import Site
+    from seatrial.serve.http.site import Site
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _SENTENCES = {404: "There is nothing at this address.", 405: "This address takes another method."}
