@@ -165,7 +165,7 @@ def test_a_model_that_cannot_be_served():
         with Server("--fronts", fronts, wait=False, ECHO_DIFFERS="1") as server:
             assert server.process.wait(20) == 1
             time.sleep(0.1)
-            assert "the outputs differ" in server.output and "try: seatrial run echo" in server.output
+            assert "the outputs differ" in server.output and "fix: seatrial run echo" in server.output
             assert "Traceback" not in server.output
 
 
