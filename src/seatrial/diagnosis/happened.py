@@ -21,13 +21,11 @@ class Ended:
     Attributes:
         failed: in words; None where it finished, goes on, or was stopped by its user.
         wall_s: of the target. measured: the hook was there and the script uses torch.
-        used_gpu: the target had a CUDA context on some GPU.
     """
 
     failed: str | None = None
     wall_s: float | None = None
     measured: bool = False
-    used_gpu: bool = True
 
 
 def happened(ranks: Sequence[Anatomy], ended: Ended) -> Diagnosis | None:

@@ -231,7 +231,13 @@ def _measured(seen: Signals) -> list[str]:
         for region in ("data", "copy", "sync", "communication", "evaluation", "checkpoint")
         if (share := seen.share(region)) >= 0.05
     ]
-    worst = seen.ranks[0].waits[:1]
+    first = seen.ranks[0]
+    if seen.share("copy") >= 0.05 and first.copies_per_step:
+        told.append(
+            f"{first.copies_per_step:.3g} copies a step, {100 * first.pageable:.0f} % of them from pageable memory"
+            f" and {100 * first.blocking:.0f} % without non_blocking"
+        )
+    worst = first.waits[:1]
     told += [f"{wait.site} waits {wait.per_step:.3g} times a step" for wait in worst if seen.share("sync") >= 0.05]
     return told
 

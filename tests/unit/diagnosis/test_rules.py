@@ -154,6 +154,14 @@ def test_a_gain_is_what_the_measured_share_allows():
     assert "75 % of the time waiting for data" in " ".join(found.evidence)
 
 
+def test_copies_are_told_with_what_slows_them():
+    copied = {"count": 80, "bytes": 8e6, "pageable": 80, "blocking": 40}
+    found = diagnose(STARVED, [anatomy(copy=0.5, window={"copied": copied})])
+    assert "2 copies a step, 100 % of them from pageable memory and 50 % without non_blocking" in " ".join(
+        found.evidence
+    )
+
+
 def test_the_worst_line_is_named():
     found = diagnose(STARVED, [anatomy(sync=0.4, window={"waits": WAITS_AT})])
     assert found.advice[0].change.startswith("train.py:41 item")

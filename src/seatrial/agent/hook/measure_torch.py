@@ -8,6 +8,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Mapping
+from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional
 
 from .recorder import Recorder
@@ -120,10 +121,8 @@ class Measuring:
 
     def _first_step_on_this_thread(self, optimizer: Any) -> None:
         """Training may be done in another thread than the one that imported torch."""
-        import threading
-
-        if threading.get_ident() != self.recorder.thread:
-            self.recorder.thread = threading.get_ident()
+        if get_ident() != self.recorder.thread:
+            self.recorder.thread = get_ident()
             self.recorder.timeline.enter("other")
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if parameters:

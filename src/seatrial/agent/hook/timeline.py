@@ -56,7 +56,7 @@ class Timeline:
         return dict(self.spent)
 
     def move_to_evaluation(self, before: Dict[str, float]) -> None:
-        """All since ``before`` was evaluation. Returns nothing; the sum stays."""
+        """All since ``before`` was evaluation; the sum stays."""
         self.become(self.current)
         for region in REGIONS:
             if region != "evaluation":
