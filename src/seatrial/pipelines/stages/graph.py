@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -14,7 +15,6 @@ from seatrial.job.model import Job
 from seatrial.pipelines.stages.export_stage import PREFIX, Export, is_export, read_export
 from seatrial.pipelines.stages.served import problems as served_problems
 from seatrial.pipelines.stages.served import server_job
-from seatrial.system.near import did_you_mean
 from seatrial.system.typed_path import as_typed
 
 #: What a stage says beyond a job.
@@ -194,7 +194,8 @@ def _unknown_needs(stages: Mapping[str, Stage]) -> list[str]:
 
 
 def _near(name: str, stages: Collection[str]) -> str:
-    return did_you_mean(name, stages) or f"; there are {', '.join(stages)}"
+    near = difflib.get_close_matches(name, stages, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(stages)}"
 
 
 def _cycle(stages: Mapping[str, Stage]) -> list[str]:
