@@ -38,7 +38,7 @@ def loopback(url: str) -> Address:
     outside = [each for each in found if not ipaddress.ip_address(each.partition("%")[0]).is_loopback]
     if outside:
         raise UsageError(
-            f"{host} is {outside[0]}, which is not this machine: load goes to loopback only",
+            f"{host}{f' ({outside[0]})' if outside[0] != host else ''} is not this machine: load goes to loopback only",
             run=f"{EXAMPLE}, on the machine that serves",
         )
     return Address("127.0.0.1" if "127.0.0.1" in found else found[0], port)
