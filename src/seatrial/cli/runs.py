@@ -85,6 +85,7 @@ def _row(listed: listing.Listed) -> tuple[str, ...]:
     """A run, a group, or below it one of its members."""
     line = listed.line
     told = {
+        "done": line.headline or "done",
         "waiting": f"waiting: {line.outcome}" if line.outcome else "waiting",
         "stopped": line.outcome or "stopped",
         "failed": f"failed: {line.outcome}",

@@ -94,12 +94,18 @@ def terminal(chain: Chain) -> Iterator[str]:
     width = max((len(link.name) for link in chain.links), default=0)
     for link in chain.links:
         took = _gpu_seconds(link) if link.state != "unchanged" else ""
-        yield f"{_MARKS.get(link.state, '[-]')} {link.name:<{width}}  {link.verdict}{f' ({took})' if took else ''}"
+        yield f"{_mark(link)} {link.name:<{width}}  {link.verdict}{f' ({took})' if took else ''}"
         for verb, pieces in (("read", link.read), ("wrote", link.wrote)):
             for piece in pieces:
                 path, size, digest = _piece(piece)
                 broken = "" if piece.intact is not False else f"  NOT what {piece.of} wrote"
                 yield f"    {'':<{width}}  {verb:<5} {path}  {size}  {digest}{broken}"
+
+
+def _mark(link: Link) -> str:
+    """Of its state; of a good one, what its own receipt says against it."""
+    told = {"bad": "[✗]", "warning": "[!]"}.get(link.level or "") if link.state in ("done", "unchanged") else None
+    return told or _MARKS.get(link.state, "[-]")
 
 
 def _state(chain: Chain) -> str:

@@ -23,9 +23,17 @@ from seatrial.receipt.rendering.rows import (
     measured_rows,
     metric_rows,
     serving_rows,
+    wanted,
 )
 
-_VERDICTS = {"pass": ("pass", "✓ pass"), "fail": ("fail", "✗ fail"), "not judged": ("none", "not judged")}
+_VERDICTS = {
+    "pass": ("pass", "✓ pass"),
+    "fail": ("fail", "✗ fail"),
+    "warning": ("warning", "! warning"),
+    "not judged": ("none", "not judged"),
+}
+#: Level of an outcome → the badge's class, and the mark before its words.
+_LEVELS = {"good": ("pass", "✓ "), "bad": ("fail", "✗ "), "warning": ("warning", "! "), "none": ("none", "")}
 
 
 def render(receipt: Receipt) -> str:
@@ -38,6 +46,8 @@ def render(receipt: Receipt) -> str:
         headline=headline(receipt),
         judged_at=datetime.fromtimestamp(receipt.header.judged_at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         verdicts=_VERDICTS,
+        level=_LEVELS[receipt.outcome.level],
+        wanted=wanted,
         tiles=_tiles(receipt),
         window=window,
         shaded=window is not None and any(plot.x == "seconds" for plot in receipt.plots),

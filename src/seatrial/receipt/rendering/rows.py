@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from seatrial.findings.labels import FIX
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import count, energy, energy_short, figure, gpu_names, metric_figure, percent
-from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal, ServingRecord
+from seatrial.receipt.model import Criterion, GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal, ServingRecord
 from seatrial.receipt.rendering.row import Row as Row
 
 _INJECTION = {
@@ -29,6 +29,19 @@ def headline(receipt: Receipt) -> str:
     """``mnist · docker · 1 × NVIDIA H200``."""
     header = receipt.header
     return f"{header.target} · {header.backend} · {device(receipt)}"
+
+
+def ending(receipt: Receipt) -> str:
+    """``Passed. Finished in 33 s; 5 criteria met (seatrial exits with 0)``."""
+    outcome = receipt.outcome
+    also = f"; {outcome.footnote}" if outcome.footnote else ""
+    return f"{outcome.sentence} (seatrial exits with {receipt.exit_code}{also})"
+
+
+def wanted(criterion: Criterion) -> str:
+    """What it expects, and whose wish that is: ``required: …``, or ``default: …``, which nobody asked for."""
+    word = "default" if criterion.asked is False else "required"
+    return f"{word}: {criterion.expected}" if criterion.expected else ""
 
 
 def device(receipt: Receipt) -> str:
