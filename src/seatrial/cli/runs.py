@@ -162,7 +162,8 @@ def attach(reference: Reference = "last", as_json: AsJson = False, project: Proj
     run = _store(project).find(reference)
     screen = Screen(json=as_json)
     try:
-        follow(run, screen.write, os.environ, tail=10, say=screen.say)
+        with screen.showing_progress(run) as show:
+            follow(run, screen.write, os.environ, tail=10, say=screen.say, between_looks=show)
     except KeyboardInterrupt:
         recorder.ensure(run)
         screen.say(f"detached; {run.id} is still running")

@@ -108,7 +108,7 @@ def make_outcome(end: End) -> Outcome:
     if id in ("passed", "cpu") and warnings:
         badge += f", {count(len(warnings), 'warning')}"
     told = [] if id in _BY_CAUSE and end.cause != "finished" else [*_told(id, end), *_missed(warnings)]
-    footnote = f"with --strict {EXIT_CRITERIA}" if id == "unmet" and end.exit_code == EXIT_DONE else ""
+    footnote = f"{EXIT_CRITERIA} with --strict" if id == "unmet" and end.exit_code == EXIT_DONE else ""
     return Outcome(id=id, level=_LEVELS[id], badge=badge, words="; ".join([end.words, *told]), footnote=footnote)
 
 
@@ -135,7 +135,7 @@ def _told(id: OutcomeId, end: End) -> list[str]:
     """Which criteria it is about."""
     criteria = end.criteria
     if id in ("failed", "unmet"):
-        return [f"not met: {_titles(end.unmet)}"] if end.unmet else []
+        return [f"not met: {'; '.join(map(_both_sides, end.unmet))}"] if end.unmet else []
     if id == "in-doubt":
         return []
     if id == "unproven":
@@ -146,11 +146,20 @@ def _told(id: OutcomeId, end: End) -> list[str]:
     open_ = sum(criterion.verdict == "not judged" for criterion in criteria)
     asked = [criterion for criterion in criteria if criterion.asked and criterion.verdict == "pass"]
     told = [f"met: {_titles(asked)}"] if asked else []
+    if open_ == len(criteria):
+        return ["no criterion was judged"]
     return [*told, f"{open_} of {len(criteria)} criteria not judged"] if open_ else told
 
 
 def _missed(titles: Sequence[str]) -> list[str]:
     return [f"{'default' if len(titles) == 1 else 'defaults'} missed: {', '.join(titles)}"] if titles else []
+
+
+def _both_sides(criterion: Criterion) -> str:
+    """``Metric accuracy (0.9812, required >= 0.985)``."""
+    if criterion.measured is None or criterion.expected is None:
+        return criterion.title
+    return f"{criterion.title} ({criterion.measured}, required {criterion.expected})"
 
 
 def _titles(criteria: Sequence[Criterion]) -> str:

@@ -1,0 +1,83 @@
+"""How fast a run trains right now, in one line: from the lines of the hook beside its Python, as they come."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from seatrial import events
+from seatrial.diagnosis.anatomy import LINE, rates
+from seatrial.job.units import format_seconds
+from seatrial.receipt.formatting import figure, percent
+from seatrial.runs.store import Run
+
+#: Seconds that a rate is the mean of. The hook writes a line a second.
+_WINDOW_S = 10.0
+
+#: A line is good for so long: then the run evaluates, saves or hangs, and no rate of before is that of now.
+_GOOD_FOR_S = 5.0
+
+_READ_EVERY_S = 1.0
+
+#: Of evidence that is there already when somebody begins to look.
+_FIRST_BYTES = 64 * 1024
+
+
+class Progress:
+    """Reads what is new in a run's evidence, at most once a second.
+
+    Args:
+        run: one that is being followed.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._lines = events.Lines(str(run.events_path))
+        self._lines.skip_to_last(_FIRST_BYTES)
+        self._recent: deque[tuple[float, Mapping[str, Any]]] = deque()
+        self._read_s = float("-inf")
+        self._words = ""
+
+    def words(self) -> str:
+        """``1,203 steps, 81.4 steps/s, 5,209 examples/s; 43 % of this pass, 12 s left``; "" while nothing trains."""
+        now_s = time.monotonic()
+        if now_s - self._read_s < _READ_EVERY_S:
+            return self._words
+        self._read_s = now_s
+        self._read(now_s)
+        fresh = self._recent and now_s - self._recent[-1][0] <= _GOOD_FOR_S
+        self._words = _words([line for _, line in self._recent]) if fresh else ""
+        return self._words
+
+    def _read(self, now_s: float) -> None:
+        step = events.mark(events.Step)
+        try:
+            for line in self._lines.new():
+                if step not in line or LINE.encode() not in line:
+                    continue
+                event = events.parse(line)
+                if event is not None and isinstance(event.get(LINE), Mapping) and not event.get("rank"):
+                    self._recent.append((now_s, event))
+        except OSError:  # gone, or not ours to read: there is nothing to show
+            return
+        while self._recent and now_s - self._recent[0][0] > _WINDOW_S:
+            self._recent.popleft()
+
+
+def _words(lines: list[Mapping[str, Any]]) -> str:
+    found = rates(lines)
+    if "steps_per_s" not in found:
+        return ""
+    steps = lines[-1][LINE].get("steps")
+    told = [f"{steps:,} steps"] if isinstance(steps, int) and 0 < steps < 1e15 else []
+    told += [f"{_rate(found['steps_per_s'])} steps/s"]
+    told += [f"{figure(round(found['examples_per_s']))} examples/s"] if "examples_per_s" in found else []
+    if "pass_pct" not in found:
+        return ", ".join(told)
+    left = format_seconds(max(1.0, round(found["pass_left_s"])))
+    return f"{', '.join(told)}; {percent(found['pass_pct'])} of this pass, {left} left"
+
+
+def _rate(value: float) -> str:
+    return figure(round(value)) if value >= 100 else f"{value:.3g}"
