@@ -13,11 +13,12 @@ from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import figure, percent
 from seatrial.runs.store import Run
 
-#: Seconds that a rate is the mean of. The hook writes a line a second.
+#: Seconds that a rate is the mean of. The hook writes a line a second, or at each step that takes longer.
 _WINDOW_S = 10.0
 
-#: A line is good for so long: then the run evaluates, saves or hangs, and no rate of before is that of now.
-_GOOD_FOR_S = 5.0
+#: A line is good for so long, or for so many times what lay between the last two: then the run evaluates, saves or
+#: hangs, and no rate of before is that of now.
+_GOOD_FOR_S, _GOOD_FOR_LINES = 5.0, 3.0
 
 _READ_EVERY_S = 1.0
 
@@ -46,9 +47,14 @@ class Progress:
             return self._words
         self._read_s = now_s
         self._read(now_s)
-        fresh = self._recent and now_s - self._recent[-1][0] <= _GOOD_FOR_S
-        self._words = _words([line for _, line in self._recent]) if fresh else ""
+        self._words = _words([line for _, line in self._recent]) if self._is_fresh(now_s) else ""
         return self._words
+
+    def _is_fresh(self, now_s: float) -> bool:
+        if len(self._recent) < 2:
+            return False
+        (before_s, _), (last_s, _) = self._recent[-2], self._recent[-1]
+        return now_s - last_s <= max(_GOOD_FOR_S, _GOOD_FOR_LINES * (last_s - before_s))
 
     def _read(self, now_s: float) -> None:
         step = events.mark(events.Step)
@@ -61,7 +67,7 @@ class Progress:
                     self._recent.append((now_s, event))
         except OSError:  # gone, or not ours to read: there is nothing to show
             return
-        while self._recent and now_s - self._recent[0][0] > _WINDOW_S:
+        while len(self._recent) > 2 and now_s - self._recent[0][0] > _WINDOW_S:
             self._recent.popleft()
 
 

@@ -82,3 +82,17 @@ def test_of_a_long_run_only_the_end_is_read(tmp_path: Path, clock: Clock) -> Non
     now = Progress(run)
     now.words()
     assert now.words() == "199,990 steps, 10 steps/s"
+
+
+def test_steps_of_a_minute_have_a_rate_too(tmp_path: Path, clock: Clock) -> None:
+    run = Run(tmp_path / "record", tmp_path / "place")
+    now = Progress(run)
+    for minute in range(3):
+        write(run, told(minute + 1, 60.0 * minute))
+        clock.now_s += 60
+        words = now.words()
+    assert words == "3 steps, 0.0167 steps/s"
+    clock.now_s += 120
+    assert now.words() == words
+    clock.now_s += 120
+    assert now.words() == ""
