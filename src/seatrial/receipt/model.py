@@ -221,6 +221,10 @@ class Line(Record):
     points: tuple[tuple[float, float], ...]
 
 
+#: ID of the plot of where the steps' time went, in shares that add up.
+STEPS_PLOT = "steps"
+
+
 class Plot(Record):
     """Lines over one x axis.
 

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from statistics import fmean
 
+from seatrial.diagnosis.anatomy import REGIONS
 from seatrial.job.units import format_seconds
-from seatrial.receipt.formatting import energy_short, figure, percent
-from seatrial.receipt.model import Receipt
+from seatrial.receipt.formatting import energy_short, figure, percent, rate
+from seatrial.receipt.model import STEPS_PLOT, Receipt
 from seatrial.receipt.rendering.anatomy import anatomy_rows, bar_parts
 from seatrial.receipt.rendering.bars import draw_batches
 from seatrial.receipt.rendering.pages import render_page
@@ -22,9 +23,11 @@ from seatrial.receipt.rendering.rows import (
     headline,
     measured_rows,
     metric_rows,
+    open_criteria,
     serving_rows,
     wanted,
 )
+from seatrial.receipt.rendering.stack import can_be_stacked, draw_stack
 
 _VERDICTS = {
     "pass": ("pass", "✓ pass"),
@@ -40,6 +43,9 @@ def render(receipt: Receipt) -> str:
     """The whole page."""
     start_s, seconds = receipt.measurements.window_start_s, receipt.measurements.window_s
     window = None if start_s is None or seconds is None else (start_s, start_s + seconds)
+    stacked = [plot for plot in receipt.plots if receipt.anatomy and plot.id == STEPS_PLOT and can_be_stacked(plot)]
+    bar = bar_parts(receipt)
+    fine = [part for part in bar if part.words in (REGIONS["copy"], REGIONS["sync"])]
     return render_page(
         "receipt.html",
         receipt=receipt,
@@ -50,12 +56,16 @@ def render(receipt: Receipt) -> str:
         wanted=wanted,
         tiles=_tiles(receipt),
         window=window,
+        plots=[plot for plot in receipt.plots if plot not in stacked],
+        stack=draw_stack(stacked[0]) if stacked else None,
+        coarse=bool(stacked) and any(part.words not in {line.name for line in stacked[0].lines} for part in fine),
+        open_criteria=open_criteria(receipt),
         shaded=window is not None and any(plot.x == "seconds" for plot in receipt.plots),
         serving=list(serving_rows(receipt)),
         histogram=draw_batches(receipt.serving.batches) if receipt.serving and receipt.serving.batches else "",
         served=receipt.serving is not None,
         diagnosis=list(diagnosis_rows(receipt)),
-        bar=bar_parts(receipt),
+        bar=bar,
         steps=anatomy_rows(receipt, drawn=True),
         measured=list(measured_rows(receipt)),
         metrics=list(metric_rows(receipt)),
@@ -84,11 +94,14 @@ def _tiles(receipt: Receipt) -> list[Row]:
     utilization = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]
     sm_activity = [use.sm_activity_mean_pct for use in measured.gpus if use.sm_activity_mean_pct is not None]
     accuracy = next((m for m in measured.metrics if m.name in ("test_accuracy", "accuracy", "val_accuracy")), None)
+    steps = receipt.anatomy[0] if receipt.anatomy else None
     tiles: list[Tile] = [
         ("wall time", measured.wall_s, format_seconds),
         ("GPU utilisation", fmean(utilization) if utilization else None, percent),
         ("SM activity", fmean(sm_activity) if sm_activity else None, percent),
         *_serving_tiles(receipt),
+        ("steps/s", steps.steps_per_s if steps else None, rate),
+        ("examples/s", steps.examples_per_s if steps else None, rate),
         ("images/s", measured.images_per_s, lambda value: figure(round(value))),
         (accuracy.name.replace("_", " ") if accuracy else "", accuracy.last if accuracy else None, figure),
         ("energy", measured.energy_j, energy_short),

@@ -19,6 +19,7 @@ from seatrial.receipt.rendering.rows import (
     headline,
     measured_rows,
     metric_rows,
+    open_criteria,
     serving_rows,
     wanted,
 )
@@ -59,7 +60,7 @@ def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     for warning in receipt.warnings:
         yield from _wrapped(warning, "[!] ", width, "yellow")
     yield from _section("What ran", _table(_shortened(header_rows(receipt)), width))
-    yield from _section("Criteria", list(_criteria(receipt.criteria, width)))
+    yield from _section("Criteria", list(_criteria(receipt, width)))
     yield from _section("Findings", [line for f in receipt.findings for line in _finding(f, width)])
     yield from _section("Diagnosis", _table(diagnosis_rows(receipt), width))
     yield from _section("Steps", _table(anatomy_rows(receipt), width))
@@ -90,17 +91,13 @@ def _table(rows: Sequence[Row], width: int) -> list[Text]:
     return [line for row in rows for line in _wrapped(row.value, f"    {row.label:<{column}}  ", width, dim=4 + column)]
 
 
-def _criteria(criteria: Sequence[Criterion], width: int) -> Iterator[Text]:
+def _criteria(receipt: Receipt, width: int) -> Iterator[Text]:
     """What was judged, one by one; then what was not, those of one reason together: there is nothing to look at."""
-    for criterion in criteria:
+    for criterion in receipt.criteria:
         if criterion.verdict != "not judged":
             yield from _criterion(criterion, width)
-    reasons: dict[str, list[str]] = {}
-    for criterion in criteria:
-        if criterion.verdict == "not judged":
-            reasons.setdefault(criterion.evidence, []).append(criterion.title)
     mark, style = _MARKS["not judged"]
-    for reason, titles in reasons.items():
+    for reason, titles in open_criteria(receipt):
         yield from _wrapped(f"{'; '.join(titles)}: not judged, {reason}", f"{mark} ", width, style)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from seatrial import events
 from seatrial.diagnosis.anatomy import LINE, rates
 from seatrial.job.units import format_seconds
-from seatrial.receipt.formatting import figure, percent
+from seatrial.receipt.formatting import percent, rate
 from seatrial.runs.store import Run
 
 #: Seconds that a rate is the mean of. The hook writes a line a second, or at each step that takes longer.
@@ -77,13 +77,9 @@ def _words(lines: list[Mapping[str, Any]]) -> str:
         return ""
     steps = lines[-1][LINE].get("steps")
     told = [f"{steps:,} steps"] if isinstance(steps, int) and 0 < steps < 1e15 else []
-    told += [f"{_rate(found['steps_per_s'])} steps/s"]
-    told += [f"{figure(round(found['examples_per_s']))} examples/s"] if "examples_per_s" in found else []
+    told += [f"{rate(found['steps_per_s'])} steps/s"]
+    told += [f"{rate(found['examples_per_s'])} examples/s"] if "examples_per_s" in found else []
     if "pass_pct" not in found:
         return ", ".join(told)
     left = format_seconds(max(1.0, round(found["pass_left_s"])))
     return f"{', '.join(told)}; {percent(found['pass_pct'])} of this pass, {left} left"
-
-
-def _rate(value: float) -> str:
-    return figure(round(value)) if value >= 100 else f"{value:.3g}"
