@@ -56,7 +56,7 @@ def anatomy_rows(receipt: Receipt, *, drawn: bool = False) -> list[Row]:
 
 
 class BarPart(NamedTuple):
-    """A part of the first rank's steps: its colour's class, what it is, its percentage, the same and its time in words."""
+    """A part of the first rank's steps: its colour's class, what it is, its percentage, and in words."""
 
     colour: str
     words: str
