@@ -205,7 +205,7 @@ class Requests(Table):
     )
     writable: StrictBool = Field(default=False, description="The container's root filesystem is writable.")
     no_hook: StrictBool = Field(default=False, description="Do not measure the steps of torch scripts from inside.")
-    strict: StrictBool = Field(default=False, description="Exit with 4 if criteria are unmet.")
+    strict: StrictBool = Field(default=False, description="Exit with 4 if criteria are not met, defaults included.")
     resume: str | None = Field(default=None, description="ID of the run to resume from.")
     with_names: StrictBool = Field(
         default=False, description="Include user name, host name and home folder in receipts."
