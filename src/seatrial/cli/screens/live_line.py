@@ -7,6 +7,7 @@ screen of the target's own is there. docs/decisions/0038-headline.md says what l
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -85,8 +86,9 @@ class LiveLine:
 
     def _draw(self, text: str) -> None:
         self._shown = text
-        width = os.get_terminal_size(2).columns or 80
-        _print(f"\r\x1b[K\x1b[2m{text[: max(1, width - 1)]}\x1b[0m")
+        with contextlib.suppress(OSError):  # as _print
+            width = os.get_terminal_size(2).columns or 80
+            _print(f"\r\x1b[K\x1b[2m{text[: max(1, width - 1)]}\x1b[0m")
 
     def _for_a_log(self, text: str, now_s: float) -> str | None:
         if not text or now_s < self._log_due_s or not self._at_line_start:
@@ -97,8 +99,10 @@ class LiveLine:
 
 
 def _print(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    """A terminal that was closed is no reason to stop following the run."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _is_terminal(number: int) -> bool:
