@@ -95,13 +95,14 @@ def _tiles(receipt: Receipt) -> list[Row]:
     sm_activity = [use.sm_activity_mean_pct for use in measured.gpus if use.sm_activity_mean_pct is not None]
     accuracy = next((m for m in measured.metrics if m.name in ("test_accuracy", "accuracy", "val_accuracy")), None)
     steps = receipt.anatomy[0] if receipt.anatomy else None
+    of_rank = ", rank 0" if len(receipt.anatomy) > 1 else ""
     tiles: list[Tile] = [
         ("wall time", measured.wall_s, format_seconds),
         ("GPU utilisation", fmean(utilization) if utilization else None, percent),
         ("SM activity", fmean(sm_activity) if sm_activity else None, percent),
         *_serving_tiles(receipt),
-        ("steps/s", steps.steps_per_s if steps else None, rate),
-        ("examples/s", steps.examples_per_s if steps else None, rate),
+        (f"steps/s{of_rank}", steps.steps_per_s if steps else None, rate),
+        (f"examples/s{of_rank}", steps.examples_per_s if steps else None, rate),
         ("images/s", measured.images_per_s, lambda value: figure(round(value))),
         (accuracy.name.replace("_", " ") if accuracy else "", accuracy.last if accuracy else None, figure),
         ("energy", measured.energy_j, energy_short),

@@ -25,6 +25,9 @@ _READ_EVERY_S = 1.0
 #: Of evidence that is there already when somebody begins to look.
 _FIRST_BYTES = 64 * 1024
 
+#: Read at once, and kept: a target may write lines without end.
+_MOST_BYTES, _MOST_LINES = 1 << 20, 1000
+
 
 class Progress:
     """Reads what is new in a run's evidence, at most once a second.
@@ -36,7 +39,8 @@ class Progress:
     def __init__(self, run: Run) -> None:
         self._lines = events.Lines(str(run.events_path))
         self._lines.skip_to_last(_FIRST_BYTES)
-        self._recent: deque[tuple[float, Mapping[str, Any]]] = deque()
+        self._recent: deque[tuple[float, Mapping[str, Any]]] = deque(maxlen=_MOST_LINES)
+        self._other_ranks = False
         self._read_s = float("-inf")
         self._words = ""
 
@@ -47,7 +51,8 @@ class Progress:
             return self._words
         self._read_s = now_s
         self._read(now_s)
-        self._words = _words([line for _, line in self._recent]) if self._is_fresh(now_s) else ""
+        words = _words([line for _, line in self._recent]) if self._is_fresh(now_s) else ""
+        self._words = f"rank 0: {words}" if words and self._other_ranks else words
         return self._words
 
     def _is_fresh(self, now_s: float) -> bool:
@@ -59,11 +64,15 @@ class Progress:
     def _read(self, now_s: float) -> None:
         step = events.mark(events.Step)
         try:
-            for line in self._lines.new():
+            for line in self._lines.new(_MOST_BYTES):
                 if step not in line or LINE.encode() not in line:
                     continue
                 event = events.parse(line)
-                if event is not None and isinstance(event.get(LINE), Mapping) and not event.get("rank"):
+                if event is None or not isinstance(event.get(LINE), Mapping):
+                    continue
+                if event.get("rank"):
+                    self._other_ranks = True
+                else:
                     self._recent.append((now_s, event))
         except OSError:  # gone, or not ours to read: there is nothing to show
             return
@@ -72,7 +81,8 @@ class Progress:
 
 
 def _words(lines: list[Mapping[str, Any]]) -> str:
-    found = rates(lines)
+    process = lines[-1][LINE].get("pid")  # a script may start another, which begins to count anew
+    found = rates([line for line in lines if line[LINE].get("pid") == process])
     if "steps_per_s" not in found:
         return ""
     steps = lines[-1][LINE].get("steps")

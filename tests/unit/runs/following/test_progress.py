@@ -37,7 +37,7 @@ def write(run: Run, *lines: Any) -> None:
 
 
 def told(steps: Any, seconds: float, **keys: Any) -> dict[str, Any]:
-    anatomy = {"pid": 5, "steps": steps, "seconds": seconds, **keys}
+    anatomy = {"pid": 5, "steps": steps, "seconds": seconds} | keys
     return {"t": 50.0 + seconds, "type": "step", "source": "target", "anatomy": anatomy}
 
 
@@ -72,7 +72,15 @@ def test_another_ranks_lines_and_garbage_count_for_nothing(tmp_path: Path, clock
     assert now.words() == ""
     write(run, told("\x1b[2J", 3.0), told(30, 2.0))
     clock.now_s += 1
-    assert now.words() == "30 steps, 20 steps/s"
+    assert now.words() == "rank 0: 30 steps, 20 steps/s"
+
+
+def test_a_second_process_is_counted_from_its_own_beginning(tmp_path: Path, clock: Clock) -> None:
+    run = Run(tmp_path / "record", tmp_path / "place")
+    now = Progress(run)
+    write(run, told(1000, 10.0), told(2000, 20.0), told(10, 1.0, pid=6), told(20, 2.0, pid=6))
+    clock.now_s += 1
+    assert now.words() == "20 steps, 10 steps/s"
 
 
 def test_of_a_long_run_only_the_end_is_read(tmp_path: Path, clock: Clock) -> None:
