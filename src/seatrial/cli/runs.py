@@ -88,7 +88,7 @@ def _row(listed: listing.Listed) -> tuple[str, ...]:
         "done": line.headline or "done",
         "waiting": f"waiting: {line.outcome}" if line.outcome else "waiting",
         "stopped": line.outcome or "stopped",
-        "failed": f"failed: {line.outcome if line.headline in (None, 'failed') else line.headline}",
+        "failed": f"failed: {line.headline or line.outcome}",
         "unknown": f"unknown: {line.outcome}",
         "unchanged": f"unchanged: {line.outcome}",
         "skipped": f"skipped: {line.outcome}",

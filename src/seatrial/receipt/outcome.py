@@ -61,6 +61,11 @@ class Outcome(Record):
     words: str
     footnote: str = ""
 
+    @property
+    def brief(self) -> str:
+        """For a cell of a table: why it failed or stopped, else the badge."""
+        return self.words if self.id in ("failed", "stopped") else self.badge
+
     @computed_field  # type: ignore[prop-decorator]  # mypy issue 1362
     @property
     def sentence(self) -> str:

@@ -195,8 +195,7 @@ function runsView() {
         // A run of before has no level: its exit code says what there is to say.
         const level = run.level || (run.cause === "stopped" ? "none" : run.exit_code === 0 ? "good" : "bad");
         const mark = run.ended ? { good: "pass", warning: "warning", bad: "fail" }[level] || "soft" : "soft";
-        const told = !run.headline || ["failed", "stopped"].includes(run.headline) ? run.outcome : run.headline;
-        return [box, make("a", { href: `#/runs/${run.id}` }, run.name || run.id), run.target, run.backend, run.gpus ?? "?", make("span", { class: mark, title: run.outcome }, told), run.ended ? seconds(run.seconds) : "running"];
+        return [box, make("a", { href: `#/runs/${run.id}` }, run.name || run.id), run.target, run.backend, run.gpus ?? "?", make("span", { class: mark, title: run.outcome }, run.headline || run.outcome), run.ended ? seconds(run.seconds) : "running"];
       });
       list.replaceChildren(rows.length ? table(columns, rows, "Runs") : make("p", { class: "soft" }, find ? "No run fits." : "No runs yet. Start one: seatrial run digits"));
       note.textContent = `${found.total} run${found.total === 1 ? "" : "s"}, page ${found.page + 1} of ${found.pages}`;
