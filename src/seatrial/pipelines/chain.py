@@ -91,7 +91,7 @@ class Chain:
     @property
     def passed(self) -> bool:
         """Every member came to a good end and met what was asked of it, and no link of the chain is broken."""
-        return self.state == "done" and not self.broken and not any(link.level == "bad" for link in self.links)
+        return self.state == "done" and not self.broken and not any(map(missed_criteria, self.links))
 
     @property
     def broken(self) -> list[str]:
@@ -193,14 +193,21 @@ def _piece(told: Mapping[str, Any], written: Mapping[str, tuple[str, str]]) -> P
 
 
 def counts(chain: Chain) -> str:
-    """``3 done, 1 unchanged``."""
+    """``3 done, 1 unchanged; criteria not met: train``."""
     states = [link.state for link in chain.links]
-    return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    told = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    unmet = [link.name for link in chain.links if missed_criteria(link)]
+    return f"{told}; criteria not met: {', '.join(unmet)}" if unmet else told
+
+
+def missed_criteria(link: Link) -> bool:
+    """It ended well, without what was asked of it."""
+    return link.state in GOOD and link.level == "bad"
 
 
 def is_good(link: Link) -> bool:
     """It came to a good end, and met what was asked of it."""
-    return link.state in GOOD and link.level != "bad"
+    return link.state in GOOD and not missed_criteria(link)
 
 
 def page_folder(project: Path, group_id: str) -> Path:

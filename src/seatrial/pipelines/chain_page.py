@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.pipelines.chain import Chain, Link, Piece, counts, is_good, page_folder
+from seatrial.pipelines.chain import Chain, Link, Piece, counts, is_good, missed_criteria, page_folder
 from seatrial.pipelines.chain_picture import draw
 from seatrial.receipt.formatting import count
 from seatrial.receipt.rendering.pages import render_page
@@ -125,6 +125,7 @@ def _tiles(chain: Chain) -> list[tuple[str, str]]:
 def _row(link: Link) -> dict[str, Any]:
     return {
         "link": link,
+        "state": "criteria not met" if missed_criteria(link) else link.state,
         "badge": "pass" if is_good(link) else "none" if link.state in ("skipped", "waiting", "running") else "fail",
         "facts": [
             (label, value)
