@@ -1,224 +1,239 @@
-"""Is the diagnosis right? Scripts bound on purpose, run through seatrial, and what their receipts say.
+"""Is the diagnosis right? Scripts bound on purpose (tests/bound), run through seatrial, and what their receipts say.
 
-    python benchmarks/diagnosis.py OUT [--seconds 7] [--budget-s 190] [--config seatrial.toml] [--only NAME ...]
-                                   [-- FLAGS FOR seatrial run]
+    python benchmarks/diagnosis.py OUT [--gpus 1|2|none] [--seconds 8] [--budget-s 540] [--lanes N] [--only NAME ...]
+                                   [--skip NAME ...] [--held-out] [--config seatrial.toml] [-- FLAGS FOR seatrial run]
 
-    python benchmarks/diagnosis.py out -- --on docker --gpus 1
-    python benchmarks/diagnosis.py out --only all_reduce -- --on docker --gpus 2
-    python benchmarks/diagnosis.py out --only overhead --budget-s 60
+    python benchmarks/diagnosis.py out -- --on local
+    python benchmarks/diagnosis.py out --gpus 2 -- --on docker
+    python benchmarks/diagnosis.py out --gpus none -- --on local
 
-``overhead`` runs only when it is named: how much a sampler at 10 Hz slows training beside it, in turn with none, for as
-long as the budget lets it. What a sample costs by itself: sample_cost.py. Writes OUT/diagnosis.json, rewritten after
-every part, OUT/diagnosis.md, and each run's receipt as OUT/NAME.receipt.json. A part that crashes, takes longer than
-its time or finds none left is a line in both, not the end.
+``--gpus none`` runs those that never come to a GPU and judges them as if one had been asked for and lay idle. With
+``--lanes 2`` two run at a time, each on a GPU of its own. Writes OUT/diagnosis.json and OUT/diagnosis.md, a confusion
+table, after every script, and OUT/evidence.tar.gz with each run's plan, events, receipt and the end of its output. A
+script that crashes, takes longer than its time or finds none left is a line in both, not the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
+import queue
+import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import mean, median, stdev
 from typing import Any
 
-from seatrial.probe import nvml
-from seatrial.probe.sampler import Sampler
+ROOT = Path(__file__).resolve().parent.parent
+BOUND = ROOT / "tests" / "bound"
+sys.path.insert(0, str(ROOT / "tests"))
 
-#: overhead: a window with or without a sampler; torch's import, the context, and a second's warm-up of either kind.
-WINDOW_S = 0.5
-OVERHEAD_STARTUP_S = 12.0
-
-#: The sampler's, beside training.
-INTERVAL_S = 0.1
-
-#: What a sample has stirred up (caches, locks of the driver) may still be felt for so long.
-AFTER_S = 0.005
-
-BOUND = Path(__file__).parent / "bound"
-
-#: Script → cause that must come out, further flags, GPUs it needs.
-SCRIPTS: dict[str, tuple[str, list[str], int]] = {
-    "cpu_quota": ("throttled", ["--cpus", "0.5"], 1),
-    "idle": ("idle", [], 1),
-    "sync_every_step": ("launch-bound", [], 1),
-    "tiny_kernels": ("launch-bound", [], 1),
-    "loader_in_main": ("data-bound", [], 1),
-    "slow_loader": ("data-bound", [], 1),
-    "pageable_copies": ("host-memory-bound", [], 1),
-    "elementwise": ("memory-bandwidth-bound", [], 1),
-    "big_matmul": ("compute-bound", [], 1),
-    "all_reduce": ("communication-bound", ["--launcher", "torchrun"], 2),
-}
-
-#: A run beside its script: container, checks of the GPU with driver and torch, imports. Seen on an H200: 10 to 14 s.
+#: A run beside its script: the agent, a kernel on each GPU, imports. Seen on an H200: 10 to 14 s.
 STARTUP_S = 14.0
-#: A run gets this much beside its script, then it is killed; under --cpus 0.5 everything takes twice as long.
-TIMEOUT_BESIDE_S = 35.0
+#: A script gets so many times its seconds, and this much beside them (compiling, preparing), then it is ended.
+TIMES, BESIDE_S = 3, 45.0
+#: Of each log that is kept.
+_LOG_BYTES = 20_000
 
-#: Keys of a GPU's sample that are kept; the rest is in the receipt as means.
-_KEPT = ("utilization_pct", "sm_activity_pct", "tensor_activity_pct", "dram_activity_pct", "pcie_rx_bytes_per_s",
-         "nvlink_tx_bytes_per_s", "power_w")  # fmt: skip
+#: Causes that a machine without a GPU can show, if the script is judged as if it had been given one.
+WITHOUT_GPU = frozenset({"cpu-only", "failed-early"})
+
+
+def header(path: Path) -> dict[str, str]:
+    """``# expect: data-bound; gpus: 2; flags: --cpus 0.5`` as a dict."""
+    first = path.read_text().partition("\n")[0]
+    if not first.startswith("# expect: "):
+        raise ValueError(f"{path.name}: no '# expect:' in the first line")
+    return dict(part.strip().split(": ", 1) for part in first[2:].split(";"))
 
 
 class Report:
     """What has been found so far, on disk at every moment."""
 
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.found: dict[str, Any] = {"gpus": [gpu.name for gpu in nvml.inventory().gpus], "scripts": {}}
+    def __init__(self, out: Path, gpus: list[str]) -> None:
+        self.out, self.lock = out, threading.Lock()
+        self.found: dict[str, Any] = {"gpus": gpus, "scripts": {}}
+        self.files: dict[str, bytes] = {}
         out.mkdir(parents=True, exist_ok=True)
 
-    def keep(self) -> None:
-        (self.out / "diagnosis.json").write_text(json.dumps(self.found, indent=1))
-        (self.out / "diagnosis.md").write_text("\n".join(self._lines()) + "\n")
+    def add(self, name: str, result: dict[str, Any], files: Mapping[str, bytes]) -> None:
+        with self.lock:
+            self.found["scripts"][name] = result
+            self.files.update({f"{name}/{file}": data for file, data in files.items()})
+            (self.out / "diagnosis.json").write_text(json.dumps(self.found, indent=1))
+            (self.out / "diagnosis.md").write_text("\n".join(table(self.found)) + "\n")
+            with tarfile.open(self.out / "evidence.tar.gz", "w:gz") as archive:
+                for file, data in sorted(self.files.items()):
+                    entry = tarfile.TarInfo(file)
+                    entry.size = len(data)
+                    archive.addfile(entry, io.BytesIO(data))
 
-    def _lines(self) -> list[str]:
-        lines = [
-            f"GPUs: {', '.join(self.found['gpus']) or 'none'}",
-            "",
-            "| script | expected | found | tags | right | evidence |",
-            "| --- | --- | --- | --- | --- | --- |",
-        ]
-        for name, result in self.found["scripts"].items():
-            found, tags = result.get("found") or result.get("why", "?"), ", ".join(result.get("tags", []))
-            right = {True: "yes", False: "NO"}.get(result.get("right"), "not run")
-            evidence = "; ".join(result.get("evidence", []))
-            lines.append(f"| {name} | {result['expected']} | {found} | {tags} | {right} | {evidence} |")
-        if "overhead" in self.found:
-            lines += ["", f"overhead: `{json.dumps(self.found['overhead'])}`"]
-        return lines
+
+def table(found: Mapping[str, Any]) -> list[str]:
+    """The confusion table, then a line for each script."""
+    scripts = found["scripts"]
+    judged = {name: result for name, result in scripts.items() if result.get("found")}
+    right = sum(result["right"] for result in judged.values())
+    causes = sorted({result[key] for result in judged.values() for key in ("expected", "found")})
+    counts = Counter((result["expected"], result["found"]) for result in judged.values())
+    lines = [
+        f"GPUs: {', '.join(found['gpus']) or 'none'}. Right: {right} of {len(judged)}; {len(scripts) - len(judged)} not"
+        " judged. Rows: bound by on purpose; columns: what the receipt said.",
+        "",
+        "| | " + " | ".join(causes) + " |",
+        "| --- " * (len(causes) + 1) + "|",
+    ]
+    for row in causes:
+        if any(counts[row, column] for column in causes):
+            lines.append(f"| {row} | " + " | ".join(str(counts[row, column] or "") for column in causes) + " |")
+    lines += ["", "| script | expected | found | tags | right | seen |", "| --- " * 6 + "|"]
+    for name, result in sorted(scripts.items()):
+        told = [result.get("found") or result.get("why", "?"), ", ".join(result.get("tags", []))]
+        told.append({True: "yes", False: "**no**"}.get(result.get("right"), "not judged"))
+        told.append("; ".join(result.get("evidence", [])))
+        cells = [name, result["expected"], *told]
+        lines.append("| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in cells) + " |")
+    return lines
 
 
 def run_script(
-    name: str, seconds: float, flags: list[str], limit_s: float, config: Path | None, out: Path
-) -> dict[str, Any]:
-    """Run one through ``seatrial run``, keep its receipt and read it."""
-    expected, own_flags, _ = SCRIPTS[name]
-    command = [sys.executable, "-m", "seatrial", "run", f"{name}.py", "--trust", "--json", *flags, *own_flags]
+    path: Path, options: argparse.Namespace, flags: list[str], limit_s: float
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Run one through ``seatrial run``; what its receipt says, and its evidence."""
+    told = header(path)
+    command = [sys.executable, "-m", "seatrial", "run", path.name, "--trust", "--json", *flags]
+    command += ["--timeout", f"{limit_s:.0f}s", "--grace", "2s", *told.get("flags", "").split()]
+    command += ["--launcher", told["launcher"]] if "launcher" in told else []
     with tempfile.TemporaryDirectory(prefix="bound-") as folder:
-        for path in (BOUND / f"{name}.py", BOUND / "device.py"):
-            (Path(folder) / path.name).write_text(path.read_text())
-        if config is not None:
-            (Path(folder) / "seatrial.toml").write_text(config.read_text())
-        ended = subprocess.run(
-            [*command, "--", str(seconds)], cwd=folder, capture_output=True, text=True, timeout=limit_s
-        )
-        result: dict[str, Any] = {"expected": expected, "exit_code": ended.returncode}
+        (Path(folder) / path.name).write_text(path.read_text())
+        if options.config is not None:
+            (Path(folder) / "seatrial.toml").write_text(options.config.read_text())
+        ended = _ended([*command, "--", str(options.seconds)], Path(folder), limit_s + 30)
+        files = _evidence(Path(folder))
         try:
             receipt = json.loads(ended.stdout)
         except ValueError:
-            return {**result, "why": f"no receipt: {ended.stderr.strip()[-400:]}"}
-        (out / f"{name}.receipt.json").write_text(json.dumps(receipt, indent=1))
-        events = next((Path(folder) / ".seatrial" / "runs").glob("*/events.jsonl"), None)
-        diagnosis = receipt.get("diagnosis")
-        lines = events.read_text().splitlines() if events else []
-        result["samples"] = [small(json.loads(line)) for line in lines if '"sample"' in line]
-        result["timeline"] = [
-            {key: event[key] for key in ("t", "type")} for event in map(json.loads, lines) if event["type"] != "sample"
-        ]
-    result["measured"] = receipt["measurements"]["gpus"]
+            return {"why": f"no receipt: {ended.stderr.strip()[-400:]}"}, files
+        files["receipt.json"] = json.dumps(receipt).encode()
+        if options.gpus == "none":
+            from judged_again import as_if_on_a_gpu
+
+            receipt = as_if_on_a_gpu(files, Path(folder))
+    return judged(told, receipt), files
+
+
+def judged(told: Mapping[str, str], receipt: Mapping[str, Any]) -> dict[str, Any]:
+    """Expected against found. ``says``: words that must stand in the evidence or the advice."""
+    diagnosis = receipt.get("diagnosis")
     if diagnosis is None:
-        return {**result, "why": f"no diagnosis: {receipt['exit_cause']['words']}"}
+        return {"why": f"no diagnosis: {receipt['exit_cause']['words']}"}
+    said = [*diagnosis["evidence"], *(advice["change"] for advice in diagnosis["advice"])]
+    tags = [tag for tag in told.get("tags", "").split(", ") if tag]
+    right = diagnosis["cause"] == told["expect"] and set(tags) <= set(diagnosis["tags"])
     return {
-        **result,
         "found": diagnosis["cause"],
         "tags": diagnosis["tags"],
         "evidence": diagnosis["evidence"],
-        "right": diagnosis["cause"] == expected,
+        "advice": diagnosis["advice"],
+        "right": right and told.get("says", "").lower() in " ".join(said).lower(),
+        "measured": receipt["measurements"]["gpus"],
+        "anatomy": [
+            {**rank, "parts": {part["id"]: round(part["share"], 3) for part in rank["parts"]}}
+            for rank in receipt.get("anatomy", [])
+        ],
     }
 
 
-def small(sample: dict[str, Any]) -> dict[str, Any]:
-    """A sample without what no rule looks at."""
-    gpus = [{key: gpu[key] for key in (*_KEPT, "throttle_reasons")} for gpu in sample["gpus"]]
-    return {**{key: value for key, value in sample.items() if not key.startswith("shm_")}, "gpus": gpus}
+def _ended(command: list[str], folder: Path, limit_s: float) -> subprocess.CompletedProcess[str]:
+    """The command, ended with all that it started when its time is over."""
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def overhead(budget_s: float) -> dict[str, Any]:
-    """Training beside a sampler at 10 Hz against training alone, in turn.
-
-    Slowdown in percent, twice: each window with a sampler against the mean of the windows without before and after it;
-    and, within the windows with one, groups of steps while a sample was taken against the others (around_samples).
-    """
-    uuids = [gpu.uuid for gpu in nvml.inventory().gpus if not gpu.mig_enabled]
-    pairs = max(2, int((budget_s - OVERHEAD_STARTUP_S) / (4 * (WINDOW_S + 0.1))))
-    with tempfile.TemporaryDirectory() as folder:
-        flag, done = Path(folder) / "on", threading.Event()
-        taken: list[tuple[float, float]] = []
-        thread = threading.Thread(target=_sample_while, args=(Sampler(uuids), flag, done, taken))
-        thread.start()
-        try:
-            command = [sys.executable, str(BOUND / "overhead.py"), str(pairs), str(WINDOW_S), str(flag)]
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=budget_s + 20)
-        finally:
-            done.set()
-            thread.join()
-    if ended.returncode:
-        return {"why": ended.stderr.strip()[-400:]}
-    found: dict[str, Any] = {"windows_s": WINDOW_S}
-    for kind, both in json.loads(ended.stdout).items():
-        off, on = both["off"], both["on"]
-        slower = [100 * (1 - on[i] / mean(off[i : i + 2])) for i in range(len(on))]
-        found[kind] = {
-            "slower_pct_median": round(median(slower), 3),
-            "slower_pct_mean": round(mean(slower), 3),
-            "standard_error": round(stdev(slower) / len(slower) ** 0.5, 3),
-            "windows": len(on),
-            "around_samples": around_samples(both["groups"], taken),
-            "steps_per_s_off": [round(rate, 1) for rate in off],
-            "steps_per_s_on": [round(rate, 1) for rate in on],
-        }
-    return found
+def _evidence(folder: Path) -> dict[str, bytes]:
+    """What the run has left, without what it saved."""
+    run = next((folder / ".seatrial" / "runs").glob("*/"), None)
+    kept: dict[str, bytes] = {}
+    if run is None:
+        return kept
+    for name in ("events.jsonl", "stdout.log", "stderr.log"):
+        if (run / name).exists():
+            data = (run / name).read_bytes()
+            kept[name] = data if name == "events.jsonl" else data[-_LOG_BYTES:]
+    plan = (run / "events.jsonl").resolve().parent / "plan.json"
+    if plan.exists():
+        kept["plan.json"] = plan.read_bytes()
+    return kept
 
 
-def around_samples(groups: list[list[float]], taken: list[tuple[float, float]]) -> dict[str, Any]:
-    """What the samples cost the steps that ran while they were taken or AFTER_S later, as a share of all time.
-
-    Compared with the steps half an interval later, where no sample was: both come from the same seconds, so drifting
-    clocks and neighbours do not count, nor that a long group is hit more often than a short one.
-    """
-    later = [(start + INTERVAL_S / 2, end + INTERVAL_S / 2) for start, end in taken]
-    beside, without = ([group for group in groups if _touched(group, times)] for times in (taken, later))
-    near = [ended - begun for begun, ended in beside if [begun, ended] not in without]
-    far = [ended - begun for begun, ended in without if [begun, ended] not in beside]
-    if len(near) < 5 or len(far) < 5:
-        return {"why": f"{len(near)} groups beside samples, {len(far)} others"}
-    share = sum(near) / sum(ended - begun for begun, ended in groups)
-    error = ((stdev(near) / mean(near)) ** 2 / len(near) + (stdev(far) / mean(far)) ** 2 / len(far)) ** 0.5
-    return {
-        "slower_pct": round(100 * share * (1 - mean(far) / mean(near)), 4),
-        "standard_error": round(100 * share * error, 4),
-        "groups_near": len(near),
-        "groups_far": len(far),
-    }
-
-
-def _touched(group: list[float], times: list[tuple[float, float]]) -> bool:
-    return any(start < group[1] and end + AFTER_S > group[0] for start, end in times)
-
-
-def _sample_while(sampler: Sampler, flag: Path, done: threading.Event, taken: list[tuple[float, float]]) -> None:
-    while not done.wait(INTERVAL_S):
-        if flag.exists():
-            begun_s = time.monotonic()
-            sampler.sample()
-            taken.append((begun_s, time.monotonic()))
-
-
-def attempt(what: str, part: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def attempt(
+    part: Callable[[], tuple[dict[str, Any], dict[str, bytes]]],
+) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The part's result, or why there is none."""
     try:
         return part()
     except Exception as error:  # noqa: BLE001  whatever it was, the other parts go on
-        print(f"{what}: {error!r}", file=sys.stderr)
-        return {"why": repr(error)[:400]}
+        return {"why": repr(error)[:400]}, {}
+
+
+def chosen(options: argparse.Namespace, flags: list[str]) -> tuple[list[Path], dict[str, str]]:
+    """Scripts to run, and those left out with the reason."""
+    folder = BOUND / "held_out" if options.held_out else BOUND
+    local = "local" in flags
+    run, left = [], {}
+    for path in sorted(folder.glob("*.py")):
+        told = header(path)
+        if (options.only and path.stem not in options.only) or path.stem in options.skip:
+            continue
+        if options.gpus == "none":
+            if told["expect"] in WITHOUT_GPU:
+                run.append(path)
+        elif told.get("gpus", "1") == options.gpus:
+            if local and told.get("needs") == "container":
+                left[path.stem] = "not run: needs a container"
+            else:
+                run.append(path)
+    return run, left
+
+
+def lane(
+    index: int, scripts: queue.Queue[Path], report: Report, options: argparse.Namespace, flags: list[str], end_s: float
+) -> None:
+    """Run scripts one after another, on a GPU of this lane's own where there are several lanes."""
+    asked = options.gpus if options.lanes == 1 or options.gpus != "1" else f"device={index}"
+    while True:
+        try:
+            path = scripts.get_nowait()
+        except queue.Empty:
+            return
+        left_s, began_s = end_s - time.monotonic(), time.monotonic()
+        files: dict[str, bytes] = {}
+        if left_s < options.seconds + STARTUP_S:
+            result: dict[str, Any] = {"why": f"not run: {left_s:.0f} s left"}
+        else:
+            limit_s = min(left_s, TIMES * options.seconds + BESIDE_S)
+            result, files = attempt(lambda path=path, limit_s=limit_s: run_script(  # type: ignore[misc]
+                path, options, ["--gpus", asked, *flags], limit_s))  # fmt: skip
+            result["took_s"] = round(time.monotonic() - began_s, 1)
+        result = {"expected": header(path)["expect"], **result}
+        report.add(path.stem, result, files)
+        print(f"{path.stem}: expected {result['expected']}, found {result.get('found') or result.get('why')}"
+              f" ({result.get('took_s', 0)} s)", flush=True)  # fmt: skip
 
 
 def main() -> int:
@@ -227,39 +242,43 @@ def main() -> int:
         own, flags = own[: own.index("--")], own[own.index("--") + 1 :]
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument("--seconds", type=float, default=7.0)
-    parser.add_argument("--budget-s", type=float, default=190.0)
+    parser.add_argument("--gpus", choices=("1", "2", "none"), default="1")
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--budget-s", type=float, default=540.0)
+    parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--config", type=Path, help="a seatrial.toml for every run")
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--skip", nargs="*", default=[])
+    parser.add_argument("--held-out", action="store_true")
     options = parser.parse_args(own)
-    os.environ.setdefault("PYTHONPATH", str(Path(__file__).parent.parent / "src"))
+    sources = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sources))
     end_s = time.monotonic() + options.budget_s
-    report = Report(options.out)
-    for name in options.only or SCRIPTS:
-        left_s = end_s - time.monotonic()
-        if name == "overhead":
-            report.found["overhead"] = attempt("overhead", lambda left_s=left_s: overhead(left_s))
-            report.keep()
-            continue
-        expected, _, gpus = SCRIPTS[name]
-        if left_s < options.seconds + STARTUP_S:
-            result: dict[str, Any] = {"why": f"not run: {left_s:.0f} s left"}
-        elif not options.only and gpus > max(1, len(report.found["gpus"])):
-            result = {"why": f"not run: needs {gpus} GPUs"}
-        else:
-            began, limit_s = time.monotonic(), min(left_s, options.seconds + TIMEOUT_BESIDE_S)
-            result = attempt(
-                name,
-                lambda name=name, limit_s=limit_s: run_script(
-                    name, options.seconds, flags, limit_s, options.config, options.out
-                ),
-            )
-            result["took_s"] = round(time.monotonic() - began, 1)
-        report.found["scripts"][name] = {"expected": expected, **result}
-        report.keep()
-        print(f"{name}: expected {expected}, found {result.get('found') or result.get('why')}", flush=True)
+    scripts, left = chosen(options, flags)
+    report = Report(options.out, _gpu_names() if options.gpus != "none" else [])
+    for name, why in left.items():
+        folder = BOUND / "held_out" if options.held_out else BOUND
+        report.add(name, {"expected": header(folder / f"{name}.py")["expect"], "why": why}, {})
+    waiting: queue.Queue[Path] = queue.Queue()
+    for path in scripts:
+        waiting.put(path)
+    lanes = [
+        threading.Thread(target=lane, args=(index, waiting, report, options, flags, end_s))
+        for index in range(options.lanes)
+    ]
+    for each in lanes:
+        each.start()
+    for each in lanes:
+        each.join()
     wrong = [name for name, result in report.found["scripts"].items() if result.get("right") is False]
+    print(f"wrong: {', '.join(sorted(wrong)) or 'none'}")
     return 1 if wrong else 0
+
+
+def _gpu_names() -> list[str]:
+    from seatrial.probe import nvml
+
+    return [gpu.name for gpu in nvml.inventory().gpus]
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ HOOK_KEYS = (LINE, FACTS, STOPPED)
 REGIONS: Mapping[str, str] = {
     "data": "waiting for data",
     "copy": "copies to the GPU",
-    "other": "forward and Python",
+    "other": "Python between",
+    "forward": "forward pass",
     "backward": "backward pass",
     "optimizer": "optimizer",
     "sync": "waiting for GPU",
@@ -28,7 +29,10 @@ REGIONS: Mapping[str, str] = {
 }
 
 #: Regions that windows measure more finely than the whole run: copies and waits are taken out of the others there.
-_REFINED = ("copy", "other", "backward", "optimizer", "sync", "communication")
+_REFINED = ("copy", "other", "forward", "backward", "optimizer", "sync", "communication")
+
+#: What is left of a step whose forward pass was not told apart: under torch.compile, and before the first window.
+UNDIVIDED = "forward and Python"
 
 #: Fewer steps than this say nothing of the next ones. Source: of ours, as the first window opens after three.
 FEWEST_STEPS = 10
@@ -54,7 +58,7 @@ class Anatomy:
         caught_up: share of marks at which the GPU had done all that it was given: 1.0 is a GPU that waits for the host.
         copies_per_step, pageable, blocking: of copies to the GPU; the last two are shares, 0 to 1.
         facts: device, parameters, loader, precision …, as the script has them.
-        over_time: (Unix time, region → seconds since the line before) of each line.
+        over_time: (Unix time, region → seconds since the line before) of each line; ``other`` is UNDIVIDED in it.
         exposed_communication: share of the step that DDP's all-reduces take beyond what the backward pass hides.
     """
 
@@ -80,6 +84,10 @@ class Anatomy:
     def share(self, region: str) -> float:
         """Of the time, 0 to 1."""
         return self.regions.get(region, 0.0) / self.seconds if self.seconds else 0.0
+
+    def words(self, region: str) -> str:
+        """What the region is."""
+        return UNDIVIDED if region == "other" and "forward" not in self.regions else REGIONS[region]
 
     @property
     def steps_per_s(self) -> float | None:
@@ -210,6 +218,8 @@ def _over_time(lines: Sequence[Mapping[str, Any]]) -> Iterable[tuple[float, dict
     before: Mapping[str, float] = {}
     for line in lines:
         now = _numbers(line.get("regions"))
+        if forward := now.pop("forward", 0.0):  # told apart in windows only
+            now["other"] = now.get("other", 0.0) + forward
         yield (
             _number(line.get("t")),
             {region: max(0.0, now.get(region, 0.0) - before.get(region, 0.0)) for region in REGIONS if region in now},

@@ -5,13 +5,14 @@ Copies and synchronisations, which are many small calls, and the GPU's own time 
 """
 
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Mapping
 from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional
 
-from .recorder import Recorder
+from .recorder import Recorder, age_s
 from .windows import Windows
 
 #: Code of ours that the script's calls pass through; torch.compile is told to leave it alone.
@@ -52,7 +53,10 @@ class Measuring:
         self.compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
         recorder.at_step = self.at_step
         recorder.extra = self.extra
-        recorder.facts.update(framework="torch", version=str(torch.__version__))
+        recorder.at_end = self.at_end
+        recorder.compiles = _compiles
+        recorder.facts.update(framework="torch", version=str(torch.__version__), imported_after_s=round(age_s(), 3))
+        self.visible = os.environ.get("CUDA_VISIBLE_DEVICES")
 
     def place(self) -> None:
         torch = self.torch
@@ -60,6 +64,7 @@ class Measuring:
         self._loaders(sys.modules["torch.utils.data.dataloader"])
         self._wrap(torch.autograd, "backward", self._backward)
         self._wrap(torch, "save", self._region("checkpoint"))
+        self._wrap(torch.nn.Module, "train", self._mode)
         self._graphs(getattr(torch.cuda, "CUDAGraph", None))
         self._distributed(torch)
 
@@ -221,6 +226,14 @@ class Measuring:
 
         return around
 
+    def _mode(self, original: Any) -> Any:
+        def train(module: Any, mode: bool = True) -> Any:
+            if self.counts():
+                self.recorder.mode_set(bool(mode))
+            return original(module, mode)
+
+        return train
+
     def _distributed(self, torch: Any) -> None:
         if not torch.distributed.is_available():
             return
@@ -289,6 +302,15 @@ class Measuring:
             told = {key: value for key, value in self.loader.items() if key != "done"}
             self.recorder.facts["loader"] = told
 
+    def at_end(self) -> None:
+        """Why a script stayed on the CPU, as far as it shows: none of it is asked of the driver."""
+        facts, cuda = self.recorder.facts, self.torch.cuda
+        facts["cuda_build"] = self.torch.version.cuda
+        facts["cuda_used"] = bool(cuda.is_initialized())
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible != self.visible:
+            facts["visible_changed"] = visible
+
     def extra(self) -> Dict[str, Any]:
         torch, more = self.torch, dict(self.windows.totals())
         if self.loader is not None and "length" in self.loader:
@@ -319,11 +341,17 @@ def first_dimension(batch: Any, depth: int = 3) -> int:
     return 0
 
 
+def _compiles() -> bool:
+    """Whether torch.compile has compiled anything. Source: torch/_dynamo/utils.py (2.0 and later)."""
+    return bool(getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", None))
+
+
 def _compile_seconds() -> float:
     """What torch.compile has taken so far. Source: torch/_dynamo/utils.py, cumulative_time_spent_ns (2.5 and later)."""
     utils = sys.modules.get("torch._dynamo.utils")
     spent = getattr(utils, "cumulative_time_spent_ns", None) or {}
-    return float(spent.get("_compile.compile_inner", 0.0)) / 1e9
+    parts = ("_compile.compile_inner", "compile_fx.<locals>.bw_compiler")  # the backward pass is compiled when it runs
+    return sum(float(spent.get(part, 0.0)) for part in parts) / 1e9
 
 
 def _ddp_times(model: Any) -> Dict[str, Any]:

@@ -20,6 +20,9 @@ LINE_EVERY_S = 1.0
 #: Steps whose durations a line's median is of, at most.
 _MOST_DURATIONS = 4096
 
+#: What a script does for longer after its last step is no part of its steps.
+_LONGEST_END_S = 0.5
+
 
 class Recorder:
     """Counts and times the steps of the thread that makes them.
@@ -30,7 +33,8 @@ class Recorder:
         on: False once anything in here went wrong, and in forked children.
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
         at_step: called after each step with its number, for what is measured in some steps only.
-        extra: called for more keys of a line.
+        extra: called for more keys of a line. at_end: called before the last one.
+        compiles: whether torch.compile is at work, which looks into what it meets.
     """
 
     def __init__(self) -> None:
@@ -41,7 +45,11 @@ class Recorder:
         self.facts: Dict[str, Any] = {}
         self.at_step: Callable[[int], None] = lambda step: None
         self.extra: Callable[[], Dict[str, Any]] = dict
+        self.at_end: Callable[[], None] = lambda: None
+        self.compiles: Callable[[], bool] = lambda: False
         self._told_facts: Dict[str, Any] = {}
+        self._told_regions: Dict[str, float] = {}
+        self._evaluates_since: Optional[Dict[str, float]] = None
         self._boundary: Any = None
         self._boundary_missed = 0
         self._pending_examples = 0
@@ -83,8 +91,18 @@ class Recorder:
         else:
             self._pending_examples += examples
 
+    def mode_set(self, training: bool) -> None:
+        """A model was told to train or to evaluate. What lies between was evaluation, if no backward pass was in it."""
+        if not training:
+            if self._evaluates_since is None:
+                self._evaluates_since = self.timeline.totals()
+        elif self._evaluates_since is not None:
+            self.timeline.move_to_evaluation(self._evaluates_since)
+            self._evaluates_since = self._batch_start = None
+
     def backward_began(self) -> None:
         self._batch_start = None  # this batch is trained on
+        self._evaluates_since = None  # that was another model: a teacher, a frozen one
         self.timeline.enter("backward")
 
     def backward_ended(self) -> None:
@@ -120,7 +138,7 @@ class Recorder:
             self._first_step_s, self._line_due_s = now_s, now_s + LINE_EVERY_S
             self._before_first = self.timeline.totals()
             self.examples = 0  # their time came before the first step's end
-            self.facts["first_step_after_s"] = round(_age_s(), 3)
+            self.facts["first_step_after_s"] = round(age_s(), 3)
         elif len(self._durations) < _MOST_DURATIONS:
             self._durations.append((now_s - self._last_step_s) / steps)
         self._last_step_s = now_s
@@ -130,44 +148,53 @@ class Recorder:
         if now_s >= self._line_due_s:
             self.tell()
 
-    def tell(self) -> None:
-        """One line of all so far."""
+    def tell(self, at_end: bool = False) -> None:
+        """One line of all so far; ``at_end``: of the process, when what it did after its last step is left out."""
         if self._first_step_s is None:
             return
         totals = self.timeline.totals()
-        now_s = perf_counter()
+        seconds = perf_counter() - self._first_step_s
+        regions = {name: spent - self._before_first[name] for name, spent in totals.items()}
+        if at_end and seconds - (self._last_step_s - self._first_step_s) > _LONGEST_END_S:
+            seconds = self._last_step_s - self._first_step_s
+            told = sum(self._told_regions.values())  # since then it was not looked at: steps as they were before
+            regions = {name: spent * seconds / told for name, spent in self._told_regions.items()} if told else {}
+            regions = regions or {"other": seconds}
+        self._told_regions = regions = {name: round(spent, 6) for name, spent in regions.items() if spent > 0}
         line: Dict[str, Any] = {
             "pid": self._pid,
             "steps": self.steps,
-            "seconds": round(now_s - self._first_step_s, 6),
+            "seconds": round(seconds, 6),
             "examples": self.examples,
-            "regions": {
-                name: round(seconds - self._before_first[name], 6)
-                for name, seconds in totals.items()
-                if seconds - self._before_first[name] > 0
-            },
+            "regions": regions,
         }
         if self._durations:
             line["median_step_s"] = round(median(self._durations), 7)
         line.update(self.extra())
         report.write("anatomy", line)
+        self.tell_facts()
+        self._durations = []
+        self._line_due_s = perf_counter() + LINE_EVERY_S
+
+    def tell_facts(self) -> None:
+        """What is known of the training, where it has changed."""
         if self.facts != self._told_facts:
             self._told_facts = dict(self.facts)
             report.write("training", {"pid": self._pid, **self.facts})
-        self._durations = []
-        self._line_due_s = now_s + LINE_EVERY_S
 
     def finish(self) -> None:
         """The last line, at the end of the process."""
         if not self.on or os.getpid() != self._pid:
             return
         try:
-            self.tell()
+            self.at_end()
+            self.tell(at_end=True)
+            self.tell_facts()  # of a script that never made a step, too
         except Exception as error:  # noqa: BLE001  the script is at its end: nothing of ours may fail it
             self.stop(error)
 
 
-def _age_s() -> float:
+def age_s() -> float:
     """Seconds since this process was started. Source: proc(5), starttime in clock ticks since boot."""
     try:
         with open("/proc/self/stat", "rb") as file:

@@ -4,8 +4,11 @@ from time import perf_counter
 from typing import Callable, Dict, List
 
 #: What a training step's wall time is made of, as the thread that steps sees it. ``other`` is Python and the forward
-#: pass; ``sync`` and ``copy`` are told apart in windows only.
-REGIONS = ("data", "copy", "sync", "backward", "optimizer", "communication", "checkpoint", "evaluation", "other")
+#: pass; ``sync``, ``copy`` and ``forward`` are told apart in windows only.
+REGIONS = (
+    *("data", "copy", "sync", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluation"),
+    "other",
+)
 
 
 class Timeline:

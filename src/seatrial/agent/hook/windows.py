@@ -21,6 +21,9 @@ _BETWEEN_STEPS, _BETWEEN_S = 20, 1.0
 #: Methods of a tensor that wait for the GPU where the tensor is on it, and those that may copy.
 _SYNCS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__")
 _COPIES = ("to", "cuda", "copy_")
+#: Those whose result has a size that only the GPU knows, as methods and as functions; and indexing by such a mask.
+_SIZED = ("nonzero", "masked_select", "unique", "argwhere")
+_INDEXED = ("__getitem__", "__setitem__")
 
 #: Lines of the script that are told, the most expensive first.
 _MOST_SITES = 5
@@ -47,6 +50,7 @@ class Windows:
         self._regions: Dict[str, float] = {}
         self._sites: Dict[str, List[float]] = {}
         self._copied: Dict[str, float] = {}
+        self._depth = 0
 
     def at_step(self, step: int) -> None:
         """A step has ended, the ``step``-th."""
@@ -110,6 +114,15 @@ class Windows:
             self._patch(tensor, name, self._waits)
         for name in _COPIES:
             self._patch(tensor, name, self._copies)
+        for name in _SIZED:
+            for owner in (tensor, self._torch):
+                if hasattr(owner, name):
+                    self._patch(owner, name, self._waits)
+        for name in _INDEXED:
+            self._patch(tensor, name, self._indexes)
+        if not self._recorder.compiles():  # torch.compile looks at how modules are called
+            self._depth = 0
+            self._patch(self._torch.nn.Module, "__call__", self._forward)
         self._patch(self._torch.cuda, "synchronize", self._waits_for_all)
         self._patch(self._torch.autocast, "__enter__", self._autocast)
 
@@ -137,6 +150,44 @@ class Windows:
                 self._waited(name, perf_counter() - began_s)
 
         return waits
+
+    def _indexes(self, name: str, original: Any) -> Any:
+        boolean = self._torch.bool
+
+        def index(tensor: Any, key: Any, *value: Any) -> Any:
+            parts = key if type(key) is tuple else (key,)
+            masked = tensor.is_cuda and any(getattr(part, "dtype", None) is boolean for part in parts)
+            if not masked or not self._recorder.mine():
+                return original(tensor, key, *value)
+            began_s = perf_counter()
+            try:
+                return original(tensor, key, *value)
+            finally:
+                self._waited("[mask]", perf_counter() - began_s)
+
+        return index
+
+    def _forward(self, name: str, original: Any) -> Any:
+        """The outermost module's call: what else is no region of its own is the script's own Python."""
+
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            timeline = self._recorder.timeline
+            if self._depth or timeline.current != "other" or not self._recorder.mine():
+                return original(module, *args, **kwargs)
+            self._depth = 1
+            if self._gpu.last == "end":
+                self.mark("forward")
+            timeline.become("other")
+            before_s = timeline.spent["other"]
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                self._depth = 0
+                timeline.become(timeline.current)
+                if timeline.current == "other":
+                    timeline.shift("forward", max(0.0, timeline.spent["other"] - before_s))
+
+        return __call__
 
     def _waits_for_all(self, name: str, original: Any) -> Any:
         def synchronize(*args: Any, **kwargs: Any) -> Any:

@@ -72,11 +72,14 @@ def _record(rank: Anatomy) -> StepAnatomy:
 
 
 def _parts(rank: Anatomy) -> Iterator[StepPart]:
-    for region, words in REGIONS.items():
+    for region in REGIONS:
         spent = rank.regions.get(region, 0.0)
         if spent > 0:
             yield StepPart(
-                id=region, words=words, seconds_per_step=spent / max(1, rank.steps - 1), share=rank.share(region)
+                id=region,
+                words=rank.words(region),
+                seconds_per_step=spent / max(1, rank.steps - 1),
+                share=rank.share(region),
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from seatrial.diagnosis.anatomy import REGIONS
+from seatrial.diagnosis.anatomy import REGIONS, UNDIVIDED
 from seatrial.receipt.evidence.facts import Sample
 from seatrial.receipt.evidence.series import MAX_POINTS, Point, significant, thin
 from seatrial.receipt.evidence.steps import PHASES, Steps
@@ -91,7 +91,7 @@ def _anatomy_plots(case: Case) -> list[Plot]:
     }
     lines = [
         Line(name=words, points=tuple(points[region]))
-        for region, words in REGIONS.items()
+        for region, words in {**REGIONS, "other": UNDIVIDED}.items()
         if any(y >= _SMALLEST_PART_PCT for _, y in points[region])
     ]
     return [_over_time(STEPS_PLOT, "Where the time went", "%", lines)]
