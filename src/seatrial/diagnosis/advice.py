@@ -1,7 +1,7 @@
-"""Advice: the two or three changes most likely to help, in the user's terms, and what to expect of each.
+"""Advice: the two or three changes most likely to help, in the user's terms, and what to expect of each at most.
 
-A gain is an upper bound by arithmetic (a GPU that is busy a third of the time can go three times as fast before it is
-the limit), or a ratio measured here; where it is neither, no number is given.
+A gain is a bound that follows from what was measured, by Amdahl's law: a part that takes 75 % of the time gives 4× when
+it is gone. Where no bound follows, none is told. What a change really brings, ``seatrial tune`` measures.
 """
 
 from __future__ import annotations
@@ -11,38 +11,52 @@ from collections.abc import Callable
 
 from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.diagnosis import Advice, Cause
+from seatrial.diagnosis.peaks import tensor_ratio
 from seatrial.diagnosis.signals import Signals, ranks_wait
 
+UNKNOWN = "no bound follows from what was measured"
 
-def advise(cause: Cause, tags: tuple[str, ...], seen: Signals) -> tuple[Advice, ...]:
+
+def advise(cause: Cause, tags: tuple[str, ...], seen: Signals, gpu_name: str = "") -> tuple[Advice, ...]:
     """At most three changes, the most promising first."""
-    return tuple(ADVICE[cause](tags, seen))[:3]
+    return tuple(ADVICE[cause](tags, seen, gpu_name))[:3]
 
 
-def _up_to(busy_pct: float | None) -> str:
-    """The bound that a share of busy time sets on the gain of never waiting."""
-    if not busy_pct:
-        return f"up to {at.MAX_GAIN:.0f}× or more"
-    factor = 100.0 / busy_pct
-    if factor >= at.MAX_GAIN:
-        return f"up to {at.MAX_GAIN:.0f}× or more"
-    return f"up to {factor:.1f}×" if factor >= 1.05 else "a few percent"
-
-
-def _without(share: float) -> str:
-    """The bound on the gain of taking away a measured share of the time (Amdahl's law)."""
+def _times(share: float) -> str:
+    """The gain of taking away a share of the time."""
     factor = 1 / max(1e-3, 1 - share)
     if factor >= at.MAX_GAIN:
-        return f"up to {at.MAX_GAIN:.0f}× or more: it is {100 * share:.0f} % of the time"
-    return f"up to {factor:.2g}×: it is {100 * share:.0f} % of the time"
+        return f"{at.MAX_GAIN:.0f}× or more"
+    return f"{factor:.2g}×" if factor >= 1.05 else "a few percent"
 
 
-def _busy(seen: Signals) -> float | None:
-    return seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct"))
+def _without(share: float, what: str = "it") -> str:
+    """The bound on the gain of taking away a measured share of the time."""
+    return f"at most {_times(share)}: {what} is {100 * share:.0f} % of the time"
 
 
-def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    gain = _without(seen.share("data")) if seen.ranks else _up_to(_busy(seen))
+def _full(busy_pct: float | None, what: str) -> str:
+    """The bound that a GPU sets that is at work for so much of the time: it can be kept at work all the time."""
+    if busy_pct is None:
+        return UNKNOWN
+    return f"at most {_times(1 - busy_pct / 100)}: {what} {busy_pct:.0f} % of the time now"
+
+
+def _rest(seen: Signals) -> str:
+    """What is there to gain until the GPU never rests."""
+    return _full(seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct")), "the GPU runs kernels")
+
+
+def _data(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+    waited = seen.share("data")
+    if seen.ranks and seen.share("other") > max(waited, at.OWN_PYTHON_SHARE):
+        gain = _without(seen.share("other"), "Python between the steps")
+        return [
+            Advice("make the batches in a Dataset, and let DataLoader(num_workers=…) workers make them ahead", gain),
+            Advice("make them once, before training, and keep them on the GPU if they fit", gain),
+            Advice("make them with torch operations on the GPU, whole batches at a time", gain),
+        ]
+    gain = _without(waited, "waiting for data") if seen.ranks and waited else _rest(seen)
     quota = seen.host.get("cpu_quota_cores")
     cores = max(1, math.floor(quota)) if quota else None
     within = f" (the container has {cores} cores)" if cores else ""
@@ -51,7 +65,8 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     set_workers = loader.get("workers") if isinstance(loader, dict) else None
     if set_workers == 0 or ("no-workers" in tags and not set_workers):
         count = min(8, cores - 1) if cores and cores > 1 else 4
-        found.append(Advice(f"DataLoader(num_workers={count}, persistent_workers=True){within}", gain))
+        by_workers = f"{gain}, and {count}× of the loader's own speed" if seen.ranks else gain
+        found.append(Advice(f"DataLoader(num_workers={count}, persistent_workers=True){within}", by_workers))
     elif quota and seen.host.get("cpu_cores", 0.0) >= 0.9 * quota:
         found.append(Advice(f"give the container more CPU: --cpus {math.ceil(quota * 2)}{within}", gain))
     else:
@@ -59,132 +74,215 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         more = min(2 * workers, cores) if cores else 2 * workers
         found.append(Advice(f"more loader workers: num_workers={more} instead of {workers}{within}", gain))
     found.append(Advice("prepare the data once, before training, and keep it on the GPU if it fits", gain))
-    found.append(Advice("pin_memory=True and .to(device, non_blocking=True)", "copies overlap with computing"))
+    copied = seen.share("copy")
+    if copied >= at.TOLD_SHARE:
+        found.append(Advice("pin_memory=True and .to(device, non_blocking=True)", _without(copied, "copying")))
     return found
 
 
-def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    gain = _up_to(seen.gpu.get("sm_activity_pct"))
-    return [
-        Advice("a larger batch: the same launches, more work in each", gain),
+def _launch(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+    fill = _full(seen.gpu.get("sm_activity_pct"), "the GPU's SMs are at work")
+    found = [
+        Advice("a larger batch: the same launches, more work in each", f"{fill}, in examples a second"),
         Advice(
             'torch.compile(model, mode="reduce-overhead"), which puts the step into a CUDA graph',
-            "measured on an H200: MNIST 9.05 → 0.30 s an epoch together with data kept on the GPU",
+            _rest(seen),
         ),
-        Advice("no .item(), print or .cpu() in every step: each waits for the GPU", "up to 2×"),
     ]
-
-
-def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    found = []
-    if "fp32" in tags:
-        found.append(Advice('torch.autocast("cuda", dtype=torch.bfloat16)', "2× to 8× in matmuls and convolutions"))
-        found.append(Advice('torch.set_float32_matmul_precision("high")', "up to 4× in matmuls, no other change"))
-    else:
-        found.append(
-            Advice("no simple change left: the GPU is fully used; use more GPUs, or a smaller model", "linear")
-        )
-    found.append(Advice("torch.compile(model)", "10 % to 50 % with element-wise operations between matmuls"))
-    if "power-cap" in tags:
-        found.append(Advice("the GPU is at its power limit: nvidia-smi -q -d POWER", "a few percent"))
+    optimizer = seen.share("optimizer")
+    if optimizer >= at.TOLD_SHARE:
+        change = "fused=True for the optimizer: one kernel in place of one or more for each parameter"
+        found.insert(0 if optimizer >= at.WAIT_SHARE else 1, Advice(change, _without(optimizer, "the optimizer")))
+    synced = seen.share("sync")
+    if synced >= at.TOLD_SHARE:
+        found.append(Advice("no .item(), print or .cpu() in every step", _without(synced, "waiting for the GPU")))
     return found
 
 
-def _bandwidth(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    return [
-        Advice("torch.compile(model): fuses element-wise operations, so data is read once", "up to 3×"),
-        Advice('torch.autocast("cuda", dtype=torch.bfloat16): half the bytes', "up to 2×"),
-        Advice("channels_last for convolutions, fused=True for the optimizer", "10 % to 30 %"),
-    ]
+def _compute(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+    found = []
+    busy = seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 100.0)) / 100
+    if "fp32" in tags:
+        ratio = tensor_ratio(gpu_name)
+        gain = UNKNOWN
+        if ratio is not None:
+            at_most = 1 / (1 - busy + busy / ratio)
+            worked = f"and the SMs are at work {100 * busy:.0f} % of the time"
+            gain = f"at most {at_most:.2g}×: tensor cores have {ratio:.0f}× the peak of fp32, {worked}"
+        found.append(Advice('torch.autocast("cuda", dtype=torch.bfloat16)', gain))
+        if ratio is not None:
+            at_most = 1 / (1 - busy + busy / (ratio / 2))
+            gain = f"at most {at_most:.2g}×: TF32 has half the peak of bf16"
+        found.append(Advice('torch.set_float32_matmul_precision("high"), and no other change', gain))
+    else:
+        found.append(
+            Advice(
+                "no simple change left: the GPU is fully used; use more GPUs, or a smaller model",
+                f"at most {_times(1 - busy)} on this GPU: its SMs are at work {100 * busy:.0f} % of the time",
+            )
+        )
+    tensor = seen.gpu.get("tensor_activity_pct", 0.0) / 100
+    if 0 < tensor < busy:
+        rest = f"what is no matmul takes {100 * (busy - tensor):.0f} % of the time at most"
+        found.append(Advice("torch.compile(model)", f"at most {_times(busy - tensor)}: {rest}"))
+    if "power-cap" in tags:
+        found.append(Advice("the GPU is at its power limit: nvidia-smi -q -d POWER", UNKNOWN))
+    return found
 
 
-def _communication(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+def _bandwidth(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+    dram = min(1.0, seen.gpu.get("dram_activity_pct", 0.0) / 100)
+    moved = f"memory is at work {100 * dram:.0f} % of the time"
+    found = [Advice("torch.compile(model): fuses element-wise operations, so data is read once",
+                    f"at most {_times(dram)}: {moved}")]  # fmt: skip
+    if seen.share("optimizer") >= at.WAIT_SHARE or seen.gpu_share("optimizer") >= at.WAIT_SHARE:
+        spent = max(seen.share("optimizer"), seen.gpu_share("optimizer"))
+        change = "sparse gradients for large embeddings (sparse=True with SparseAdam), or fused=True"
+        found.insert(0, Advice(change, _without(spent, "the optimizer")))
+    if "autocast" not in (seen.ranks[0].facts if seen.ranks else {}):
+        found.append(
+            Advice('torch.autocast("cuda", dtype=torch.bfloat16): half the bytes', f"at most {_times(dram / 2)}")
+        )
+    return found
+
+
+def _communication(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
     if ranks_wait(seen):
         return [
-            Advice("a rank is slow, stopped or dead: compare their output (seatrial runs logs RUN)", "all of it"),
-            Advice("the same work for each rank: DistributedSampler, drop_last, no work for rank 0 alone", "all of it"),
+            Advice("a rank is slow, stopped or dead: compare their output (seatrial runs logs RUN)", _waiting(seen)),
+            Advice(
+                "the same work for each rank: DistributedSampler, drop_last, no work for rank 0 alone", _waiting(seen)
+            ),
         ]
+    gain = _waiting(seen)
     return [
-        Advice("gradient accumulation with model.no_sync(): one all-reduce for several batches", "near linear"),
-        Advice("a larger batch per GPU: more compute per all-reduce", "near linear"),
-        Advice("DDP with gradient_as_bucket_view=True and a bf16 compression hook", "up to 2× less to send"),
+        Advice("gradient accumulation with model.no_sync(): one all-reduce for several batches", gain),
+        Advice("a larger batch per GPU: more compute per all-reduce", gain),
+        Advice("DDP with gradient_as_bucket_view=True and a bf16 compression hook: half to send", _halved(seen)),
     ]
 
 
-def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+def _waited(seen: Signals) -> float:
+    """Share of the time that ranks wait for each other, as far as anything tells it."""
+    exposed = max((rank.exposed_communication or 0.0 for rank in seen.ranks), default=0.0) * seen.share("backward")
+    shares = [rank.share("communication") for rank in seen.ranks]
+    link = seen.gpu.get("nvlink_tx_bytes_per_s", 0.0) / at.NVLINK_PEAK_BYTES_PER_S
+    return min(0.99, max(seen.communication_wait or 0.0, exposed, *shares, link))
+
+
+def _waiting(seen: Signals) -> str:
+    waited = _waited(seen)
+    return _without(waited, "communication") if waited >= 0.05 else UNKNOWN
+
+
+def _halved(seen: Signals) -> str:
+    waited = _waited(seen)
+    return f"at most {_times(waited / 2)}: half of {100 * waited:.0f} % of the time" if waited >= 0.05 else UNKNOWN
+
+
+def _host_memory(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
     if "host-memory-full" in tags:
         return [
-            Advice("a higher --memory, or fewer workers and a smaller prefetch_factor", "no more page reclaim"),
-            Advice("memory-mapped data (numpy.memmap, Arrow) instead of loading all of it", "the same"),
+            Advice("a higher --memory, or fewer workers and a smaller prefetch_factor", UNKNOWN),
+            Advice("memory-mapped data (numpy.memmap, Arrow) instead of loading all of it", UNKNOWN),
         ]
-    return [
-        Advice("pin_memory=True and .to(device, non_blocking=True)", "4× to 8× faster copies, overlapped with compute"),
-        Advice("keep the data on the GPU: copy once, not every step", _up_to(_busy(seen))),
-        Advice("send uint8 and convert to float on the GPU", "4× less to copy"),
-    ]
+    copied = seen.share("copy")
+    gain = _without(copied, "copying") if copied >= at.TOLD_SHARE else _rest(seen)
+    found = [Advice("keep the data on the GPU: copy once, not every step", gain)]
+    first = seen.ranks[0] if seen.ranks else None
+    if first is None or first.pageable >= 0.5:
+        found.insert(0, Advice("pin_memory=True and .to(device, non_blocking=True)", gain))
+    if first is not None and first.copies_per_step >= at.MANY_COPIES:
+        change = f"one copy in place of {first.copies_per_step:.0f}: stack the batch's fields on the host first"
+        found.insert(0, Advice(change, gain))
+    share = copied if copied >= at.TOLD_SHARE else _link_share(seen)
+    bytes_gain = f"at most {_times(0.75 * share)}: a quarter of the bytes of float32"
+    return [*found, Advice("send images as uint8 and convert to float on the GPU", bytes_gain if share else UNKNOWN)]
 
 
-def _synchronisation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+def _link_share(seen: Signals) -> float:
+    """Share of the time that copies of pinned memory would take at the link's full speed."""
+    moved = max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
+    return float(min(0.99, moved / at.PCIE_PEAK_BYTES_PER_S))
+
+
+def _synchronisation(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
     sites = [wait.site for wait in seen.ranks[0].waits[:2]] if seen.ranks else []
-    gain = _without(seen.share("sync"))
+    gain = _without(seen.share("sync"), "waiting for the GPU")
     return [
-        *(Advice(f"{site}: add the number up on the GPU, and read it every 50 steps", gain) for site in sites),
-        Advice("no print, .item(), .cpu() or if on a CUDA tensor within a step", gain),
+        *(Advice(f"{site}: keep it on the GPU, and read it every 50 steps", gain) for site in sites),
+        Advice("no print, .item(), .cpu(), mask or if on a CUDA tensor within a step", gain),
     ]
 
 
-def _evaluation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+def _evaluation(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+    gain = _without(seen.share("evaluation"), "evaluation")
     return [
-        Advice("evaluate less often, or on fewer batches", _without(seen.share("evaluation"))),
-        Advice("a larger batch for evaluation, under torch.inference_mode()", "no gradients are kept: it fits more"),
+        Advice("evaluate less often, or on fewer batches", gain),
+        Advice(
+            "a larger batch for evaluation, under torch.inference_mode(): no gradients are kept, so it fits more", gain
+        ),
     ]
 
 
-def _checkpoint(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+def _checkpoint(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+    gain = _without(seen.share("checkpoint"), "saving")
     return [
-        Advice("save less often", _without(seen.share("checkpoint"))),
-        Advice("copy to pinned host memory, and write in a thread", _without(seen.share("checkpoint"))),
+        Advice("save less often", gain),
+        Advice("copy to pinned host memory, and write in a thread", gain),
     ]
 
 
-def _imbalance(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+def _imbalance(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
     if seen.utilization and min(seen.utilization) < at.IDLE_UTILIZATION_PCT:
+        working = sum(each >= at.IDLE_UTILIZATION_PCT for each in seen.utilization) or 1
         return [
-            Advice("one process per GPU: seatrial run --launcher torchrun, and DistributedDataParallel", "near linear"),
-            Advice("only the GPUs that it uses: --gpus 1", "the others are free for somebody else"),
+            Advice(
+                "one process per GPU: seatrial run --launcher torchrun, and DistributedDataParallel",
+                f"at most {len(seen.utilization) / working:.2g}×: so many times the GPUs that work now",
+            ),
+            Advice(f"only the GPUs that it uses: --gpus {working}", "the others are free for somebody else"),
         ]
+    waits = max((rank.share("communication") for rank in seen.ranks), default=0.0)
+    apart = (max(seen.utilization) - min(seen.utilization)) / 100 if seen.utilization else 0.0
+    gain = _without(max(waits, apart), "a rank's waiting")
     return [
-        Advice("the same work for each rank: DistributedSampler, drop_last, none for rank 0 alone", "all of the wait"),
-        Advice("compare the ranks' output: seatrial runs logs RUN", "finds the one that is slow"),
+        Advice("the same work for each rank: DistributedSampler, drop_last, none for rank 0 alone", gain),
+        Advice(
+            "compare the ranks' steps above, and their output: seatrial runs logs RUN", "finds the one that is slow"
+        ),
     ]
 
 
-def _nothing(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+def _nothing(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
     return []
 
 
-def _throttled(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+def _throttled(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
     found = []
     if "cpu-quota" in tags:
         quota = seen.host.get("cpu_quota_cores", 1.0)
-        found.append(Advice(f"raise the CPU limit: --cpus {math.ceil(quota) * 4}", _up_to(_busy(seen))))
+        found.append(Advice(f"raise the CPU limit: --cpus {math.ceil(quota) * 4}", _rest(seen)))
         found.append(
             Advice(f"no more workers and threads than cores: num_workers={math.floor(quota)}", "less switching")
         )
     if "slowdown" in tags:
-        found.append(Advice("cooling and power of the host: nvidia-smi -q -d PERFORMANCE,TEMPERATURE", "full clocks"))
+        slowed = max((seen.throttled.get(reason, 0.0) for reason in at.SLOWDOWNS), default=0.0)
+        gain = f"full clocks in {100 * slowed:.0f} % of the time"
+        found.append(Advice("cooling and power of the host: nvidia-smi -q -d PERFORMANCE,TEMPERATURE", gain))
     return found
 
 
-def _idle(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+def _idle(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+    gain = "all of the time: nothing ran"
     return [
-        Advice("find out what it waits for: seatrial runs exec RUN -- py-spy dump --pid 1, or its log", "all of it"),
-        Advice("a download or a lock? fetch data and models before the run, and mount them with --data", "all of it"),
+        Advice("find out what it waits for: seatrial runs exec RUN -- py-spy dump --pid 1, or its log", gain),
+        Advice("a download or a lock? fetch data and models before the run, and mount them with --data", gain),
     ]
 
 
 #: Cause → its advice.
-ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
+ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals, str], list[Advice]]] = {
     "data-bound": _data,
     "launch-bound": _launch,
     "compute-bound": _compute,

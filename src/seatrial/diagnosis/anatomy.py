@@ -128,6 +128,16 @@ def read_anatomy(events: Iterable[Mapping[str, Any]]) -> tuple[Anatomy, ...]:
     return tuple(best[rank] for rank in sorted(best))
 
 
+def read_facts(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What the hook said last of a process of rank 0 that came to its end; {} where none did."""
+    found: Mapping[str, Any] = {}
+    for event in events:
+        facts = event.get(FACTS)
+        if isinstance(facts, Mapping) and "cuda_build" in facts and not event.get("rank"):
+            found = facts
+    return found
+
+
 def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Of rank 0, between the first and the last of these lines: ``steps_per_s``, ``examples_per_s``; and where a pass
     over the data is and how long it still takes: ``pass_pct``, ``pass_left_s``. {} with fewer than two lines."""

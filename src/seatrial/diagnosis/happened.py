@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.anatomy import FEWEST_STEPS, Anatomy
 from seatrial.diagnosis.diagnosis import Advice, Cause, Diagnosis
+from seatrial.diagnosis.signals import Signals
+from seatrial.diagnosis.stays_on_cpu import Reason
 
 #: Shares of the whole run from which on it was mostly that, and nothing of the steps is worth a word.
 MOSTLY = 0.5
-#: Less than this of steps is too short for samples of one second.
-SHORTEST_S = 2.0
+#: A start that takes so much of the run is its own subject, imports or not.
+NEARLY_ALL = 0.75
+#: Less than this of steps is too short for samples of one second; with few steps, less than LONG_S.
+SHORTEST_S, LONG_S = 2.0, 20.0
+#: Preparing data and models for so long is worth a word, however little came after.
+LONG_START_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -20,42 +26,116 @@ class Ended:
 
     Attributes:
         failed: in words; None where it finished, goes on, or was stopped by its user.
-        wall_s: of the target. measured: the hook was there and the script uses torch.
+        wall_s: of the target. measured: the hook was there to see steps.
+        gpus: asked for. used: of them, on how many the target had a CUDA context; None where nobody could look.
+        why_cpu: why the script may stay on the CPU, the strongest first.
     """
 
     failed: str | None = None
     wall_s: float | None = None
     measured: bool = False
+    gpus: int = 1
+    used: int | None = None
+    why_cpu: tuple[Reason, ...] = ()
 
 
-def happened(ranks: Sequence[Anatomy], ended: Ended) -> Diagnosis | None:
+def happened(seen: Signals, ended: Ended) -> Diagnosis | None:
     """What kept the script from training, or None where it did train, or nobody knows."""
-    if not ranks:
-        if ended.failed is not None and ended.measured:
-            return _said("failed-early", f"No optimizer step was made: {ended.failed}")
+    first = seen.ranks[0] if seen.ranks else None
+    short = first is not None and _short(first)
+    if ended.failed is not None and (short or (first is None and _nothing_done(seen, ended))):
+        return _failed(first, ended.failed)
+    if ended.used == 0 and not _on_a_gpu(first):
+        return _on_the_cpu(first, ended)
+    if first is not None and first.facts.get("device") == "cpu" and _gpu_rests(seen):
+        return _on_the_cpu(first, ended)
+    if ended.used is not None and 0 < ended.used < ended.gpus:
+        return _unused(ended)
+    if first is None:
         return None
-    first = ranks[0]
-    if first.facts.get("device") == "cpu":
-        return _on_the_cpu(first)
-    wall_s = ended.wall_s or 0.0
-    if first.compile_s >= MOSTLY * wall_s > 0:
+    return _start(first, ended.wall_s or 0.0) or (_said("too-short", _steps(first)) if short else None)
+
+
+def _start(first: Anatomy, wall_s: float) -> Diagnosis | None:
+    """Compilation, or what was done before the first step, was most of the run."""
+    if not wall_s:
+        return None
+    start_s, import_s = (_seconds(first, key) for key in ("first_step_after_s", "imported_after_s"))
+    if first.compile_s >= MOSTLY * wall_s or (start_s >= MOSTLY * wall_s and first.compile_s >= MOSTLY * start_s):
         return _said("compiling", f"torch.compile took {first.compile_s:.1f} s of {wall_s:.1f} s", _steps(first))
-    start_s = first.facts.get("first_step_after_s")
-    short = first.steps < FEWEST_STEPS or first.seconds < SHORTEST_S
-    if isinstance(start_s, (int, float)) and start_s >= MOSTLY * wall_s > 0 and not short:
-        before = f"The first step ended after {start_s:.1f} s, the run after {wall_s:.1f} s"
-        return _said("start-up", before, _steps(first))
-    if short:
-        return _said("too-short", _steps(first))
+    prepared_s = start_s - import_s
+    long = prepared_s >= LONG_START_S or not _short(first)
+    if long and (prepared_s >= MOSTLY * (wall_s - import_s) or start_s >= NEARLY_ALL * wall_s):
+        imports = f", {import_s:.1f} s of them until torch was imported" if import_s else ""
+        return _said(
+            "start-up",
+            f"The first step ended after {start_s:.1f} s{imports}; the run after {wall_s:.1f} s",
+            _steps(first),
+        )
     return None
 
 
-def _on_the_cpu(first: Anatomy) -> Diagnosis:
+def _seconds(first: Anatomy, key: str) -> float:
+    value = first.facts.get(key)
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < 1e9 else 0.0
+
+
+def _short(first: Anatomy) -> bool:
+    return first.seconds < SHORTEST_S or (first.steps < FEWEST_STEPS and first.seconds < LONG_S)
+
+
+def _gpu_rests(seen: Signals) -> bool:
+    return seen.gpu.get("utilization_pct", 0.0) < at.IDLE_UTILIZATION_PCT
+
+
+def _nothing_done(seen: Signals, ended: Ended) -> bool:
+    """A script without steps that fails may have computed for hours before: then its GPU was busy."""
+    if ended.used == 0:
+        return True
+    rested = seen.gpu.get("utilization_pct", 0.0) < at.BUSY_BESIDE_PCT or seen.samples < at.MIN_SAMPLES
+    return ended.measured and rested
+
+
+def _on_a_gpu(first: Anatomy | None) -> bool:
+    return first is not None and first.facts.get("device") not in (None, "cpu")
+
+
+def _failed(first: Anatomy | None, words: str) -> Diagnosis:
+    steps = "No optimizer step was made" if first is None else f"It made {_steps(first)}"
+    return _said("failed-early", f"{steps}: {words}")
+
+
+def _on_the_cpu(first: Anatomy | None, ended: Ended) -> Diagnosis:
+    said = [] if ended.used != 0 else [f"No CUDA context of the script on {_gpus(ended)} in the whole run"]
+    if first is not None:
+        parameters = first.facts.get("parameters")
+        held = f"{parameters:,} " if isinstance(parameters, int) else ""
+        said += [f"The optimizer's {held}parameters are on the CPU", _steps(first)]
+    why = ended.why_cpu[:2]
+    said += [
+        reason.words[0].upper() + reason.words[1:] if i else f"Why: {reason.words}" for i, reason in enumerate(why)
+    ]
+    gain = "the GPU that you have; how much faster it is, a run on it tells"
+    advice = tuple(Advice(reason.change, gain) for reason in why)
+    return Diagnosis("cpu-only", (), tuple(said), advice or (_MOVE,))
+
+
+def _gpus(ended: Ended) -> str:
+    return "the GPU" if ended.gpus == 1 else f"any of the {ended.gpus} GPUs"
+
+
+def _unused(ended: Ended) -> Diagnosis:
     return Diagnosis(
-        "cpu-only",
+        "imbalanced",
         (),
-        (f"The optimizer's {first.facts.get('parameters', 0):,} parameters are on the CPU", _steps(first)),
-        (Advice('model.to("cuda") before the optimizer is made, and each batch.to("cuda")', "the GPU that you have"),),
+        (f"Of {ended.gpus} GPUs {ended.gpus - (ended.used or 0)} never had a CUDA context of the script",),
+        (
+            Advice(f"only the GPUs that it uses: --gpus {ended.used}", "the others are free for somebody else"),
+            Advice(
+                "one process per GPU: seatrial run --launcher torchrun, and DistributedDataParallel",
+                f"at most {ended.gpus / (ended.used or 1):.2g}×: so many times the GPUs that work now",
+            ),
+        ),
     )
 
 
@@ -68,11 +148,24 @@ def _steps(first: Anatomy) -> str:
     return f"{first.steps} optimizer step{'s' * (first.steps != 1)} in {first.seconds:.1f} s{rate}"
 
 
+_MOVE = Advice(
+    'model.to("cuda") before the optimizer is made, and each batch.to("cuda")',
+    "the GPU that you have; how much faster it is, a run on it tells",
+)
 _WHAT_THEN: dict[Cause, tuple[Advice, ...]] = {
     "compiling": (
-        Advice("judge a longer run: compiling is done once", "nothing else can be said yet"),
+        Advice("judge a longer run: compiling is done once", "of the steps nothing else can be said yet"),
+        Advice(
+            "torch.compile(model, dynamic=True), or batches padded to a few lengths, if it compiles again and again",
+            "TORCH_LOGS=recompiles says why",
+        ),
         Advice("TORCHINDUCTOR_CACHE_DIR in a folder that is kept (--models)", "the next start compiles less"),
     ),
     "too-short": (Advice("run it longer, 30 s or more, to be told what bounds it", "nothing can be said yet"),),
-    "start-up": (Advice("judge a longer run; what is done before the first step is done once", "up to 2×"),),
+    "start-up": (
+        Advice("judge a longer run: what is done before the first step is done once", "nothing else can be said yet"),
+        Advice(
+            "keep what was prepared (tokens, converted weights) in a file and load that", "the next start is shorter"
+        ),
+    ),
 }

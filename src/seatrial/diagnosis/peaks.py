@@ -33,6 +33,33 @@ PEAK_FLOPS: tuple[tuple[str, float], ...] = (
     ("T4", 6.5e13),
 )
 
+#: The same for fp32 without tensor cores.
+PEAK_FP32: tuple[tuple[str, float], ...] = (
+    ("H200 NVL", 6.0e13),
+    ("H200", 6.7e13),
+    ("GH200", 6.7e13),
+    ("H100 PCIe", 5.1e13),
+    ("H100 NVL", 6.0e13),
+    ("H100", 6.7e13),
+    ("A100", 1.95e13),
+    ("A800", 1.95e13),
+    ("A40", 3.74e13),
+    ("A30", 1.03e13),
+    ("A10", 3.12e13),
+    ("L40S", 9.16e13),
+    ("L40", 9.05e13),
+    ("L4", 3.03e13),
+    ("RTX 4090", 8.26e13),
+    ("RTX 3090", 3.56e13),
+    ("T4", 8.1e12),
+)
+
+
+def tensor_ratio(name: str) -> float | None:
+    """How many times the peak of fp32 tensor cores have in bf16, or None."""
+    tensor, plain = peak_flops(name), next((flops for part, flops in PEAK_FP32 if part in name), None)
+    return tensor / plain if tensor and plain else None
+
 
 def peak_flops(name: str) -> float | None:
     """FLOP/s of a product, or None when it is not in the table (MFU is not told then)."""

@@ -26,7 +26,7 @@ def diagnose(
         ended: how the run ended; None while it goes on.
     """
     seen = signals(samples, steps)
-    if ended is not None and (found := happened(seen.ranks, ended)) is not None:
+    if ended is not None and (found := happened(seen, ended)) is not None:
         return found
     return diagnose_signals(seen, gpu_name)
 
@@ -39,7 +39,7 @@ def diagnose_signals(seen: Signals, gpu_name: str = "") -> Diagnosis | None:
     tags = tuple(tag for tag, holds in TAGS if holds(seen))
     peak = peak_flops(gpu_name)
     mfu = seen.flops_per_s / (peak * seen.gpus) if seen.flops_per_s and peak and seen.gpus else None
-    return Diagnosis(cause, tags, _evidence(seen), advise(cause, tags, seen), mfu)
+    return Diagnosis(cause, tags, _evidence(seen), advise(cause, tags, seen, gpu_name), mfu)
 
 
 def _slowed(seen: Signals) -> bool:
@@ -81,7 +81,8 @@ def _communication(seen: Signals) -> bool:
         and seen.gpu.get("sm_activity_pct", 100.0) < at.COMMUNICATION_SM_PCT
         and seen.gpu.get("tensor_activity_pct", 0.0) < at.TENSOR_USED_PCT
     )
-    return _nvlink(seen) >= at.NVLINK_BUSY_BYTES_PER_S or over_pcie or (not seen.ranks and ranks_wait(seen))
+    loads = max((rank.share("data") for rank in seen.ranks), default=0.0) >= at.WAIT_SHARE
+    return _nvlink(seen) >= at.NVLINK_BUSY_BYTES_PER_S or over_pcie or (not loads and ranks_wait(seen))
 
 
 def _nvlink(seen: Signals) -> float:
@@ -102,7 +103,9 @@ def _compute(seen: Signals) -> bool:
 
 def _host_memory(seen: Signals) -> bool:
     copies = max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
-    copied = copies >= at.PCIE_BUSY_BYTES_PER_S and seen.gpus < 2
+    # Where copies that the script stands still for were measured, and are few, it takes the whole link to be the limit.
+    most = at.PCIE_FULL_BYTES_PER_S if seen.ranks else at.PCIE_BUSY_BYTES_PER_S
+    copied = copies >= most and seen.gpus < 2
     return _starved(seen) and (copied or (seen.host_memory_share or 0.0) >= at.HOST_MEMORY_FULL)
 
 
@@ -110,20 +113,60 @@ def _data_told(seen: Signals) -> bool:
     return (seen.data_wait or 0.0) >= at.WAIT_SHARE
 
 
-def _data_measured(seen: Signals) -> bool:
+def _waits_for_data(seen: Signals) -> float:
     """The script waits for batches, and the GPU, where its clock was read, waits too: it does not with prefetching."""
-    if seen.share("data") < at.WAIT_SHARE:
-        return False
-    return seen.ranks[0].gpu.get("data", 1.0) >= at.GPU_WAITS_SHARE
+    share = seen.share("data")
+    return share if share >= at.WAIT_SHARE and seen.ranks[0].gpu.get("data", 1.0) >= at.GPU_WAITS_SHARE else 0.0
 
 
-def _copies_measured(seen: Signals) -> bool:
-    return _starved(seen) and seen.share("copy") >= at.COPY_SHARE
+def _makes_batches_itself(seen: Signals) -> float:
+    """Python between the steps and outside of the model takes the time, and the GPU rests meanwhile: no loader."""
+    share = seen.share("other")
+    if share < at.OWN_PYTHON_SHARE or not seen.share("forward") or not _starved(seen):
+        return 0.0
+    utilization = seen.gpu.get("utilization_pct", 100.0)
+    between = seen.ranks[0].gpu.get("data", 0.0) >= at.WAIT_SHARE and utilization < at.RESTLESS_UTILIZATION_PCT
+    return share if between or utilization < at.OWN_PYTHON_UTILIZATION_PCT else 0.0
 
 
-def _synchronises(seen: Signals) -> bool:
-    """It asks for numbers of the GPU several times a step. Once is how most scripts report their loss."""
-    return _starved(seen) and seen.share("sync") >= at.SYNC_SHARE and seen.ranks[0].waits_per_step >= at.SYNCS_PER_STEP
+def _evaluates(seen: Signals) -> float:
+    share = seen.share("evaluation")
+    return share if share >= at.EVALUATION_SHARE else 0.0
+
+
+def _saves(seen: Signals) -> float:
+    share = seen.share("checkpoint")
+    return share if share >= at.WAIT_SHARE else 0.0
+
+
+def _copies(seen: Signals) -> float:
+    share = seen.share("copy")
+    return share if _starved(seen) and share >= at.COPY_SHARE else 0.0
+
+
+def _synchronises(seen: Signals) -> float:
+    """It asks for numbers of the GPU several times a step, or waits long for one. A GPU that never rests is waited for
+    because it is the limit."""
+    share, busy = seen.share("sync"), seen.gpu.get("utilization_pct", 0.0) >= at.NEVER_RESTS_PCT
+    if busy or not _starved(seen) or share < at.SYNC_SHARE:
+        return 0.0
+    return share if share >= at.LONG_SYNC_SHARE or seen.ranks[0].waits_per_step >= at.SYNCS_PER_STEP else 0.0
+
+
+#: What was measured of the host's time, each with the share of it that taking it away would save. The largest leads.
+SHARES: tuple[tuple[Cause, Callable[[Signals], float]], ...] = (
+    ("data-bound", _waits_for_data),
+    ("data-bound", _makes_batches_itself),
+    ("evaluation-bound", _evaluates),
+    ("checkpoint-bound", _saves),
+    ("host-memory-bound", _copies),
+    ("synchronisation-bound", _synchronises),
+)
+
+
+def _leads(share: Callable[[Signals], float]) -> Callable[[Signals], bool]:
+    """The rule that this share is the largest of those that hold."""
+    return lambda seen: bool(seen.ranks) and share(seen) > 0 and share(seen) == max(other(seen) for _, other in SHARES)
 
 
 def _imbalanced(seen: Signals) -> bool:
@@ -177,20 +220,16 @@ def _always(seen: Signals) -> bool:
 
 #: Cause → rule. What was measured and what the script says come before what is inferred; what stops all, before all.
 RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
-    ("idle", _idle),
     ("throttled", _slowed),
     ("throttled", _cpu_throttled_and_starved),
-    ("data-bound", _data_measured),
-    ("data-bound", _data_told),
-    ("evaluation-bound", lambda seen: seen.share("evaluation") >= at.MOST_OF_THE_TIME),
-    ("checkpoint-bound", lambda seen: seen.share("checkpoint") >= at.WAIT_SHARE),
     ("imbalanced", _imbalanced),
+    *((cause, _leads(share)) for cause, share in SHARES),
+    ("data-bound", _data_told),
+    ("idle", _idle),
     ("communication-bound", _communication),
     ("memory-bandwidth-bound", _memory_bandwidth),
     ("compute-bound", _compute),
-    ("host-memory-bound", _copies_measured),
     ("host-memory-bound", _host_memory),
-    ("synchronisation-bound", _synchronises),
     ("data-bound", _only_guessed(_workers_busy)),
     ("launch-bound", _main_launches),
     ("launch-bound", _kernels_too_small),
@@ -227,8 +266,8 @@ def _measured(seen: Signals) -> list[str]:
     if not seen.ranks:
         return []
     told = [
-        f"{100 * share:.0f} % of the time {REGIONS[region]}"
-        for region in ("data", "copy", "sync", "communication", "evaluation", "checkpoint")
+        f"{100 * share:.0f} % of the time {seen.ranks[0].words(region)}"
+        for region in REGIONS
         if (share := seen.share(region)) >= 0.05
     ]
     first = seen.ranks[0]

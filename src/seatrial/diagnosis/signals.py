@@ -61,6 +61,10 @@ class Signals:
         """Of rank 0's time, as measured; 0 where nothing was."""
         return self.ranks[0].share(region) if self.ranks else 0.0
 
+    def gpu_share(self, phase: str) -> float:
+        """Of rank 0's stream, as the GPU's clock told it in windows."""
+        return self.ranks[0].gpu.get(phase, 0.0) if self.ranks else 0.0
+
 
 def signals(samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]] = ()) -> Signals:
     """Signals of ``sample`` events and the ``step`` events of the same time; garbage in them is passed over.

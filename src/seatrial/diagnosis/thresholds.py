@@ -49,10 +49,17 @@ WAIT_SHARE = 0.3
 GPU_WAITS_SHARE = 0.2
 #: Copies to the GPU that the script stands still for.
 COPY_SHARE = 0.25
-#: Time in .item(), .cpu(), print and the like, and how often a step; once a step is the loss that is told.
-SYNC_SHARE, SYNCS_PER_STEP = 0.2, 3.0
-#: More than the steps themselves take.
-MOST_OF_THE_TIME = 0.5
+#: Time in .item(), .cpu(), print and the like, and how often a step; once a step is the loss that is told, which counts
+#: when it takes a third of the time: without it the step could be half as long again in the same time.
+SYNC_SHARE, SYNCS_PER_STEP, LONG_SYNC_SHARE = 0.2, 3.0, 0.35
+#: A GPU that runs kernels all the time is what the host waits for. Measured: BERT-base read 99 %, small kernels on four
+#: H200 78 %.
+NEVER_RESTS_PCT = 80.0
+#: Evaluation is more than a pause when it takes nearly as long as the steps.
+EVALUATION_SHARE = 0.4
+#: Python of the script's own, outside of its model, beside a GPU that hardly works. Measured on an H200: a loop of tiny
+#: kernels reads 8 to 18 % utilisation, batches made in the main process 0.5 and 0.7 %.
+OWN_PYTHON_SHARE, OWN_PYTHON_UTILIZATION_PCT = 0.4, 5.0
 #: A GPU that works, beside which another at a quarter of it is idle.
 BUSY_BESIDE_PCT = 20.0
 
@@ -85,6 +92,8 @@ RESTLESS_UTILIZATION_PCT = 60.0
 #: Host memory → GPU. Measured on an H200 (2026-11-21): pageable copies read 7.4 and 9.1 GB/s; pinned ones reach 50 on
 #: PCIe 5.
 PCIE_BUSY_BYTES_PER_S = 3e9
+#: A third of what pinned copies reach.
+PCIE_FULL_BYTES_PER_S = 16e9
 
 #: Host memory near its limit: the kernel reclaims pages instead of letting the script work.
 HOST_MEMORY_FULL = 0.97
@@ -94,6 +103,13 @@ THROTTLED_SHARE = 0.3
 #: Slowdowns that nobody asks for. The power cap is a tag: a good matmul always meets it (measured on an H200).
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
 CAPS = frozenset({"sw_power_cap"})
+
+#: A part of the step that advice is told for beside the cause's own.
+TOLD_SHARE = 0.1
+#: Copies a step from which on their number is what costs: a batch has two or three.
+MANY_COPIES = 8.0
+#: Both ways of NVLink 4 halved, and PCIe 5 x16 with pinned memory. Source: NVIDIA H200 data sheet; measured there.
+NVLINK_PEAK_BYTES_PER_S, PCIE_PEAK_BYTES_PER_S = 450e9, 55e9
 
 #: No gain is promised beyond this factor: further causes come up first.
 MAX_GAIN = 10.0

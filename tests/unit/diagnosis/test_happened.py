@@ -2,13 +2,18 @@
 
 import pytest
 
-from seatrial.diagnosis.anatomy import read_anatomy
 from seatrial.diagnosis.happened import Ended, happened
+from seatrial.diagnosis.signals import signals
+from seatrial.diagnosis.stays_on_cpu import Reason
 
 
 def ranks(steps=500, seconds=20.0, compile_s=0.0, **facts):
     line = {"pid": 1, "steps": steps, "seconds": seconds, "regions": {"other": seconds}, "compile_s": compile_s}
-    return read_anatomy([{"t": 30.0, "anatomy": line}, {"training": {"pid": 1, "device": "cuda", **facts}}])
+    return [{"t": 30.0, "anatomy": line}, {"training": {"pid": 1, "device": "cuda", **facts}}]
+
+
+def busy(percent):
+    return [{"t": second, "gpus": [{"uuid": "GPU-1", "utilization_pct": percent}]} for second in range(9)]
 
 
 FAILED = Ended(failed="Exited with code 1: FileNotFoundError", wall_s=4.0, measured=True)
@@ -17,22 +22,54 @@ CASES = {
     "failed, and nobody measured": ((), Ended(failed="x", measured=False), None),
     "no steps, no failure": ((), Ended(wall_s=9.0, measured=True), None),
     "trained on the CPU": (ranks(device="cpu", parameters=54170), Ended(wall_s=25.0), "cpu-only"),
+    "never came to the GPU": ((), Ended(wall_s=25.0, used=0), "cpu-only"),
+    "never came to it, and failed": ((), Ended(failed="KeyError", wall_s=4.0, used=0), "failed-early"),
+    "trained on the CPU, which it never left": (ranks(device="cpu"), Ended(wall_s=25.0, used=0), "cpu-only"),
+    "came to one of two": (ranks(), Ended(wall_s=25.0, gpus=2, used=1), "imbalanced"),
+    "failed after three steps": (ranks(steps=3, seconds=0.4), FAILED, "failed-early"),
+    "eight long steps": (ranks(steps=8, seconds=120.0), Ended(wall_s=140.0), None),
     "ten steps": (ranks(steps=9, seconds=5.0), Ended(wall_s=25.0), "too-short"),
-    "a second": (ranks(steps=900, seconds=1.0), Ended(wall_s=25.0), "too-short"),
+    "ten steps after a slow import": (
+        ranks(steps=9, seconds=0.5, first_step_after_s=9.0, imported_after_s=7.0), Ended(wall_s=10.0), "too-short"),
+    "ten steps after long preparations": (
+        ranks(steps=9, seconds=0.5, first_step_after_s=19.0, imported_after_s=7.0), Ended(wall_s=20.0), "start-up"),
+    "a slow import, then steps": (
+        ranks(seconds=8.0, first_step_after_s=9.0, imported_after_s=7.0), Ended(wall_s=17.0), None),
+    "a start that was compiling": (
+        ranks(compile_s=11.0, first_step_after_s=20.0, imported_after_s=5.0), Ended(wall_s=30.0), "compiling"),
+    "a second of steps": (ranks(steps=900, seconds=1.0), Ended(wall_s=25.0), "too-short"),
     "compiled most of the time": (ranks(compile_s=40.0), Ended(wall_s=60.0), "compiling"),
     "started most of the time": (ranks(first_step_after_s=30.0), Ended(wall_s=51.0), "start-up"),
     "trained": (ranks(first_step_after_s=6.0), Ended(wall_s=27.0), None),
     "trained, then failed": (ranks(), FAILED, None),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_cause(name):
     measured, ended, cause = CASES[name]
-    found = happened(measured, ended)
+    found = happened(signals([], measured), ended)
     assert (found.cause if found else None) == cause
     assert found is None or not any("worker" in advice.change for advice in found.advice)
 
 
 def test_the_parameters_on_the_cpu_are_counted():
-    assert "54,170 parameters are on the CPU" in happened(*CASES["trained on the CPU"][:2]).evidence[0]
+    measured, ended, _ = CASES["trained on the CPU"]
+    assert "54,170 parameters are on the CPU" in happened(signals([], measured), ended).evidence[0]
+
+
+def test_parameters_on_the_cpu_beside_a_gpu_that_works_are_another_matter():
+    assert happened(signals(busy(60), ranks(device="cpu")), Ended(wall_s=25.0)) is None
+    assert happened(signals(busy(0), ranks(device="cpu")), Ended(wall_s=25.0)).cause == "cpu-only"
+
+
+def test_a_script_without_steps_that_computed_before_it_failed_is_judged_by_its_gpu():
+    assert happened(signals(busy(90)), FAILED) is None
+    assert happened(signals(busy(1)), FAILED).cause == "failed-early"
+
+
+def test_why_it_stayed_on_the_cpu_is_said_with_the_line_to_change():
+    why = Reason(0, 'train.py:9 sets CUDA_VISIBLE_DEVICES to "-1"', "take train.py:9 out")
+    found = happened(signals([]), Ended(wall_s=9.0, used=0, why_cpu=(why,)))
+    assert any("train.py:9" in line for line in found.evidence)
+    assert found.advice[0].change == "take train.py:9 out"

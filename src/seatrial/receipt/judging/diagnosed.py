@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from seatrial.diagnosis.anatomy import REGIONS, Anatomy
+from seatrial.diagnosis.anatomy import REGIONS, Anatomy, read_facts
+from seatrial.diagnosis.diagnosis import Advice, Diagnosis
 from seatrial.diagnosis.happened import Ended
 from seatrial.diagnosis.rules import diagnose
-from seatrial.events import Sample, Step
+from seatrial.diagnosis.stays_on_cpu import Reason, reasons, told_by_torch
+from seatrial.events import AgentFinished, GpuKernel, Sample, Step
 from seatrial.receipt.judging.judging_input import Case
+from seatrial.receipt.judging.trust import witness
 from seatrial.receipt.model import AdviceRecord, DiagnosisRecord, ExitCause, StepAnatomy, StepPart
 
 #: Ranks whose steps a receipt takes apart.
@@ -24,17 +27,56 @@ _NOT_FAILED = frozenset({"finished", "running", "stopped", "gpu-not-used"})
 def diagnose_case(case: Case, cause: ExitCause) -> DiagnosisRecord | None:
     """What bounded the run; None without GPUs, of a server, or with too few samples in the training window."""
     window = case.evidence.window
-    if not case.expected or window is None or case.plan.job.serve is not None:
+    if not case.expected or case.plan.job.serve is not None:
         return None
+    if window is None:
+        return _kept(_cpu_build(case)) if cause.id == "gpu-contract" else None
     inside = [m for m in case.evidence.moments if window.start_s <= m.at_s <= window.end_s]
     samples = [{**m.keys, "t": m.at_s} for m in inside if m.keys.get("type") == Sample.type]
     steps = [{**m.keys, "t": m.at_s} for m in case.evidence.all(Step) if window.start_s <= m.at_s <= window.end_s + 1]
-    ended = Ended(
+    return _kept(diagnose(samples, steps, case.expected[0].name, _ended(case, cause)))
+
+
+def _ended(case: Case, cause: ExitCause) -> Ended | None:
+    """How it ended; None while it goes on."""
+    if cause.id == "running":
+        return None
+    finished = case.evidence.last(AgentFinished)
+    looked = finished is not None and isinstance(finished.keys.get("contexts"), list)
+    used = {gpu.uuid for gpu in case.expected} & (set(case.evidence.contexts) | _seen_by_host(case))
+    on_cpu = len(used) == 0 or any(rank.facts.get("device") == "cpu" for rank in case.evidence.anatomy)
+    return Ended(
         failed=None if cause.id in _NOT_FAILED else cause.words,
         wall_s=case.evidence.wall_s,
-        measured=case.plan.agent.measure_steps and case.plan.agent.check == "torch" and not case.evidence.steps.lines,
+        measured=case.plan.agent.measure_steps and not case.evidence.steps.lines,
+        gpus=len(case.expected),
+        used=len(used) if looked or used else None,
+        why_cpu=_why_cpu(case) if on_cpu else (),
     )
-    found = diagnose(samples, steps, case.expected[0].name, ended)
+
+
+def _seen_by_host(case: Case) -> set[str]:
+    return {uuid for uuid, (_, ours, _) in witness(case.evidence).items() if ours}
+
+
+def _why_cpu(case: Case) -> tuple[Reason, ...]:
+    by_torch = told_by_torch(read_facts(moment.keys for moment in case.evidence.all(Step)))
+    if by_torch is not None:
+        return (by_torch,)
+    return reasons(case.plan.job.target, case.plan.job.project)
+
+
+def _cpu_build(case: Case) -> Diagnosis | None:
+    """A contract that was broken because torch is a CPU build."""
+    for moment in case.evidence.all(GpuKernel):
+        torch = moment.keys.get("torch")
+        if isinstance(torch, dict) and (why := told_by_torch({**torch, "cuda_build": torch.get("cuda")})):
+            change = Advice(why.change, "the GPU that you have")
+            return Diagnosis("cpu-only", (), (f"Why: {why.words}", "The script was not started"), (change,))
+    return None
+
+
+def _kept(found: Diagnosis | None) -> DiagnosisRecord | None:
     if found is None:
         return None
     return DiagnosisRecord(
