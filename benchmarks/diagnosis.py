@@ -6,6 +6,7 @@
     python benchmarks/diagnosis.py out -- --on local
     python benchmarks/diagnosis.py out --gpus 2 -- --on docker
     python benchmarks/diagnosis.py out --gpus none -- --on local
+    python benchmarks/diagnosis.py out --again out/evidence.tar.gz
 
 ``--gpus none`` runs those that never come to a GPU and judges them as if one had been asked for and lay idle. With
 ``--lanes 2`` two run at a time, each on a GPU of its own. Writes OUT/diagnosis.json and OUT/diagnosis.md, a confusion
@@ -181,6 +182,28 @@ def _evidence(folder: Path) -> dict[str, bytes]:
     return kept
 
 
+def again(report: Report, archives: list[Path]) -> None:
+    """Judge what these archives hold by the diagnosis of now."""
+    from judged_again import judged_again
+
+    for archive in archives:
+        runs: dict[str, dict[str, bytes]] = {}
+        with tarfile.open(archive) as opened:
+            for entry in opened:
+                name, _, file = entry.name.partition("/")
+                if (content := opened.extractfile(entry)) is not None:
+                    runs.setdefault(name, {})[file] = content.read()
+        for name, files in sorted(runs.items()):
+            path = next(BOUND.rglob(f"{name}.py"), None)
+            if path is None or not {"plan.json", "events.jsonl"} <= set(files):
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                (Path(folder) / path.name).write_text(path.read_text())
+                result = judged(header(path), judged_again(files, Path(folder)))
+            report.add(name, {"expected": header(path)["expect"], **result}, files)
+            print(f"{name}: expected {header(path)['expect']}, found {result.get('found') or result.get('why')}")
+
+
 def attempt(
     part: Callable[[], tuple[dict[str, Any], dict[str, bytes]]],
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -250,12 +273,16 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--skip", nargs="*", default=[])
     parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--again", type=Path, nargs="*", default=[], help="judge these archives; run nothing")
     options = parser.parse_args(own)
     sources = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sources))
     end_s = time.monotonic() + options.budget_s
+    report = Report(options.out, _gpu_names() if options.gpus != "none" and not options.again else [])
+    if options.again:
+        again(report, options.again)
+        return _end(report)
     scripts, left = chosen(options, flags)
-    report = Report(options.out, _gpu_names() if options.gpus != "none" else [])
     for name, why in left.items():
         folder = BOUND / "held_out" if options.held_out else BOUND
         report.add(name, {"expected": header(folder / f"{name}.py")["expect"], "why": why}, {})
@@ -270,9 +297,16 @@ def main() -> int:
         each.start()
     for each in lanes:
         each.join()
-    wrong = [name for name, result in report.found["scripts"].items() if result.get("right") is False]
-    print(f"wrong: {', '.join(sorted(wrong)) or 'none'}")
-    return 1 if wrong else 0
+    return _end(report)
+
+
+def _end(report: Report) -> int:
+    scripts = report.found["scripts"]
+    wrong = sorted(name for name, result in scripts.items() if result.get("right") is False)
+    left = sorted(name for name, result in scripts.items() if "right" not in result)
+    right = len(scripts) - len(wrong) - len(left)
+    print(f"right: {right}; wrong: {', '.join(wrong) or 'none'}; not judged: {', '.join(left) or 'none'}")
+    return 1 if wrong or not right else 0
 
 
 def _gpu_names() -> list[str]:

@@ -30,8 +30,9 @@ def main():
     device = torch.device("cuda" if cuda else "cpu")
     net = nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(192, 100)).to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    loader = DataLoader(Pictures(256 if cuda else 8, cuda), batch_size=None)
     end = time.time() + (float(sys.argv[1]) if len(sys.argv) > 1 else 8.0)
-    for step, (images, labels) in enumerate(DataLoader(Pictures(512 if cuda else 8, cuda), batch_size=None)):
+    for step, (images, labels) in enumerate(loader):
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         loss = nn.functional.cross_entropy(net(images), labels)
         optimizer.zero_grad()

@@ -10,12 +10,13 @@ from seatrial.diagnosis.diagnosis import Advice, Cause, Diagnosis
 from seatrial.diagnosis.signals import Signals
 from seatrial.diagnosis.stays_on_cpu import Reason
 
-#: Shares of the whole run from which on it was mostly that, and nothing of the steps is worth a word.
-MOSTLY = 0.5
-#: A start that takes so much of the run is its own subject, imports or not.
-NEARLY_ALL = 0.75
+#: Shares of the whole run from which on it was mostly that, and from which on it is worth a tag. Of ours.
+MOSTLY, NOTED = 0.5, 0.2
 #: Less than this of steps is too short for samples of one second; with few steps, less than LONG_S.
 SHORTEST_S, LONG_S = 2.0, 20.0
+#: Steps of so many seconds are judged, unless the start took MANY_TIMES as long; shorter ones, unless FEW_TIMES.
+#: Measured on an H200 (2026-11-22): imports of 3 to 8 s and 5 s of preparing before 5 to 7 s of steps are common.
+STEADY_S, FEW_TIMES, MANY_TIMES = 4.0, 1.5, 3.0
 #: Preparing data and models for so long is worth a word, however little came after.
 LONG_START_S = 5.0
 
@@ -57,22 +58,30 @@ def happened(seen: Signals, ended: Ended) -> Diagnosis | None:
 
 
 def _start(first: Anatomy, wall_s: float) -> Diagnosis | None:
-    """Compilation, or what was done before the first step, was most of the run."""
-    if not wall_s:
-        return None
+    """Compilation, or what was done before the first step, was most of the run, and leaves little to judge."""
+    compiled = notes(first, wall_s).get("compiling")
     start_s, import_s = (_seconds(first, key) for key in ("first_step_after_s", "imported_after_s"))
-    if first.compile_s >= MOSTLY * wall_s or (start_s >= MOSTLY * wall_s and first.compile_s >= MOSTLY * start_s):
-        return _said("compiling", f"torch.compile took {first.compile_s:.1f} s of {wall_s:.1f} s", _steps(first))
+    if compiled and (first.compile_s >= MOSTLY * wall_s or (_short(first) and first.compile_s >= MOSTLY * start_s)):
+        return _said("compiling", compiled, _steps(first))
     prepared_s = start_s - import_s
-    long = prepared_s >= LONG_START_S or not _short(first)
-    if long and (prepared_s >= MOSTLY * (wall_s - import_s) or start_s >= NEARLY_ALL * wall_s):
-        imports = f", {import_s:.1f} s of them until torch was imported" if import_s else ""
-        return _said(
-            "start-up",
-            f"The first step ended after {start_s:.1f} s{imports}; the run after {wall_s:.1f} s",
-            _steps(first),
-        )
+    times = FEW_TIMES if first.seconds < STEADY_S else MANY_TIMES
+    if prepared_s >= max(LONG_START_S, times * first.seconds):
+        told = f"The first step ended {prepared_s:.1f} s after torch was imported; all steps took {first.seconds:.1f} s"
+        return _said("start-up", told, _steps(first))
     return None
+
+
+def notes(first: Anatomy, wall_s: float) -> dict[str, str]:
+    """What took much of the run beside its steps, and is not their cause: tag → a sentence."""
+    found = {}
+    start_s = _seconds(first, "first_step_after_s")
+    if first.compile_s >= NOTED * wall_s > 0:
+        found["compiling"] = f"torch.compile took {first.compile_s:.1f} s of {wall_s:.1f} s"
+    if start_s >= MOSTLY * wall_s > 0:
+        found["start-up"] = (
+            f"The first step ended after {start_s:.1f} s of {wall_s:.1f} s: start-up was most of the run"
+        )
+    return found
 
 
 def _seconds(first: Anatomy, key: str) -> float:

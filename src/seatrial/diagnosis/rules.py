@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.advice import advise
 from seatrial.diagnosis.anatomy import REGIONS
 from seatrial.diagnosis.diagnosis import Cause, Diagnosis
-from seatrial.diagnosis.happened import Ended, happened
+from seatrial.diagnosis.happened import Ended, happened, notes
 from seatrial.diagnosis.peaks import peak_flops
 from seatrial.diagnosis.signals import Signals, ranks_wait, signals
 
@@ -28,7 +29,11 @@ def diagnose(
     seen = signals(samples, steps)
     if ended is not None and (found := happened(seen, ended)) is not None:
         return found
-    return diagnose_signals(seen, gpu_name)
+    found = diagnose_signals(seen, gpu_name)
+    if found is None or ended is None or not seen.ranks:
+        return found
+    noted = notes(seen.ranks[0], ended.wall_s or 0.0)
+    return replace(found, tags=(*found.tags, *noted), evidence=(*found.evidence, *noted.values()))
 
 
 def diagnose_signals(seen: Signals, gpu_name: str = "") -> Diagnosis | None:
@@ -105,7 +110,10 @@ def _host_memory(seen: Signals) -> bool:
     copies = max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
     # Where copies that the script stands still for were measured, and are few, it takes the whole link to be the limit.
     most = at.PCIE_FULL_BYTES_PER_S if seen.ranks else at.PCIE_BUSY_BYTES_PER_S
-    copied = copies >= most and seen.gpus < 2
+    rests = seen.gpu.get("utilization_pct", 100.0) < at.LAUNCH_UTILIZATION_PCT
+    loads = seen.host.get("worker_cpu_cores", 0.0) >= at.WORKERS_ACTIVE_CORES
+    slowly = not seen.ranks and rests and not loads and copies >= at.PCIE_SLOW_BYTES_PER_S
+    copied = (copies >= most or slowly) and seen.gpus < 2
     return _starved(seen) and (copied or (seen.host_memory_share or 0.0) >= at.HOST_MEMORY_FULL)
 
 
@@ -294,7 +302,11 @@ def _evidence(seen: Signals) -> tuple[str, ...]:
     ]
     copies = [
         f"{label} {seen.gpu[key] / 1e9:.1f} GB/s"
-        for key, label in (("pcie_rx_bytes_per_s", "PCIe to the GPU"), ("nvlink_tx_bytes_per_s", "NVLink out"))
+        for key, label in (
+            ("pcie_rx_bytes_per_s", "PCIe to the GPU"),
+            ("pcie_tx_bytes_per_s", "PCIe from it"),
+            ("nvlink_tx_bytes_per_s", "NVLink out"),
+        )
         if seen.gpu.get(key, 0.0) >= 0.5e9
     ]
     host = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,7 @@ def reasons(target: Target, project: Path) -> tuple[Reason, ...]:
         return ()
     found = [reason for name, tree in trees.items() for reason in _File(name, tree, target.args).reasons()]
     imported = {module.partition(".")[0] for module in (*facts.modules, *facts.imports, *facts.optional_imports)}
+    imported -= sys.stdlib_module_names
     found += _nowhere(target.value, trees.values(), imported)
     unique = {reason.words: reason for reason in sorted(found, key=lambda reason: reason.weight)}
     return tuple(unique.values())

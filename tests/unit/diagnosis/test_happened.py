@@ -35,11 +35,12 @@ CASES = {
         ranks(steps=9, seconds=0.5, first_step_after_s=19.0, imported_after_s=7.0), Ended(wall_s=20.0), "start-up"),
     "a slow import, then steps": (
         ranks(seconds=8.0, first_step_after_s=9.0, imported_after_s=7.0), Ended(wall_s=17.0), None),
-    "a start that was compiling": (
-        ranks(compile_s=11.0, first_step_after_s=20.0, imported_after_s=5.0), Ended(wall_s=30.0), "compiling"),
+    "five steps after a start that was compiling": (
+        ranks(steps=5, seconds=1.0, compile_s=11.0, first_step_after_s=20.0), Ended(wall_s=30.0), "compiling"),
     "a second of steps": (ranks(steps=900, seconds=1.0), Ended(wall_s=25.0), "too-short"),
     "compiled most of the time": (ranks(compile_s=40.0), Ended(wall_s=60.0), "compiling"),
-    "started most of the time": (ranks(first_step_after_s=30.0), Ended(wall_s=51.0), "start-up"),
+    "started most of the time": (ranks(seconds=8.0, first_step_after_s=30.0), Ended(wall_s=38.0), "start-up"),
+    "a long start, then steps enough": (ranks(seconds=8.0, first_step_after_s=17.0), Ended(wall_s=25.0), None),
     "trained": (ranks(first_step_after_s=6.0), Ended(wall_s=27.0), None),
     "trained, then failed": (ranks(), FAILED, None),
 }  # fmt: skip

@@ -347,11 +347,14 @@ def _compiles() -> bool:
 
 
 def _compile_seconds() -> float:
-    """What torch.compile has taken so far. Source: torch/_dynamo/utils.py, cumulative_time_spent_ns (2.5 and later)."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    spent = getattr(utils, "cumulative_time_spent_ns", None) or {}
-    parts = ("_compile.compile_inner", "compile_fx.<locals>.bw_compiler")  # the backward pass is compiled when it runs
-    return sum(float(spent.get(part, 0.0)) for part in parts) / 1e9
+    """What torch.compile has taken so far. Source: torch/_dynamo/utils.py, compilation_time_metrics."""
+    metrics = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", None) or {}
+    # The backward pass is compiled when it first runs. Each part has had other names, of which a torch knows one.
+    parts = (
+        ("_compile.compile_inner", "_compile.<locals>.compile_inner", "_compile"),
+        ("backward._backward_impl", "compile_fx.<locals>.bw_compiler"),
+    )
+    return sum(sum(next((metrics[name] for name in names if name in metrics), ())) for names in parts)
 
 
 def _ddp_times(model: Any) -> Dict[str, Any]:

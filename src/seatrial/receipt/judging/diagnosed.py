@@ -61,9 +61,8 @@ def _seen_by_host(case: Case) -> set[str]:
 
 def _why_cpu(case: Case) -> tuple[Reason, ...]:
     by_torch = told_by_torch(read_facts(moment.keys for moment in case.evidence.all(Step)))
-    if by_torch is not None:
-        return (by_torch,)
-    return reasons(case.plan.job.target, case.plan.job.project)
+    read = reasons(case.plan.job.target, case.plan.job.project)
+    return read if by_torch is None else (by_torch, *read)
 
 
 def _cpu_build(case: Case) -> Diagnosis | None:
