@@ -219,7 +219,8 @@ def chosen(options: argparse.Namespace, flags: list[str]) -> tuple[list[Path], d
     folder = BOUND / "held_out" if options.held_out else BOUND
     local = "local" in flags
     run, left = [], {}
-    for path in sorted(folder.glob("*.py")):
+    named = {name: place for place, name in enumerate(options.only)}
+    for path in sorted(folder.glob("*.py"), key=lambda path: (named.get(path.stem, 0), path.stem)):
         told = header(path)
         if (options.only and path.stem not in options.only) or path.stem in options.skip:
             continue

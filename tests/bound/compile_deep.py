@@ -1,4 +1,4 @@
-# expect: compiling
+# expect: compiling; flags: --env TORCHINDUCTOR_FORCE_DISABLE_CACHES=1
 """A deep network of different widths under torch.compile, and three seconds of steps: compiling takes the rest."""
 
 import sys

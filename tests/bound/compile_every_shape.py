@@ -1,4 +1,4 @@
-# expect: compiling
+# expect: compiling; flags: --env TORCHINDUCTOR_FORCE_DISABLE_CACHES=1
 """dynamic=False and sentences of every length: each new length compiles the network anew, through the whole run."""
 
 import random
