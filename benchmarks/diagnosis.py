@@ -6,7 +6,7 @@
     python benchmarks/diagnosis.py out -- --on local
     python benchmarks/diagnosis.py out --gpus 2 -- --on docker
     python benchmarks/diagnosis.py out --gpus none -- --on local
-    python benchmarks/diagnosis.py out --again out/evidence.tar.gz
+    python benchmarks/diagnosis.py out --again out/evidence.tar.gz [--pack tests/recorded/diagnosis/h200.jsonl.gz]
 
 ``--gpus none`` runs those that never come to a GPU and judges them as if one had been asked for and lay idle. With
 ``--lanes 2`` two run at a time, each on a GPU of its own. Writes OUT/diagnosis.json and OUT/diagnosis.md, a confusion
@@ -182,10 +182,11 @@ def _evidence(folder: Path) -> dict[str, bytes]:
     return kept
 
 
-def again(report: Report, archives: list[Path]) -> None:
-    """Judge what these archives hold by the diagnosis of now."""
-    from judged_again import judged_again
+def again(report: Report, archives: list[Path], pack: Path | None) -> None:
+    """Judge what these archives hold by the diagnosis of now; of a script in several the last counts."""
+    from judged_again import judged_again, write_packed
 
+    packed: dict[str, dict[str, bytes]] = {}
     for archive in archives:
         runs: dict[str, dict[str, bytes]] = {}
         with tarfile.open(archive) as opened:
@@ -201,7 +202,10 @@ def again(report: Report, archives: list[Path]) -> None:
                 (Path(folder) / path.name).write_text(path.read_text())
                 result = judged(header(path), judged_again(files, Path(folder)))
             report.add(name, {"expected": header(path)["expect"], **result}, files)
+            packed[name] = files
             print(f"{name}: expected {header(path)['expect']}, found {result.get('found') or result.get('why')}")
+    if pack is not None:
+        write_packed(pack, packed)
 
 
 def attempt(
@@ -274,6 +278,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--skip", nargs="*", default=[])
     parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--pack", type=Path, help="write what was judged again here, small and without names")
     parser.add_argument("--again", type=Path, nargs="*", default=[], help="judge these archives; run nothing")
     options = parser.parse_args(own)
     sources = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
@@ -281,7 +286,7 @@ def main() -> int:
     end_s = time.monotonic() + options.budget_s
     report = Report(options.out, _gpu_names() if options.gpus != "none" and not options.again else [])
     if options.again:
-        again(report, options.again)
+        again(report, options.again, options.pack)
         return _end(report)
     scripts, left = chosen(options, flags)
     for name, why in left.items():

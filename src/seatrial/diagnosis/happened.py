@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from seatrial.diagnosis import thresholds as at
@@ -29,6 +30,7 @@ class Ended:
         failed: in words; None where it finished, goes on, or was stopped by its user.
         wall_s: of the target. measured: the hook was there to see steps.
         gpus: asked for. used: of them, on how many the target had a CUDA context; None where nobody could look.
+        compile_s: of a script without optimizer steps.
         why_cpu: why the script may stay on the CPU, the strongest first.
     """
 
@@ -37,6 +39,7 @@ class Ended:
     measured: bool = False
     gpus: int = 1
     used: int | None = None
+    compile_s: float = 0.0
     why_cpu: tuple[Reason, ...] = ()
 
 
@@ -53,7 +56,12 @@ def happened(seen: Signals, ended: Ended) -> Diagnosis | None:
     if ended.used is not None and 0 < ended.used < ended.gpus:
         return _unused(ended)
     if first is None:
-        return None
+        mostly = ended.compile_s >= MOSTLY * (ended.wall_s or math.inf)
+        return (
+            _said("compiling", f"torch.compile took {ended.compile_s:.1f} s of {ended.wall_s:.1f} s")
+            if mostly
+            else None
+        )
     return _start(first, ended.wall_s or 0.0) or (_said("too-short", _steps(first)) if short else None)
 
 
@@ -82,6 +90,14 @@ def notes(first: Anatomy, wall_s: float) -> dict[str, str]:
             f"The first step ended after {start_s:.1f} s of {wall_s:.1f} s: start-up was most of the run"
         )
     return found
+
+
+def too_short(seen: Signals) -> Diagnosis:
+    """A script that used its GPU for a moment, and whose steps nobody could count."""
+    window = f" in {seen.window_s:.1f} s" if seen.window_s else ""
+    return _said(
+        "too-short", f"{seen.samples} sample{'s' * (seen.samples != 1)} of the GPU{window}, and no optimizer steps"
+    )
 
 
 def _seconds(first: Anatomy, key: str) -> float:

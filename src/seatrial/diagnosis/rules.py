@@ -10,7 +10,7 @@ from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.advice import advise
 from seatrial.diagnosis.anatomy import REGIONS
 from seatrial.diagnosis.diagnosis import Cause, Diagnosis
-from seatrial.diagnosis.happened import Ended, happened, notes
+from seatrial.diagnosis.happened import Ended, happened, notes, too_short
 from seatrial.diagnosis.peaks import peak_flops
 from seatrial.diagnosis.signals import Signals, ranks_wait, signals
 
@@ -30,6 +30,8 @@ def diagnose(
     if ended is not None and (found := happened(seen, ended)) is not None:
         return found
     found = diagnose_signals(seen, gpu_name)
+    if found is None and ended is not None and ended.used and ended.failed is None:
+        return too_short(seen)
     if found is None or ended is None or not seen.ranks:
         return found
     noted = notes(seen.ranks[0], ended.wall_s or 0.0)
@@ -97,7 +99,8 @@ def _nvlink(seen: Signals) -> float:
 def _memory_bandwidth(seen: Signals) -> bool:
     tensor = seen.gpu.get("tensor_activity_pct", 0.0)
     dram = seen.gpu.get("dram_activity_pct", 0.0)
-    return dram >= at.DRAM_BOUND_PCT and dram > tensor
+    arithmetic = max(tensor, seen.gpu.get("fp32_activity_pct", tensor))
+    return dram > tensor and (dram >= at.DRAM_BOUND_PCT or (dram >= at.DRAM_LEADS_PCT and dram > 2 * arithmetic))
 
 
 def _compute(seen: Signals) -> bool:

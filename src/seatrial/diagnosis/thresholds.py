@@ -18,6 +18,9 @@ STARVED_SM_PCT = 50.0
 #: A GPU that spends this share of memory cycles on transfers is bound by its memory.
 #: Measured on an H200 (2026-11-21): element-wise loops read 76 to 88 %, a bf16 matmul 15 to 17 %.
 DRAM_BOUND_PCT = 60.0
+#: So, if arithmetic is less than half as busy. Measured there (2026-11-22): normalisation, softmax over a vocabulary
+#: and Adam on an embedding read 64 to 78 %, arithmetic at most 7 %; matmuls and convolutions 6 to 26 and 70 to 81 %.
+DRAM_LEADS_PCT = 40.0
 
 #: SMs at work this share of the time, with memory not full, are bound by arithmetic (or by latency inside kernels).
 #: Measured on an H200 (2026-11-21): bf16 matmul 82 to 96 % SM activity, 80 to 93 % tensor activity.

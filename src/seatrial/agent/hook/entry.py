@@ -26,6 +26,10 @@ def measure_torch(torch: Any) -> None:
     part("measure_torch").begin(torch)
 
 
+def measure_saving(safetensors: Any) -> None:
+    part("measure_torch").measure_saving(safetensors)
+
+
 def let_dynamo_pass(dynamo: Any) -> None:
     part("measure_torch").let_dynamo_pass(dynamo)
 
@@ -50,6 +54,7 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
     if os.environ.get("SEATRIAL_MEASURE_STEPS") == "1":
         found.setdefault("torch", []).append(measure_torch)
         found["torch._dynamo.eval_frame"] = [let_dynamo_pass]
+        found["safetensors.torch"] = [measure_saving]
     return found
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional
 
+from . import report
 from .recorder import Recorder, age_s
 from .windows import Windows
 
@@ -36,6 +37,16 @@ def let_dynamo_pass(eval_frame: Any) -> None:
     if skip is not None:
         for code in CODES:
             skip(code)
+
+
+def measure_saving(safetensors: Any) -> None:
+    """The other way in which models are saved, by transformers and its kin."""
+    if PLACED:
+        PLACED[-1].wrap_saving(safetensors)
+
+
+#: The one that was placed.
+PLACED: List[Any] = []
 
 
 class Measuring:
@@ -63,10 +74,19 @@ class Measuring:
         self._optimizers(sys.modules["torch.optim.optimizer"])
         self._loaders(sys.modules["torch.utils.data.dataloader"])
         self._wrap(torch.autograd, "backward", self._backward)
+        self._wrap(torch.autograd, "grad", self._region("backward"))
         self._wrap(torch, "save", self._region("checkpoint"))
+        self._without_gradients(torch.no_grad)
+        self._without_gradients(torch.inference_mode)
         self._wrap(torch.nn.Module, "train", self._mode)
         self._graphs(getattr(torch.cuda, "CUDAGraph", None))
         self._distributed(torch)
+        PLACED.append(self)
+
+    def wrap_saving(self, safetensors: Any) -> None:
+        """Of ``safetensors.torch``."""
+        for name in ("save_file", "save_model"):
+            self._wrap(safetensors, name, self._region("checkpoint"))
 
     def _wrap(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:
         original = getattr(owner, name, None)
@@ -188,8 +208,8 @@ class Measuring:
             batches = self.torch.utils.data.BatchSampler
             if type(sampler) is batches:
                 known["batch_size"] = sampler.batch_size
-                if type(sampler.sampler).__module__.startswith("torch."):
-                    known["length"] = len(sampler)
+                if type(sampler.sampler).__module__.startswith("torch.") and hasattr(sampler.sampler, "__len__"):
+                    known["length"] = len(sampler)  # an IterableDataset's sampler has none
             iterator._seatrial_settings = known
         known["done"] = iterator._num_yielded
         return known
@@ -234,9 +254,41 @@ class Measuring:
 
         return train
 
+    def _without_gradients(self, context: Any) -> None:
+        """Evaluation that neither asks a loader nor tells its model: long, and without gradients."""
+
+        def around_enter(original: Any) -> Any:
+            def __enter__(entered: Any) -> Any:
+                if self.counts():
+                    self.recorder.gradients_off(entered)
+                return original(entered)
+
+            return __enter__
+
+        def around_exit(original: Any) -> Any:
+            def __exit__(entered: Any, *args: Any) -> Any:
+                if self.counts():
+                    self.recorder.gradients_on(entered)
+                return original(entered, *args)
+
+            return __exit__
+
+        self._wrap(context, "__enter__", around_enter)
+        self._wrap(context, "__exit__", around_exit)
+
     def _distributed(self, torch: Any) -> None:
         if not torch.distributed.is_available():
             return
+
+        def around_group(original: Any) -> Any:
+            def init_process_group(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                report.ranked(torch.distributed.get_rank())
+                return result
+
+            return init_process_group
+
+        self._wrap(torch.distributed, "init_process_group", around_group)
         for name in _COLLECTIVES:
             self._wrap(torch.distributed, name, self._region("communication"))
         parallel = torch.nn.parallel.DistributedDataParallel
@@ -307,6 +359,8 @@ class Measuring:
         facts, cuda = self.recorder.facts, self.torch.cuda
         facts["cuda_build"] = self.torch.version.cuda
         facts["cuda_used"] = bool(cuda.is_initialized())
+        if self.recorder.steps == 0 and _compiles():
+            facts["compile_s"] = round(_compile_seconds(), 3)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible != self.visible:
             facts["visible_changed"] = visible

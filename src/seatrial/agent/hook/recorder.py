@@ -20,6 +20,10 @@ LINE_EVERY_S = 1.0
 #: Steps whose durations a line's median is of, at most.
 _MOST_DURATIONS = 4096
 
+#: What has no gradients for so long, and for as long as so many steps on average, is evaluation. The average has
+#: evaluations in it, so it is far above a step's own time where there are many.
+_SHORTEST_EVALUATION_S, _EVALUATION_STEPS = 0.03, 2.0
+
 #: What a script does for longer after its last step is no part of its steps.
 _LONGEST_END_S = 0.5
 
@@ -50,6 +54,9 @@ class Recorder:
         self._told_facts: Dict[str, Any] = {}
         self._told_regions: Dict[str, float] = {}
         self._evaluates_since: Optional[Dict[str, float]] = None
+        self._without_by: Any = None
+        self._without_since: Dict[str, float] = {}
+        self._without_s = 0.0
         self._boundary: Any = None
         self._boundary_missed = 0
         self._pending_examples = 0
@@ -100,7 +107,23 @@ class Recorder:
             self.timeline.move_to_evaluation(self._evaluates_since)
             self._evaluates_since = self._batch_start = None
 
+    def gradients_off(self, by: Any) -> None:
+        """The outermost of the contexts without gradients is entered."""
+        if self._without_by is None and self._first_step_s is not None:
+            self._without_by, self._without_since = by, self.timeline.totals()
+            self._without_s = perf_counter()
+
+    def gradients_on(self, by: Any) -> None:
+        """It is left. So many steps' time without a gradient was evaluation; a short one is part of a step."""
+        if by is not self._without_by:
+            return
+        self._without_by = None
+        steps_s = (self._last_step_s - (self._first_step_s or 0.0)) / max(1, self.steps - 1)
+        if perf_counter() - self._without_s > max(_SHORTEST_EVALUATION_S, _EVALUATION_STEPS * steps_s):
+            self.timeline.move_to_evaluation(self._without_since)
+
     def backward_began(self) -> None:
+        self._without_by = None
         self._batch_start = None  # this batch is trained on
         self._evaluates_since = None  # that was another model: a teacher, a frozen one
         self.timeline.enter("backward")

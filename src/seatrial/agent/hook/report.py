@@ -3,7 +3,15 @@
 import json
 import os
 import time
-from typing import Any, Dict
+from typing import Any, Dict, List
+
+#: Of this process, where RANK does not say it: ranks that a script has started itself.
+_RANK: List[int] = []
+
+
+def ranked(rank: int) -> None:
+    """The process has joined a group."""
+    _RANK[:] = [rank]
 
 
 def write(key: str, value: Dict[str, Any]) -> None:
@@ -15,6 +23,8 @@ def write(key: str, value: Dict[str, Any]) -> None:
     rank = os.environ.get("RANK", "")
     if rank.isdigit():
         line["rank"] = int(rank)
+    elif _RANK:
+        line["rank"] = _RANK[0]
     try:
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -22,7 +22,18 @@ _BETWEEN_STEPS, _BETWEEN_S = 20, 1.0
 _SYNCS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__")
 _COPIES = ("to", "cuda", "copy_")
 #: Those whose result has a size that only the GPU knows, as methods and as functions; and indexing by such a mask.
-_SIZED = ("nonzero", "masked_select", "unique", "argwhere")
+_SIZED = (
+    "nonzero",
+    "masked_select",
+    "unique",
+    "unique_consecutive",
+    "argwhere",
+    "equal",
+    "allclose",
+    "repeat_interleave",
+)
+#: What makes a tensor of an array, and copies it to the GPU where ``device`` says so.
+_MAKERS = ("tensor", "as_tensor")
 _INDEXED = ("__getitem__", "__setitem__")
 
 #: Lines of the script that are told, the most expensive first.
@@ -120,10 +131,13 @@ class Windows:
                     self._patch(owner, name, self._waits)
         for name in _INDEXED:
             self._patch(tensor, name, self._indexes)
+        for name in _MAKERS:
+            self._patch(self._torch, name, self._makes)
         if not self._recorder.compiles():  # torch.compile looks at how modules are called
             self._depth = 0
             self._patch(self._torch.nn.Module, "__call__", self._forward)
         self._patch(self._torch.cuda, "synchronize", self._waits_for_all)
+        self._patch(self._torch.cuda, "empty_cache", self._waits_for_all)
         self._patch(self._torch.autocast, "__enter__", self._autocast)
 
     def _patch(self, owner: Any, name: str, around: Callable[[str, Any], Any]) -> None:
@@ -196,7 +210,7 @@ class Windows:
                 return original(*args, **kwargs)
             finally:
                 if self._recorder.mine():
-                    self._waited("torch.cuda.synchronize", perf_counter() - began_s)
+                    self._waited("torch.cuda." + name, perf_counter() - began_s)
 
         return synchronize
 
@@ -223,6 +237,21 @@ class Windows:
             return result
 
         return copies
+
+    def _makes(self, name: str, original: Any) -> Any:
+        def makes(data: Any, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("device") is None or isinstance(data, (list, tuple)) or not self._recorder.mine():
+                return original(data, *args, **kwargs)
+            began_s = perf_counter()
+            result = original(data, *args, **kwargs)
+            if result.is_cuda and not getattr(data, "is_cuda", False):
+                self._recorder.timeline.shift("copy", perf_counter() - began_s)
+                size = result.numel() * result.element_size()
+                for key, value in (("count", 1), ("bytes", size), ("pageable", 1), ("blocking", 1)):
+                    self._copied[key] = self._copied.get(key, 0) + value
+            return result
+
+        return makes
 
     def _waited(self, name: str, seconds: float) -> None:
         self._recorder.timeline.shift("sync", seconds)

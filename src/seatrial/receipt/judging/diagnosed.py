@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from seatrial.diagnosis.anatomy import REGIONS, Anatomy, read_facts
 from seatrial.diagnosis.diagnosis import Advice, Diagnosis
@@ -10,6 +11,7 @@ from seatrial.diagnosis.happened import Ended
 from seatrial.diagnosis.rules import diagnose
 from seatrial.diagnosis.stays_on_cpu import Reason, reasons, told_by_torch
 from seatrial.events import AgentFinished, GpuKernel, Sample, Step
+from seatrial.receipt.evidence.fields import number
 from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.judging.trust import witness
 from seatrial.receipt.model import AdviceRecord, DiagnosisRecord, ExitCause, StepAnatomy, StepPart
@@ -51,6 +53,7 @@ def _ended(case: Case, cause: ExitCause) -> Ended | None:
         measured=case.plan.agent.measure_steps and not case.evidence.steps.lines,
         gpus=len(case.expected),
         used=len(used) if looked or used else None,
+        compile_s=number(_last_facts(case).get("compile_s")) or 0.0,
         why_cpu=_why_cpu(case) if on_cpu else (),
     )
 
@@ -60,9 +63,13 @@ def _seen_by_host(case: Case) -> set[str]:
 
 
 def _why_cpu(case: Case) -> tuple[Reason, ...]:
-    by_torch = told_by_torch(read_facts(moment.keys for moment in case.evidence.all(Step)))
+    by_torch = told_by_torch(_last_facts(case))
     read = reasons(case.plan.job.target, case.plan.job.project)
     return read if by_torch is None else (by_torch, *read)
+
+
+def _last_facts(case: Case) -> Mapping[str, Any]:
+    return read_facts(moment.keys for moment in case.evidence.all(Step))
 
 
 def _cpu_build(case: Case) -> Diagnosis | None:
