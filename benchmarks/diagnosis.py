@@ -182,12 +182,12 @@ def _evidence(folder: Path) -> dict[str, bytes]:
     return kept
 
 
-def again(report: Report, archives: list[Path], pack: Path | None) -> None:
+def again(report: Report, options: argparse.Namespace) -> None:
     """Judge what these archives hold by the diagnosis of now; of a script in several the last counts."""
     from judged_again import judged_again, write_packed
 
     packed: dict[str, dict[str, bytes]] = {}
-    for archive in archives:
+    for archive in options.again:
         runs: dict[str, dict[str, bytes]] = {}
         with tarfile.open(archive) as opened:
             for entry in opened:
@@ -196,7 +196,7 @@ def again(report: Report, archives: list[Path], pack: Path | None) -> None:
                     runs.setdefault(name, {})[file] = content.read()
         for name, files in sorted(runs.items()):
             path = next(BOUND.rglob(f"{name}.py"), None)
-            if path is None or not {"plan.json", "events.jsonl"} <= set(files):
+            if path is None or name in options.skip or not {"plan.json", "events.jsonl"} <= set(files):
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 (Path(folder) / path.name).write_text(path.read_text())
@@ -204,8 +204,8 @@ def again(report: Report, archives: list[Path], pack: Path | None) -> None:
             report.add(name, {"expected": header(path)["expect"], **result}, files)
             packed[name] = files
             print(f"{name}: expected {header(path)['expect']}, found {result.get('found') or result.get('why')}")
-    if pack is not None:
-        write_packed(pack, packed)
+    if options.pack is not None:
+        write_packed(options.pack, packed)
 
 
 def attempt(
@@ -229,7 +229,7 @@ def chosen(options: argparse.Namespace, flags: list[str]) -> tuple[list[Path], d
         if (options.only and path.stem not in options.only) or path.stem in options.skip:
             continue
         if options.gpus == "none":
-            if told["expect"] in WITHOUT_GPU:
+            if told["expect"] in WITHOUT_GPU and "needs" not in told:
                 run.append(path)
         elif told.get("gpus", "1") == options.gpus:
             if local and told.get("needs") == "container":
@@ -286,7 +286,7 @@ def main() -> int:
     end_s = time.monotonic() + options.budget_s
     report = Report(options.out, _gpu_names() if options.gpus != "none" and not options.again else [])
     if options.again:
-        again(report, options.again, options.pack)
+        again(report, options)
         return _end(report)
     scripts, left = chosen(options, flags)
     for name, why in left.items():
