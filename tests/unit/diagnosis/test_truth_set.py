@@ -1,4 +1,4 @@
-"""Scripts bound on purpose: what was recorded of them on GPUs, judged by the diagnosis of now; and each script's header.
+"""Scripts bound on purpose: what was recorded of them on GPUs, judged by the diagnosis of now, and their headers.
 
 ``python benchmarks/diagnosis.py OUT --again EVIDENCE --pack tests/recorded/diagnosis/h200.jsonl.gz`` records anew.
 """
