@@ -12,6 +12,12 @@ from typing import Any, Callable, Dict, List, Set
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = "seatrial_hook"
+#: Modules that hold what FSDP waits in; see communication.py.
+FSDP = (
+    "torch.distributed.fsdp._runtime_utils",
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group",
+    "torch.distributed._composable.fsdp._fsdp_param_group",
+)
 
 
 def limit_torch(torch: Any) -> None:
@@ -26,8 +32,12 @@ def measure_torch(torch: Any) -> None:
     part("measure_torch").begin(torch)
 
 
-def let_dynamo_pass(dynamo: Any) -> None:
-    part("measure_torch").let_dynamo_pass(dynamo)
+def dynamo_is_here(dynamo: Any) -> None:
+    part("measure_torch").dynamo_is_here(dynamo)
+
+
+def fsdp_is_here(module: Any) -> None:
+    part("measure_torch").fsdp_is_here(module)
 
 
 def part(name: str) -> Any:
@@ -49,7 +59,9 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
         found = {"torch": [limit_torch], "tensorflow": [limit_tensorflow]}
     if os.environ.get("SEATRIAL_MEASURE_STEPS") == "1":
         found.setdefault("torch", []).append(measure_torch)
-        found["torch._dynamo.eval_frame"] = [let_dynamo_pass]
+        found["torch._dynamo.eval_frame"] = [dynamo_is_here]
+        for fsdp in FSDP:
+            found[fsdp] = [fsdp_is_here]
     return found
 
 

@@ -3,10 +3,11 @@
 from typing import Any, Dict, List, Tuple
 
 #: Phase that a mark begins → its name in the evidence. ``end`` begins the time until the next batch is there.
-PHASES = {"forward": "forward", "backward": "backward", "optimizer": "optimizer", "end": "data"}
+PHASES = {"forward": "forward", "backward": "backward", "optimizer": "optimizer", "communication": "communication",
+          "end": "data"}  # fmt: skip
 
 #: Marks kept; a step with thousands of backward passes is measured by its first ones.
-_MOST_MARKS = 256
+_MOST_MARKS = 1024
 
 
 class GpuSpans:
@@ -35,6 +36,11 @@ class GpuSpans:
         event = self._torch.cuda.Event(enable_timing=True)
         event.record()
         self._open.append((phase, event))
+
+    @property
+    def phase(self) -> str:
+        """The last one that was marked; empty before the first."""
+        return self._open[-1][0] if self._open else ""
 
     def close(self) -> None:
         """No more marks of this window."""

@@ -21,6 +21,10 @@ LINE_EVERY_S = 1.0
 _MOST_DURATIONS = 4096
 
 
+#: The thread of a recorder that is switched off.
+NOBODY = -1
+
+
 class Recorder:
     """Counts and times the steps of the thread that makes them.
 
@@ -28,6 +32,7 @@ class Recorder:
 
     Attributes:
         on: False once anything in here went wrong, and in forked children.
+        thread: the one that trains, NOBODY when off: one comparison says whether to count.
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
         at_step: called after each step with its number, for what is measured in some steps only.
         extra: called for more keys of a line.
@@ -56,16 +61,26 @@ class Recorder:
         atexit.register(self.finish)
 
     def _in_child(self) -> None:
-        self.on = False
+        self.on, self.thread = False, NOBODY
 
     def mine(self) -> bool:
         """Whether what happens now is to be counted: on the thread that trains, and nothing has gone wrong."""
-        return self.on and get_ident() == self.thread
+        return get_ident() == self.thread
+
+    def waited_for(self) -> bool:
+        """Whether this is a thread of autograd's that the thread that trains waits for, or that thread itself."""
+        return self.on and (self.timeline.current in ("backward", "communication") or get_ident() == self.thread)
+
+    def take_thread(self) -> None:
+        """This is the thread that trains."""
+        if self.on and self.thread != get_ident():
+            self.thread = get_ident()
+            self.timeline.enter("other")
 
     def stop(self, error: BaseException) -> None:
         """Something in here went wrong: no more of it, and the evidence says so."""
         if self.on:
-            self.on = False
+            self.on, self.thread = False, NOBODY
             report.write("hook_stopped", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
 
     def batch_asked(self) -> None:
@@ -73,8 +88,7 @@ class Recorder:
         if self._batch_start is not None:
             self.timeline.move_to_evaluation(self._batch_start)
             self._pending_examples = 0
-        self._batch_start = self.timeline.totals()
-        self.timeline.enter("data")
+        self._batch_start = self.timeline.enter_data()
 
     def batch_came(self, examples: Optional[int]) -> None:
         self.timeline.leave()
@@ -97,23 +111,23 @@ class Recorder:
         self.in_closure = closure
         self.timeline.enter("other" if closure else "optimizer")
 
-    def optimizer_ended(self) -> None:
+    def optimizer_ended(self) -> float:
+        """The time."""
         self.in_closure = False
-        self.timeline.leave()
+        return self.timeline.leave()
 
     def bounded_by(self, what: Any) -> None:
         """Steps end with this one from now on: a graph that holds whole steps."""
         self._boundary = what
 
-    def stepped(self, optimizer: Any, steps: int = 1) -> None:
-        """The optimizer has stepped: a step is complete, if it is the one that bounds them."""
+    def stepped(self, optimizer: Any, now_s: float, steps: int = 1) -> None:
+        """The optimizer has stepped, just now: a step is complete, if it is the one that bounds them."""
         if self._boundary is None or (optimizer is not self._boundary and self._boundary_missed >= 32):
             self._boundary, self._boundary_missed = optimizer, 0
         if optimizer is not self._boundary:
             self._boundary_missed += 1  # one that never steps again bounds nothing
             return
         self._boundary_missed = 0
-        now_s = perf_counter()
         self.steps += steps
         self.examples += self._pending_examples
         if self._first_step_s is None:

@@ -31,13 +31,17 @@ class Timeline:
     def enter(self, region: str) -> None:
         """What comes belongs to ``region``, until ``leave``."""
         now_s = self._clock()
-        self._outer.append(self.current)
-        self.spent[self.current] += now_s - self.since_s
+        current = self.current
+        self._outer.append(current)
+        self.spent[current] += now_s - self.since_s
         self.current, self.since_s = region, now_s
 
-    def leave(self) -> None:
-        """Back to what was before the last ``enter``."""
-        self.become(self._outer.pop() if self._outer else "other")
+    def leave(self) -> float:
+        """Back to what was before the last ``enter``; the time."""
+        now_s = self._clock()
+        self.spent[self.current] += now_s - self.since_s
+        self.current, self.since_s = self._outer.pop() if self._outer else "other", now_s
+        return now_s
 
     def become(self, region: str) -> None:
         """The current region is another from now on."""
@@ -53,7 +57,16 @@ class Timeline:
     def totals(self) -> Dict[str, float]:
         """A copy of ``spent``, up to now."""
         self.become(self.current)
-        return dict(self.spent)
+        return self.spent.copy()
+
+    def enter_data(self) -> Dict[str, float]:
+        """``totals`` and ``enter("data")`` with one look at the clock: this is done for every batch."""
+        now_s = self._clock()
+        spent, current = self.spent, self.current
+        spent[current] += now_s - self.since_s
+        self._outer.append(current)
+        self.current, self.since_s = "data", now_s
+        return spent.copy()
 
     def move_to_evaluation(self, before: Dict[str, float]) -> None:
         """All since ``before`` was evaluation; the sum stays."""

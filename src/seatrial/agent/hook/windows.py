@@ -40,6 +40,7 @@ class Windows:
         self._placed: List[Tuple[Any, str, Any]] = []
         self._before: Dict[str, float] = {}
         self._opened_s = self._due_s = self._first_s = 0.0
+        self._stream: Any = None
         self.open = False
         self._until = self._next = 0
         self._steps = self._gpu_steps = 0
@@ -63,6 +64,16 @@ class Windows:
         cuda = self._torch.cuda
         if cuda.is_initialized() and not cuda.is_current_stream_capturing():
             self._gpu.mark(phase)
+
+    def communication_begins(self) -> str:
+        """The phase to go back to; empty where the stream is not the one whose phases are marked, or there is none."""
+        if not self._torch.cuda.is_initialized() or self._torch.cuda.current_stream() != self._stream:
+            return ""
+        phase = self._gpu.phase
+        if phase and phase != "communication":
+            self.mark("communication")
+            return phase
+        return ""
 
     def totals(self) -> Dict[str, Any]:
         """What all windows so far have shown; empty before the first has closed."""
@@ -90,6 +101,8 @@ class Windows:
         self._place()
         self._before = self._recorder.timeline.totals()
         self._opened_s = perf_counter()
+        if self._torch.cuda.is_initialized():
+            self._stream = self._torch.cuda.current_stream()
         self.mark("end")
 
     def _close(self, step: int) -> None:
