@@ -16,7 +16,7 @@ class GpuSpans:
     Attributes:
         spans: phase → seconds of the stream. An idle GPU waits in the phase in which it idles.
         caught_up: at so many marks the GPU had already done all before the mark ahead: it waits for the host.
-        marks: so many were looked at.
+        marks: so many were looked at. last: the phase that the last one began.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -25,6 +25,7 @@ class GpuSpans:
         self._closed: List[List[Tuple[str, Any]]] = []
         self.spans: Dict[str, float] = {}
         self.caught_up = self.marks = 0
+        self.last = ""
 
     def mark(self, phase: str) -> None:
         """The host is here; the stream will be. CUDA runs, and no graph is being captured."""
@@ -36,17 +37,19 @@ class GpuSpans:
         event = self._torch.cuda.Event(enable_timing=True)
         event.record()
         self._open.append((phase, event))
-
-    @property
-    def phase(self) -> str:
-        """The last one that was marked; empty before the first."""
-        return self._open[-1][0] if self._open else ""
+        self.last = phase
 
     def close(self) -> None:
         """No more marks of this window."""
         if len(self._open) > 1:
             self._closed.append(self._open)
         self._open = []
+        self.last = ""
+
+    def drop(self) -> None:
+        """No more marks of this window, and none of those that were set."""
+        self._open = []
+        self.last = ""
 
     def collect(self) -> None:
         """Take up windows whose last event the GPU has passed."""

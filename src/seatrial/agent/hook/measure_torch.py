@@ -5,6 +5,7 @@ Copies and synchronisations, which are many small calls, and the GPU's own time 
 """
 
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List
 
 from .communication import Communication
 from .optimizer_steps import OptimizerSteps, compiling_check
-from .recorder import Recorder
+from .recorder import Recorder, age_s
 from .windows import Windows
 
 _BEGUN: Dict[str, "Measuring"] = {}
@@ -41,6 +42,8 @@ def dynamo_is_here(eval_frame: Any) -> None:
         if skip is not None:
             for code in own_code():
                 skip(code)
+        measuring.compiled = True
+        measuring.window(opens=True)
         measuring.steps.dynamo_is_here(sys.modules.get("torch._dynamo.config"), eval_frame)
     except Exception as error:  # noqa: BLE001
         measuring.recorder.stop(error)
@@ -66,21 +69,38 @@ class Measuring:
         self.steps = OptimizerSteps(torch, recorder, self.windows)
         self.communication = Communication(torch, recorder, self.windows, self.compiling)
         self.latest: Callable[[], Any] = lambda: None  # the iterator of the last batch, while it lives
+        self.asked: Dict[int, List[Any]] = {}  # loaders' iterators in doubt, and how many batches were asked of them
         self.loader: Dict[str, Any] = {}
         self.passed: List[int] = []  # batches of the pass so far, and in all
+        self.unwrapped: Any = None  # torch.autograd.backward as it was, while it is wrapped
+        self.compiled = False
         self.graphs: Any = weakref.WeakKeyDictionary()  # a captured graph → optimizer steps in it
-        recorder.at_step = self.at_step
+        recorder.look = self.look
         recorder.extra = self.extra
-        recorder.facts.update(framework="torch", version=str(torch.__version__))
+        recorder.at_end = self.at_end
+        recorder.compiles = _compiles
+        recorder.stepped_elsewhere = self.trained_on
+        recorder.facts.update(framework="torch", version=str(torch.__version__), imported_after_s=round(age_s(), 3))
+        self.visible = os.environ.get("CUDA_VISIBLE_DEVICES")
 
     def place(self) -> None:
         torch = self.torch
         self.steps.place(sys.modules["torch.optim.optimizer"])
         self._loaders(sys.modules["torch.utils.data.dataloader"])
-        self._wrap(torch.autograd, "backward", self._backward)
         self._wrap(torch, "save", self._saves)
+        self._wrap(torch.nn.Module, "train", self._mode)
         self._graphs(getattr(torch.cuda, "CUDAGraph", None))
         self.communication.place()
+        self.windows.also += [self.steps.window, self.window]
+
+    def window(self, opens: bool) -> None:
+        """Backward passes are looked at in windows; for good where torch.compile may have looked at them."""
+        autograd = self.torch.autograd
+        if opens and self.unwrapped is None:
+            self.unwrapped = autograd.backward
+            self._wrap(autograd, "backward", self._backward)
+        elif not opens and self.unwrapped is not None and not self.compiled:
+            autograd.backward, self.unwrapped = self.unwrapped, None
 
     def _wrap(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:
         original = getattr(owner, name, None)
@@ -97,6 +117,7 @@ class Measuring:
 
     def _loaders(self, dataloader: Any) -> None:
         base = dataloader._BaseDataLoaderIter
+        base._seatrial_trains = False  # True on those that steps follow
         self._wrap(base, "__init__", self._loader_begins)
         self._wrap(base, "__next__", self._next)
 
@@ -114,25 +135,32 @@ class Measuring:
         return __init__
 
     def _next(self, original: Any) -> Any:
-        recorder, windows, measuring = self.recorder, self.windows, self
-        tensor = self.torch.Tensor
+        recorder, windows, measuring, tensor = self.recorder, self.windows, self, self.torch.Tensor
+        timeline, spent = recorder.timeline, recorder.timeline.spent
 
         def __next__(iterator: Any) -> Any:
             if get_ident() != recorder.thread:
                 return original(iterator)
-            recorder.batch_asked()
+            if not iterator._seatrial_trains:
+                recorder.doubt()
+                measuring.asks(iterator)
+            elif recorder.doubtful is not None:
+                recorder.doubt_ends()
+            outer, now_s = timeline.current, perf_counter()
+            spent[outer] += now_s - timeline.since_s
+            timeline.current, timeline.since_s = "data", now_s
+            batch = None
             try:
                 batch = original(iterator)
-            except BaseException:
-                recorder.batch_came(None)
-                measuring.look_at(iterator)
-                raise
+            finally:
+                now_s = perf_counter()
+                spent["data"] += now_s - timeline.since_s
+                timeline.current, timeline.since_s = outer, now_s
+                if batch is None:
+                    measuring.pass_ended(iterator)
             try:
                 first = batch[0] if type(batch) is list else batch
-                plain = type(first) is tensor and first.dim()
-                recorder.batch_came(first.size(0) if plain else first_dimension(batch))
-                if measuring.latest() is not iterator:
-                    measuring.latest = weakref.ref(iterator)
+                recorder.examples += first.size(0) if type(first) is tensor and first.dim() else first_dimension(batch)
                 if windows.open:
                     windows.mark("forward")
             except Exception as error:  # noqa: BLE001
@@ -140,6 +168,35 @@ class Measuring:
             return batch
 
         return __next__
+
+    def pass_ended(self, iterator: Any) -> None:
+        """A loader is at its end, or it failed. One that no step followed was for evaluation."""
+        try:
+            if iterator._seatrial_trains:
+                self.look_at(iterator)
+            else:
+                self.recorder.doubt_ends()
+                self.asked.clear()
+        except Exception as error:  # noqa: BLE001
+            self.recorder.stop(error)
+
+    def asks(self, iterator: Any) -> None:
+        """Of one in doubt, a batch."""
+        known = self.asked.pop(id(iterator), None)
+        if known is None or known[0]() is not iterator:
+            known = [weakref.ref(iterator), 0]
+        known[1] += 1
+        self.asked[id(iterator)] = known  # the last one asked is the last one in it
+
+    def trained_on(self) -> None:
+        """A step has followed loaders in doubt: the last one is trained on, and those that were asked as often."""
+        counts = list(self.asked.values())
+        for one, count in counts:
+            iterator = one()
+            if iterator is not None and abs(count - counts[-1][1]) <= 1:
+                iterator._seatrial_trains = True
+                self.latest = one
+        self.asked.clear()
 
     def look_at(self, iterator: Any) -> None:
         """A loader as it is, and how far; its length only where nothing of the script's own is asked for it."""
@@ -163,10 +220,9 @@ class Measuring:
         recorder, windows, compiling = self.recorder, self.windows, self.compiling
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if compiling() or get_ident() != recorder.thread:
+            if compiling() or not windows.open or get_ident() != recorder.thread:
                 return original(*args, **kwargs)
-            if windows.open:
-                windows.mark("backward")
+            windows.mark("backward")
             recorder.backward_began()
             try:
                 return original(*args, **kwargs)
@@ -188,6 +244,16 @@ class Measuring:
                 recorder.timeline.leave()
 
         return save
+
+    def _mode(self, original: Any) -> Any:
+        recorder, compiling = self.recorder, self.compiling
+
+        def train(module: Any, mode: bool = True) -> Any:
+            if not compiling() and recorder.mine():
+                recorder.mode_set(bool(mode))
+            return original(module, mode)
+
+        return train
 
     # CUDA graphs
 
@@ -220,7 +286,7 @@ class Measuring:
                 if steps and self.recorder.mine():
                     try:
                         self.recorder.bounded_by(graph)
-                        self.recorder.stepped(graph, perf_counter(), steps)
+                        self.recorder.stepped(graph, steps)
                     except Exception as error:  # noqa: BLE001
                         self.recorder.stop(error)
                 return result
@@ -233,19 +299,30 @@ class Measuring:
 
     # lines
 
-    def at_step(self, step: int) -> None:
+    def look(self, step: int) -> None:
         self.windows.at_step(step)
-        if step in (1, 64):
+        if "loader" not in self.recorder.facts:
             iterator = self.latest()
             if iterator is not None:
                 self.look_at(iterator)
                 self.recorder.facts["loader"] = self.loader
+
+    def at_end(self) -> None:
+        """Why a script stayed on the CPU, as far as it shows: none of it is asked of the driver."""
+        facts, cuda = self.recorder.facts, self.torch.cuda
+        facts["cuda_build"] = self.torch.version.cuda
+        facts["cuda_used"] = bool(cuda.is_initialized())
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible != self.visible:
+            facts["visible_changed"] = visible
 
     def extra(self) -> Dict[str, Any]:
         torch, more = self.torch, dict(self.windows.totals())
         iterator = self.latest()
         if iterator is not None:
             self.look_at(iterator)
+        if self.loader != self.recorder.facts.get("loader") and self.loader:
+            self.recorder.facts["loader"] = self.loader
         if self.passed:
             more["pass"] = self.passed
         if torch.cuda.is_initialized():
@@ -291,8 +368,14 @@ def first_dimension(batch: Any, depth: int = 3) -> int:
     return 0
 
 
+def _compiles() -> bool:
+    """Whether torch.compile has compiled anything. Source: torch/_dynamo/utils.py (2.0 and later)."""
+    return bool(getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", None))
+
+
 def _compile_seconds() -> float:
     """What torch.compile has taken so far. Source: torch/_dynamo/utils.py, cumulative_time_spent_ns (2.5 and later)."""
     utils = sys.modules.get("torch._dynamo.utils")
     spent = getattr(utils, "cumulative_time_spent_ns", None) or {}
-    return float(spent.get("_compile.compile_inner", 0.0)) / 1e9
+    parts = ("_compile.compile_inner", "compile_fx.<locals>.bw_compiler")  # the backward pass is compiled when it runs
+    return sum(float(spent.get(part, 0.0)) for part in parts) / 1e9

@@ -3,7 +3,6 @@
 import functools
 import sys
 from threading import get_ident
-from time import perf_counter
 from typing import Any, Callable, List
 
 from .recorder import Recorder
@@ -11,7 +10,9 @@ from .windows import Windows
 
 #: Called when a compiled step has run; it is empty until torch.compile is used.
 _TOLD: List[Callable[[str], None]] = []
-#: Whether torch.compile moves a call of step_was_compiled behind its graph. A plain name: the tracer guards it.
+#: Whether torch.compile is used. Plain names: its tracer guards them.
+COMPILES = False
+#: Whether torch.compile moves a call of step_was_compiled behind its graph.
 MOVES = False
 
 
@@ -37,13 +38,15 @@ class OptimizerSteps:
         self.capturing = False
         self.captured_steps = 0
         self._compiling = compiling_check(torch)
+        self._place_before: Callable[[], Any] = lambda: None
+        self._handle: Any = None
         self._before, self._after = self._before_step(), self._after_step()
 
     def place(self, optimizer: Any) -> None:
-        """``optimizer`` is the module torch.optim.optimizer."""
+        """``optimizer`` is the module torch.optim.optimizer. The hook before steps is placed in windows only."""
         if hasattr(optimizer, "register_optimizer_step_post_hook"):
-            optimizer.register_optimizer_step_pre_hook(self._before)
             optimizer.register_optimizer_step_post_hook(self._after)
+            self._place_before = lambda: optimizer.register_optimizer_step_pre_hook(self._before)
             return
         place_profiler = optimizer.Optimizer._hook_for_profile
 
@@ -53,11 +56,21 @@ class OptimizerSteps:
 
         optimizer.Optimizer._hook_for_profile = _hook_for_profile
 
+    def window(self, opens: bool) -> None:
+        """A window opens or closes."""
+        if opens and self._handle is None:
+            self._handle = self._place_before()
+        elif not opens and self._handle is not None and not COMPILES:
+            self._handle.remove()
+            self._handle = None
+
     def dynamo_is_here(self, config: Any, eval_frame: Any) -> None:
         """torch.compile is about to be used. A step that it compiles calls no hook; what is known as a logging function
         is called behind the graph, which stays as it is. Source: reorderable_logging_functions in
         torch/_dynamo/config.py, 2.3 and later."""
-        global MOVES
+        global COMPILES, MOVES
+        COMPILES = True
+        self.window(opens=True)  # compiled code may have looked at the hooks: they stay as they are from now on
         movable = getattr(config, "reorderable_logging_functions", None)
         if isinstance(movable, set):
             movable.add(step_was_compiled)
@@ -100,11 +113,10 @@ class OptimizerSteps:
         recorder, compiling, windows = self.recorder, self._compiling, self.windows
 
         def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if compiling() or get_ident() != recorder.thread:
+            if (COMPILES and compiling()) or not windows.open or get_ident() != recorder.thread:
                 return
             try:
-                if windows.open:
-                    windows.mark("optimizer")
+                windows.mark("optimizer")
                 closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
                 recorder.optimizer_began(closure is not None)
             except Exception as error:  # noqa: BLE001
@@ -113,23 +125,24 @@ class OptimizerSteps:
         return before_step
 
     def _after_step(self) -> Any:
-        recorder, compiling = self.recorder, self._compiling
+        recorder, compiling, windows = self.recorder, self._compiling, self.windows
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if compiling():
+            if COMPILES and compiling():
                 if MOVES:
                     step_was_compiled(optimizer.__class__.__name__)
                 return
+            if get_ident() != recorder.thread and (recorder.steps or not recorder.on):
+                return
             try:
-                if recorder.steps == 0 and recorder.on:
-                    self._first_step_on_this_thread(optimizer)
-                if get_ident() != recorder.thread:
-                    return
-                now_s = recorder.optimizer_ended()
+                if windows.open:
+                    recorder.optimizer_ended()
                 if self.capturing:
                     self.captured_steps += 1
                     return
-                recorder.stepped(optimizer, now_s)
+                if not recorder.steps:
+                    self._first_step_on_this_thread(optimizer)
+                recorder.stepped(optimizer)
             except Exception as error:  # noqa: BLE001
                 recorder.stop(error)
 
@@ -139,7 +152,7 @@ class OptimizerSteps:
         try:
             if self.recorder.mine() and not self.capturing:
                 self.recorder.facts["compiled_step"] = name
-                self.recorder.stepped(sys.intern("compiled " + name), perf_counter())
+                self.recorder.stepped(sys.intern("compiled " + name))
         except Exception as error:  # noqa: BLE001
             self.recorder.stop(error)
 

@@ -4,8 +4,11 @@ from time import perf_counter
 from typing import Callable, Dict, List
 
 #: What a training step's wall time is made of, as the thread that steps sees it. ``other`` is Python and the forward
-#: pass; ``sync`` and ``copy`` are told apart in windows only.
-REGIONS = ("data", "copy", "sync", "backward", "optimizer", "communication", "checkpoint", "evaluation", "other")
+#: pass, and all that is told apart in windows only: ``sync``, ``copy``, ``forward``, ``backward``, ``optimizer``.
+REGIONS = (
+    *("data", "copy", "sync", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluation"),
+    "other",
+)
 
 
 class Timeline:
@@ -36,12 +39,9 @@ class Timeline:
         self.spent[current] += now_s - self.since_s
         self.current, self.since_s = region, now_s
 
-    def leave(self) -> float:
-        """Back to what was before the last ``enter``; the time."""
-        now_s = self._clock()
-        self.spent[self.current] += now_s - self.since_s
-        self.current, self.since_s = self._outer.pop() if self._outer else "other", now_s
-        return now_s
+    def leave(self) -> None:
+        """Back to what was before the last ``enter``."""
+        self.become(self._outer.pop() if self._outer else "other")
 
     def become(self, region: str) -> None:
         """The current region is another from now on."""
@@ -58,15 +58,6 @@ class Timeline:
         """A copy of ``spent``, up to now."""
         self.become(self.current)
         return self.spent.copy()
-
-    def enter_data(self) -> Dict[str, float]:
-        """``totals`` and ``enter("data")`` with one look at the clock: this is done for every batch."""
-        now_s = self._clock()
-        spent, current = self.spent, self.current
-        spent[current] += now_s - self.since_s
-        self._outer.append(current)
-        self.current, self.since_s = "data", now_s
-        return spent.copy()
 
     def move_to_evaluation(self, before: Dict[str, float]) -> None:
         """All since ``before`` was evaluation; the sum stays."""
