@@ -44,18 +44,18 @@ class Switch:
         self.recorder, self.windows = self.measuring.recorder, self.measuring.windows
         base, optimizer = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter, sys.modules["torch.optim.optimizer"]
         self.places = [(owner, name, vars(owner)[name], vars(owner)[name].__wrapped__) for owner, name in
-                       ((base, "__next__"), (base, "__init__"), (torch.autograd, "backward"), (torch, "save"))]
+                       ((base, "__next__"), (base, "__init__"), (torch, "save"), (torch.nn.Module, "train"))]
         self.hooks = [(each, dict(each)) for each in (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)]
         self.thread, self.due_s = self.recorder.thread, 0.0
     def to(self, mode):
-        if self.windows.open: self.windows._close(self.recorder.steps)
+        if self.windows.open: self.windows.spoil()
         on = mode != "nothing"
         for owner, name, ours, theirs in self.places: setattr(owner, name, ours if on else theirs)
         for kept, all_of_them in self.hooks:
             kept.clear(); kept.update(all_of_them if on else {})
         self.recorder.thread = self.thread if on else -1
         if mode == "regions": self.windows._due_s = float("inf")
-        if mode == "window": self.windows._next, self.windows._due_s = 0, 0.0
+        if mode == "window": self.windows._next, self.windows._due_s, self.recorder.next_look = 0, 0.0, 0
         if mode == "all": self.windows._due_s = self.due_s
     def leaves(self, mode):
         if mode == "all": self.due_s = self.windows._due_s
