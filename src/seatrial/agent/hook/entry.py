@@ -18,6 +18,15 @@ FSDP = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
     "torch.distributed._composable.fsdp._fsdp_param_group",
 )
+#: Modules of Keras 3, tf.keras 2 and TensorFlow in which a step can be seen; see measure_keras.py.
+KERAS = (
+    "keras.src.callbacks",
+    "keras.src.optimizers.base_optimizer",
+    "keras.src.optimizers.optimizer",
+    "tf_keras.src.callbacks",
+    "tf_keras.src.optimizers.optimizer",
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function",
+)
 
 
 def limit_torch(torch: Any) -> None:
@@ -38,6 +47,14 @@ def dynamo_is_here(dynamo: Any) -> None:
 
 def fsdp_is_here(module: Any) -> None:
     part("measure_torch").fsdp_is_here(module)
+
+
+def keras_is_here(module: Any) -> None:
+    part("measure_keras").keras_is_here(module)
+
+
+def jax_is_here(monitoring: Any) -> None:
+    part("measure_jax").jax_is_here(monitoring)
 
 
 def part(name: str) -> Any:
@@ -62,6 +79,9 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
         found["torch._dynamo.eval_frame"] = [dynamo_is_here]
         for fsdp in FSDP:
             found[fsdp] = [fsdp_is_here]
+        for keras in KERAS:
+            found[keras] = [keras_is_here]
+        found["jax._src.monitoring"] = [jax_is_here]
     return found
 
 

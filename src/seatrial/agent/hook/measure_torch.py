@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List
 
 from .communication import Communication
 from .optimizer_steps import OptimizerSteps, compiling_check
-from .recorder import Recorder, age_s
+from .recorder import Recorder, age_s, shared
 from .windows import Windows
 
 _BEGUN: Dict[str, "Measuring"] = {}
@@ -23,7 +23,7 @@ _BEGUN: Dict[str, "Measuring"] = {}
 
 def begin(torch: Any) -> None:
     """Place all of it. An error in here leaves torch as it was, or as far as it was changed, and is told."""
-    recorder = Recorder()
+    recorder = shared()
     try:
         measuring = Measuring(torch, recorder)
         measuring.place()
@@ -76,11 +76,12 @@ class Measuring:
         self.compiled = False
         self.graphs: Any = weakref.WeakKeyDictionary()  # a captured graph → optimizer steps in it
         recorder.look = self.look
-        recorder.extra = self.extra
-        recorder.at_end = self.at_end
+        recorder.extras.append(self.extra)
+        recorder.at_ends.append(self.at_end)
         recorder.compiles = _compiles
         recorder.stepped_elsewhere = self.trained_on
-        recorder.facts.update(framework="torch", version=str(torch.__version__), imported_after_s=round(age_s(), 3))
+        recorder.facts.setdefault("framework", "torch")
+        recorder.facts.update(version=str(torch.__version__), imported_after_s=round(age_s(), 3))
         self.visible = os.environ.get("CUDA_VISIBLE_DEVICES")
 
     def place(self) -> None:
@@ -184,18 +185,21 @@ class Measuring:
         """Of one in doubt, a batch."""
         known = self.asked.pop(id(iterator), None)
         if known is None or known[0]() is not iterator:
-            known = [weakref.ref(iterator), 0]
+            known = [weakref.ref(iterator), 0, self.recorder.timeline.totals(), self.recorder.examples]
         known[1] += 1
         self.asked[id(iterator)] = known  # the last one asked is the last one in it
 
     def trained_on(self) -> None:
         """A step has followed loaders in doubt: the last one is trained on, and those that were asked as often."""
-        counts = list(self.asked.values())
-        for one, count in counts:
-            iterator = one()
-            if iterator is not None and abs(count - counts[-1][1]) <= 1:
+        asked = list(self.asked.values())
+        trained = [known for known in asked if abs(known[1] - asked[-1][1]) <= 1]
+        for known in trained:
+            iterator = known[0]()
+            if iterator is not None:
                 iterator._seatrial_trains = True
-                self.latest = one
+                self.latest = known[0]
+        if len(trained) < len(asked):
+            self.recorder.doubt_ended_at(trained[0][2], trained[0][3])
         self.asked.clear()
 
     def look_at(self, iterator: Any) -> None:

@@ -38,7 +38,7 @@ class Recorder:
         thread: the one that trains, NOBODY when off: one comparison says whether to count.
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
         look, next_look: called with the number of the step that has ended, from step ``next_look`` on.
-        extra: called for more keys of a line. at_end: called before the last one.
+        extras: called for more keys of a line. at_ends: called before the last one.
         evaluated: called when some time has turned out to be evaluation.
         compiles: whether torch.compile is at work, which looks into what it meets.
     """
@@ -50,8 +50,8 @@ class Recorder:
         self.steps = self.examples = self.next_look = 0
         self.facts: Dict[str, Any] = {}
         self.look: Callable[[int], None] = lambda step: None
-        self.extra: Callable[[], Dict[str, Any]] = dict
-        self.at_end: Callable[[], None] = lambda: None
+        self.extras: List[Callable[[], Dict[str, Any]]] = []
+        self.at_ends: List[Callable[[], None]] = []
         self.evaluated: Callable[[], None] = lambda: None
         self.compiles: Callable[[], bool] = lambda: False
         self.stepped_elsewhere: Callable[[], None] = lambda: None
@@ -118,6 +118,13 @@ class Recorder:
             self.examples, self.doubtful = self._doubtful_examples, None
             self.evaluated()
 
+    def doubt_ended_at(self, totals: Dict[str, float], examples: int) -> None:
+        """Up to there it was evaluation, by a loader that was left before its end; what followed is trained on."""
+        if self.doubtful is not None:
+            self.timeline.move_between(self.doubtful, totals)
+            self.examples -= examples - self._doubtful_examples
+            self.evaluated()
+
     def mode_set(self, training: bool) -> None:
         """A model was told to train or to evaluate. What lies between was evaluation, if no step was made in it."""
         if not training:
@@ -172,8 +179,8 @@ class Recorder:
         now_s = perf_counter()
         self.steps += steps
         if self.doubtful is not None:
-            self.doubtful = None
             self.stepped_elsewhere()
+            self.doubtful = None
         self._evaluates_since = None  # that was another model: a teacher, a frozen one
         if self._first_step_s is None:
             self._first_step_s, self._line_due_s = now_s, now_s + LINE_EVERY_S
@@ -200,8 +207,11 @@ class Recorder:
         if at_end and seconds - (self._last_step_s - self._first_step_s) > _LONGEST_END_S:
             seconds = self._last_step_s - self._first_step_s
             told = sum(self._told_regions.values())  # since then it was not looked at: steps as they were before
-            regions = {name: spent * seconds / told for name, spent in self._told_regions.items()} if told else {}
-            regions = regions or {"other": seconds}
+            if told:
+                regions = {name: spent * seconds / told for name, spent in self._told_regions.items()}
+            else:
+                regions["other"] = seconds - sum(spent for name, spent in regions.items() if name != "other")
+                regions = regions if regions["other"] >= 0 else {"other": seconds}
         self._told_regions = regions = {name: round(spent, 6) for name, spent in regions.items() if spent > 0}
         line: Dict[str, Any] = {
             "pid": self._pid,
@@ -212,7 +222,8 @@ class Recorder:
         }
         if self._durations:
             line["median_step_s"] = round(median(self._durations), 7)
-        line.update(self.extra())
+        for extra in self.extras:
+            line.update(extra())
         report.write("anatomy", line)
         self.tell_facts()
         self._durations = []
@@ -220,7 +231,7 @@ class Recorder:
 
     def tell_facts(self) -> None:
         """What is known of the training, where it has changed."""
-        if self.facts != self._told_facts:
+        if self.facts and self.facts != self._told_facts:
             self._told_facts = dict(self.facts)
             report.write("training", {"pid": self._pid, **self.facts})
 
@@ -229,11 +240,23 @@ class Recorder:
         if not self.on or os.getpid() != self._pid:
             return
         try:
-            self.at_end()
+            for at_end in self.at_ends:
+                at_end()
+            self.doubt_ends()
             self.tell(at_end=True)
             self.tell_facts()  # of a script that never made a step, too
         except Exception as error:  # noqa: BLE001  the script is at its end: nothing of ours may fail it
             self.stop(error)
+
+
+_SHARED: List[Recorder] = []
+
+
+def shared() -> Recorder:
+    """The one of this process: a script may use several frameworks."""
+    if not _SHARED:
+        _SHARED.append(Recorder())
+    return _SHARED[0]
 
 
 def age_s() -> float:

@@ -61,8 +61,11 @@ class Timeline:
 
     def move_to_evaluation(self, before: Dict[str, float]) -> None:
         """All since ``before`` was evaluation; the sum stays."""
-        self.become(self.current)
+        self.move_between(before, self.totals())
+
+    def move_between(self, before: Dict[str, float], after: Dict[str, float]) -> None:
+        """All between these two totals was evaluation."""
         for region in REGIONS:
-            if region != "evaluation":
-                self.spent["evaluation"] += self.spent[region] - before[region]
-                self.spent[region] = before[region]
+            moved = after[region] - before[region]
+            self.spent[region] -= moved
+            self.spent["evaluation"] += moved
