@@ -34,6 +34,9 @@ _REFINED = ("copy", "other", "forward", "backward", "optimizer", "sync", "commun
 #: What is left of a step whose forward pass was not told apart: under torch.compile, and before the first window.
 UNDIVIDED = "forward and Python"
 
+#: What waiting for other ranks hides in, where the host does not see it itself: first what waits for the GPU.
+_HIDES_COMMUNICATION = ("sync", "backward", "copy", "optimizer", "forward", "other")
+
 #: Fewer steps than this say nothing of the next ones. Source: of ours, as the first window opens after three.
 FEWEST_STEPS = 10
 
@@ -58,7 +61,7 @@ class Anatomy:
         caught_up: share of marks at which the GPU had done all that it was given: 1.0 is a GPU that waits for the host.
         copies_per_step, pageable, blocking: of copies to the GPU; the last two are shares, 0 to 1.
         facts: device, parameters, loader, precision …, as the script has them.
-        over_time: (Unix time, region → seconds since the line before) of each line; ``other`` is UNDIVIDED in it.
+        over_time: (Unix time, region → seconds since the line before) of each line.
         exposed_communication: share of the step that DDP's all-reduces take beyond what the backward pass hides.
     """
 
@@ -195,7 +198,10 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         rank=rank,
         steps=int(_number(last.get("steps"))),
         seconds=seconds,
-        regions=_refined(_numbers(last.get("regions")), _numbers(window.get("regions"))),
+        regions=_with_communication(
+            _refined(_numbers(last.get("regions")), _numbers(window.get("regions"))),
+            max(_exposed_s(last.get("ddp")) * _number(last.get("steps")), _share_of_gpu(gpu) * seconds),
+        ),
         examples=int(_number(last.get("examples"))),
         median_step_s=sorted(durations)[len(durations) // 2] if durations else None,
         gpu={phase: spent / stream_s for phase, spent in gpu.items()} if stream_s else {},
@@ -224,16 +230,38 @@ def _refined(whole: Mapping[str, float], window: Mapping[str, float]) -> dict[st
     return {region: spent for region, spent in made.items() if spent > 0}
 
 
+def _with_communication(regions: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Waiting for ranks is at least so long; what it was taken for is less. The sum stays."""
+    made = dict(regions)
+    missing = seconds - made.get("communication", 0.0)
+    for region in _HIDES_COMMUNICATION:
+        taken = min(max(0.0, missing), made.get(region, 0.0))
+        if taken:
+            made[region] -= taken
+            made["communication"] = made.get("communication", 0.0) + taken
+            missing -= taken
+    return {region: made[region] for region in REGIONS if made.get(region, 0.0) > 0}
+
+
+def _exposed_s(ddp: Any) -> float:
+    """Seconds of a step in which DDP communicates and computes nothing beside it."""
+    times = _numbers(ddp)
+    return max(0.0, times.get("backward_comm_s", 0.0) - times.get("backward_compute_comm_overlap_s", 0.0))
+
+
+def _share_of_gpu(gpu: Mapping[str, float]) -> float:
+    """Of the stream's time, what it waited for ranks (FSDP, collectives of the script)."""
+    whole = sum(gpu.values())
+    return gpu.get("communication", 0.0) / whole if whole else 0.0
+
+
 def _over_time(lines: Sequence[Mapping[str, Any]]) -> Iterable[tuple[float, dict[str, float]]]:
     before: Mapping[str, float] = {}
     for line in lines:
-        now = _numbers(line.get("regions"))
-        if forward := now.pop("forward", 0.0):  # told apart in windows only
-            now["other"] = now.get("other", 0.0) + forward
-        yield (
-            _number(line.get("t")),
-            {region: max(0.0, now.get(region, 0.0) - before.get(region, 0.0)) for region in REGIONS if region in now},
-        )
+        now, window = _numbers(line.get("regions")), line.get("window")
+        since = {region: max(0.0, spent - before.get(region, 0.0)) for region, spent in now.items()}
+        told = _numbers(window.get("regions")) if isinstance(window, Mapping) else {}
+        yield _number(line.get("t")), _refined(since, told)
         before = now
 
 

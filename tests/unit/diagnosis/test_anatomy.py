@@ -83,3 +83,25 @@ def test_no_line_breaks_the_reader(events):
         assert all(spent >= 0 for spent in found.regions.values())
     assert isinstance(why_stopped(events), (str, type(None)))
     [is_hooks(event) for event in events]
+
+
+def test_waiting_for_ranks_is_taken_out_of_what_hid_it():
+    ddp = {"backward_compute_s": 0.02, "backward_comm_s": 0.03, "backward_compute_comm_overlap_s": 0.01}
+    line = {"steps": 100, "seconds": 10.0, "regions": {"backward": 6.0, "other": 4.0}, "ddp": ddp}
+    (rank,) = read_anatomy([{"t": 1.0, "anatomy": line}])
+    assert rank.regions == pytest.approx({"communication": 2.0, "backward": 4.0, "other": 4.0})
+    assert rank.exposed_communication == pytest.approx(1.0)
+
+
+def test_fsdps_waits_on_the_gpu_are_communication():
+    window = {"steps": 10, "gpu": {"forward": 1.0, "communication": 1.0}}
+    line = {"steps": 100, "seconds": 10.0, "regions": {"sync": 2.0, "other": 8.0}, "window": window}
+    (rank,) = read_anatomy([{"t": 1.0, "anatomy": line}])
+    assert rank.regions == pytest.approx({"communication": 5.0, "other": 5.0})
+
+
+def test_the_plot_divides_each_second_as_the_windows_saw_it():
+    window = {"steps": 10, "regions": {"forward": 1.0, "backward": 3.0}}
+    lines = [{"steps": n, "seconds": n, "regions": {"data": n, "other": 4.0 * n}, "window": window} for n in (1, 2)]
+    (rank,) = read_anatomy([{"t": float(n), "anatomy": line} for n, line in enumerate(lines)])
+    assert rank.over_time[1][1] == pytest.approx({"data": 1.0, "forward": 1.0, "backward": 3.0})

@@ -12,6 +12,21 @@ from typing import Any, Callable, Dict, List, Set
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = "seatrial_hook"
+#: Modules that hold what FSDP waits in; see communication.py.
+FSDP = (
+    "torch.distributed.fsdp._runtime_utils",
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group",
+    "torch.distributed._composable.fsdp._fsdp_param_group",
+)
+#: Modules of Keras 3, tf.keras 2 and TensorFlow in which a step can be seen; see measure_keras.py.
+KERAS = (
+    "keras.src.callbacks",
+    "keras.src.optimizers.base_optimizer",
+    "keras.src.optimizers.optimizer",
+    "tf_keras.src.callbacks",
+    "tf_keras.src.optimizers.optimizer",
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function",
+)
 
 
 def limit_torch(torch: Any) -> None:
@@ -26,12 +41,24 @@ def measure_torch(torch: Any) -> None:
     part("measure_torch").begin(torch)
 
 
-def measure_saving(safetensors: Any) -> None:
-    part("measure_torch").measure_saving(safetensors)
+def dynamo_is_here(dynamo: Any) -> None:
+    part("measure_torch").dynamo_is_here(dynamo)
 
 
-def let_dynamo_pass(dynamo: Any) -> None:
-    part("measure_torch").let_dynamo_pass(dynamo)
+def saving_is_here(safetensors: Any) -> None:
+    part("measure_torch").saving_is_here(safetensors)
+
+
+def fsdp_is_here(module: Any) -> None:
+    part("measure_torch").fsdp_is_here(module)
+
+
+def keras_is_here(module: Any) -> None:
+    part("measure_keras").keras_is_here(module)
+
+
+def jax_is_here(monitoring: Any) -> None:
+    part("measure_jax").jax_is_here(monitoring)
 
 
 def part(name: str) -> Any:
@@ -53,8 +80,13 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
         found = {"torch": [limit_torch], "tensorflow": [limit_tensorflow]}
     if os.environ.get("SEATRIAL_MEASURE_STEPS") == "1":
         found.setdefault("torch", []).append(measure_torch)
-        found["torch._dynamo.eval_frame"] = [let_dynamo_pass]
-        found["safetensors.torch"] = [measure_saving]
+        found["torch._dynamo.eval_frame"] = [dynamo_is_here]
+        found["safetensors.torch"] = [saving_is_here]
+        for fsdp in FSDP:
+            found[fsdp] = [fsdp_is_here]
+        for keras in KERAS:
+            found[keras] = [keras_is_here]
+        found["jax._src.monitoring"] = [jax_is_here]
     return found
 
 

@@ -3,10 +3,11 @@
 from typing import Any, Dict, List, Tuple
 
 #: Phase that a mark begins → its name in the evidence. ``end`` begins the time until the next batch is there.
-PHASES = {"forward": "forward", "backward": "backward", "optimizer": "optimizer", "end": "data"}
+PHASES = {"forward": "forward", "backward": "backward", "optimizer": "optimizer", "communication": "communication",
+          "end": "data"}  # fmt: skip
 
 #: Marks kept; a step with thousands of backward passes is measured by its first ones.
-_MOST_MARKS = 256
+_MOST_MARKS = 1024
 
 
 class GpuSpans:
@@ -43,6 +44,12 @@ class GpuSpans:
         if len(self._open) > 1:
             self._closed.append(self._open)
         self._open = []
+        self.last = ""
+
+    def drop(self) -> None:
+        """No more marks of this window, and none of those that were set."""
+        self._open = []
+        self.last = ""
 
     def collect(self) -> None:
         """Take up windows whose last event the GPU has passed."""

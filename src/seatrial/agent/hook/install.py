@@ -10,7 +10,10 @@ LIMIT_VARIABLE, STEPS_VARIABLE = "SEATRIAL_GPU_MEMORY_BYTES", "SEATRIAL_MEASURE_
 
 #: The package that entry.py loads its parts from.
 _PACKAGE = "seatrial_hook"
-_PARTS = ("__init__", "gpu_spans", "measure_torch", "memory_limit", "recorder", "report", "timeline", "windows")
+_PARTS = (
+    "__init__", "communication", "gpu_spans", "measure_jax", "measure_keras", "measure_torch", "memory_limit",
+    "optimizer_steps", "recorder", "report", "timeline", "windows",
+)  # fmt: skip
 
 
 def install(folder: str, env: Dict[str, str], limit_bytes: Optional[int], measure_steps: bool) -> None:

@@ -10,43 +10,63 @@ import sys
 import weakref
 from collections.abc import Mapping
 from threading import get_ident
-from typing import Any, Callable, Dict, List, Optional
+from time import perf_counter
+from typing import Any, Callable, Dict, Iterator, List
 
-from . import report
-from .recorder import Recorder, age_s
+from .communication import Communication
+from .optimizer_steps import OptimizerSteps, compiling_check
+from .recorder import Recorder, age_s, shared
 from .windows import Windows
 
-#: Code of ours that the script's calls pass through; torch.compile is told to leave it alone.
-CODES: List[Any] = []
-
-_COLLECTIVES = ("barrier", "all_reduce", "broadcast", "all_gather", "all_gather_object", "broadcast_object_list")
+_BEGUN: Dict[str, "Measuring"] = {}
 
 
 def begin(torch: Any) -> None:
     """Place all of it. An error in here leaves torch as it was, or as far as it was changed, and is told."""
-    recorder = Recorder()
+    recorder = shared()
     try:
-        Measuring(torch, recorder).place()
+        measuring = Measuring(torch, recorder)
+        measuring.place()
+        _BEGUN["torch"] = measuring
     except Exception as error:  # noqa: BLE001  never the script's trouble
         recorder.stop(error)
 
 
-def let_dynamo_pass(eval_frame: Any) -> None:
-    """torch.compile shall not look into wrappers of ours. ``skip_code`` is there since torch 2.0."""
-    skip = getattr(eval_frame, "skip_code", None)
-    if skip is not None:
-        for code in CODES:
-            skip(code)
+def dynamo_is_here(eval_frame: Any) -> None:
+    """torch.compile shall not compile code of ours. ``skip_code`` is there since torch 2.0."""
+    measuring = _BEGUN.get("torch")
+    if measuring is None:
+        return
+    try:
+        skip = getattr(eval_frame, "skip_code", None)
+        if skip is not None:
+            for code in own_code():
+                skip(code)
+        measuring.compiled = True
+        measuring.window(opens=True)
+        measuring.steps.dynamo_is_here(sys.modules.get("torch._dynamo.config"), eval_frame)
+    except Exception as error:  # noqa: BLE001
+        measuring.recorder.stop(error)
 
 
-def measure_saving(safetensors: Any) -> None:
-    """The other way in which models are saved, by transformers and its kin."""
-    if PLACED:
-        PLACED[-1].wrap_saving(safetensors)
+def saving_is_here(safetensors: Any) -> None:
+    measuring = _BEGUN.get("torch")
+    if measuring is None:
+        return
+    try:
+        measuring.wrap_saving(safetensors)
+    except Exception as error:  # noqa: BLE001
+        measuring.recorder.stop(error)
 
 
-#: The one that was placed.
-PLACED: List[Any] = []
+def fsdp_is_here(module: Any) -> None:
+    measuring = _BEGUN.get("torch")
+    if measuring is None:
+        return
+    try:
+        measuring.communication.fsdp_is_here(module)
+    except Exception as error:  # noqa: BLE001
+        measuring.recorder.stop(error)
 
 
 class Measuring:
@@ -55,38 +75,45 @@ class Measuring:
     def __init__(self, torch: Any, recorder: Recorder) -> None:
         self.torch, self.recorder = torch, recorder
         self.windows = Windows(torch, recorder)
-        self.loader: Optional[Dict[str, Any]] = None
-        self.models: Any = weakref.WeakSet()
+        self.compiling = compiling_check(torch)
+        self.steps = OptimizerSteps(torch, recorder, self.windows)
+        self.communication = Communication(torch, recorder, self.windows, self.compiling)
+        self.latest: Callable[[], Any] = lambda: None  # the iterator of the last batch, while it lives
+        self.asked: Dict[int, List[Any]] = {}  # loaders' iterators in doubt, and how many batches were asked of them
+        self.loader: Dict[str, Any] = {}
+        self.passed: List[int] = []  # batches of the pass so far, and in all
+        self.unwrapped: Any = None  # torch.autograd.backward as it was, while it is wrapped
+        self.compiled = False
         self.graphs: Any = weakref.WeakKeyDictionary()  # a captured graph → optimizer steps in it
-        self.capturing = False
-        self.captured_steps = 0
-        compiler = getattr(torch, "compiler", None)
-        self.compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
-        recorder.at_step = self.at_step
-        recorder.extra = self.extra
-        recorder.at_end = self.at_end
+        recorder.look = self.look
+        recorder.extras.append(self.extra)
+        recorder.at_ends.append(self.at_end)
         recorder.compiles = _compiles
-        recorder.facts.update(framework="torch", version=str(torch.__version__), imported_after_s=round(age_s(), 3))
+        recorder.stepped_elsewhere = self.trained_on
+        recorder.facts.setdefault("framework", "torch")
+        recorder.facts.update(version=str(torch.__version__), imported_after_s=round(age_s(), 3))
         self.visible = os.environ.get("CUDA_VISIBLE_DEVICES")
 
     def place(self) -> None:
         torch = self.torch
-        self._optimizers(sys.modules["torch.optim.optimizer"])
+        self.steps.place(sys.modules["torch.optim.optimizer"])
         self._loaders(sys.modules["torch.utils.data.dataloader"])
-        self._wrap(torch.autograd, "backward", self._backward)
-        self._wrap(torch.autograd, "grad", self._region("backward"))
-        self._wrap(torch, "save", self._region("checkpoint"))
+        self._wrap(torch, "save", self._saves)
         self._without_gradients(torch.no_grad)
         self._without_gradients(torch.inference_mode)
         self._wrap(torch.nn.Module, "train", self._mode)
         self._graphs(getattr(torch.cuda, "CUDAGraph", None))
-        self._distributed(torch)
-        PLACED.append(self)
+        self.communication.place()
+        self.windows.also += [self.steps.window, self.window]
 
-    def wrap_saving(self, safetensors: Any) -> None:
-        """Of ``safetensors.torch``."""
-        for name in ("save_file", "save_model"):
-            self._wrap(safetensors, name, self._region("checkpoint"))
+    def window(self, opens: bool) -> None:
+        """Backward passes are looked at in windows; for good where torch.compile may have looked at them."""
+        autograd = self.torch.autograd
+        if opens and self.unwrapped is None:
+            self.unwrapped = autograd.backward
+            self._wrap(autograd, "backward", self._backward)
+        elif not opens and self.unwrapped is not None and not self.compiled:
+            autograd.backward, self.unwrapped = self.unwrapped, None
 
     def _wrap(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:
         original = getattr(owner, name, None)
@@ -97,71 +124,13 @@ class Measuring:
             functools.update_wrapper(wrapper, original)
         except (AttributeError, TypeError):
             pass
-        CODES.append(wrapper.__code__)
         setattr(owner, name, wrapper)
-
-    def counts(self) -> bool:
-        return self.recorder.mine() and not self.compiling()
-
-    # optimizers
-
-    def _optimizers(self, optimizer: Any) -> None:
-        before, after = self._before_step(), self._after_step()
-        CODES.extend([before.__code__, after.__code__])
-        optimizer.register_optimizer_step_pre_hook(before)
-        optimizer.register_optimizer_step_post_hook(after)
-
-    def _before_step(self) -> Any:
-        def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if not self.counts():
-                return
-            try:
-                closure = args[1] if len(args) > 1 else kwargs.get("closure")
-                if self.windows.open:
-                    self.windows.mark("optimizer")
-                self.recorder.optimizer_began(closure is not None)
-            except Exception as error:  # noqa: BLE001
-                self.recorder.stop(error)
-
-        return before_step
-
-    def _after_step(self) -> Any:
-        def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if self.compiling() or not self.recorder.on:
-                return
-            try:
-                if self.recorder.steps == 0:
-                    self._first_step_on_this_thread(optimizer)
-                if not self.recorder.mine():
-                    return
-                self.recorder.optimizer_ended()
-                if self.capturing:
-                    self.captured_steps += 1
-                    return
-                self.recorder.stepped(optimizer)
-            except Exception as error:  # noqa: BLE001
-                self.recorder.stop(error)
-
-        return after_step
-
-    def _first_step_on_this_thread(self, optimizer: Any) -> None:
-        """Training may be done in another thread than the one that imported torch."""
-        if get_ident() != self.recorder.thread:
-            self.recorder.thread = get_ident()
-            self.recorder.timeline.enter("other")
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if parameters:
-            self.recorder.facts.update(
-                device=parameters[0].device.type,
-                parameters=sum(p.numel() for p in parameters),
-                parameter_dtype=str(parameters[0].dtype)[6:],
-                optimizer=type(optimizer).__name__,
-            )
 
     # loaders
 
     def _loaders(self, dataloader: Any) -> None:
         base = dataloader._BaseDataLoaderIter
+        base._seatrial_trains = False  # True on those that steps follow
         self._wrap(base, "__init__", self._loader_begins)
         self._wrap(base, "__next__", self._next)
 
@@ -179,50 +148,97 @@ class Measuring:
         return __init__
 
     def _next(self, original: Any) -> Any:
+        recorder, windows, measuring, tensor = self.recorder, self.windows, self, self.torch.Tensor
+        timeline, spent = recorder.timeline, recorder.timeline.spent
+
         def __next__(iterator: Any) -> Any:
-            if not self.recorder.mine():
+            if get_ident() != recorder.thread:
                 return original(iterator)
-            recorder, batch = self.recorder, None
-            recorder.batch_asked()
+            if not iterator._seatrial_trains:
+                recorder.doubt()
+                measuring.asks(iterator)
+            elif recorder.doubtful is not None:
+                recorder.doubt_ends()
+            outer, now_s = timeline.current, perf_counter()
+            spent[outer] += now_s - timeline.since_s
+            timeline.current, timeline.since_s = "data", now_s
+            batch = None
             try:
                 batch = original(iterator)
-                return batch
             finally:
-                try:
-                    recorder.batch_came(None if batch is None else first_dimension(batch))
-                    self.loader = self._settings(iterator) if batch is not None else self.loader
-                    if self.windows.open:
-                        self.windows.mark("forward")
-                except Exception as error:  # noqa: BLE001
-                    recorder.stop(error)
+                now_s = perf_counter()
+                spent["data"] += now_s - timeline.since_s
+                timeline.current, timeline.since_s = outer, now_s
+                if batch is None:
+                    measuring.pass_ended(iterator)
+            try:
+                first = batch[0] if type(batch) is list else batch
+                recorder.examples += first.size(0) if type(first) is tensor and first.dim() else first_dimension(batch)
+                if windows.open:
+                    windows.mark("forward")
+            except Exception as error:  # noqa: BLE001
+                recorder.stop(error)
+            return batch
 
         return __next__
 
-    def _settings(self, iterator: Any) -> Dict[str, Any]:
-        """The loader as it is; its length only where nothing of the script's own is asked for it."""
-        known: Optional[Dict[str, Any]] = getattr(iterator, "_seatrial_settings", None)
-        if known is None:
-            known = {"workers": iterator._num_workers, "pin_memory": bool(iterator._pin_memory)}
-            known["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))
-            sampler = iterator._index_sampler
-            batches = self.torch.utils.data.BatchSampler
-            if type(sampler) is batches:
-                known["batch_size"] = sampler.batch_size
-                if type(sampler.sampler).__module__.startswith("torch.") and hasattr(sampler.sampler, "__len__"):
-                    known["length"] = len(sampler)  # an IterableDataset's sampler has none
-            iterator._seatrial_settings = known
-        known["done"] = iterator._num_yielded
-        return known
+    def pass_ended(self, iterator: Any) -> None:
+        """A loader is at its end, or it failed. One that no step followed was for evaluation."""
+        try:
+            if iterator._seatrial_trains:
+                self.look_at(iterator)
+            else:
+                self.recorder.doubt_ends()
+                self.asked.clear()
+        except Exception as error:  # noqa: BLE001
+            self.recorder.stop(error)
 
-    # backward, collectives, checkpoints
+    def asks(self, iterator: Any) -> None:
+        """Of one in doubt, a batch."""
+        known = self.asked.pop(id(iterator), None)
+        if known is None or known[0]() is not iterator:
+            known = [weakref.ref(iterator), 0, self.recorder.timeline.totals(), self.recorder.examples]
+        known[1] += 1
+        self.asked[id(iterator)] = known  # the last one asked is the last one in it
+
+    def trained_on(self) -> None:
+        """A step has followed loaders in doubt: the last one is trained on, and those that were asked as often."""
+        asked = list(self.asked.values())
+        trained = [known for known in asked if abs(known[1] - asked[-1][1]) <= 1]
+        for known in trained:
+            iterator = known[0]()
+            if iterator is not None:
+                iterator._seatrial_trains = True
+                self.latest = known[0]
+        if len(trained) < len(asked):
+            self.recorder.doubt_ended_at(trained[0][2], trained[0][3])
+        self.asked.clear()
+
+    def look_at(self, iterator: Any) -> None:
+        """A loader as it is, and how far; its length only where nothing of the script's own is asked for it."""
+        try:
+            settings: Dict[str, Any] = {"workers": iterator._num_workers, "pin_memory": bool(iterator._pin_memory)}
+            settings["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))
+            sampler = iterator._index_sampler
+            self.passed = []
+            if type(sampler) is self.torch.utils.data.BatchSampler:
+                settings["batch_size"] = sampler.batch_size
+                if type(sampler.sampler).__module__.startswith("torch.") and hasattr(sampler.sampler, "__len__"):
+                    settings["length"] = len(sampler)
+                    self.passed = [iterator._num_yielded, settings["length"]]
+            self.loader = settings
+        except Exception as error:  # noqa: BLE001
+            self.recorder.stop(error)
+
+    # backward, checkpoints
 
     def _backward(self, original: Any) -> Any:
+        recorder, windows, compiling = self.recorder, self.windows, self.compiling
+
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if not self.recorder.mine():
+            if compiling() or not windows.open or get_ident() != recorder.thread:
                 return original(*args, **kwargs)
-            recorder = self.recorder
-            if self.windows.open:
-                self.windows.mark("backward")
+            windows.mark("backward")
             recorder.backward_began()
             try:
                 return original(*args, **kwargs)
@@ -231,78 +247,57 @@ class Measuring:
 
         return backward
 
-    def _region(self, region: str) -> Callable[[Any], Any]:
-        def around(original: Any) -> Any:
-            def timed(*args: Any, **kwargs: Any) -> Any:
-                if not self.counts():
-                    return original(*args, **kwargs)
-                self.recorder.timeline.enter(region)
-                try:
-                    return original(*args, **kwargs)
-                finally:
-                    self.recorder.timeline.leave()
+    def _saves(self, original: Any) -> Any:
+        recorder, compiling = self.recorder, self.compiling
 
-            return timed
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if compiling() or not recorder.mine():
+                return original(*args, **kwargs)
+            recorder.timeline.enter("checkpoint")
+            try:
+                return original(*args, **kwargs)
+            finally:
+                recorder.timeline.leave()
 
-        return around
+        return save
 
     def _mode(self, original: Any) -> Any:
+        recorder, compiling = self.recorder, self.compiling
+
         def train(module: Any, mode: bool = True) -> Any:
-            if self.counts():
-                self.recorder.mode_set(bool(mode))
+            if not compiling() and recorder.mine():
+                recorder.mode_set(bool(mode))
             return original(module, mode)
 
         return train
 
+    def wrap_saving(self, safetensors: Any) -> None:
+        """Of ``safetensors.torch``: the other way in which models are saved, by transformers and its kin."""
+        for name in ("save_file", "save_model"):
+            self._wrap(safetensors, name, self._saves)
+
     def _without_gradients(self, context: Any) -> None:
         """Evaluation that neither asks a loader nor tells its model: long, and without gradients."""
+        recorder, compiling = self.recorder, self.compiling
 
         def around_enter(original: Any) -> Any:
             def __enter__(entered: Any) -> Any:
-                if self.counts():
-                    self.recorder.gradients_off(entered)
+                if not compiling() and recorder.mine():
+                    recorder.gradients_off(entered)
                 return original(entered)
 
             return __enter__
 
         def around_exit(original: Any) -> Any:
             def __exit__(entered: Any, *args: Any) -> Any:
-                if self.counts():
-                    self.recorder.gradients_on(entered)
+                if not compiling() and recorder.mine():
+                    recorder.gradients_on(entered)
                 return original(entered, *args)
 
             return __exit__
 
         self._wrap(context, "__enter__", around_enter)
         self._wrap(context, "__exit__", around_exit)
-
-    def _distributed(self, torch: Any) -> None:
-        if not torch.distributed.is_available():
-            return
-
-        def around_group(original: Any) -> Any:
-            def init_process_group(*args: Any, **kwargs: Any) -> Any:
-                result = original(*args, **kwargs)
-                report.ranked(torch.distributed.get_rank())
-                return result
-
-            return init_process_group
-
-        self._wrap(torch.distributed, "init_process_group", around_group)
-        for name in _COLLECTIVES:
-            self._wrap(torch.distributed, name, self._region("communication"))
-        parallel = torch.nn.parallel.DistributedDataParallel
-        models, facts = self.models, self.recorder.facts
-
-        def around(original: Any) -> Any:
-            def __init__(model: Any, *args: Any, **kwargs: Any) -> None:
-                original(model, *args, **kwargs)
-                models.add(model)
-                facts.update(parallel="DDP", world=torch.distributed.get_world_size())
-
-            return __init__
-
-        self._wrap(parallel, "__init__", around)
 
     # CUDA graphs
 
@@ -312,14 +307,14 @@ class Measuring:
 
         def around_begin(original: Any) -> Any:
             def capture_begin(captured: Any, *args: Any, **kwargs: Any) -> Any:
-                self.capturing, self.captured_steps = True, 0
+                self.steps.capturing, self.steps.captured_steps = True, 0
                 return original(captured, *args, **kwargs)
 
             return capture_begin
 
         def around_end(original: Any) -> Any:
             def capture_end(captured: Any) -> Any:
-                steps, self.captured_steps, self.capturing = self.captured_steps, 0, False
+                steps, self.steps.captured_steps, self.steps.capturing = self.steps.captured_steps, 0, False
                 result = original(captured)
                 if steps:
                     self.graphs[captured] = steps
@@ -332,7 +327,7 @@ class Measuring:
             def replay(captured: Any) -> Any:
                 result = original(captured)
                 steps = self.graphs.get(captured) if self.graphs else None
-                if steps and self.counts():
+                if steps and self.recorder.mine():
                     try:
                         self.recorder.bounded_by(graph)
                         self.recorder.stepped(graph, steps)
@@ -348,11 +343,13 @@ class Measuring:
 
     # lines
 
-    def at_step(self, step: int) -> None:
+    def look(self, step: int) -> None:
         self.windows.at_step(step)
-        if self.loader is not None and step in (1, 64):
-            told = {key: value for key, value in self.loader.items() if key != "done"}
-            self.recorder.facts["loader"] = told
+        if "loader" not in self.recorder.facts:
+            iterator = self.latest()
+            if iterator is not None:
+                self.look_at(iterator)
+                self.recorder.facts["loader"] = self.loader
 
     def at_end(self) -> None:
         """Why a script stayed on the CPU, as far as it shows: none of it is asked of the driver."""
@@ -367,18 +364,40 @@ class Measuring:
 
     def extra(self) -> Dict[str, Any]:
         torch, more = self.torch, dict(self.windows.totals())
-        if self.loader is not None and "length" in self.loader:
-            more["pass"] = [self.loader["done"], self.loader["length"]]
+        iterator = self.latest()
+        if iterator is not None:
+            self.look_at(iterator)
+        if self.loader != self.recorder.facts.get("loader") and self.loader:
+            self.recorder.facts["loader"] = self.loader
+        if self.passed:
+            more["pass"] = self.passed
         if torch.cuda.is_initialized():
-            stats = torch.cuda.memory_stats()
-            more["peak_bytes"] = stats.get("reserved_bytes.all.peak", 0)
+            stats = torch.cuda.memory_stats_as_nested_dict()  # memory_stats itself flattens and sorts 100 names
+            more["peak_bytes"] = stats["reserved_bytes"]["all"]["peak"] if stats else 0
             more["alloc_retries"] = stats.get("num_alloc_retries", 0)
         compiled_s = _compile_seconds()
         if compiled_s:
             more["compile_s"] = round(compiled_s, 3)
-        for model in self.models:
-            more["ddp"] = _ddp_times(model)
+        ddp = self.communication.ddp_times()
+        if ddp:
+            more["ddp"] = ddp
         return more
+
+
+def own_code() -> Iterator[Any]:
+    """Every code object of this package, inner functions' too."""
+    modules = [module for name, module in sys.modules.items() if name.startswith(__package__ + ".")]
+    waiting: List[Any] = [each for module in modules for each in vars(module).values()]
+    waiting += [each for one in waiting if isinstance(one, type) for each in vars(one).values()]
+    for each in waiting:
+        each = getattr(each, "fget", None) or getattr(each, "__func__", each)
+        code = getattr(each, "__code__", None)
+        if code is not None and str(getattr(each, "__module__", "")).startswith(__package__):
+            codes = [code]
+            while codes:
+                code = codes.pop()
+                yield code
+                codes += [inner for inner in code.co_consts if isinstance(inner, type(code))]
 
 
 def first_dimension(batch: Any, depth: int = 3) -> int:
@@ -409,15 +428,3 @@ def _compile_seconds() -> float:
         ("backward._backward_impl", "compile_fx.<locals>.bw_compiler"),
     )
     return sum(sum(next((metrics[name] for name in names if name in metrics), ())) for names in parts)
-
-
-def _ddp_times(model: Any) -> Dict[str, Any]:
-    """DDP's own sampling of its steps, in seconds. Source: torch/csrc/distributed/c10d/logger.cpp (nanoseconds)."""
-    data = model._get_ddp_logging_data()
-    names = (
-        "forward_compute_time",
-        "backward_compute_time",
-        "backward_comm_time",
-        "backward_compute_comm_overlap_time",
-    )
-    return {name[:-5] + "_s": data["avg_" + name] / 1e9 for name in names if data.get("avg_" + name)}

@@ -1,6 +1,7 @@
 """Recorder: steps of one training process, what their time went into, and the lines that tell it.
 
-It knows no framework: measure_torch.py calls it where something begins or ends.
+It knows no framework: measure_torch.py calls it where something begins or ends. What is called in every step is kept
+short: a line of Python that was not in the CPU's caches costs some microseconds on a slow core.
 """
 
 import atexit
@@ -27,6 +28,9 @@ _SHORTEST_EVALUATION_S, _EVALUATION_STEPS = 0.03, 2.0
 #: What a script does for longer after its last step is no part of its steps.
 _LONGEST_END_S = 0.5
 
+#: The thread of a recorder that is switched off.
+NOBODY = -1
+
 
 class Recorder:
     """Counts and times the steps of the thread that makes them.
@@ -35,9 +39,11 @@ class Recorder:
 
     Attributes:
         on: False once anything in here went wrong, and in forked children.
+        thread: the one that trains, NOBODY when off: one comparison says whether to count.
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
-        at_step: called after each step with its number, for what is measured in some steps only.
-        extra: called for more keys of a line. at_end: called before the last one.
+        look, next_look: called with the number of the step that has ended, from step ``next_look`` on.
+        extras: called for more keys of a line. at_ends: called before the last one.
+        evaluated: called when some time has turned out to be evaluation.
         compiles: whether torch.compile is at work, which looks into what it meets.
     """
 
@@ -45,67 +51,98 @@ class Recorder:
         self.on = True
         self.thread = get_ident()
         self.timeline = Timeline()
-        self.steps = self.examples = 0
+        self.steps = self.examples = self.next_look = 0
         self.facts: Dict[str, Any] = {}
-        self.at_step: Callable[[int], None] = lambda step: None
-        self.extra: Callable[[], Dict[str, Any]] = dict
-        self.at_end: Callable[[], None] = lambda: None
+        self.look: Callable[[int], None] = lambda step: None
+        self.extras: List[Callable[[], Dict[str, Any]]] = []
+        self.at_ends: List[Callable[[], None]] = []
+        self.evaluated: Callable[[], None] = lambda: None
         self.compiles: Callable[[], bool] = lambda: False
+        self.stepped_elsewhere: Callable[[], None] = lambda: None
+        self._at_step: Optional[Callable[[int], None]] = None
         self._told_facts: Dict[str, Any] = {}
         self._told_regions: Dict[str, float] = {}
+        self._boundary: Any = None
+        self._boundary_missed = 0
+        self.doubtful: Optional[Dict[str, float]] = None
+        self._doubtful_examples = 0
         self._evaluates_since: Optional[Dict[str, float]] = None
         self._without_by: Any = None
         self._without_since: Dict[str, float] = {}
         self._without_s = 0.0
-        self._boundary: Any = None
-        self._boundary_missed = 0
-        self._pending_examples = 0
-        self._batch_start: Optional[Dict[str, float]] = None
         self._first_step_s: Optional[float] = None
         self._before_first: Dict[str, float] = {}
         self._last_step_s = self._line_due_s = 0.0
         self._durations: List[float] = []
-        self.in_closure = False
+        self._in_optimizer: List[bool] = []
         self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._in_child)
         atexit.register(self.finish)
 
+    @property
+    def at_step(self) -> Callable[[int], None]:
+        """What is called after every step with its number, for a trial."""
+        return self._at_step or (lambda step: None)
+
+    @at_step.setter
+    def at_step(self, called: Callable[[int], None]) -> None:
+        self._at_step = called
+
     def _in_child(self) -> None:
-        self.on = False
+        self.on, self.thread = False, NOBODY
 
     def mine(self) -> bool:
         """Whether what happens now is to be counted: on the thread that trains, and nothing has gone wrong."""
-        return self.on and get_ident() == self.thread
+        return get_ident() == self.thread
+
+    def waited_for(self) -> bool:
+        """Whether this is a thread of autograd's that the thread that trains waits for, or that thread itself."""
+        return self.on and (self.timeline.current in ("backward", "communication") or get_ident() == self.thread)
+
+    def take_thread(self) -> None:
+        """This is the thread that trains."""
+        if self.on and self.thread != get_ident():
+            self.thread = get_ident()
+            self.timeline.enter("other")
 
     def stop(self, error: BaseException) -> None:
         """Something in here went wrong: no more of it, and the evidence says so."""
         if self.on:
-            self.on = False
+            self.on, self.thread = False, NOBODY
             report.write("hook_stopped", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
 
-    def batch_asked(self) -> None:
-        """The script asks a loader for its next batch. One that no backward pass followed was for evaluation."""
-        if self._batch_start is not None:
-            self.timeline.move_to_evaluation(self._batch_start)
-            self._pending_examples = 0
-        self._batch_start = self.timeline.totals()
-        self.timeline.enter("data")
+    # evaluation
 
-    def batch_came(self, examples: Optional[int]) -> None:
-        self.timeline.leave()
-        if examples is None:  # the pass is over
-            self._batch_start = None
-        else:
-            self._pending_examples += examples
+    def doubt(self) -> None:
+        """A loader that nothing was trained on so far is asked: it is evaluation, unless a step follows."""
+        if self.doubtful is None:
+            self.doubtful, self._doubtful_examples = self.timeline.totals(), self.examples
+
+    def doubt_ends(self) -> None:
+        """No step has followed, and the loader is at its end, or one that is trained on is asked again."""
+        if self.doubtful is not None:
+            self.timeline.move_to_evaluation(self.doubtful)
+            self.examples, self.doubtful = self._doubtful_examples, None
+            self.evaluated()
+
+    def doubt_ended_at(self, totals: Dict[str, float], examples: int) -> None:
+        """Up to there it was evaluation, by a loader that was left before its end; what followed is trained on."""
+        if self.doubtful is not None:
+            self.timeline.move_between(self.doubtful, totals)
+            self.examples -= examples - self._doubtful_examples
+            self.evaluated()
 
     def mode_set(self, training: bool) -> None:
-        """A model was told to train or to evaluate. What lies between was evaluation, if no backward pass was in it."""
+        """A model was told to train or to evaluate. What lies between was evaluation, if no step was made in it."""
         if not training:
             if self._evaluates_since is None:
                 self._evaluates_since = self.timeline.totals()
         elif self._evaluates_since is not None:
             self.timeline.move_to_evaluation(self._evaluates_since)
-            self._evaluates_since = self._batch_start = None
+            if self.doubtful is not None:
+                self.examples, self.doubtful = self._doubtful_examples, None
+            self._evaluates_since = None
+            self.evaluated()
 
     def gradients_off(self, by: Any) -> None:
         """The outermost of the contexts without gradients is entered."""
@@ -121,42 +158,53 @@ class Recorder:
         steps_s = (self._last_step_s - (self._first_step_s or 0.0)) / max(1, self.steps - 1)
         if perf_counter() - self._without_s > max(_SHORTEST_EVALUATION_S, _EVALUATION_STEPS * steps_s):
             self.timeline.move_to_evaluation(self._without_since)
+            self.evaluated()
+
+    # in windows only
 
     def backward_began(self) -> None:
-        self._without_by = None
-        self._batch_start = None  # this batch is trained on
-        self._evaluates_since = None  # that was another model: a teacher, a frozen one
         self.timeline.enter("backward")
 
     def backward_ended(self) -> None:
         self.timeline.leave()
-        if self.in_closure:
+        if self._in_optimizer and self._in_optimizer[-1]:  # a closure's: what follows it is the optimizer's
             self.timeline.become("optimizer")
 
     def optimizer_began(self, closure: bool) -> None:
         """A closure computes the loss first: the time is the optimizer's behind its backward pass only."""
-        self.in_closure = closure
+        self._in_optimizer.append(closure)
         self.timeline.enter("other" if closure else "optimizer")
 
     def optimizer_ended(self) -> None:
-        self.in_closure = False
-        self.timeline.leave()
+        if self._in_optimizer:
+            self._in_optimizer.pop()
+            self.timeline.leave()
+
+    # steps
 
     def bounded_by(self, what: Any) -> None:
         """Steps end with this one from now on: a graph that holds whole steps."""
         self._boundary = what
 
+    def _bounds(self, optimizer: Any) -> bool:
+        """Another optimizer than the one that bounds steps: one that never steps again bounds nothing."""
+        self._boundary_missed += 1
+        if self._boundary is None or self._boundary_missed > 32:
+            self._boundary = optimizer
+            return True
+        return False
+
     def stepped(self, optimizer: Any, steps: int = 1) -> None:
         """The optimizer has stepped: a step is complete, if it is the one that bounds them."""
-        if self._boundary is None or (optimizer is not self._boundary and self._boundary_missed >= 32):
-            self._boundary, self._boundary_missed = optimizer, 0
-        if optimizer is not self._boundary:
-            self._boundary_missed += 1  # one that never steps again bounds nothing
+        if optimizer is not self._boundary and not self._bounds(optimizer):
             return
         self._boundary_missed = 0
         now_s = perf_counter()
         self.steps += steps
-        self.examples += self._pending_examples
+        if self.doubtful is not None:
+            self.stepped_elsewhere()
+            self.doubtful = None
+        self._evaluates_since = self._without_by = None  # that was another model: a teacher, a frozen one
         if self._first_step_s is None:
             self._first_step_s, self._line_due_s = now_s, now_s + LINE_EVERY_S
             self._before_first = self.timeline.totals()
@@ -165,9 +213,10 @@ class Recorder:
         elif len(self._durations) < _MOST_DURATIONS:
             self._durations.append((now_s - self._last_step_s) / steps)
         self._last_step_s = now_s
-        self._pending_examples = 0
-        self._batch_start = None
-        self.at_step(self.steps)
+        if self.steps >= self.next_look:
+            self.look(self.steps)
+        if self._at_step is not None:
+            self._at_step(self.steps)
         if now_s >= self._line_due_s:
             self.tell()
 
@@ -181,8 +230,11 @@ class Recorder:
         if at_end and seconds - (self._last_step_s - self._first_step_s) > _LONGEST_END_S:
             seconds = self._last_step_s - self._first_step_s
             told = sum(self._told_regions.values())  # since then it was not looked at: steps as they were before
-            regions = {name: spent * seconds / told for name, spent in self._told_regions.items()} if told else {}
-            regions = regions or {"other": seconds}
+            if told:
+                regions = {name: spent * seconds / told for name, spent in self._told_regions.items()}
+            else:
+                regions["other"] = seconds - sum(spent for name, spent in regions.items() if name != "other")
+                regions = regions if regions["other"] >= 0 else {"other": seconds}
         self._told_regions = regions = {name: round(spent, 6) for name, spent in regions.items() if spent > 0}
         line: Dict[str, Any] = {
             "pid": self._pid,
@@ -193,7 +245,8 @@ class Recorder:
         }
         if self._durations:
             line["median_step_s"] = round(median(self._durations), 7)
-        line.update(self.extra())
+        for extra in self.extras:
+            line.update(extra())
         report.write("anatomy", line)
         self.tell_facts()
         self._durations = []
@@ -201,7 +254,7 @@ class Recorder:
 
     def tell_facts(self) -> None:
         """What is known of the training, where it has changed."""
-        if self.facts != self._told_facts:
+        if self.facts and self.facts != self._told_facts:
             self._told_facts = dict(self.facts)
             report.write("training", {"pid": self._pid, **self.facts})
 
@@ -210,11 +263,23 @@ class Recorder:
         if not self.on or os.getpid() != self._pid:
             return
         try:
-            self.at_end()
+            for at_end in self.at_ends:
+                at_end()
+            self.doubt_ends()
             self.tell(at_end=True)
             self.tell_facts()  # of a script that never made a step, too
         except Exception as error:  # noqa: BLE001  the script is at its end: nothing of ours may fail it
             self.stop(error)
+
+
+_SHARED: List[Recorder] = []
+
+
+def shared() -> Recorder:
+    """The one of this process: a script may use several frameworks."""
+    if not _SHARED:
+        _SHARED.append(Recorder())
+    return _SHARED[0]
 
 
 def age_s() -> float:

@@ -4,7 +4,7 @@ from time import perf_counter
 from typing import Callable, Dict, List
 
 #: What a training step's wall time is made of, as the thread that steps sees it. ``other`` is Python and the forward
-#: pass; ``sync``, ``copy`` and ``forward`` are told apart in windows only.
+#: pass, and all that is told apart in windows only: ``sync``, ``copy``, ``forward``, ``backward``, ``optimizer``.
 REGIONS = (
     *("data", "copy", "sync", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluation"),
     "other",
@@ -34,8 +34,9 @@ class Timeline:
     def enter(self, region: str) -> None:
         """What comes belongs to ``region``, until ``leave``."""
         now_s = self._clock()
-        self._outer.append(self.current)
-        self.spent[self.current] += now_s - self.since_s
+        current = self.current
+        self._outer.append(current)
+        self.spent[current] += now_s - self.since_s
         self.current, self.since_s = region, now_s
 
     def leave(self) -> None:
@@ -56,12 +57,15 @@ class Timeline:
     def totals(self) -> Dict[str, float]:
         """A copy of ``spent``, up to now."""
         self.become(self.current)
-        return dict(self.spent)
+        return self.spent.copy()
 
     def move_to_evaluation(self, before: Dict[str, float]) -> None:
         """All since ``before`` was evaluation; the sum stays."""
-        self.become(self.current)
+        self.move_between(before, self.totals())
+
+    def move_between(self, before: Dict[str, float], after: Dict[str, float]) -> None:
+        """All between these two totals was evaluation."""
         for region in REGIONS:
-            if region != "evaluation":
-                self.spent["evaluation"] += self.spent[region] - before[region]
-                self.spent[region] = before[region]
+            moved = after[region] - before[region]
+            self.spent[region] -= moved
+            self.spent["evaluation"] += moved

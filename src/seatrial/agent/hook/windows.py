@@ -1,7 +1,7 @@
 """Windows: a few steps now and then that are looked at closely, so that the rest costs nothing.
 
-In a window copies and synchronisations are timed with the line of the script that asks for them, and events mark the
-step's phases on the GPU. Between windows torch is as it was.
+In a window backward passes, optimizers, copies and synchronisations are timed, the last with the line of the script
+that asks for them, and events mark the step's phases on the GPU. Between windows torch is as it was.
 """
 
 import os
@@ -23,13 +23,7 @@ _SYNCS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", 
 _COPIES = ("to", "cuda", "copy_")
 #: Those whose result has a size that only the GPU knows, as methods and as functions; and indexing by such a mask.
 _SIZED = (
-    "nonzero",
-    "masked_select",
-    "unique",
-    "unique_consecutive",
-    "argwhere",
-    "equal",
-    "allclose",
+    *("nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "equal", "allclose"),
     "repeat_interleave",
 )
 #: What makes a tensor of an array, and copies it to the GPU where ``device`` says so.
@@ -45,6 +39,7 @@ class Windows:
 
     Attributes:
         open: whether this step is looked at; ``mark`` is for then only.
+        also: called with True when a window opens, with False when it closes, for what others place in windows.
     """
 
     def __init__(self, torch: Any, recorder: Recorder) -> None:
@@ -54,30 +49,61 @@ class Windows:
         self._placed: List[Tuple[Any, str, Any]] = []
         self._before: Dict[str, float] = {}
         self._opened_s = self._due_s = self._first_s = 0.0
+        self._stream: Any = None
+        self._closed = 0
+        self.also: List[Callable[[bool], None]] = []
+        self._tensor_methods = True
         self.open = False
+        recorder.evaluated = self.spoil
         self._until = self._next = 0
         self._steps = self._gpu_steps = 0
         self._seconds = 0.0
         self._regions: Dict[str, float] = {}
         self._sites: Dict[str, List[float]] = {}
         self._copied: Dict[str, float] = {}
+        self._sites_now: Dict[str, List[float]] = {}
+        self._copied_now: Dict[str, float] = {}
+        self._plain: Dict[Any, bool] = {}
+        self._inside = False
         self._depth = 0
 
     def at_step(self, step: int) -> None:
         """A step has ended, the ``step``-th."""
+        recorder = self._recorder
         if self.open:
             self.mark("end")
             if step >= self._until:
                 self._close(step)
-        elif step >= max(self._next, _FIRST_STEP) and perf_counter() >= self._due_s:
+            recorder.next_look = step + 1
+        elif step < _FIRST_STEP:
+            recorder.next_look = step + 1
+        elif step >= self._next and perf_counter() >= self._due_s:
             self._gpu.collect()
             self._open(step)
+            recorder.next_look = step + 1
+        else:
+            recorder.next_look = max(step + 8, self._next)
+
+    def spoil(self) -> None:
+        """There was an evaluation in this window: it tells nothing of steps."""
+        if self.open:
+            self._gpu.drop()
+            self._end()
+            self._next = 0
 
     def mark(self, phase: str) -> None:
         """A phase of the step begins."""
         cuda = self._torch.cuda
         if cuda.is_initialized() and not cuda.is_current_stream_capturing():
             self._gpu.mark(phase)
+
+    def communication_begins(self) -> str:
+        """The phase to go back to; empty where the stream is not the one whose phases are marked, or there is none."""
+        phase = self._gpu.last
+        if not phase or phase == "communication" or self._torch.cuda.current_stream() != self._stream:
+            return ""
+        self.mark("communication")
+        return phase
 
     def totals(self) -> Dict[str, Any]:
         """What all windows so far have shown; empty before the first has closed."""
@@ -102,24 +128,72 @@ class Windows:
     def _open(self, step: int) -> None:
         self.open, self._until = True, step + _STEPS
         self._first_s = self._first_s or perf_counter()
+        self._sites_now, self._copied_now, self._inside = {}, {}, False
         self._place()
+        for place in self.also:
+            place(True)
         self._before = self._recorder.timeline.totals()
         self._opened_s = perf_counter()
+        if self._torch.cuda.is_initialized():
+            self._stream = self._torch.cuda.current_stream()
         self.mark("end")
 
     def _close(self, step: int) -> None:
         totals = self._recorder.timeline.totals()
-        self._seconds += perf_counter() - self._opened_s
+        seconds = perf_counter() - self._opened_s
+        self._gpu.close()
+        self._end()
+        self._closed += 1
+        if self._closed == 2:  # the first one was of steps that still warmed up
+            self._seconds, self._steps, self._regions, self._sites, self._copied = 0.0, 0, {}, {}, {}
+        self._seconds += seconds
+        self._steps += _STEPS
         for name, spent in totals.items():
             self._regions[name] = self._regions.get(name, 0.0) + spent - self._before[name]
-        self._steps += _STEPS
-        self._gpu.close()
-        self._take_away()
+        for key, value in self._copied_now.items():
+            self._copied[key] = self._copied.get(key, 0) + value
+        for site, (count, spent) in self._sites_now.items():
+            before = self._sites.get(site, (0, 0.0))
+            self._sites[site] = [before[0] + count, before[1] + spent]
         now_s = perf_counter()
         self._due_s = now_s + max(_BETWEEN_S, now_s - self._first_s)
-        self.open, self._next = False, step + _BETWEEN_STEPS
+        self._next = step + _BETWEEN_STEPS
+
+    def _end(self) -> None:
+        self.open = False
+        self._take_away()
+        for place in self.also:
+            place(False)
+
+    def _is_plain(self, tensor: Any) -> bool:
+        """Whether the tensor's class has no word in what its methods do. One that has may look a method up by what it
+        is: torch.Tensor is as it was from then on."""
+        kind = type(tensor)
+        known = self._plain.get(kind)
+        if known is None:
+            asked = getattr(kind, "__torch_function__", None)
+            disabled = getattr(self._torch._C, "_disabled_torch_function_impl", None)
+            ordinary = getattr(self._torch.Tensor, "__torch_function__", None)
+            known = asked is disabled or getattr(asked, "__func__", 0) is getattr(ordinary, "__func__", 1)
+            self._plain[kind] = known
+        if not known and self._tensor_methods:
+            self._tensor_methods = False
+            self._take_away()
+        return known
 
     def _place(self) -> None:
+        if self._tensor_methods:
+            self._place_on_tensors()
+        if not self._recorder.compiles():  # torch.compile looks at how modules are called
+            self._depth = 0
+            self._patch(self._torch.nn.Module, "__call__", self._forward)
+        self._patch(self._torch.cuda, "synchronize", self._waits_for_all)
+        self._patch(self._torch.cuda, "empty_cache", self._waits_for_all)
+        for name in _MAKERS:
+            self._patch(self._torch, name, self._makes)
+        self._patch(self._torch.autocast, "__enter__", self._autocast)
+
+    def _place_on_tensors(self) -> None:
         tensor = self._torch.Tensor
         for name in _SYNCS:
             self._patch(tensor, name, self._waits)
@@ -131,14 +205,6 @@ class Windows:
                     self._patch(owner, name, self._waits)
         for name in _INDEXED:
             self._patch(tensor, name, self._indexes)
-        for name in _MAKERS:
-            self._patch(self._torch, name, self._makes)
-        if not self._recorder.compiles():  # torch.compile looks at how modules are called
-            self._depth = 0
-            self._patch(self._torch.nn.Module, "__call__", self._forward)
-        self._patch(self._torch.cuda, "synchronize", self._waits_for_all)
-        self._patch(self._torch.cuda, "empty_cache", self._waits_for_all)
-        self._patch(self._torch.autocast, "__enter__", self._autocast)
 
     def _patch(self, owner: Any, name: str, around: Callable[[str, Any], Any]) -> None:
         own = vars(owner).get(name, _ABSENT)
@@ -155,12 +221,13 @@ class Windows:
 
     def _waits(self, name: str, original: Any) -> Any:
         def waits(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not tensor.is_cuda or not self._recorder.mine():
+            if self._inside or not tensor.is_cuda or not self._recorder.mine() or not self._is_plain(tensor):
                 return original(tensor, *args, **kwargs)
-            began_s = perf_counter()
+            began_s, self._inside = perf_counter(), True
             try:
                 return original(tensor, *args, **kwargs)
             finally:
+                self._inside = False
                 self._waited(name, perf_counter() - began_s)
 
         return waits
@@ -171,12 +238,13 @@ class Windows:
         def index(tensor: Any, key: Any, *value: Any) -> Any:
             parts = key if type(key) is tuple else (key,)
             masked = tensor.is_cuda and any(getattr(part, "dtype", None) is boolean for part in parts)
-            if not masked or not self._recorder.mine():
+            if self._inside or not masked or not self._recorder.mine() or not self._is_plain(tensor):
                 return original(tensor, key, *value)
-            began_s = perf_counter()
+            began_s, self._inside = perf_counter(), True
             try:
                 return original(tensor, key, *value)
             finally:
+                self._inside = False
                 self._waited("[mask]", perf_counter() - began_s)
 
         return index
@@ -216,20 +284,19 @@ class Windows:
 
     def _copies(self, name: str, original: Any) -> Any:
         def copies(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._recorder.mine():
+            if self._inside or not self._recorder.mine() or not self._is_plain(tensor):
                 return original(tensor, *args, **kwargs)
-            began_s = perf_counter()
-            result = original(tensor, *args, **kwargs)
+            began_s, self._inside = perf_counter(), True
+            try:
+                result = original(tensor, *args, **kwargs)
+            finally:
+                self._inside = False
             seconds = perf_counter() - began_s
             source = args[0] if name == "copy_" and args else tensor
             try:
                 if result.is_cuda and getattr(source, "is_cuda", True) is False:
-                    self._recorder.timeline.shift("copy", seconds)
-                    self._copied["count"] = self._copied.get("count", 0) + 1
-                    self._copied["bytes"] = self._copied.get("bytes", 0) + source.numel() * source.element_size()
-                    self._copied["pageable"] = self._copied.get("pageable", 0) + (not source.is_pinned())
                     blocking = not (kwargs.get("non_blocking") or True in args)
-                    self._copied["blocking"] = self._copied.get("blocking", 0) + blocking
+                    self._has_copied(source, seconds, not source.is_pinned(), blocking)
                 elif name != "copy_" and tensor.is_cuda and not result.is_cuda:
                     self._waited(name, seconds)
             except Exception as error:  # noqa: BLE001
@@ -238,17 +305,21 @@ class Windows:
 
         return copies
 
+    def _has_copied(self, source: Any, seconds: float, pageable: bool, blocking: bool) -> None:
+        self._recorder.timeline.shift("copy", seconds)
+        size = source.numel() * source.element_size()
+        for key, value in (("count", 1), ("bytes", size), ("pageable", pageable), ("blocking", blocking)):
+            self._copied_now[key] = self._copied_now.get(key, 0) + value
+
     def _makes(self, name: str, original: Any) -> Any:
         def makes(data: Any, *args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("device") is None or isinstance(data, (list, tuple)) or not self._recorder.mine():
+            listed = isinstance(data, (list, tuple))  # which takes Python's time, more than the copy's
+            if self._inside or listed or kwargs.get("device") is None or not self._recorder.mine():
                 return original(data, *args, **kwargs)
             began_s = perf_counter()
             result = original(data, *args, **kwargs)
             if result.is_cuda and not getattr(data, "is_cuda", False):
-                self._recorder.timeline.shift("copy", perf_counter() - began_s)
-                size = result.numel() * result.element_size()
-                for key, value in (("count", 1), ("bytes", size), ("pageable", 1), ("blocking", 1)):
-                    self._copied[key] = self._copied.get(key, 0) + value
+                self._has_copied(result, perf_counter() - began_s, True, True)
             return result
 
         return makes
@@ -261,7 +332,7 @@ class Windows:
                 break
             frame = frame.f_back
         site = "?" if frame is None else "%s:%d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)
-        seen = self._sites.setdefault("%s %s" % (site, name), [0, 0.0])
+        seen = self._sites_now.setdefault("%s %s" % (site, name), [0, 0.0])
         seen[0] += 1
         seen[1] += seconds
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from seatrial.diagnosis.anatomy import REGIONS, UNDIVIDED
+from seatrial.diagnosis.anatomy import REGIONS
 from seatrial.receipt.evidence.facts import Sample
 from seatrial.receipt.evidence.series import MAX_POINTS, Point, significant, thin
 from seatrial.receipt.evidence.steps import PHASES, Steps
@@ -90,8 +90,8 @@ def _anatomy_plots(case: Case) -> list[Plot]:
         for region in REGIONS
     }
     lines = [
-        Line(name=words, points=tuple(points[region]))
-        for region, words in {**REGIONS, "other": UNDIVIDED}.items()
+        Line(name=case.evidence.anatomy[0].words(region), points=tuple(points[region]))
+        for region in REGIONS
         if any(y >= _SMALLEST_PART_PCT for _, y in points[region])
     ]
     return [_over_time(STEPS_PLOT, "Where the time went", "%", lines)]

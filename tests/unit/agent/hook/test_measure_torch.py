@@ -56,7 +56,9 @@ def test_steps_examples_regions_and_settings_of_a_plain_loop(tmp_path):
     assert told["steps"] == 8 * 16
     assert told["examples"] == 8 * 256 - 16  # the first step's time is not in it, nor are its examples
     assert sum(told["regions"].values()) == pytest.approx(told["seconds"], rel=0.02)
-    assert {"data", "backward", "optimizer", "other"} <= set(told["regions"])
+    assert {"data", "other"} <= set(told["regions"])
+    assert {"data", "forward", "backward", "optimizer", "other"} <= set(told["window"]["regions"])
+    assert sum(told["window"]["regions"].values()) == pytest.approx(told["window"]["seconds"], rel=0.02)
     assert told["pass"] == [16, 16]
     assert training["device"] == "cpu" and training["optimizer"] == "SGD"
     assert training["loader"] == {

@@ -1,0 +1,40 @@
+"""JAX: what it tells of itself. Its steps are calls of compiled functions that no Python is called for, and most of
+them are no training step: so none are counted.
+
+Source: jax.monitoring, and the names in jax/_src/dispatch.py.
+"""
+
+import sys
+from typing import Any, Dict
+
+from . import recorder as recorders
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+def jax_is_here(monitoring: Any) -> None:
+    """``monitoring`` is the module jax.monitoring, or the one behind it."""
+    recorder = recorders.shared()
+    seen: Dict[str, Any] = {"compiled": 0, "seconds": 0.0, "backends": []}
+
+    def listen(event: str, seconds: float, **details: Any) -> None:
+        if event == _COMPILED:
+            seen["compiled"] += 1
+            seen["seconds"] += seconds
+            seen["backends"] = sorted(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None) or ())
+
+    def facts() -> None:
+        jax = sys.modules.get("jax")
+        told: Dict[str, Any] = {"jax": str(getattr(jax, "__version__", ""))}
+        told.update(jax_compiled=seen["compiled"], jax_compile_s=round(seen["seconds"], 3))
+        if seen["backends"]:
+            told["jax_backends"] = seen["backends"]
+        if "framework" not in recorder.facts:
+            told.update(framework="jax", version=told["jax"])
+        recorder.facts.update(told)
+
+    try:
+        monitoring.register_event_duration_secs_listener(listen)
+        recorder.at_ends.append(facts)
+    except Exception as error:  # noqa: BLE001  never the script's trouble
+        recorder.stop(error)
