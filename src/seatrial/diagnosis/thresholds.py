@@ -72,7 +72,7 @@ CPU_THROTTLED_PCT = 25.0
 
 #: GPUs that exchange this much each way spend a third of their time on it. Measured on 2 and 4 H200 (2026-11-21):
 #: BERT-base lost 15 and 18 % of its speed to all-reduces that read 45 and 66 GB/s, so these run at some 350 GB/s.
-#: benchmarks/bound/all_reduce.py, which does little else, showed 228 GB/s there.
+#: A script that does little else than all-reduce, showed 228 GB/s there.
 NVLINK_BUSY_BYTES_PER_S = 120e9
 #: Some 7 % of the time: worth a tag.
 NVLINK_TAG_BYTES_PER_S = 25e9
