@@ -10,7 +10,12 @@ LIMIT_VARIABLE, STEPS_VARIABLE = "SEATRIAL_GPU_MEMORY_BYTES", "SEATRIAL_MEASURE_
 
 #: The package that entry.py loads its parts from.
 _PACKAGE = "seatrial_hook"
-_PARTS = ("__init__", "gpu_spans", "measure_torch", "memory_limit", "recorder", "report", "timeline", "windows")
+_MEASURING = ("__init__", "gpu_spans", "measure_torch", "memory_limit", "recorder", "report", "timeline", "windows")
+_CHANGING = (
+    *("changes", "changes_backend", "changes_copies", "changes_hooks", "changes_loader", "changes_model"),
+    *("changes_optimizer", "changes_parallel", "loader_safety", "places", "seat"),
+)
+_PARTS = _MEASURING + _CHANGING
 
 
 def install(folder: str, env: Dict[str, str], limit_bytes: Optional[int], measure_steps: bool) -> None:
