@@ -16,6 +16,7 @@ from .changes_model import Models
 from .changes_optimizer import Optimizers
 from .changes_parallel import Parallel
 from .places import Place, Places
+from .reason import in_short
 
 #: Lines told for one key, at most.
 _MOST_PLACES = 8
@@ -156,9 +157,3 @@ class Changes:
         if self._libraries:
             line["libraries"] = self._libraries
         report.write("tuned", line)
-
-
-def in_short(error: BaseException) -> str:
-    """An error's first line, for a reason."""
-    text = (str(error).strip().splitlines() or [""])[0]
-    return ("%s: %s" % (type(error).__name__, text))[:200]

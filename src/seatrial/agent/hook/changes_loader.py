@@ -12,6 +12,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from . import loader_safety
 from .places import Place
+from .reason import in_short
 
 #: Batches that each worker keeps ready where the script says nothing. Source: torch/utils/data/dataloader.py.
 _PREFETCH = 2
@@ -188,8 +189,6 @@ class Loaders:
             object.__setattr__(loader, name, value)
         self._kept.pop(loader, None)
         loader._iterator = None
-        from .changes import in_short
-
         for key in self.KEYS[:4]:
             self._changes.take_back(key, "the loader failed with it: %s" % in_short(error))
 

@@ -44,6 +44,7 @@ class Models:
         self._original: Any = None
         self._ours: Any = None
         self._steps = 0
+        self._moving = False
         self._converted: Any = weakref.WeakSet()
 
     def place(self) -> None:
@@ -73,7 +74,7 @@ class Models:
 
         def move(module: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                place = self._changes.where.here()
+                place = None if self._moving else self._changes.where.here()
                 if place is not None and place.library is None and module not in self._moved:
                     self._moved[module] = place
             except Exception as error:  # noqa: BLE001
@@ -141,8 +142,8 @@ class Models:
     # the three
 
     def _channels_last(self, module: Any, seat: Seat) -> Optional[str]:
-        if module not in self._converted:
-            why = to_channels_last(self._torch, module)
+        if module not in self._converted and getattr(module, "module", None) not in self._converted:
+            why = self._lay_out(module)
             if why is not None:
                 return why
         seat.channels_last = True
@@ -150,8 +151,15 @@ class Models:
 
     def _before_ddp(self, module: Any) -> None:
         """DDP lays its buckets out as the weights lie when it is made."""
-        if "channels_last" in self._changes.wanted and to_channels_last(self._torch, module) is None:
+        if "channels_last" in self._changes.wanted and self._lay_out(module) is None:
             self._converted.add(module)
+
+    def _lay_out(self, module: Any) -> Optional[str]:
+        self._moving = True  # this is no move of the script's
+        try:
+            return to_channels_last(self._torch, module)
+        finally:
+            self._moving = False
 
     def _precision(self, module: Any, seat: Seat) -> Optional[str]:
         torch = self._torch

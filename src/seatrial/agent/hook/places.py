@@ -16,7 +16,7 @@ class Place:
 
     Attributes:
         name: ``train.py:31``, from the folder that the script was started in.
-        library: the package that the script called and that made the call; None where the script made it itself.
+        library: the package that the script called there and that made the call in the end; None where the script did.
     """
 
     __slots__ = ("library", "name")
@@ -45,7 +45,7 @@ class Places:
             path = frame.f_code.co_filename
             if self.own(path):
                 return Place("%s:%d" % (self._named(path), frame.f_lineno), library)
-            library = library or package_of(path)
+            library = package_of(path) or library
             frame = frame.f_back
         return None
 

@@ -8,6 +8,8 @@ import copyreg
 import weakref
 from typing import Any, Callable, Dict, Optional, Tuple
 
+from .reason import in_short
+
 #: Calls in which any error makes the seat step back and call again without its changes.
 _PROVING_CALLS = 3
 
@@ -138,10 +140,10 @@ class Seat:
             self._give_up_compiling(error)
         elif self.autocast is not None:
             self.autocast = None
-            self._changes.take_back("precision", "the model fails in bf16: %s" % _in_short(error))
+            self._changes.take_back("precision", "the model fails in bf16: %s" % in_short(error))
         elif self.channels_last:
             self.channels_last = False
-            self._changes.take_back("channels_last", "the model fails with it: %s" % _in_short(error))
+            self._changes.take_back("channels_last", "the model fails with it: %s" % in_short(error))
         else:
             return False
         return True
@@ -149,7 +151,7 @@ class Seat:
     def _give_up_compiling(self, error: BaseException) -> None:
         self._compiled = None
         self._changes.pending.discard("compile")
-        self._changes.take_back("compile", "torch.compile failed: %s" % _in_short(error))
+        self._changes.take_back("compile", "torch.compile failed: %s" % in_short(error))
 
     def _run(self, module: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         torch = self._torch
@@ -217,8 +219,3 @@ def _random_states(torch: Any) -> Callable[[], None]:
             torch.cuda.set_rng_state(device)
 
     return restore
-
-
-def _in_short(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    return ("%s: %s" % (type(error).__name__, lines[0]))[:200]
