@@ -117,12 +117,14 @@ class Changes:
             self._changed = True
         self.refused.pop(key, None)
         self.seen(key, place)
+        self._tell_if_late()
 
     def refuse(self, key: str, why: str) -> None:
         """It is not done. Where it was done elsewhere in the script, that stands."""
         if key in self.wanted and key not in self._applied and self.refused.get(key) != why:
             self.refused[key] = why
             self._changed = True
+            self._tell_if_late()
 
     def take_back(self, key: str, why: str) -> None:
         """What was done has been undone."""
@@ -144,11 +146,16 @@ class Changes:
         """An optimizer has stepped."""
         self.after_step()
         if not self._stepped:
-            self._stepped = True
             for key in self.wanted:
                 if key not in self.refused and key not in self.pending:
                     self.refuse(key, _NOTHING_SEEN[key])
+            self._stepped = True
         if self._changed:
+            self.tell()
+
+    def _tell_if_late(self) -> None:
+        """torch.compile, up to torch 2.2 at least, takes the optimizers' hooks away: no step may tell it."""
+        if self._stepped and self._changed:
             self.tell()
 
     def tell(self) -> None:

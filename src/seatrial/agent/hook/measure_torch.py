@@ -183,7 +183,8 @@ class Measuring:
             batches = self.torch.utils.data.BatchSampler
             if type(sampler) is batches:
                 known["batch_size"] = sampler.batch_size
-                if type(sampler.sampler).__module__.startswith("torch."):
+                own = type(sampler.sampler)
+                if own.__module__.startswith("torch.") and hasattr(own, "__len__"):  # an iterable dataset's has none
                     known["length"] = len(sampler)
             iterator._seatrial_settings = known
         known["done"] = iterator._num_yielded
