@@ -6,6 +6,7 @@ not the script's.
 """
 
 import json
+import sys
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from . import report
@@ -93,6 +94,9 @@ class Changes:
         self.before_ddp: Callable[[Any], None] = lambda module: None
         self.after_step: Callable[[], None] = lambda: None
         self.evaluating: Callable[[], bool] = lambda: False
+        main = getattr(sys.modules.get("__main__"), "__file__", None)
+        if main and self.where.own(main):
+            self.hint("main", "%s:1" % self.where.named(main))
         for key in self.wanted:
             if key not in _NOTHING_SEEN:
                 self.refuse(key, "no such change")
@@ -137,9 +141,13 @@ class Changes:
             return
         if place.library is not None:
             self._libraries.setdefault(key, place.library)
-        names = self._places.setdefault(key, [])
-        if place.name not in names and len(names) < _MOST_PLACES:
-            names.append(place.name)
+        self.hint(key, place.name)
+
+    def hint(self, key: str, word: str) -> None:
+        """Something else for who writes the change into the script: ``outputs``, say, and what the model gives."""
+        words = self._places.setdefault(key, [])
+        if word not in words and len(words) < _MOST_PLACES:
+            words.append(word)
             self._changed = True
 
     def stepped(self) -> None:

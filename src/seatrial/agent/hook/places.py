@@ -44,7 +44,7 @@ class Places:
                 return None
             path = frame.f_code.co_filename
             if self.own(path):
-                return Place("%s:%d" % (self._named(path), frame.f_lineno), library)
+                return Place("%s:%d" % (self.named(path), frame.f_lineno), library)
             library = package_of(path) or library
             frame = frame.f_back
         return None
@@ -59,7 +59,8 @@ class Places:
             known = self._own[path] = not foreign
         return known
 
-    def _named(self, path: str) -> str:
+    def named(self, path: str) -> str:
+        """A file from the folder that the script was started in; its whole path where it is elsewhere."""
         whole = os.path.realpath(path)
         name = os.path.relpath(whole, os.path.realpath(self._folder))
         return whole if name.startswith("..") else name

@@ -111,7 +111,20 @@ class Seat:
             if self._compiled is not None:
                 self._changes.pending.discard("compile")
                 self._changes.apply("compile")
+            self._hint(args, result)
             return result
+
+    def _hint(self, args: Any, result: Any) -> None:
+        tensor = self._torch.Tensor
+        for index, arg in enumerate(args):
+            if isinstance(arg, tensor) and arg.dim() == 4:
+                self._changes.hint("pictures", str(index))
+        if isinstance(result, tensor):
+            self._changes.hint("outputs", "tensor")
+        elif isinstance(result, tuple) and all(isinstance(item, tensor) for item in result):
+            self._changes.hint("outputs", "tensors")
+        else:
+            self._changes.hint("outputs", "other")
 
     def _watched(self, module: Any, args: Any, kwargs: Any) -> Any:
         """Run, and see whether the model autocasts in its forward pass; from then on ours is off."""
