@@ -79,7 +79,7 @@ def model_call(source: Source, line: int) -> tuple[cst.Call, cst.SimpleStatement
 
 def _module_names(source: Source) -> set[str]:
     """Names of modules, by what is asked of them: ``x.train()``, ``x.parameters()`` …"""
-    found = set()
+    found: set[str] = set()
     for call in source.of(cst.Call):
         if last_name(call.func) in ("train", "eval", "parameters", "state_dict") and isinstance(
             call.func, cst.Attribute
@@ -89,7 +89,7 @@ def _module_names(source: Source) -> set[str]:
 
 
 def edit_behind_move(edits: Edits, key: str, value: Any, moves: Sequence[int], calls: Sequence[int]) -> str | None:
-    """``model.compile()``, or the model's channels_last, behind the line that moves it, or makes it. Returns why not."""
+    """``model.compile()``, or channels_last, behind the line that moves the model, or makes it. Returns why not."""
     source = edits.source
     found = next((made for line in moves if (made := _move(source, line)) is not None), None)
     if found is None:

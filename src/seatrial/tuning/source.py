@@ -25,7 +25,8 @@ class Source:
         self.module = wrapper.module
         self._ranges = wrapper.resolve(PositionProvider)
         self._parents = wrapper.resolve(ParentNodeProvider)
-        self._all = list(self._ranges)
+        self._all = [node for node in self._ranges if isinstance(node, cst.CSTNode)]
+        self._calls = [node for node in self._all if isinstance(node, cst.Call)]
 
     def lines(self, node: cst.CSTNode) -> tuple[int, int]:
         """First and last line."""
@@ -34,7 +35,8 @@ class Source:
 
     def of(self, kind: type[Node]) -> Iterator[Node]:
         """All parts of a kind."""
-        return (node for node in self._all if isinstance(node, kind))
+        among: list[cst.CSTNode] = list(self._calls) if kind is cst.Call else self._all
+        return (node for node in among if isinstance(node, kind))
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         return self._parents.get(node)
@@ -57,7 +59,7 @@ class Source:
 
     def calls_at(self, line: int) -> list[cst.Call]:
         """Calls that the line is part of: those that begin there first, then those around it, the smallest first."""
-        found = [call for call in self.of(cst.Call) if self.lines(call)[0] <= line <= self.lines(call)[1]]
+        found = [call for call in self._calls if self.lines(call)[0] <= line <= self.lines(call)[1]]
         return sorted(found, key=lambda call: (self.lines(call)[0] != line, self.lines(call)[1] - self.lines(call)[0]))
 
     def code(self, node: cst.CSTNode) -> str:
