@@ -6,6 +6,7 @@ not the script's.
 """
 
 import json
+import os
 import sys
 from typing import Any, Callable, Dict, List, Optional, Set
 
@@ -168,7 +169,18 @@ class Changes:
 
     def tell(self) -> None:
         self._changed = False
+        cuda = self.torch.cuda
+        if "batch_size" in self.wanted and "gpu_bytes" not in self._places and cuda.is_initialized():
+            self.hint("gpu_bytes", str(_gpu_bytes(cuda)))
+            self._changed = False
         line: Dict[str, Any] = {"applied": self._applied, "refused": self.refused, "places": self._places}
         if self._libraries:
             line["libraries"] = self._libraries
         report.write("tuned", line)
+
+
+def _gpu_bytes(cuda: Any) -> int:
+    """What the allocator could have of this GPU: what is free and what it has, and no more than --gpu-memory."""
+    able = int(cuda.mem_get_info()[0]) + int(cuda.memory_reserved())
+    limit = int(os.environ.get("SEATRIAL_GPU_MEMORY_BYTES") or 0)
+    return min(able, limit) if limit else able

@@ -11,6 +11,7 @@ import weakref
 from typing import Any, Dict, Optional, Tuple
 
 from . import loader_safety
+from .longest_first import LongestFirst, length
 from .places import Place
 from .reason import in_short
 
@@ -176,11 +177,20 @@ class Loaders:
             sampler = getattr(sampler, "batch_sampler", None)
         if sampler is None:
             return "the loader's batches are not made by torch's BatchSampler"
+        self._longest_first(loader, sampler, examples)
         if sampler.batch_size == examples:
             return "the script's batches have %d examples already" % examples
         sampler.batch_size = examples
         object.__setattr__(loader, "batch_size", examples)
         return None
+
+    def _longest_first(self, loader: Any, sampler: Any, examples: int) -> None:
+        """Another batch size is tried for its memory: examples of different length come the longest first."""
+        if loader._dataset_kind == 0 and not isinstance(sampler.sampler, LongestFirst) and len(loader.dataset):
+            restore = loader_safety.generators(self._torch, loader)
+            if length(loader.dataset[0]) is not None:
+                sampler.sampler = LongestFirst(sampler.sampler, loader.dataset, examples)
+            restore()
 
     # what must not go wrong
 

@@ -13,7 +13,7 @@ _PACKAGE = "seatrial_hook"
 _MEASURING = ("__init__", "gpu_spans", "measure_torch", "memory_limit", "recorder", "report", "timeline", "windows")
 _CHANGING = (
     *("changes", "changes_backend", "changes_copies", "changes_hooks", "changes_loader", "changes_model"),
-    *("changes_optimizer", "changes_parallel", "loader_safety", "places", "reason", "seat"),
+    *("changes_optimizer", "changes_parallel", "loader_safety", "longest_first", "places", "reason", "seat"),
 )
 _PARTS = _MEASURING + _CHANGING
 

@@ -317,3 +317,29 @@ def test_ddp_gets_other_buckets_and_a_model_that_is_laid_out_before(tmp_path):
     assert told["applied"] == changes and told["places"]["bucket_cap_mb"] == ["train.py:8"]
     without = run(tmp_path / "without", DISTRIBUTED.replace("/FOLDER", str(tmp_path / "without")), None)[0]
     assert losses == pytest.approx(without, abs=1e-5)
+
+
+SEQUENCES = """
+import json, torch
+from torch import nn
+from torch.utils.data import DataLoader
+torch.manual_seed(3); torch.set_num_threads(1)
+data = [{"tokens": list(range(1 + number % 40)), "label": number % 3} for number in range(400)]
+net, losses = nn.Linear(1, 3), []
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for batch in DataLoader(data, batch_size=4, shuffle=True, collate_fn=list):
+    nn.functional.cross_entropy(net(torch.ones(len(batch), 1)), torch.zeros(len(batch)).long()).backward()
+    optimizer.step()
+    losses.append([len(batch), max(len(each["tokens"]) for each in batch)])
+print(json.dumps(losses))
+"""
+
+
+@pytest.mark.slow
+def test_another_batch_size_shows_its_longest_examples_first(tmp_path):
+    batches, told = run(tmp_path, SEQUENCES, {"batch_size": 8})
+    assert told["applied"] == {"batch_size": 8}
+    assert [size for size, _ in batches] == [8] * 50
+    assert batches[0][1] == 40 and [longest for _, longest in batches[:16]] == sorted(
+        (longest for _, longest in batches[:16]), reverse=True
+    )
