@@ -97,7 +97,7 @@ class Run:
         wakeup = signals.collect()
         self._selector.register(wakeup, selectors.EVENT_READ)
         started_s = time.monotonic()
-        argv = command_line.command(self._plan)
+        argv = command_line.with_driver(self._plan)
         if self._trial is not None:
             self._trial.start()
         standard = open_streams(self._plan, self._journal.note)
