@@ -99,10 +99,9 @@ def _workers(
         return "workers", [], "%.0f %% of a step waits for data" % (100 * found.data)
     most = max(1, min(_MOST_WORKERS, cpus))
     refused = {each.get("workers") for each in tried if "workers" in each}
-    if now == 0:  # a second number where the first one failed: shared memory, or too many for the machine
-        counts = [min(most, 8), max(1, most // 4)]
-    else:  # more than cores: workers may wait for a disk themselves
-        counts = [min(most, 2 * now), most, 2 * most]
+    # The second number of a script that has none is for where the first failed, by shared memory or by load. Later
+    # also more than there are cores: workers may wait for a disk themselves.
+    counts = [min(most, 2 * now), most, 2 * most] if now else [min(most, 8), max(1, most // 4)]
     able = [
         Candidate("workers", {"workers": count, "persistent_workers": True}, found.data)
         for count in dict.fromkeys(counts)

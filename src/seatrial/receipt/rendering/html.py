@@ -24,6 +24,7 @@ from seatrial.receipt.rendering.rows import (
     metric_rows,
     serving_rows,
 )
+from seatrial.receipt.rendering.tuning import HEAD, tune_rows, tune_table
 
 _VERDICTS = {"pass": ("pass", "✓ pass"), "fail": ("fail", "✗ fail"), "not judged": ("none", "not judged")}
 
@@ -45,6 +46,9 @@ def render(receipt: Receipt) -> str:
         histogram=draw_batches(receipt.serving.batches) if receipt.serving and receipt.serving.batches else "",
         served=receipt.serving is not None,
         diagnosis=list(diagnosis_rows(receipt)),
+        tune_head=HEAD,
+        tune_table=tune_table(receipt),
+        tune=tune_rows(receipt),
         bar=bar_parts(receipt),
         steps=anatomy_rows(receipt, drawn=True),
         measured=list(measured_rows(receipt)),
