@@ -185,6 +185,8 @@ class Measuring:
         if known is None:
             known = {"workers": iterator._num_workers, "pin_memory": bool(iterator._pin_memory)}
             known["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))
+            if iterator._num_workers:
+                known["prefetch_factor"] = getattr(iterator, "_prefetch_factor", 2)
             sampler = iterator._index_sampler
             batches = self.torch.utils.data.BatchSampler
             if type(sampler) is batches:

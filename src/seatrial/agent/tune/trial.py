@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import time
@@ -102,7 +103,9 @@ def run(spec: Spec, number: int, changes: Dict[str, Any], seed_offset: int, limi
     env["SEATRIAL_EVENTS"] = events
     asked = {"warmup_steps": 10, "steps": spec.steps, "seconds": spec.seconds, "seed_offset": seed_offset}
     env["SEATRIAL_TRIAL"] = json.dumps(asked)
-    env["SEATRIAL_TUNE"] = json.dumps(changes)
+    env.pop("SEATRIAL_TUNE", None)
+    if changes:
+        env["SEATRIAL_TUNE"] = json.dumps(changes)
     began_s = time.monotonic()
     restored: Dict[str, Any] = {}
     with open(printed, "wb") as output:
@@ -123,7 +126,8 @@ def run(spec: Spec, number: int, changes: Dict[str, Any], seed_offset: int, limi
     lines = _read(events)
     ranks = _last_of_each(lines, "trial")
     told = next((line for line in ranks if not line.get("rank")), None)
-    tuned = [line["tuned"] for line in lines if isinstance(line.get("tuned"), dict)]
+    tuned = list({line.get("rank"): line["tuned"] for line in lines if isinstance(line.get("tuned"), dict)}.values())
+    applied = _together(tuned, "applied")
     whose = (told or {}).get("pid")
     of_rank = [line for line in lines if any(_pid(line, key) == whose for key in ("anatomy", "training"))]
     anatomies = [line["anatomy"] for line in of_rank if "anatomy" in line]
@@ -134,8 +138,8 @@ def run(spec: Spec, number: int, changes: Dict[str, Any], seed_offset: int, limi
         seed_offset=seed_offset,
         report=told,
         ranks=ranks,
-        applied=_together(tuned, "applied"),
-        refused=_together(tuned, "refused"),
+        applied=applied,
+        refused={key: str(why) for key, why in _together(tuned, "refused").items() if key not in applied},
         places=_together(tuned, "places"),
         anatomy=anatomies[-1] if anatomies else {},
         facts=facts[-1] if facts else {},
@@ -191,13 +195,17 @@ def _reap() -> None:
 
 
 def _has_told(events: str) -> bool:
-    """Whether rank 0 has told its trial; its line is the last or the last but a few."""
+    """Whether rank 0 has told a whole trial; its line is the last or the last but a few."""
     try:
         with open(events, "rb") as file:
             file.seek(max(0, os.path.getsize(events) - (256 << 10)))
-            return any(b'"trial":{' in line and b'"rank":0' in line for line in file)
+            return any(b'"trial":{' in line and b'"rank":0,' in line and _WHOLE.search(line) for line in file)
     except OSError:
         return False
+
+
+#: A helper of the script's that imports torch tells ``script`` at its own end.
+_WHOLE = re.compile(rb'"ended":"(steps|seconds)"')
 
 
 def _read(events: str) -> List[Dict[str, Any]]:

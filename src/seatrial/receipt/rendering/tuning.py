@@ -13,6 +13,9 @@ from seatrial.receipt.rendering.row import Row
 
 HEAD = ("Change", "Steps/s", "Faster", "Examples/s", "GPU memory", "Loss differs", "Verdict")
 
+#: Left out of the terminal's: with one batch size it says what steps/s say.
+_NOT_ALIGNED = ("Examples/s",)
+
 _SHORT = {
     "kept": "✓ kept",
     "no-faster": "no faster",
@@ -72,8 +75,10 @@ def changes_row(receipt: Receipt) -> Row | None:
 
 def aligned(rows: Sequence[tuple[str, ...]], width: int) -> list[str]:
     """Lines of a plain table; columns without a value are left out, and a verdict that is too long is below its row."""
+    if not rows:
+        return []
     table = [HEAD, *rows]
-    shown = [at for at in range(len(HEAD) - 1) if any(row[at] for row in rows)]
+    shown = [at for at in range(len(HEAD) - 1) if any(row[at] for row in rows) and HEAD[at] not in _NOT_ALIGNED]
     widths = {at: max(len(row[at]) for row in table) for at in shown}
     most = max(20, width - sum(widths[at] + 2 for at in shown[1:]))
     widths[0] = min(widths[0], most)
