@@ -57,7 +57,7 @@ class Trial:
         self.seed_offset = int(asked.get("seed_offset", 0))
         self.losses = Losses(torch)
         self.pid = os.getpid()
-        self.last_s = self.first_s = self.began_s = 0.0
+        self.last_s = self.first_s = self.began_s = self.warm_s = 0.0
         self.began_step = self.began_examples = 0
         self.began_regions: Dict[str, float] = {}
         self.recent: Deque[float] = deque(maxlen=_ALIKE_STEPS)
@@ -84,7 +84,7 @@ class Trial:
             self.first_s = now_s
         elif not self.began_s:
             self.recent.append(now_s - self.last_s)
-            if self._is_warm(step, now_s):
+            if self._is_warm(step):
                 now_s = self._begin(step)
         else:
             self.durations.append(now_s - self.last_s)
@@ -92,16 +92,19 @@ class Trial:
                 self._leave("steps" if len(self.durations) >= self.steps else "seconds")
         self.last_s = now_s
 
-    def _is_warm(self, step: int, now_s: float) -> bool:
+    def _is_warm(self, step: int) -> bool:
+        slowest_s, median_s = max(self.recent), sorted(self.recent)[len(self.recent) // 2]
+        steady = slowest_s <= _ALIKE_S or slowest_s <= _ALIKE * median_s
+        if self.recent[-1] <= max(_ALIKE_S, _ALIKE * median_s):  # what compiles takes as long as it takes
+            self.warm_s += self.recent[-1]
         in_flight = 0
         settings = self.loader_of() or {}
         if settings.get("workers"):
             in_flight = int(settings["workers"]) * int(settings.get("prefetch_factor") or 2)
         least = min(max(self.warmup_steps, in_flight + 2), _MOST_WARMUP_STEPS)
-        if now_s - self.first_s > 0.4 * self.seconds or step >= 2 * _MOST_WARMUP_STEPS:
+        if self.warm_s > 0.4 * self.seconds or step >= 2 * _MOST_WARMUP_STEPS:
             return True
-        slowest_s, median_s = max(self.recent), sorted(self.recent)[len(self.recent) // 2]
-        return step >= least and (slowest_s <= _ALIKE_S or slowest_s <= _ALIKE * median_s)
+        return step >= least and steady
 
     def _begin(self, step: int) -> float:
         self._wait_for_gpu()
@@ -119,7 +122,7 @@ class Trial:
             return step >= self.end_after
         measured_s = now_s - self.began_s
         enough = len(self.durations) >= self.steps and measured_s >= min(_LEAST_S, self.seconds)
-        if not enough and now_s - self.first_s < self.seconds:
+        if not enough and self.warm_s + measured_s < self.seconds:
             return False
         if world > 1:
             self.end_after = step + 1

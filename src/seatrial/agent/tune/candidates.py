@@ -26,9 +26,6 @@ NEUTRAL = ("workers", "pin_memory", "cudnn_benchmark", "channels_last", "fused_o
 #: Below this share of the step a thing is not worth a trial: it could win no more than is told from noise.
 _LEAST_SHARE = 0.03
 
-#: A GPU that had nothing left to do at half of the marks waits for the host.
-_WAITING = 0.5
-
 #: Optimizers that take fused=True. Source: torch/optim (2.13): adagrad, adam, adamw, sgd.
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
@@ -59,6 +56,15 @@ def in_words(changes: Dict[str, Any]) -> str:
     return ", ".join(told) or "as it is"
 
 
+class Way(NamedTuple):
+    """One of NAMES: its candidates, or why it cannot be done, or why it is not worth a trial."""
+
+    name: str
+    able: List[Candidate]
+    cannot: Optional[str] = None
+    not_worth: Optional[str] = None
+
+
 def candidates(
     found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int, only: Sequence[str]
 ) -> Tuple[List[Candidate], Dict[str, str]]:
@@ -66,37 +72,34 @@ def candidates(
 
     Args:
         kept: changes so far, under which ``found`` was measured. tried: changes that were tried already.
-        cpus: cores for one rank.
+        cpus: cores for one rank. only: names that are tried, then even where they promise nothing.
     """
-    ways: List[Tuple[str, List[Candidate], Optional[str]]] = [
+    ways = (
         _workers(found, kept, tried, cpus),
         _pinning(found),
-        *_arithmetic(found),
+        *_arithmetic(found, kept),
         _fused(found),
-        _compile(found),
+        _compile(found, kept),
         _buckets(found),
-    ]
+    )
     able: List[Candidate] = []
     reasons: Dict[str, str] = {}
-    for name, made, reason in ways:
-        if only and name not in only:
+    for way in ways:
+        if only and way.name not in only:
             continue
-        fresh = [each for each in made if each.changes not in tried and not each.changes.items() <= kept.items()]
-        if fresh and not reason:
-            able += fresh
-        elif reason:
-            reasons[name] = reason
-    return sorted(able, key=lambda each: -each.share), reasons
+        reason = way.cannot or (None if way.name in only else way.not_worth)
+        was_tried = any(set(each) & set(NAMES[way.name]) for each in tried)
+        if reason is None:
+            able += [each for each in way.able if each.changes not in tried]
+        elif not was_tried:
+            reasons[way.name] = reason
+    return sorted(able, key=lambda each: -each.share / (2 if each.slow else 1)), reasons
 
 
-def _workers(
-    found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int
-) -> Tuple[str, List[Candidate], Optional[str]]:
+def _workers(found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int) -> Way:
     now = found.workers
     if now is None:
-        return "workers", [], "no DataLoader gives the batches"
-    if found.data < _LEAST_SHARE:
-        return "workers", [], "%.0f %% of a step waits for data" % (100 * found.data)
+        return Way("workers", [], "no DataLoader gives the batches")
     most = max(1, min(_MOST_WORKERS, cpus))
     refused = {each.get("workers") for each in tried if "workers" in each}
     # The second number of a script that has none is for where the first failed, by shared memory or by load. Later
@@ -109,69 +112,66 @@ def _workers(
     ][:1]
     if "workers" in kept and "prefetch_factor" not in kept and found.data > 2 * _LEAST_SHARE:
         able.append(Candidate("workers", {"prefetch_factor": 6}, found.data / 2))
-    return "workers", able, None
+    waits = "%.0f %% of a step waits for data" % (100 * found.data) if found.data < _LEAST_SHARE else None
+    return Way("workers", able, None, waits)
 
 
-def _pinning(found: Anatomy) -> Tuple[str, List[Candidate], Optional[str]]:
+def _pinning(found: Anatomy) -> Way:
     if found.device != "cuda":
-        return "pin_memory", [], "the script trains on the CPU"
+        return Way("pin_memory", [], "the script trains on the CPU")
     if found.workers is None:
-        return "pin_memory", [], "no DataLoader gives the batches"
-    if found.copy < _LEAST_SHARE / 2:
-        return "pin_memory", [], "%.1f %% of a step copies to the GPU" % (100 * found.copy)
-    changes = {"pin_memory": True, "non_blocking": True}
-    if found.pinned:
-        changes = {"non_blocking": True}
-    return "pin_memory", [Candidate("pin_memory", changes, found.copy)], None
+        return Way("pin_memory", [], "no DataLoader gives the batches")
+    changes = {"non_blocking": True} if found.pinned else {"pin_memory": True, "non_blocking": True}
+    little = "%.1f %% of a step copies to the GPU" % (100 * found.copy) if found.copy < _LEAST_SHARE / 2 else None
+    return Way("pin_memory", [Candidate("pin_memory", changes, found.copy)], None, little)
 
 
-def _arithmetic(found: Anatomy) -> List[Tuple[str, List[Candidate], Optional[str]]]:
+def _arithmetic(found: Anatomy, kept: Dict[str, Any]) -> Tuple[Way, ...]:
     """Cheaper arithmetic, where the GPU is what the step waits for."""
-    names = ("tf32", "bf16", "channels_last", "cudnn_benchmark")
-    if found.device != "cuda":
-        return [(name, [], "the script trains on the CPU") for name in names]
     busy = found.computing * (1.0 - (found.gpu_waits or 0.0))
-    if busy < _LEAST_SHARE:
-        return [(name, [], "the GPU waits for the script: faster arithmetic would wait as well") for name in names]
+    little = "the GPU waits for the script: faster arithmetic would wait as well" if busy < _LEAST_SHARE else None
+    if found.device != "cuda":
+        little = "the script trains on the CPU"
     lower = found.autocast or (found.dtype if found.dtype in ("bfloat16", "float16") else None)
-    taken = "the script computes in %s already" % lower if lower else None
-    return [
-        ("bf16", [Candidate("bf16", {"precision": "bf16"}, 0.5 * busy)], taken),
-        ("tf32", [Candidate("tf32", {"tf32": True}, 0.45 * busy)], taken),
-        ("channels_last", [Candidate("channels_last", {"channels_last": True}, 0.25 * busy)], None),
-        ("cudnn_benchmark", [Candidate("cudnn_benchmark", {"cudnn_benchmark": True}, 0.15 * busy)], None),
-    ]
+    taken = "the script computes in %s" % lower if lower else None
+    if "precision" in kept:
+        taken = "what bf16 leaves is little"
+    return (
+        Way("bf16", [Candidate("bf16", {"precision": "bf16"}, 0.5 * busy)], taken, little),
+        Way("tf32", [Candidate("tf32", {"tf32": True}, 0.45 * busy)], taken, little),
+        Way("channels_last", [Candidate("channels_last", {"channels_last": True}, 0.25 * busy)], None, little),
+        Way("cudnn_benchmark", [Candidate("cudnn_benchmark", {"cudnn_benchmark": True}, 0.15 * busy)], None, little),
+    )
 
 
-def _fused(found: Anatomy) -> Tuple[str, List[Candidate], Optional[str]]:
-    name = "fused_optimizer"
-    if found.device != "cuda":
-        return name, [], "the script trains on the CPU"
+def _fused(found: Anatomy) -> Way:
     if found.optimizer_name not in _FUSED:
-        return name, [], "%s has no fused form" % (found.optimizer_name or "its optimizer")
-    if found.optimizer < _LEAST_SHARE:
-        return name, [], "%.0f %% of a step is the optimizer's" % (100 * found.optimizer)
-    return name, [Candidate(name, {"fused_optimizer": True}, 0.6 * found.optimizer)], None
+        return Way("fused_optimizer", [], "%s has no fused form" % (found.optimizer_name or "its optimizer"))
+    little = "%.0f %% of a step is the optimizer's" % (100 * found.optimizer)
+    worth = found.device == "cuda" and found.optimizer >= _LEAST_SHARE
+    able = [Candidate("fused_optimizer", {"fused_optimizer": True}, 0.6 * found.optimizer)]
+    return Way("fused_optimizer", able, None, None if worth else little)
 
 
-def _compile(found: Anatomy) -> Tuple[str, List[Candidate], Optional[str]]:
+def _compile(found: Anatomy, kept: Dict[str, Any]) -> Way:
+    if "compile" in kept:
+        return Way("compile", [], "one mode is kept")
     if found.compile_s or found.cuda_graph:
-        return "compile", [], "the script compiles or captures its steps already"
+        return Way("compile", [], "the script compiles or captures its steps already")
+    little = "%.0f %% of a step computes" % (100 * found.computing) if found.computing < 0.1 else None
     if found.device != "cuda":
-        return "compile", [], "the script trains on the CPU"
-    if found.computing < 0.1:
-        return "compile", [], "%.0f %% of a step computes" % (100 * found.computing)
+        little = "the script trains on the CPU"
     waits = found.gpu_waits or 0.0
     plain = Candidate("compile", {"compile": "default"}, 0.3 * found.computing, slow=True)
     graphs = Candidate("compile", {"compile": "reduce-overhead"}, (0.1 + 0.4 * waits) * found.computing, slow=True)
-    return "compile", [plain, graphs] if waits < _WAITING else [graphs, plain], None
+    return Way("compile", [plain, graphs], None, little)
 
 
-def _buckets(found: Anatomy) -> Tuple[str, List[Candidate], Optional[str]]:
+def _buckets(found: Anatomy) -> Way:
     if found.parallel != "DDP":
-        return "buckets", [], "one process trains" if not found.parallel else "%s has none" % found.parallel
+        return Way("buckets", [], "one process trains" if not found.parallel else "%s has none" % found.parallel)
     able = [
         Candidate("buckets", {"gradient_as_bucket_view": True}, 0.05 + 0.1 * found.communication),
         Candidate("buckets", {"bucket_cap_mb": 100}, 0.04 + 0.1 * found.communication),
     ]
-    return "buckets", able, None
+    return Way("buckets", able)

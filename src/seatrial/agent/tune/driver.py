@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from seatrial.agent.hook import report
 from seatrial.agent.process.target import become_subreaper
@@ -23,6 +23,9 @@ _FIRST_SHARE = 0.6
 
 #: A trial that compiles gets so much longer than the others.
 _COMPILE_S = 60.0
+
+#: Examples in a step may differ by so much between trials: the last batch of a pass is smaller.
+_SAME_BATCH = 0.1
 
 #: After so many trials what they are compared with is measured again: machines drift.
 _REFERENCE_EVERY = 4
@@ -75,6 +78,7 @@ class Driver:
         self.baselines: List[Trial] = []
         self.reference: List[Trial] = []
         self.tried: List[Dict[str, Any]] = []
+        self.hopeless: Set[str] = set()
         self.seeds = 0
         self.since_reference = 0
 
@@ -142,16 +146,25 @@ class Driver:
                 return later
         return trials
 
+    def _deviation(self) -> float:
+        groups = [self._warm(self.baselines), *(made for _, _, made in self.kept_order)]
+        return judging.deviation(groups)
+
     def _limit_s(self, slow: bool = False) -> float:
-        """Of one trial: twice what the reference took, never more than is left."""
+        """Of one trial: twice what the reference took, and never what the end still needs."""
         usual_s = max([each.wall_s for each in self.reference or self.baselines] or [self.spec.seconds])
-        return max(1.0, min(self.left_s, 2 * usual_s + 10 + (_COMPILE_S if slow else 0.0)))
+        end_s = self._end_s() if slow and self.kept else 0.0
+        return max(1.0, min(self.left_s - end_s, 2 * usual_s + 10 + (_COMPILE_S if slow else 0.0)))
+
+    def _end_s(self) -> float:
+        """For baseline and combination at the end."""
+        usual_s = sum(each.wall_s for each in self.reference) / max(1, len(self.reference))
+        return 1.1 * (usual_s + sum(each.wall_s for each in self.baselines) / max(1, len(self.baselines)))
 
     def _needed_s(self, slow: bool) -> float:
         """For one more trial, and for what comes at the end."""
         usual_s = sum(each.wall_s for each in self.reference) / max(1, len(self.reference))
-        base_s = sum(each.wall_s for each in self.baselines) / max(1, len(self.baselines))
-        return 1.2 * usual_s * (2.0 if slow else 1.0) + 1.1 * (usual_s + base_s)
+        return 1.2 * usual_s * (2.0 if slow else 1.0) + self._end_s()
 
     # one change at a time
 
@@ -160,7 +173,7 @@ class Driver:
         while True:
             found = anatomy.of(self.reference[-1])
             able, self.record.not_tried = candidates(found, self.kept, self.tried, cpus, self.spec.only)
-            able = [each for each in able if {**self.kept, **each.changes} not in self.tried]
+            able = [each for each in able if each.name not in self.hopeless]
             fits = [each for each in able if self._needed_s(each.slow) < self.left_s]
             if not fits:
                 for each in able:
@@ -181,6 +194,8 @@ class Driver:
             made.append(self._trial(changes, in_words(candidate.changes) + ", again", self._limit_s(candidate.slow)))
             row = self._judged(candidate, made, last=True)
         self.record.rows.append(row)
+        if candidate.name == "workers" and row.verdict in ("slower", "no-faster"):
+            self.hopeless.add("workers")  # another number of them is for where this one failed
         if row.verdict == "kept":
             applied = {key: value for key, value in candidate.changes.items() if key not in made[-1].refused}
             self.kept = {**self.kept, **applied}
@@ -239,15 +254,18 @@ class Driver:
             if newest.exit_code is None:
                 return "failed", "took longer than a trial may"
             return "failed", "failed: %s" % last_line(newest.output)
-        gain, noise = judging.gain(rates, against), judging.noise(rates, against)
+        gain, noise = judging.gain(rates, against), judging.noise(rates, against, self._deviation())
         if gain <= -noise:
             return "slower", "%.0f %% slower" % (-100 * gain)
+        time_for_two = not last and self.left_s > 2 * self._needed_s(candidate.slow)
         if gain < noise:
+            if time_for_two and gain > max(judging.LEAST_GAIN, noise / 2):
+                return "again", ""
             return "no-faster", "no faster beyond the noise of %.0f %%" % (100 * noise)
         why = self._why_different(candidate.name, newest)
         if why:
             return "different", why
-        if not last and gain < max(judging.SURE_GAIN, 2 * noise) and self.left_s > 2 * self._needed_s(candidate.slow):
+        if time_for_two and gain < max(judging.SURE_GAIN, 1.5 * noise):
             return "again", ""
         return "kept", "%.2f times as fast: kept" % (1 + gain)
 
@@ -255,6 +273,9 @@ class Driver:
         """None where it trains the same, as far as losses can tell."""
         if made.not_finite:
             return "its losses are not finite"
+        batches = [_examples(each) for each in (self.baselines[0], made)]
+        if all(batches) and abs(batches[0] / batches[1] - 1) > _SAME_BATCH:
+            return "its steps are of %.4g examples, and the script's of %.4g" % (batches[1], batches[0])
         agrees = self.band.agrees(made)
         if agrees is None:
             return None if name in NEUTRAL else "no losses were seen, so nobody can say that it trains the same"
@@ -270,13 +291,17 @@ class Driver:
             base_s = self.baselines[-1].wall_s
             if self.left_s > 1.2 * base_s:
                 self.baseline("as it is, at the end", self._limit_s())
-            if len(self.reference) < 2 and self.left_s > 1.2 * self.reference[-1].wall_s:
+            while len(self.reference) < 3 and self.left_s > 1.2 * self.reference[-1].wall_s:
+                before = len(self.reference)
                 self._measure_reference()
-            rates, against = judging.rates(self.reference), judging.rates(self._warm(self.baselines))
+                if len(self.reference) == before:
+                    break
+            fresh = self.reference[1:] or self.reference  # the first was chosen for being fast
+            rates, against = judging.rates(fresh), judging.rates(self._warm(self.baselines))
             assert rates is not None and against is not None
             newest, gain = self.reference[-1], judging.gain(rates, against)
             why = self._why_different(self.kept_order[-1][0], newest)
-            if gain <= judging.noise(rates, against):
+            if gain <= judging.noise(rates, against, self._deviation()):
                 why = why or "with it, the script is no faster beyond the noise than as it is"
             if not why:
                 self.record.combination = Row(
@@ -314,6 +339,11 @@ class Driver:
         if whole is None or whole.rates is None:
             return "nothing that was tried makes it faster beyond the noise and trains the same"
         return "%s: %s (%s)" % (in_words(self.kept), whole.why, _rate(whole.rates))
+
+
+def _examples(made: Trial) -> float:
+    """In a step; the last batch of a pass may be smaller, and fall into one trial only."""
+    return (made.examples_per_s or 0.0) / (made.steps_per_s or 1.0)
 
 
 def _rate(rates: judging.Rates) -> str:

@@ -1,5 +1,6 @@
 """Whether one way to run a script is faster than another beyond the noise, and whether it trains the same."""
 
+import math
 from typing import List, NamedTuple, Optional, Sequence
 
 from seatrial.agent.tune.trial import Trial
@@ -57,9 +58,34 @@ def gain(trial: Rates, reference: Rates) -> float:
     return trial.median / reference.median - 1
 
 
-def noise(trial: Rates, reference: Rates) -> float:
+def deviation(groups: Sequence[Sequence[Trial]]) -> float:
+    """Relative standard deviation from one trial of the same to the next, from the ranges of groups of the same.
+
+    Of two trials the range says little, so that ``noise`` is large after two that differ.
+    """
+    squares, count = _PRIOR_TRIALS * _PRIOR**2, _PRIOR_TRIALS
+    for group in groups:
+        values = sorted(trial.steps_per_s for trial in group if trial.steps_per_s)
+        if len(values) > 1:
+            sigma = (values[-1] - values[0]) / values[len(values) // 2] / _RANGE[min(len(values), len(_RANGE) + 1) - 2]
+            squares += (len(values) - 1) * sigma**2
+            count += len(values) - 1
+    return math.sqrt(squares / count)
+
+
+def noise(trial: Rates, reference: Rates, sigma: float) -> float:
     """A gain must be above this."""
-    return max(LEAST_GAIN, trial.spread + reference.spread)
+    return max(LEAST_GAIN, _SIGMAS * sigma * math.sqrt(1 / trial.trials + 1 / reference.trials))
+
+
+#: Mean range of so many normal values (from two on), in standard deviations. Source: d2 of control charts.
+_RANGE = (1.128, 1.693, 2.059, 2.326, 2.534)
+
+#: What is taken for the deviation before anything was run twice, and how many trials' worth it counts later.
+_PRIOR, _PRIOR_TRIALS = 0.02, 2
+
+#: A gain must be so many standard deviations of a difference: about seven changes are tried.
+_SIGMAS = 2.5
 
 
 def smoothed(losses: Sequence[Optional[float]]) -> List[float]:
