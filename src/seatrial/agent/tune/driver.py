@@ -157,9 +157,10 @@ class Driver:
         return max(1.0, min(self.left_s - end_s, 2 * usual_s + 10 + (_COMPILE_S if slow else 0.0)))
 
     def _end_s(self) -> float:
-        """For baseline and combination at the end."""
+        """For the combination once more at the end; for the baseline, too, where the budget is not small."""
         usual_s = sum(each.wall_s for each in self.reference) / max(1, len(self.reference))
-        return 1.1 * (usual_s + sum(each.wall_s for each in self.baselines) / max(1, len(self.baselines)))
+        base_s = sum(each.wall_s for each in self.baselines) / max(1, len(self.baselines))
+        return 1.1 * usual_s + (1.1 * base_s if self.spec.budget_s > 10 * base_s else 0.0)
 
     def _needed_s(self, slow: bool) -> float:
         """For one more trial, and for what comes at the end."""
@@ -288,14 +289,11 @@ class Driver:
     def _finally(self) -> None:
         """Baseline and combination side by side once more; where that fails, the last change that went in goes out."""
         while self.kept:
-            base_s = self.baselines[-1].wall_s
-            if self.left_s > 1.2 * base_s:
-                self.baseline("as it is, at the end", self._limit_s())
-            while len(self.reference) < 3 and self.left_s > 1.2 * self.reference[-1].wall_s:
-                before = len(self.reference)
-                self._measure_reference()
-                if len(self.reference) == before:
-                    break
+            for _ in range(2):  # in turn, so that drift is in both
+                if len(self.reference) < 3 and self.left_s > 1.1 * self.reference[-1].wall_s:
+                    self._measure_reference()
+                if len(self.baselines) < 4 and self.left_s > 1.1 * self.baselines[-1].wall_s:
+                    self.baseline("as it is, at the end", self._limit_s())
             fresh = self.reference[1:] or self.reference  # the first was chosen for being fast
             rates, against = judging.rates(fresh), judging.rates(self._warm(self.baselines))
             assert rates is not None and against is not None
