@@ -6,11 +6,10 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from seatrial.agent.hook import report
 from seatrial.agent.process.target import become_subreaper
 from seatrial.agent.tune import anatomy, judging, spec, trial
 from seatrial.agent.tune.candidates import NEUTRAL, Candidate, candidates, in_words
-from seatrial.agent.tune.record import Record, Row
+from seatrial.agent.tune.record import Record, Row, tell
 from seatrial.agent.tune.refusal import LEAST_STEPS, last_line, refusal
 from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.trial import Trial
@@ -97,7 +96,7 @@ class Driver:
         for line in first.lines:  # the receipt's anatomy is the baseline's
             for key in ("anatomy", "training"):
                 if key in line:
-                    report.write(key, line[key])
+                    tell(key, line[key])
         if self.left_s > 1.5 * first.wall_s:
             self.baseline("as it is, another seed", self._limit_s())
         self.reference = self.baselines

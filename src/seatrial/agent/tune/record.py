@@ -1,15 +1,31 @@
 """The record of a tune: what is told after each trial, whole, so that the last line has everything."""
 
+import json
+import os
+import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from seatrial.agent.hook import report
 from seatrial.agent.tune.candidates import in_words
 from seatrial.agent.tune.judging import Rates
 from seatrial.agent.tune.refusal import Refusal
 from seatrial.agent.tune.trial import Trial
+from seatrial.events import EVENTS_VARIABLE
 
 #: The key of the driver's lines in $SEATRIAL_EVENTS.
 KEY = "tune"
+
+
+def tell(key: str, value: Dict[str, Any]) -> None:
+    """A report of this process. Nothing is raised: what is lost is told again with the next."""
+    line = {"t": round(time.time(), 4), key: value}
+    try:
+        descriptor = os.open(os.environ[EVENTS_VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(descriptor, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        finally:
+            os.close(descriptor)
+    except (KeyError, OSError, ValueError):
+        pass
 
 
 class Row(NamedTuple):
@@ -68,7 +84,7 @@ class Record:
             self.files[key] = list(dict.fromkeys([*self.files[key], *paths]))[:20]
 
     def tell(self) -> None:
-        report.write(
+        tell(
             KEY,
             {
                 "done": self.done,
