@@ -4,7 +4,6 @@ import os
 from typing import List
 
 from seatrial.agent.plan import Plan
-from seatrial.agent.tune import spec as tune
 
 #: How long nodes wait for each other. torch's own default for joining (dynamic_rendezvous.py, torch 2.13).
 MEETING_TIMEOUT_S = 600
@@ -19,17 +18,6 @@ def command(plan: Plan) -> List[str]:
         return list(plan.argv)
     torchrun = ["-m", "torch.distributed.run", *_meeting(plan), "--nproc-per-node", str(plan.processes)]
     return list(plan.argv[: plan.script]) + torchrun + list(plan.argv[plan.script :])
-
-
-def with_driver(plan: Plan) -> List[str]:
-    """As ``command``; of a tune the driver, which runs that command again and again. Raises OSError."""
-    argv = command(plan)
-    if plan.tune is None:
-        return argv
-    folder = os.path.join(plan.run_dir, "tune")
-    ranks = plan.processes if plan.launcher == "torchrun" else 1
-    gpus = max(len(plan.gpus), plan.gpu_count or 0) if plan.gpu_mode == "required" else 0
-    return tune.command(tune.Spec(argv=argv, folder=folder, gpus=gpus, ranks=ranks, **plan.tune))
 
 
 def _meeting(plan: Plan) -> List[str]:

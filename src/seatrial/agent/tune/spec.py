@@ -5,6 +5,8 @@ import os
 import sys
 from typing import List, NamedTuple, Optional
 
+from seatrial.agent.plan import Plan
+
 #: The word behind the agent's archive that makes it the driver.
 WORD = "--tune"
 
@@ -27,6 +29,18 @@ class Spec(NamedTuple):
     gpus: int = 0
     ranks: int = 1
     fit: bool = False
+
+
+def of(plan: Plan, argv: List[str]) -> Spec:
+    """What a plan asks for.
+
+    Args:
+        argv: its script's whole command line.
+    """
+    ranks = plan.processes if plan.launcher == "torchrun" else 1
+    gpus = max(len(plan.gpus), plan.gpu_count or 0) if plan.gpu_mode == "required" else 0
+    folder = os.path.join(plan.run_dir, "tune")
+    return Spec(argv=argv, folder=folder, gpus=gpus, ranks=ranks, **(plan.tune or {}))
 
 
 def command(spec: Spec) -> List[str]:
