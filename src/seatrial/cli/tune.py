@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +37,10 @@ def tune(
     save: Annotated[
         bool, typer.Option("--save", help="Write what is kept into seatrial.toml; later runs apply it.")
     ] = False,
+    patch: Annotated[
+        bool, typer.Option("--patch", help="Print what is kept as a diff of the project's files.")
+    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Apply that diff to the files, after asking.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
     *,
     flags: dict[str, Any],
@@ -42,7 +48,7 @@ def tune(
     """Try changes on an unmodified script and keep what is faster and trains the same: tune train.py -- --epochs 5
 
     Loader workers, pinned memory, TF32, bf16, channels_last, a fused optimizer, torch.compile, DDP's buckets: each is
-    measured in a short trial from outside. No file of the project is changed without --save.
+    measured in a short trial from outside. No file of the project is changed without --save or --apply.
     """
     asked = Tuning(steps=steps, seconds=seconds, budget_s=budget, only=_names(only))
     screen = Screen(json=as_json)
@@ -52,8 +58,17 @@ def tune(
     if code != EXIT_DONE:
         return code
     found = load(begun[0].run.folder).tune
-    if found is not None:
-        _save(found, begun[0], screen, wanted=save)
+    if found is None:
+        return code
+    if not found.kept:
+        screen.say("nothing is kept, so the script stays as it is")
+        return code
+    if save:
+        _save(found, begun[0], screen)
+    if patch or apply:
+        _patch(found, begun[0].plan.job.project, screen, wanted=apply)
+    if not (save or patch or apply):
+        screen.say("keep it: the same command with --save applies it to later runs, --patch prints it as a diff")
     return code
 
 
@@ -66,14 +81,27 @@ def _names(only: str | None) -> tuple[str, ...]:
     return names
 
 
-def _save(found: TuneRecord, prepared: Prepared, screen: Screen, *, wanted: bool) -> None:
-    if not found.kept:
-        screen.say("nothing is kept, so the script stays as it is")
-        return
-    if not wanted:
-        screen.say("keep it for later runs: the same command with --save writes [tune] into seatrial.toml")
-        return
+def _save(found: TuneRecord, prepared: Prepared, screen: Screen) -> None:
     path = save_changes(
         prepared.plan.job.project, found.kept, f"measured by seatrial tune, run {prepared.run.id}; --no-tune: without"
     )
     screen.say(f"[tune] of {path.name} has it: later runs apply it, and --no-tune leaves it out")
+
+
+def _patch(found: TuneRecord, project: Path, screen: Screen, *, wanted: bool) -> None:
+    """Print the diff; write it where that is wanted and, on a terminal, allowed."""
+    from seatrial.tuning.patch import apply, patch
+
+    made = patch(project, found.places, found.kept)
+    print(made.diff, end="")
+    for sentence in made.left_out:
+        screen.say(sentence)
+    if not wanted or not made.files:
+        return
+    names = ", ".join(change.name for change in made.files)
+    if not sys.stdin.isatty():
+        screen.say(f"{names} stays as it is: there is no terminal to ask on; seatrial tune … --patch | git apply")
+        return
+    if typer.confirm(f"Write this into {names}?", default=False, err=True):
+        apply(made)
+        screen.say(f"{names} written")

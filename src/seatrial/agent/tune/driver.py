@@ -312,7 +312,7 @@ class Driver:
                     newest.peak_bytes,
                     self.band.distance(newest),
                 )
-                self.record.kept = dict(self.kept)
+                self.record.kept, self.record.places = dict(self.kept), newest.places
                 return
             self._remove_last(why)
         self.record.kept = {}

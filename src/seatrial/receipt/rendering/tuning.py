@@ -51,7 +51,11 @@ def tune_rows(receipt: Receipt) -> list[Row]:
     rows.append(Row("trials", f"{tune.trials} in {format_seconds(tune.seconds)}"))
     if tune.loss_band is not None:
         rows.append(Row("two seeds", f"losses of the script as it is differ by up to {figure(tune.loss_band)}"))
-    rows += [Row("at", f"{key}: {', '.join(places)}") for key, places in tune.places.items() if key in tune.kept]
+    where: dict[str, list[str]] = {}
+    for key, places in tune.places.items():
+        if key in tune.kept:
+            where.setdefault(", ".join(places), []).append(key)
+    rows += [Row("at", f"{places}: {', '.join(keys)}") for places, keys in where.items()]
     reasons: dict[str, list[str]] = {}
     for name, why in tune.not_tried.items():
         reasons.setdefault(why, []).append(name)
