@@ -29,11 +29,13 @@ def begin(torch: Any) -> None:
     events = os.environ.get("SEATRIAL_EVENTS")
     _state.update(pid=os.getpid(), folder=events + ".files" if events else "")
     _skip_saving(torch, "save", 1)
-    safetensors = sys.modules.get("safetensors.torch")
-    if safetensors is not None:
-        _skip_saving(safetensors, "save_file", 1)
     if events and hasattr(sys, "addaudithook"):
         sys.addaudithook(_told)
+
+
+def skip_safetensors(safetensors: Any) -> None:
+    """Called as safetensors.torch is imported, before others take its functions by name."""
+    _skip_saving(safetensors, "save_file", 1)
 
 
 def told() -> Dict[str, Any]:

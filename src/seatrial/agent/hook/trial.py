@@ -80,6 +80,8 @@ class Trial:
             return
         self.losses.step_ended()
         now_s = perf_counter()
+        if self._is_told_to_end(step):
+            self._leave("steps")
         if not self.first_s:
             self.first_s = now_s
         elif not self.began_s:
@@ -117,7 +119,7 @@ class Trial:
         """Whether this rank ends here. Steps of a GPU that is behind are counted by the host's time, and waited for."""
         rank, world = ranks(self.torch)
         if world > 1 and rank:
-            return step >= (_read_end() or sys.maxsize)
+            return False
         if self.end_after is not None:
             return step >= self.end_after
         measured_s = now_s - self.began_s
@@ -129,6 +131,11 @@ class Trial:
             _write_end(self.end_after)
             return False
         return True
+
+    def _is_told_to_end(self, step: int) -> bool:
+        """Rank 0 has named the step; this rank may still be warming up by its own clock."""
+        rank, world = ranks(self.torch)
+        return world > 1 and rank > 0 and step >= (_read_end() or sys.maxsize)
 
     def _wait_for_gpu(self) -> None:
         if self.torch.cuda.is_available() and self.torch.cuda.is_initialized():

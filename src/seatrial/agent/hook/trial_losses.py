@@ -18,6 +18,7 @@ class Losses:
         self._of_step: List[Any] = []
         self._steps: List[Any] = []
         self._depth = 0
+        self.codes: List[Any] = []
 
     def place(self) -> None:
         torch = self._torch
@@ -28,7 +29,9 @@ class Losses:
                 self._wrap(scaler, "scale", self._scale)
 
     def _wrap(self, owner: Any, name: str, around: Any) -> None:
-        setattr(owner, name, around(getattr(owner, name)))
+        wrapper = around(getattr(owner, name))
+        self.codes.append(wrapper.__code__)
+        setattr(owner, name, wrapper)
 
     def _backward(self, original: Any) -> Any:
         def backward(tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -66,8 +69,18 @@ class Losses:
             pass
 
     def step_ended(self) -> None:
+        if self.codes:
+            self._let_dynamo_pass()
         self._steps.append(self._of_step)
         self._of_step = []
+
+    def _let_dynamo_pass(self) -> None:
+        """torch.compile shall not look into wrappers of ours, once it is there. ``skip_code``: torch 2.0 and later."""
+        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+        if eval_frame is not None:
+            for code in self.codes:
+                getattr(eval_frame, "skip_code", lambda code: None)(code)
+            self.codes = []
 
     def values(self) -> List[Any]:
         """By step, from the first; None for a step without a loss. Waits for the GPU."""
