@@ -10,7 +10,7 @@ from seatrial.agent.process.target import become_subreaper
 from seatrial.agent.tune import anatomy, judging, spec, trial
 from seatrial.agent.tune.candidates import NEUTRAL, Candidate, candidates, in_words
 from seatrial.agent.tune.record import Record, Row, tell
-from seatrial.agent.tune.refusal import LEAST_STEPS, last_line, refusal
+from seatrial.agent.tune.refusal import last_line, refusal
 from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.trial import Trial
 from seatrial.probe.cgroup import Cgroup
@@ -110,7 +110,7 @@ class Driver:
         """The script as it is, under a seed that no baseline had."""
         made = self._trial({}, words, limit_s, seed_offset=self.seeds)
         self.seeds += 1
-        if made.steps >= LEAST_STEPS:
+        if made.measured:
             self.baselines.append(made)
             self.band.add(made)
         self._tell_baseline()
@@ -212,7 +212,7 @@ class Driver:
             self.reference = self.baselines
         else:
             made = self._trial(self.kept, in_words(self.kept) + ", again", self._limit_s())
-            if made.steps >= LEAST_STEPS:
+            if made.measured:
                 self.reference.append(made)
         self.since_reference = 0
 
@@ -220,7 +220,7 @@ class Driver:
         """The row of a change after one trial, or two; verdict ``again`` asks for the second."""
         newest = made[-1]
         against = judging.rates(self._warm(self.reference))
-        rates = judging.rates([each for each in made if each.steps >= LEAST_STEPS])
+        rates = judging.rates([each for each in made if each.measured])
         assert against is not None
         apart = self.band.distance(newest)
         row = Row(
@@ -250,7 +250,7 @@ class Driver:
         refused = [newest.refused[key] for key in candidate.changes if key in newest.refused]
         if len(refused) == len(candidate.changes):
             return "refused", "could not be applied: %s" % refused[0]
-        if rates is None or newest.steps < LEAST_STEPS:
+        if rates is None or not newest.measured:
             if newest.exit_code is None:
                 return "failed", "took longer than a trial may"
             return "failed", "failed: %s" % last_line(newest.output)

@@ -5,9 +5,6 @@ from typing import NamedTuple, Optional
 from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.trial import Trial
 
-#: Measured steps below which a rate is none.
-LEAST_STEPS = 10
-
 
 class Refusal(NamedTuple):
     """``id`` for programs; the sentence; what to do, where something can be done."""
@@ -23,14 +20,18 @@ def refusal(trial: Trial, spec: Spec, limit_s: float) -> Optional[Refusal]:
     if trial.exit_code is None:
         what = "made no step" if not steps and not trial.anatomy else "did not get through a trial's steps"
         return Refusal("slow", "it %s within %.0f s" % (what, limit_s), "seatrial tune … --budget 600 --seconds 60")
-    if trial.exit_code != 0 and trial.steps < LEAST_STEPS:
+    if trial.exit_code != 0 and not trial.measured:
         when = "before its first step" if not steps else "after %d steps" % steps
         return Refusal("crashed", "it failed %s: %s" % (when, last_line(trial.output)), "seatrial run …")
     if trial.report is None:
         return Refusal("no-torch", "it imported no torch, or ended in a way that tells nothing", None)
     if not steps:
         return Refusal("no-step", "no optimizer made a step in it", None)
-    if trial.steps < LEAST_STEPS:
+    if not trial.measured:
+        if trial.ended == "seconds":
+            return Refusal(
+                "slow", "its steps are too slow: a trial saw %d" % trial.steps, "seatrial tune … --seconds 60"
+            )
         return Refusal(
             "too-short",
             "it ended after %d steps, and a trial takes about %d" % (steps, 20 + spec.steps),

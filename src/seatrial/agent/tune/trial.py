@@ -19,6 +19,9 @@ _LEAVE_S = 5.0
 #: Looked whether it is over so often.
 _LOOK_S = 0.05
 
+#: Measured steps below which a rate is none: of a script that ended before its trial, and of one with slow steps.
+LEAST_STEPS, _LEAST_SLOW_STEPS = 10, 3
+
 #: Of a script's output, kept for the one who asks why a trial failed.
 _MOST_OUTPUT_BYTES = 64 << 10
 
@@ -86,6 +89,11 @@ class Trial(NamedTuple):
     def not_finite(self) -> bool:
         values = (self.report or {}).get("losses")
         return any(isinstance(value, float) and not math.isfinite(value) for value in values or [])
+
+    @property
+    def measured(self) -> bool:
+        """Whether its rate is one: of slow steps a few are enough, as long as the trial came to its own end."""
+        return self.steps >= (_LEAST_SLOW_STEPS if self.ended in ("steps", "seconds") else LEAST_STEPS)
 
     @property
     def ended(self) -> str:

@@ -137,6 +137,7 @@ def test_several_ranks_share_the_cores_and_get_buckets(tuned):
     [
         ({"exit_code": 1, "steps": 0, "output": "x\nFileNotFoundError: data/train.csv\n"}, "crashed", "data/train.csv"),
         ({"steps": 4, "ended": "script"}, "too-short", "ended after 14 steps"),
+        ({"steps": 2, "ended": "seconds"}, "slow", "too slow: a trial saw 2"),
         ({"exit_code": None}, "slow", "within 108 s"),
     ],
 )
@@ -147,6 +148,12 @@ def test_a_script_that_cannot_be_tuned_says_why_in_a_sentence(tuned, change, id,
     code, told, printed = tuned(world)
     assert code == 1 and told["refusal"]["id"] == id and words in told["refusal"]["words"]
     assert f"cannot be tuned: {told['refusal']['words']}" in printed and len(world.ran) == 1
+
+
+def test_a_few_slow_steps_are_enough(tuned):
+    world = World(base_s=2.0)
+    world.steps, world.ended, world.factors = 6, "seconds", {BF16: 0.5}
+    assert tuned(world)[1]["kept"] == {"precision": "bf16"}
 
 
 def test_a_script_that_leaves_its_gpu_alone_is_told_so(tuned):
