@@ -218,12 +218,17 @@ def seed(torch: Any, offset: int) -> None:
 
 
 def _offset(original: Any, offset: int) -> Any:
-    def seeded(value: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = (value + offset) % 2**32
-        return original(value, *args, **kwargs)
+    def seeded(*args: Any, **kwargs: Any) -> Any:
+        if args:
+            args = (_other(args[0], offset), *args[1:])
+        kwargs = {name: _other(value, offset) if name in ("seed", "a") else value for name, value in kwargs.items()}
+        return original(*args, **kwargs)
 
     return seeded
+
+
+def _other(seed: Any, offset: int) -> Any:
+    return (seed + offset) % 2**32 if isinstance(seed, int) and not isinstance(seed, bool) else seed
 
 
 #: Any number; the same in every trial.

@@ -176,8 +176,10 @@ class Driver:
             able = [each for each in able if each.name not in self.hopeless]
             fits = [each for each in able if self._needed_s(each.slow) < self.left_s]
             if not fits:
+                tried = {row.name for row in self.record.rows}
                 for each in able:
-                    self.record.not_tried[each.name] = "no time was left for it (--budget)"
+                    if each.name not in tried:
+                        self.record.not_tried[each.name] = "no time was left for it (--budget)"
                 return
             self._try(fits[0])
 

@@ -100,6 +100,28 @@ Trainer().train()
     assert one["losses"][0] == pytest.approx(0.55, abs=0.15)  # the mean of the step's two backward passes
 
 
+def test_seeds_are_set_in_every_way_that_scripts_set_them():
+    import random
+
+    import numpy
+    import torch
+
+    from seatrial.agent.hook.trial import seed
+
+    owners = [(torch, "manual_seed"), (torch.random, "manual_seed"), (random, "seed"), (numpy.random, "seed")]
+    before = [getattr(owner, name) for owner, name in owners]
+    try:
+        seed(torch, 3)
+        torch.manual_seed(seed=4)
+        assert torch.initial_seed() == 7 and torch.manual_seed(4).initial_seed() == 7
+        random.seed(a=4), numpy.random.seed(seed=4)
+        assert (random.random(), numpy.random.rand()) == (random.Random(7).random(), numpy.random.RandomState(7).rand())
+        random.seed("text"), random.seed(), numpy.random.seed(None)
+    finally:
+        for (owner, name), original in zip(owners, before, strict=True):
+            setattr(owner, name, original)
+
+
 @pytest.mark.slow
 def test_a_scaled_loss_is_told_as_it_was_before(tmp_path):
     body = """
