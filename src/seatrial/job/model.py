@@ -9,7 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, ValidationInfo, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StrictBool,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.job import keys
@@ -79,7 +87,10 @@ def _metrics_beside(schema: dict[str, Any]) -> None:
 
 
 class Criteria(Table):
-    """Criteria for a good run. Any other key is a metric that the script reports, its value a condition."""
+    """Criteria for a good run. Any other key is a metric that the script reports, its value a condition.
+
+    Those that were set (``model_fields_set``) were asked for; what is missed of the others is a warning in the receipt.
+    """
 
     model_config = ConfigDict(json_schema_extra=_metrics_beside)
 
@@ -102,6 +113,15 @@ class Criteria(Table):
     )
     model: keys.Globs = Field(default=(), description="Globs, one of which must match a new file that is not empty.")
     metrics: dict[str, keys.Condition] = Field(default_factory=dict)
+
+    def only(self, *names: str, **more: Any) -> Criteria:
+        """These of them, as far as they were set, and ``more``."""
+        return Criteria(**{name: getattr(self, name) for name in names if name in self.model_fields_set}, **more)
+
+    @model_serializer(mode="wrap")
+    def _only_what_was_set(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """So that whoever reads a plan still knows what was asked for."""
+        return {key: value for key, value in handler(self).items() if key in self.model_fields_set}
 
     @model_validator(mode="before")
     @classmethod
@@ -187,7 +207,7 @@ class Requests(Table):
     writable: StrictBool = Field(default=False, description="The container's root filesystem is writable.")
     no_hook: StrictBool = Field(default=False, description="Do not measure the steps of torch scripts from inside.")
     no_tune: StrictBool = Field(default=False, description="Leave out the changes of [tune].")
-    strict: StrictBool = Field(default=False, description="Exit with 4 if criteria are unmet.")
+    strict: StrictBool = Field(default=False, description="Exit with 4 if criteria are not met, defaults included.")
     resume: str | None = Field(default=None, description="ID of the run to resume from.")
     with_names: StrictBool = Field(
         default=False, description="Include user name, host name and home folder in receipts."

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, computed_field
+
+from seatrial.receipt.criterion import Criterion as Criterion
+from seatrial.receipt.criterion import Verdict as Verdict
+from seatrial.receipt.outcome import End, Outcome, make_outcome
+from seatrial.receipt.record import Record as Record
 
 SCHEMA_VERSION = 1
-
-Verdict = Literal["pass", "fail", "not judged"]
-
-
-class Record(BaseModel):
-    """Frozen; keys of a newer version are ignored when an older one reads its receipt."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Image(Record):
@@ -86,22 +83,6 @@ class Entry(Record):
 
     at_s: float
     words: str
-
-
-class Criterion(Record):
-    """One criterion, judged.
-
-    Attributes:
-        evidence: one sentence: what the verdict rests on, or why there is none.
-        expected, measured: the two sides in words, where it has two.
-    """
-
-    id: str
-    title: str
-    verdict: Verdict
-    evidence: str
-    expected: str | None = None
-    measured: str | None = None
 
 
 class ExitCause(Record):
@@ -308,6 +289,10 @@ class Line(Record):
     points: tuple[tuple[float, float], ...]
 
 
+#: ID of the plot of where the steps' time went, in shares that add up.
+STEPS_PLOT = "steps"
+
+
 class Plot(Record):
     """Lines over one x axis.
 
@@ -419,10 +404,21 @@ class Receipt(Record):
     plots: tuple[Plot, ...] = Field(default=(), repr=False)
     pages: tuple[TrackerPage, ...] = ()
 
+    @computed_field  # type: ignore[prop-decorator]  # mypy issue 1362
     @property
-    def passed(self) -> bool:
-        """The run finished and no criterion failed."""
-        return self.exit_code == 0 and not any(c.verdict == "fail" for c in self.criteria)
+    def outcome(self) -> Outcome:
+        """The headline. Made from the rest whenever it is read, so receipts of before have one, too."""
+        return make_outcome(
+            End(
+                cause=self.exit_cause.id,
+                words=self.exit_cause.words,
+                exit_code=self.exit_code,
+                device=self.header.device,
+                served=self.serving is not None,
+                doubtful=self.doubtful,
+                criteria=self.criteria,
+            )
+        )
 
     @property
     def doubtful(self) -> bool:
