@@ -105,7 +105,7 @@ def test_stages_run_in_order_and_not_again(local_project: Project) -> None:
     assert "preprocess | line 3\n" in told.stdout and "train      | trained\n" in told.stdout
     assert complete(project) and states(project) == {"preprocess": "done", "train": "done"}
     train = chain(project)["links"][1]
-    assert chain(project)["passed"] and train["verdict"].startswith("passed: ")
+    assert chain(project)["passed"] and train["verdict"].startswith("Done on the CPU. ")
     assert {piece["path"]: (piece["of"], piece["intact"]) for piece in train["read"]} == {
         "processed": ("preprocess", True),
         "vocabulary": ("preprocess", True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
@@ -148,3 +149,33 @@ def test_neither(local_project: Project, script: str, finding: str) -> None:
     local_project.write("train.py", f"try:\n    exec({script!r})\nexcept Exception: pass")
     local_project.run("--gpus", "none", "train.py")
     assert local_project.receipt()["findings"] == []
+
+
+TRAINS = """
+import json, os, time
+with open(os.environ["SEATRIAL_EVENTS"], "a") as events:
+    for line in range(8):
+        told = {"pid": 7, "steps": 80 * line, "seconds": 0.5 * line, "examples": 640 * line, "pass": [80 * line, 800]}
+        print(json.dumps({"anatomy": told}), file=events, flush=True)
+        if line % 4 == 1: print("epoch", line, flush=True)
+        time.sleep(0.5)
+for percent in range(0, 100, 10):
+    print(f"\\r {percent:3}%|", end="", flush=True)
+    time.sleep(0.1)
+print("\\nended")
+"""
+
+
+def test_what_trains_shows_how_fast_and_a_bar_is_left_alone(local_project: Project) -> None:
+    local_project.write("train.py", TRAINS)
+    terminal = Terminal(local_project, "--gpus", "none", "train.py")
+    assert terminal.end() == 0
+    shown = terminal.shown
+    assert b"160 steps/s, 1,280 examples/s; " in shown and b" of this pass, " in shown
+    bars = b"".join(b"\r %3d%%|" % percent for percent in range(0, 100, 10))
+    assert bars + b"\r\nended\r\n" in shown
+    left = re.sub(rb"(\r\x1b\[K\x1b\[2m[^\x1b]*\x1b\[0m)+\r\x1b\[K", b"", shown)
+    assert b"epoch 1\r\nepoch 5\r\n" + bars in left
+    assert b"Done on the CPU" in shown
+    plain = local_project.run("--gpus", "none", "train.py")
+    assert "steps/s" not in plain.stderr and "\x1b" not in plain.stderr + plain.stdout

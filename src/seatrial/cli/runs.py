@@ -85,9 +85,10 @@ def _row(listed: listing.Listed) -> tuple[str, ...]:
     """A run, a group, or below it one of its members."""
     line = listed.line
     told = {
+        "done": line.headline or "done",
         "waiting": f"waiting: {line.outcome}" if line.outcome else "waiting",
         "stopped": line.outcome or "stopped",
-        "failed": f"failed: {line.outcome}",
+        "failed": f"failed: {line.headline or line.outcome}",
         "unknown": f"unknown: {line.outcome}",
         "unchanged": f"unchanged: {line.outcome}",
         "skipped": f"skipped: {line.outcome}",
@@ -161,7 +162,8 @@ def attach(reference: Reference = "last", as_json: AsJson = False, project: Proj
     run = _store(project).find(reference)
     screen = Screen(json=as_json)
     try:
-        follow(run, screen.write, os.environ, tail=10, say=screen.say)
+        with screen.showing_progress(run) as show:
+            follow(run, screen.write, os.environ, tail=10, say=screen.say, between_looks=show)
     except KeyboardInterrupt:
         recorder.ensure(run)
         screen.say(f"detached; {run.id} is still running")

@@ -56,8 +56,9 @@ def carry_out(
         return EXIT_DONE
     looks_s = LOG_INTERVAL_S if prepared.plan.agent.input is None else TYPING_INTERVAL_S
     ready = saying_when_ready(prepared.run, serving, screen.say)
-    with ready, interrupt_stops(prepared.run, environ, screen.say), passing_on(prepared.run, prepared.plan):
-        follow(prepared.run, screen.write, environ, say=screen.say, log_interval_s=looks_s)
+    stops, typing = interrupt_stops(prepared.run, environ, screen.say), passing_on(prepared.run, prepared.plan)
+    with ready, stops, typing, screen.showing_progress(prepared.run) as show:
+        follow(prepared.run, screen.write, environ, say=screen.say, between_looks=show, log_interval_s=looks_s)
     exit_code = _receipt(prepared, environ, screen)
     if exit_code == EXIT_GPU_CONTRACT and prepared.plan.cluster is None:  # its GPUs are not of this host
         screen.say(second_opinion(environ))

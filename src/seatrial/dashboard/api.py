@@ -157,7 +157,7 @@ def _line_of(run: Run) -> dict[str, Any]:
     """From summary.json or, while it goes on, from its plan."""
     summary = run.summary()
     if summary is not None:
-        keys = ("target", "backend", "gpus", "exit_code", "outcome", "cause", "seconds")
+        keys = ("target", "backend", "gpus", "exit_code", "outcome", "cause", "seconds", "headline", "level")
         return {"id": run.id, "name": run_name(run), "ended": True, **{key: summary.get(key) for key in keys}}
     line = {"id": run.id, "name": run_name(run), "ended": False, "exit_code": None, "outcome": "running"}
     try:

@@ -9,7 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, ValidationInfo, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StrictBool,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.job import keys
@@ -19,6 +27,7 @@ from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.mount import DataMount as DataMount  # part of a job for its readers
 from seatrial.job.serving import Serving
+from seatrial.job.tuning import Changes, Tuning
 
 Launcher = Literal["auto", "torchrun", "none"]
 Flavour = Literal["base", "runtime", "cudnn-runtime", "devel"]
@@ -78,7 +87,10 @@ def _metrics_beside(schema: dict[str, Any]) -> None:
 
 
 class Criteria(Table):
-    """Criteria for a good run. Any other key is a metric that the script reports, its value a condition."""
+    """Criteria for a good run. Any other key is a metric that the script reports, its value a condition.
+
+    Those that were set (``model_fields_set``) were asked for; what is missed of the others is a warning in the receipt.
+    """
 
     model_config = ConfigDict(json_schema_extra=_metrics_beside)
 
@@ -101,6 +113,15 @@ class Criteria(Table):
     )
     model: keys.Globs = Field(default=(), description="Globs, one of which must match a new file that is not empty.")
     metrics: dict[str, keys.Condition] = Field(default_factory=dict)
+
+    def only(self, *names: str, **more: Any) -> Criteria:
+        """These of them, as far as they were set, and ``more``."""
+        return Criteria(**{name: getattr(self, name) for name in names if name in self.model_fields_set}, **more)
+
+    @model_serializer(mode="wrap")
+    def _only_what_was_set(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """So that whoever reads a plan still knows what was asked for."""
+        return {key: value for key, value in handler(self).items() if key in self.model_fields_set}
 
     @model_validator(mode="before")
     @classmethod
@@ -185,7 +206,8 @@ class Requests(Table):
     )
     writable: StrictBool = Field(default=False, description="The container's root filesystem is writable.")
     no_hook: StrictBool = Field(default=False, description="Do not measure the steps of torch scripts from inside.")
-    strict: StrictBool = Field(default=False, description="Exit with 4 if criteria are unmet.")
+    no_tune: StrictBool = Field(default=False, description="Leave out the changes of [tune].")
+    strict: StrictBool = Field(default=False, description="Exit with 4 if criteria are not met, defaults included.")
     resume: str | None = Field(default=None, description="ID of the run to resume from.")
     with_names: StrictBool = Field(
         default=False, description="Include user name, host name and home folder in receipts."
@@ -194,6 +216,9 @@ class Requests(Table):
     criteria: Criteria = Field(default_factory=Criteria, description="Criteria for a good run.")
     watch: WatchOptions = Field(default_factory=WatchOptions, description="What the watchdog checks during the run.")
     kubernetes: ClusterOptions = Field(default_factory=ClusterOptions, description="Kubernetes settings.")
+    tune: Changes = Field(
+        default_factory=Changes, description="Changes to a torch script, as seatrial tune found them."
+    )
 
 
 class Job(Requests):
@@ -209,6 +234,7 @@ class Job(Requests):
         timeout_s: after this many seconds the target gets SIGTERM, then SIGKILL after ``grace_s``.
         outputs: paths below the project that are kept apart while it runs, and put in place whole by who started it.
         serve: what it serves, of a run whose target is the server; else None.
+        tuning: what it is asked for, of a run that tries changes on its script; else None.
         asks: what the project's file wants beyond its folder and a container; the user is asked for it.
     """
 
@@ -221,6 +247,7 @@ class Job(Requests):
     node_rank: int | None = None
     outputs: tuple[str, ...] = ()
     serve: Serving | None = None
+    tuning: Tuning | None = None
     asks: tuple[Ask, ...] = ()
 
     @property

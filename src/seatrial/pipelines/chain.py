@@ -44,6 +44,7 @@ class Link:
 
     Attributes:
         verdict: of its run's receipt in a few words; or why there is none.
+        level: of its run's outcome; None without a receipt.
         seconds, gpu_seconds: of its target; an unchanged one took them when it ran.
         started_s: since the group's start; None: it did not start here.
         receipt: digest of its run's receipt.
@@ -63,6 +64,7 @@ class Link:
     started_s: float | None = None
     receipt: str | None = None
     findings: tuple[str, ...] = ()
+    level: str | None = None
     read: tuple[Piece, ...] = ()
     wrote: tuple[Piece, ...] = ()
 
@@ -88,8 +90,8 @@ class Chain:
 
     @property
     def passed(self) -> bool:
-        """Every member came to a good end, and no link of the chain is broken."""
-        return self.state == "done" and not self.broken
+        """Every member came to a good end and met what was asked of it, and no link of the chain is broken."""
+        return self.state == "done" and not self.broken and not any(map(missed_criteria, self.links))
 
     @property
     def broken(self) -> list[str]:
@@ -132,7 +134,7 @@ def _link(group: Group, member: Member, store: RunStore, written: Mapping[str, t
     seconds = summary.get("seconds", member.details.get("seconds"))
     if seconds is None and member.started_at is not None and member.ended_at is not None:
         seconds = member.ended_at - member.started_at
-    verdict, findings = _verdict(member, run)
+    verdict, level, findings = _verdict(member, run)
     gpus = int(summary.get("gpus") or member.gpus)
     return Link(
         name=member.name,
@@ -149,32 +151,28 @@ def _link(group: Group, member: Member, store: RunStore, written: Mapping[str, t
         started_s=None if member.started_at is None else max(0.0, member.started_at - group.created_at),
         receipt=f"sha256:{summary['receipt']}" if summary.get("receipt") else None,
         findings=findings,
+        level=level,
         read=tuple(_piece(piece, written) for piece in _told(member, "read")),
         wrote=tuple(_piece(piece, {}) for piece in _told(member, "wrote")),
     )
 
 
-def _verdict(member: Member, run: Run | None) -> tuple[str, tuple[str, ...]]:
-    """(words, findings) of a member's own receipt, or of its state."""
+def _verdict(member: Member, run: Run | None) -> tuple[str, str | None, tuple[str, ...]]:
+    """(words, level, findings) of a member's own receipt, or of its state."""
     from seatrial.receipt.write import load
 
     if run is None or member.state in ("skipped", "waiting"):
-        return member.why or member.state, ()
+        return member.why or member.state, None, ()
     try:
         receipt = load(run.folder)
     except (SeatrialError, OSError, ValueError):
-        return member.why or member.state, ()
+        return member.why or member.state, None, ()
     findings = tuple(finding.message for finding in receipt.findings[:_MOST_FINDINGS])
     if member.state == "failed" and receipt.exit_code == 0:  # the run is good, and the group is not satisfied
-        return member.why, findings
-    words = receipt.exit_cause.words
-    if receipt.passed and not receipt.doubtful:
-        met = sum(criterion.verdict == "pass" for criterion in receipt.criteria)
-        words = f"passed: {words}, {met} of {met} criteria met" if met else f"passed: {words}"
-    elif receipt.exit_code == 0:
-        unmet = [criterion.title for criterion in receipt.criteria if criterion.verdict == "fail"]
-        words = f"{words}; not met: {', '.join(unmet)}" if unmet else f"{words}; in doubt"
-    return f"unchanged ({member.why}); {words}" if member.state == "unchanged" else words, findings
+        return member.why, "bad", findings
+    words = receipt.outcome.sentence
+    told = f"unchanged ({member.why}); {words}" if member.state == "unchanged" else words
+    return told, receipt.outcome.level, findings
 
 
 def _told(member: Member, key: str) -> list[dict[str, Any]]:
@@ -195,14 +193,21 @@ def _piece(told: Mapping[str, Any], written: Mapping[str, tuple[str, str]]) -> P
 
 
 def counts(chain: Chain) -> str:
-    """``3 done, 1 unchanged``."""
+    """``3 done, 1 unchanged; criteria not met: train``."""
     states = [link.state for link in chain.links]
-    return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    told = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    unmet = [link.name for link in chain.links if missed_criteria(link)]
+    return f"{told}; criteria not met: {', '.join(unmet)}" if unmet else told
+
+
+def missed_criteria(link: Link) -> bool:
+    """It ended well, without what was asked of it."""
+    return link.state in GOOD and link.level == "bad"
 
 
 def is_good(link: Link) -> bool:
-    """It came to a good end."""
-    return link.state in GOOD
+    """It came to a good end, and met what was asked of it."""
+    return link.state in GOOD and not missed_criteria(link)
 
 
 def page_folder(project: Path, group_id: str) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.pipelines.chain import Chain, Link, Piece, counts, is_good, page_folder
+from seatrial.pipelines.chain import Chain, Link, Piece, counts, is_good, missed_criteria, page_folder
 from seatrial.pipelines.chain_picture import draw
 from seatrial.receipt.formatting import count
 from seatrial.receipt.rendering.pages import render_page
@@ -94,12 +94,18 @@ def terminal(chain: Chain) -> Iterator[str]:
     width = max((len(link.name) for link in chain.links), default=0)
     for link in chain.links:
         took = _gpu_seconds(link) if link.state != "unchanged" else ""
-        yield f"{_MARKS.get(link.state, '[-]')} {link.name:<{width}}  {link.verdict}{f' ({took})' if took else ''}"
+        yield f"{_mark(link)} {link.name:<{width}}  {link.verdict}{f' ({took})' if took else ''}"
         for verb, pieces in (("read", link.read), ("wrote", link.wrote)):
             for piece in pieces:
                 path, size, digest = _piece(piece)
                 broken = "" if piece.intact is not False else f"  NOT what {piece.of} wrote"
                 yield f"    {'':<{width}}  {verb:<5} {path}  {size}  {digest}{broken}"
+
+
+def _mark(link: Link) -> str:
+    """Of its state; of a good one, what its own receipt says against it."""
+    told = {"bad": "[✗]", "warning": "[!]"}.get(link.level or "") if link.state in ("done", "unchanged") else None
+    return told or _MARKS.get(link.state, "[-]")
 
 
 def _state(chain: Chain) -> str:
@@ -119,6 +125,7 @@ def _tiles(chain: Chain) -> list[tuple[str, str]]:
 def _row(link: Link) -> dict[str, Any]:
     return {
         "link": link,
+        "state": "criteria not met" if missed_criteria(link) else link.state,
         "badge": "pass" if is_good(link) else "none" if link.state in ("skipped", "waiting", "running") else "fail",
         "facts": [
             (label, value)

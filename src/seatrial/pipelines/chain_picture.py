@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from seatrial.job.units import format_seconds
-from seatrial.pipelines.chain import Chain, Link
+from seatrial.pipelines.chain import Chain, Link, missed_criteria
 
 #: User units; the page scales the picture to its column.
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 168, 52, 64, 18, 4
@@ -70,14 +70,15 @@ def _edge(places: Mapping[str, tuple[int, int]], need: str, link: Link, by_name:
 
 def _box(link: Link, x: int, y: int) -> str:
     name = link.name if len(link.name) <= _MOST_LETTERS else link.name[: _MOST_LETTERS - 1] + "…"
-    mark = _MARKS.get(link.state, "–")
-    facts = [link.state]
+    state = "failed" if missed_criteria(link) else link.state
+    mark = _MARKS.get(state, "–")
+    facts = ["criteria not met" if missed_criteria(link) else link.state]
     if link.seconds is not None:
         facts.append(format_seconds(link.seconds))
     if link.gpus:
         facts.append(f"{link.gpus} GPU{'s' * (link.gpus > 1)}")
     return (
-        f'<g class="box {_CLASSES.get(link.state, "off")}"><title>{escape(link.target)}: {escape(link.verdict)}</title>'
+        f'<g class="box {_CLASSES.get(state, "off")}"><title>{escape(link.target)}: {escape(link.verdict)}</title>'
         f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="8"/>'
         f'<text class="name" x="{x + 12}" y="{y + 22}">{mark} {escape(name)}</text>'
         f'<text x="{x + 12}" y="{y + 40}">{escape(" · ".join(facts))}</text></g>'

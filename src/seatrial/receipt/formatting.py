@@ -36,6 +36,11 @@ def figure(value: float) -> str:
     return f"{int(value)}" if value == int(value) and abs(value) < 1e15 else f"{value:.5g}"
 
 
+def rate(value: float) -> str:
+    """So many a second: three digits below a hundred, whole from there on."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def metric_figure(name: str, value: float) -> str:
     """A reported number whose name ends in its unit of bytes, as a size; any other as ``figure`` writes it."""
     return format_bytes(int(value)) if name.endswith("_bytes") and value >= 0 else figure(value)

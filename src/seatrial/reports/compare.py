@@ -54,7 +54,7 @@ def _facts(a: Receipt, b: Receipt) -> tuple[Row, ...]:
     """What ran and how it ended; only what differs, but always target, outcome and what bounded it."""
     fields: list[tuple[str, Callable[[Receipt], str | None], bool]] = [
         ("target", lambda r: r.header.target, True),
-        ("outcome", lambda r: r.exit_cause.words, True),
+        ("outcome", lambda r: r.outcome.sentence, True),
         ("bound by", lambda r: r.diagnosis.cause if r.diagnosis else None, True),
         ("commit", lambda r: r.header.git_commit, False),
         ("backend", lambda r: r.header.backend, False),

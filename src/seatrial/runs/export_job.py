@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from seatrial.errors import UsageError
 from seatrial.job.gpu_request import GpuRequest
-from seatrial.job.model import Criteria, DataMount, Job, Target
+from seatrial.job.model import DataMount, Job, Target
 from seatrial.runs.trained_model import TrainedModel
 from seatrial.system.typed_path import as_typed
 
@@ -92,7 +92,7 @@ def export_job(job: Job, model: TrainedModel, asked: Asked) -> Job:
             "restarts": None,
             "resume": None,
             "workdir": None,
-            "criteria": Criteria(max_image_bytes=job.criteria.max_image_bytes, model=(out,)),
+            "criteria": job.criteria.only("max_image_bytes", model=(out,)),
         }
     )
 

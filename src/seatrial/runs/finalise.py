@@ -125,6 +125,8 @@ def _summary(run: Run, receipt: Receipt) -> dict[str, Any]:
         "exit_code": receipt.exit_code,
         "outcome": receipt.exit_cause.words,
         "cause": receipt.exit_cause.id,
+        "headline": receipt.outcome.brief,
+        "level": receipt.outcome.level,
         "seconds": receipt.measurements.wall_s,
         "receipt": hashlib.sha256((run.folder / JSON_NAME).read_bytes()).hexdigest(),
     }

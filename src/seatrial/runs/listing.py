@@ -27,6 +27,7 @@ class Line:
 
     Attributes:
         outcome: the exit cause in words, what it waits for, or why the status is unknown.
+        headline: of its receipt, in a few words; None while it lives, and of runs of before.
         address: where it serves, while it lives.
         gpus: how many; None where the plan cannot be read.
         seconds: of the target; while it lives, since it was started.
@@ -42,6 +43,7 @@ class Line:
     exit_code: int | None = None
     seconds: float | None = None
     address: str | None = None
+    headline: str | None = None
 
 
 def list_runs(store: RunStore, environ: Mapping[str, str], *, limit: int | None = None) -> list[Line]:
@@ -69,6 +71,7 @@ def line_of(run: Run, environ: Mapping[str, str]) -> Line:
                 outcome=summary["outcome"],
                 exit_code=summary["exit_code"],
                 seconds=summary["seconds"],
+                headline=text(summary.get("headline")),
             )
         plan = run.plan()
         handle = run.handle()

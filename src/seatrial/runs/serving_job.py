@@ -11,7 +11,7 @@ from typing import Any
 
 from seatrial.errors import DataError, UsageError
 from seatrial.job.gpu_request import GpuRequest
-from seatrial.job.model import Criteria, DataMount, Job, Target
+from seatrial.job.model import DataMount, Job, Target
 from seatrial.job.serving import TOKEN, Serving, Weights
 from seatrial.runs.trained_model import TrainedModel
 from seatrial.system.typed_path import as_typed, from_here
@@ -75,7 +75,7 @@ def serving_job(job: Job, found: TrainedModel, options: Options, given: Collecti
             "serve": serving,
             "models": models or (job.models and job.models.model_copy(update={"read_only": True})),
             "secrets": (*job.secrets, *([TOKEN] if options.token and TOKEN not in job.secrets else [])),
-            "criteria": Criteria(max_image_bytes=job.criteria.max_image_bytes),
+            "criteria": job.criteria.only("max_image_bytes"),
             "watch": job.watch.model_copy(update={"hang_after_s": None}),  # nobody asking is no hang
             "gpus": gpus,
             "nodes": 1,

@@ -165,7 +165,7 @@ def sweep(
 
 def _fill(result: Result, receipt: Receipt) -> None:
     measured = receipt.measurements
-    result.exit_code, result.outcome = receipt.exit_code, receipt.exit_cause.words
+    result.exit_code, result.outcome = receipt.exit_code, receipt.outcome.brief
     result.seconds, result.images_per_s, result.energy_j = measured.wall_s, measured.images_per_s, measured.energy_j
     used = [gpu.utilization_mean_pct for gpu in measured.gpus if gpu.utilization_mean_pct is not None]
     result.utilization_pct = sum(used) / len(used) if used else None

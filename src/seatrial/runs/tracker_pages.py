@@ -72,7 +72,7 @@ def hand_over(run: Run, receipt: Receipt, stands: Standing) -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         for found in stands.found:
-            stands.server.tag(found, OUTCOME_TAG, receipt.exit_cause.words)
+            stands.server.tag(found, OUTCOME_TAG, receipt.outcome.sentence)
             for name, media_type in _FILES.items() if found.artifacts else ():
                 stands.server.upload(found, f"{FOLDER}/{name}", (run.folder / name).read_bytes(), media_type)
             if found.status in ("RUNNING", "SCHEDULED"):

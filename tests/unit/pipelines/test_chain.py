@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -88,3 +89,14 @@ def test_it_is_written_into_the_project_without_names_of_people(tmp_path: Path) 
     for name in ("receipt.html", "receipt.md", "receipt.json"):
         assert not re.search("alice", (path.parent / name).read_text()), name
     assert path == tmp_path / ".seatrial/pipelines" / made.id / "receipt.html"
+
+
+def test_a_stage_that_missed_what_was_asked_of_it_is_told_everywhere(tmp_path: Path) -> None:
+    made = chain(tmp_path, *pair(piece("made")))
+    first, second = made.links
+    fine = replace(made, links=(replace(first, level="warning"), replace(second, level="good")))
+    assert fine.passed and "[!] first" in "\n".join(terminal(fine)) and "criteria not met" not in page(fine)
+    missed = replace(made, links=(first, replace(second, level="bad")))
+    assert not missed.passed and not missed.broken and missed.state == "done"
+    assert all("criteria not met: second" in words for words in ("\n".join(terminal(missed)), markdown(missed)))
+    assert page(missed).count("criteria not met") == 3 and 'class="box bad"' in draw(missed)

@@ -64,7 +64,7 @@ def test_everything_holds_on_the_h200(scenario, tmp_path):
         "image-size": "pass",
         "metric-accuracy": "pass",
     }
-    assert receipt.passed
+    assert receipt.outcome.id == "passed"
     assert receipt.header.gpus[0].uuid == H200.uuid
     assert receipt.header.framework_cuda == "13.0"
     assert receipt.header.cuda == "13.0"
@@ -253,7 +253,7 @@ def test_without_strict_an_unmet_criterion_shows_but_does_not_fail_the_command(s
     run = scenario("cpu-success")
     run.criteria["metrics"] = {"accuracy": ">= 0.999"}
     receipt = run.judge(tmp_path)
-    assert receipt.exit_code == 0 and not receipt.passed
+    assert receipt.exit_code == 0 and receipt.outcome.level == "bad"
 
 
 def test_a_target_that_failed_is_1_even_when_strict(scenario, tmp_path):

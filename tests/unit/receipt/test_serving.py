@@ -89,7 +89,7 @@ def test_it_is_asked_nothing_that_a_training_is(tmp_path: Path) -> None:
     for id in ("gpu-busy", "in-time", "model-saved"):
         assert verdicts[id] == ("not judged", "it serves")
     assert verdicts["ran-on-gpu"][0] == "pass"
-    assert (receipt.exit_code, receipt.exit_cause.id, receipt.passed) == (0, "stopped", True)
+    assert (receipt.exit_code, receipt.exit_cause.id, receipt.outcome.id) == (0, "stopped", "passed")
     assert receipt.diagnosis is None and not receipt.doubtful
 
 

@@ -26,6 +26,10 @@ def change_torch(torch: Any) -> None:
     part("changes").begin(torch, os.environ["SEATRIAL_TUNE"])
 
 
+def skip_safetensors(safetensors: Any) -> None:
+    part("keep_files").skip_safetensors(safetensors)
+
+
 def measure_torch(torch: Any) -> None:
     part("measure_torch").begin(torch)
 
@@ -56,6 +60,8 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
     if os.environ.get("SEATRIAL_MEASURE_STEPS") == "1":
         found.setdefault("torch", []).append(measure_torch)
         found["torch._dynamo.eval_frame"] = [let_dynamo_pass]
+        if os.environ.get("SEATRIAL_TRIAL"):
+            found["safetensors.torch"] = [skip_safetensors]
     return found
 
 

@@ -5,6 +5,7 @@ Copies and synchronisations, which are many small calls, and the GPU's own time 
 """
 
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Mapping
@@ -24,7 +25,12 @@ def begin(torch: Any) -> None:
     """Place all of it. An error in here leaves torch as it was, or as far as it was changed, and is told."""
     recorder = Recorder()
     try:
-        Measuring(torch, recorder).place()
+        measuring = Measuring(torch, recorder)
+        measuring.place()
+        if os.environ.get("SEATRIAL_TRIAL"):
+            from . import trial
+
+            trial.begin(torch, recorder, lambda: measuring.loader, os.environ["SEATRIAL_TRIAL"])
     except Exception as error:  # noqa: BLE001  never the script's trouble
         recorder.stop(error)
 
@@ -179,6 +185,8 @@ class Measuring:
         if known is None:
             known = {"workers": iterator._num_workers, "pin_memory": bool(iterator._pin_memory)}
             known["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))
+            if iterator._num_workers:
+                known["prefetch_factor"] = getattr(iterator, "_prefetch_factor", 2)
             sampler = iterator._index_sampler
             batches = self.torch.utils.data.BatchSampler
             if type(sampler) is batches:

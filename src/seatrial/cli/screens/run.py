@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,6 +18,7 @@ from seatrial.runs.store import Run
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
+    from seatrial.cli.screens.live_line import LiveLine
     from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
 
@@ -33,14 +36,44 @@ class Screen:
         self._answer_only = answer_only
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
         self._out = Console(highlight=False)
+        self._live: LiveLine | None = None
+        self._printing = threading.RLock()  # threads and signal handlers say things, too
 
     def say(self, line: str) -> None:
         """A line of ours."""
-        self._err.print(Text("seatrial ", style="bold cyan").append(line, style="not bold default"))
+        with self._printing:
+            if self._live is not None:
+                self._live.clear()
+            self._err.print(Text("seatrial ", style="bold cyan").append(line, style="not bold default"))
 
     def progress(self, line: str) -> None:
         """A line of a build or download."""
         self._err.print(Text(f"  {line}", style="dim"))
+
+    @contextmanager
+    def showing_progress(self, run: Run) -> Iterator[Callable[[], None]]:
+        """While this holds, calling what it gives shows how fast the run trains, where there is room for it."""
+        if self._answer_only:
+            yield lambda: None
+            return
+        from seatrial.cli.screens.live_line import LiveLine
+        from seatrial.runs.following.progress import Progress
+
+        progress, live = Progress(run), LiveLine()
+
+        def show() -> None:
+            with self._printing:
+                line = live.show(progress.words())
+            if line is not None:
+                self.say(line)
+
+        self._live = live
+        try:
+            yield show
+        finally:
+            with self._printing:
+                self._live = None
+                live.clear()
 
     def announce(self, plan: Plan) -> None:
         """What is about to run, where, on which GPUs. A CPU run that might have been meant for a GPU says so first."""
@@ -61,9 +94,12 @@ class Screen:
     def write(self, stream: Stream, data: bytes) -> None:
         """The target's output, byte for byte."""
         out = sys.stderr if stream == "stderr" or self._json else sys.stdout
-        out.flush()
-        out.buffer.write(data)
-        out.buffer.flush()
+        with self._printing:
+            if self._live is not None:
+                self._live.before_output("stderr" if out is sys.stderr else "stdout", data)
+            out.flush()
+            out.buffer.write(data)
+            out.buffer.flush()
 
     def detached(self, plan: Plan) -> None:
         """How to get back to a run that goes on alone."""

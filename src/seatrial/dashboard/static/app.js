@@ -192,8 +192,10 @@ function runsView() {
         const box = make("input", { type: "checkbox", value: run.id, "aria-label": `Compare ${run.name || run.id}` });
         box.checked = chosen.includes(run.id);
         box.addEventListener("change", () => choose(run.id, box));
-        const mark = run.ended && run.cause !== "stopped" ? (run.exit_code === 0 ? "pass" : "fail") : "soft";
-        return [box, make("a", { href: `#/runs/${run.id}` }, run.name || run.id), run.target, run.backend, run.gpus ?? "?", make("span", { class: mark }, run.outcome), run.ended ? seconds(run.seconds) : "running"];
+        // A run of before has no level: its exit code says what there is to say.
+        const level = run.level || (run.cause === "stopped" ? "none" : run.exit_code === 0 ? "good" : "bad");
+        const mark = run.ended ? { good: "pass", warning: "warning", bad: "fail" }[level] || "soft" : "soft";
+        return [box, make("a", { href: `#/runs/${run.id}` }, run.name || run.id), run.target, run.backend, run.gpus ?? "?", make("span", { class: mark, title: run.outcome }, run.headline || run.outcome), run.ended ? seconds(run.seconds) : "running"];
       });
       list.replaceChildren(rows.length ? table(columns, rows, "Runs") : make("p", { class: "soft" }, find ? "No run fits." : "No runs yet. Start one: seatrial run digits"));
       note.textContent = `${found.total} run${found.total === 1 ? "" : "s"}, page ${found.page + 1} of ${found.pages}`;
@@ -218,7 +220,7 @@ function runView(id) {
     try {
       const run = await ask(`api/runs/${encodeURIComponent(id)}`);
       if (stopped) return;
-      const r = run.receipt, facts = [["run", run.id], ["target", r.header.target], ["on", r.header.backend], ["state", run.ended ? r.exit_cause.words : "running"]];
+      const r = run.receipt, facts = [["run", run.id], ["target", r.header.target], ["on", r.header.backend], ["state", run.ended ? r.outcome.sentence : "running"]];
       const bound = run.ended ? r.diagnosis?.words : run.bound_by || r.diagnosis?.words;
       if (bound) facts.push(["bound by", bound]);
       for (const advice of r.diagnosis?.advice || []) facts.push([FIX, `${advice.change} (${advice.gain})`]);

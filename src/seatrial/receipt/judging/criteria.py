@@ -58,7 +58,28 @@ def judge_criteria(case: Case, cause: ExitCause) -> tuple[Criterion, ...]:
         judged.append(_criterion("export-agrees", "Exported model agrees", judge_exported_model(case)))
     for name, condition in case.plan.job.criteria.metrics.items():
         judged.append(_criterion(f"metric-{name}", f"Metric {name}", _metric(case, name, condition)))
-    return tuple(judged)
+    return tuple(criterion.model_copy(update={"asked": _asked(criterion, case)}) for criterion in judged)
+
+
+#: Criterion → the key of [criteria] that asks for it, where it has a default.
+_KEYS = {"gpu-busy": "mean_utilization_pct", "image-size": "max_image_bytes", "model-saved": "model"}
+
+#: What ``--gpus`` asks for, ``auto`` that found some included.
+GPU_CONTRACT = ("gpus-visible", "ran-on-gpu")
+
+
+def _asked(criterion: Criterion, case: Case) -> bool:
+    """Whether the run was asked for it. A question that could not arise (a GPU's on a CPU run, an image's of a local
+    run) was not asked; --strict asks for all that could be judged."""
+    if case.plan.job.strict and criterion.verdict != "not judged":
+        return True
+    if criterion.id == "clean-output":
+        return False
+    if criterion.id in _KEYS and _KEYS[criterion.id] not in case.plan.job.criteria.model_fields_set:
+        return False
+    if criterion.id in (*GPU_CONTRACT, "gpu-busy"):
+        return case.gpus_required and not (criterion.id in OF_TRAINING and case.plan.job.serve is not None)
+    return criterion.id not in ("in-time", "image-size", "model-saved") or criterion.verdict != "not judged"
 
 
 #: What a server is not asked: it waits for requests, ends when it is stopped, and saves nothing.

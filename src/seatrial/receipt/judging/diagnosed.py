@@ -14,6 +14,9 @@ from seatrial.receipt.model import AdviceRecord, DiagnosisRecord, ExitCause, Ste
 #: Ranks whose steps a receipt takes apart.
 MOST_RANKS = 8
 
+#: Of a loader: what its setting is called in words, where the name alone says little.
+_LOADER = {"length": "batches a pass", "batch_size": "batch size"}
+
 #: How a run ends without having failed.
 _NOT_FAILED = frozenset({"finished", "running", "stopped", "gpu-not-used"})
 
@@ -59,8 +62,7 @@ def _record(rank: Anatomy) -> StepAnatomy:
         median_step_s=rank.median_step_s,
         parts=tuple(_parts(rank)),
         waits=tuple(
-            f"{wait.site}: {wait.per_step:.3g} times a step, {1000 * wait.seconds_per_step:.3g} ms"
-            for wait in rank.waits
+            f"{wait.site}: {_times(wait.per_step)} a step, {1000 * wait.seconds_per_step:.3g} ms" for wait in rank.waits
         ),
         facts={str(key): _plain(value) for key, value in rank.facts.items() if key != "pid"},
         peak_bytes=rank.peak_bytes,
@@ -78,8 +80,14 @@ def _parts(rank: Anatomy) -> Iterator[StepPart]:
             )
 
 
+def _times(number: float) -> str:
+    return "once" if 0.995 <= number < 1.005 else f"{number:.3g} times"
+
+
 def _plain(value: object) -> str:
     """A fact in words: ``4 workers, pin_memory`` of a loader, else as it is."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(item)}" for key, item in list(value.items())[:12])
+        return ", ".join(f"{_LOADER.get(str(key), key)} {_plain(item)}" for key, item in list(value.items())[:12])
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     return "yes" if value is True else "no" if value is False else str(value)[:120]

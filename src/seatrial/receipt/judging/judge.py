@@ -3,11 +3,14 @@
 Exit code of the command line, by the first rule that holds:
 
     3  the GPU contract was broken: before the start (exit cause ``gpu-contract``), because a GPU that was asked for
-       was never used by a target that finished (``gpu-not-used``), or because the evidence contradicts itself
+       was never used by a target that finished (``gpu-not-used``, or a criterion of criteria.GPU_CONTRACT failed), or
+       because the evidence contradicts itself
     5  the run never started, or the agent or its evidence was lost, so that nobody can say what the target did
     1  the target failed, was killed, ran out of time or memory, or was ended from outside before it had finished
     4  a criterion failed and the job is strict
     0  otherwise; also for a run that still goes on
+
+What the criteria make of the headline: seatrial.receipt.outcome.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from seatrial.job.plan import Plan
 from seatrial.receipt.evidence.facts import gather
 from seatrial.receipt.evidence.output import Output, read_output
 from seatrial.receipt.formatting import count
-from seatrial.receipt.judging.criteria import judge_criteria
+from seatrial.receipt.judging.criteria import GPU_CONTRACT, judge_criteria
 from seatrial.receipt.judging.diagnosed import anatomy_of, diagnose_case
 from seatrial.receipt.judging.did_nothing import did_nothing
 from seatrial.receipt.judging.exit_cause import ended_unfinished, exit_cause, stopped_by_user
@@ -114,6 +117,8 @@ def judge(
     findings = _findings(case, cause)
     if any(finding.id == "did-nothing" for finding in findings):
         cause = cause.model_copy(update={"words": f"{cause.words}, but apparently did nothing"})
+    if plan.job.tuning is not None and evidence.tune is not None and evidence.tune.refusal is not None:
+        cause = cause.model_copy(update={"words": f"The script cannot be tuned: {evidence.tune.refusal}"})
     receipt = Receipt(
         header=make_header(case, now),
         seal=make_seal(case, chain),
@@ -126,6 +131,8 @@ def judge(
         anatomy=anatomy_of(case),
         measurements=case.measurements,
         serving=serving_of(case),
+        tune=evidence.tune if plan.job.tuning is not None else None,
+        changes=evidence.changed(plan.agent.changes or {}),
         timeline=make_timeline(evidence),
         plots=make_plots(case),
     )
@@ -168,7 +175,10 @@ def _exit_code(case: Case, cause: ExitCause, criteria: Sequence[Criterion]) -> i
         return EXIT_TARGET_FAILED
     if cause.id == "timeout" or (cause.id != "running" and cause.target_exit_code != 0):
         return EXIT_TARGET_FAILED
-    if case.plan.job.strict and any(criterion.verdict == "fail" for criterion in criteria):
+    failed_ids = {criterion.id for criterion in criteria if criterion.verdict == "fail"}
+    if cause.id == "finished" and failed_ids & set(GPU_CONTRACT):
+        return EXIT_GPU_CONTRACT
+    if case.plan.job.strict and failed_ids:
         return EXIT_CRITERIA
     return EXIT_DONE
 

@@ -7,11 +7,11 @@ from typing import Literal
 
 from seatrial.diagnosis.anatomy import REGIONS
 from seatrial.receipt.evidence.facts import Sample
-from seatrial.receipt.evidence.series import Point, significant, thin
+from seatrial.receipt.evidence.series import MAX_POINTS, Point, significant, thin
 from seatrial.receipt.evidence.steps import PHASES, Steps
 from seatrial.receipt.formatting import gpu_names
 from seatrial.receipt.judging.judging_input import Case
-from seatrial.receipt.model import Line, Plot
+from seatrial.receipt.model import STEPS_PLOT, Line, Plot
 
 #: GPUs that get lines of their own; more cannot be told apart in one plot.
 MAX_GPUS = 8
@@ -22,6 +22,9 @@ _FIRST_NAMES = ("loss", "accuracy", "images_per_s")
 
 #: Parts of a step that never take more are not drawn.
 _SMALLEST_PART_PCT = 1.0
+
+#: A /dev/shm that holds less than this is a line along the axis. Semaphores alone take kilobytes.
+_SMALLEST_SHM_GB = 0.001
 
 _BUSY = (
     ("utilization_pct", "utilisation"),
@@ -66,16 +69,32 @@ def _step_plots(steps: Steps) -> list[Plot]:
 
 
 def _anatomy_plots(case: Case) -> list[Plot]:
-    """Where the time of the first rank's steps went, line by line of the hook's."""
-    if not case.evidence.anatomy:
+    """Where the time of the first rank's steps went: shares of the time since the point before.
+
+    All lines have the same points, and no more than are kept, so that they can be drawn one on the other.
+    """
+    told = case.evidence.anatomy[0].over_time if case.evidence.anatomy else ()
+    each = -(-len(told) // (MAX_POINTS // 2)) or 1
+    stretches: list[tuple[float, dict[str, float]]] = []
+    for first in range(0, len(told), each):
+        together = told[first : first + each]
+        spent = {region: sum(part.get(region, 0.0) for _, part in together) for region in REGIONS}
+        if sum(spent.values()):
+            stretches.append((together[-1][0], spent))
+    if not stretches:
         return []
-    points: dict[str, list[Point]] = {}
-    for at_s, spent in case.evidence.anatomy[0].over_time:
-        whole = sum(spent.values())
-        for region in spent if whole else ():
-            points.setdefault(region, []).append((at_s, 100 * spent[region] / whole))
-    shown = [region for region in REGIONS if any(y >= _SMALLEST_PART_PCT for _, y in points.get(region, ()))]
-    return [_over_time("steps", "Where the time went", "%", [_line(REGIONS[name], points[name]) for name in shown])]
+    begin_s = max(0.0, stretches[0][0] - sum(stretches[0][1].values()))
+    ends = [(begin_s, stretches[0][1]), *stretches]
+    points = {
+        region: [(significant(at_s), significant(100 * spent[region] / sum(spent.values()))) for at_s, spent in ends]
+        for region in REGIONS
+    }
+    lines = [
+        Line(name=words, points=tuple(points[region]))
+        for region, words in REGIONS.items()
+        if any(y >= _SMALLEST_PART_PCT for _, y in points[region])
+    ]
+    return [_over_time(STEPS_PLOT, "Where the time went", "%", lines)]
 
 
 def _gpu_plots(case: Case, samples: Sequence[Sample]) -> list[Plot]:
@@ -98,8 +117,10 @@ def _gpu_plots(case: Case, samples: Sequence[Sample]) -> list[Plot]:
 def _host_plots(samples: Sequence[Sample]) -> list[Plot]:
     memory = [
         _line("memory", _points(samples, lambda s: s.host.get("memory_bytes"), 1e9)),
-        _line("/dev/shm", _points(samples, lambda s: s.host.get("shm_used_bytes"), 1e9)),
     ]
+    shm = _points(samples, lambda s: s.host.get("shm_used_bytes"), 1e9)
+    if any(y >= _SMALLEST_SHM_GB for _, y in shm):
+        memory.append(_line("/dev/shm", shm))
     cores = [_line("cores in use", _points(samples, lambda s: s.host.get("cpu_cores")))]
     return [_over_time("cpu", "CPU", "cores", cores), _over_time("memory", "Host memory, sampled", "GB", memory)]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from seatrial.job.units import format_bytes
 from seatrial.receipt.formatting import count, figure, percent
 from seatrial.receipt.model import Receipt, StepAnatomy
 from seatrial.receipt.rendering.row import Row
+from seatrial.receipt.rendering.stack import colour_of
 
 #: Characters of the whole bar.
 _BAR = 24
@@ -35,7 +38,7 @@ def anatomy_rows(receipt: Receipt, *, drawn: bool = False) -> list[Row]:
     first, *others = receipt.anatomy
     rows = [Row("steps", _rates(first))]
     rows += [
-        Row(part.words, f"{_bar(part.share)} {percent(100 * part.share)}, {_seconds(part.seconds_per_step)} a step")
+        Row(part.words, f"{_bar(part.share)} {percent(100 * part.share):>5}  {_seconds(part.seconds_per_step)} a step")
         for part in (() if drawn else first.parts)
     ]
     rows += [Row("waits at", wait) for wait in first.waits]
@@ -52,18 +55,34 @@ def anatomy_rows(receipt: Receipt, *, drawn: bool = False) -> list[Row]:
     return rows
 
 
-def bar_parts(receipt: Receipt) -> list[tuple[str, float, str]]:
-    """(what it is, percent, in words) of each part of the first rank's steps."""
+class BarPart(NamedTuple):
+    """A part of the first rank's steps: its colour's class, what it is, its percentage, and in words."""
+
+    colour: str
+    words: str
+    pct: float
+    share: str
+    time: str
+
+
+def bar_parts(receipt: Receipt) -> list[BarPart]:
+    """Those of the first rank; [] where no steps were measured."""
     if not receipt.anatomy:
         return []
     return [
-        (part.words, 100 * part.share, f"{percent(100 * part.share)}, {_seconds(part.seconds_per_step)} a step")
+        BarPart(
+            colour_of(part.id),
+            part.words,
+            100 * part.share,
+            percent(100 * part.share),
+            _seconds(part.seconds_per_step),
+        )
         for part in receipt.anatomy[0].parts
     ]
 
 
 def _rates(anatomy: StepAnatomy) -> str:
-    told = [count(anatomy.steps, "step")]
+    told = [f"{anatomy.steps:,} step{'s' * (anatomy.steps != 1)}"]
     told += [f"{figure(round(anatomy.steps_per_s, 2))} steps/s"] if anatomy.steps_per_s else []
     told += [f"{figure(round(anatomy.examples_per_s))} examples/s"] if anatomy.examples_per_s else []
     told += [f"median {_seconds(anatomy.median_step_s)}"] if anatomy.median_step_s else []

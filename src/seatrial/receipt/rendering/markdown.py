@@ -11,14 +11,18 @@ from seatrial.receipt.rendering.anatomy import anatomy_rows
 from seatrial.receipt.rendering.rows import (
     Row,
     diagnosis_rows,
+    ending,
     header_rows,
     headline,
     measured_rows,
     metric_rows,
     serving_rows,
+    wanted,
 )
+from seatrial.receipt.rendering.tuning import HEAD, tune_rows, tune_table
 
-_MARKS = {"pass": "✅ pass", "fail": "❌ fail", "not judged": "➖ not judged"}
+_MARKS = {"pass": "✅ pass", "fail": "❌ fail", "warning": "⚠️ warning", "not judged": "➖ not judged"}
+_LEVELS = {"good": "✅", "bad": "❌", "warning": "⚠️", "none": "⏳"}
 _SEVERITIES = {"error": "❌", "warning": "⚠️", "info": "ℹ️"}
 
 #: What Markdown or the HTML inside it would take for markup. A backslash before punctuation is always literal
@@ -32,10 +36,10 @@ def render(receipt: Receipt) -> str:
 
 
 def _lines(receipt: Receipt) -> Iterator[str]:
-    mark = "⚠️" if receipt.passed and receipt.doubtful else "✅" if receipt.passed else "❌"
-    yield f"# {mark} {_text(headline(receipt))}"
+    yield f"# {_LEVELS[receipt.outcome.level]} {_text(headline(receipt))}"
     yield ""
-    yield f"**{_text(receipt.exit_cause.words)}** (seatrial exits with {receipt.exit_code})"
+    sentence, _, code = ending(receipt).rpartition(" (")
+    yield f"**{_text(sentence)}** ({_text(code)}"
     for warning in receipt.warnings:
         yield ""
         yield f"> ⚠️ {_text(warning)}"
@@ -45,6 +49,9 @@ def _lines(receipt: Receipt) -> Iterator[str]:
         yield from _section("Findings", (line for f in receipt.findings for line in _finding(f)))
     if rows := diagnosis_rows(receipt):
         yield from _section("Diagnosis", _table(("", ""), rows))
+    if rows := tune_rows(receipt):
+        yield from _section("Tune", _table(HEAD, tune_table(receipt)) if tune_table(receipt) else ())
+        yield from ("", *_table(("", ""), rows))
     if rows := anatomy_rows(receipt):
         yield from _section("Steps", _table(("", ""), rows))
     if rows := serving_rows(receipt):
@@ -74,8 +81,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _criterion(criterion: Criterion) -> tuple[str, str, str]:
-    asked = f" (required: {criterion.expected})" if criterion.expected else ""
-    return criterion.title, _MARKS[criterion.verdict], criterion.evidence + asked
+    asked = f" ({wanted(criterion)})" if criterion.expected else ""
+    return criterion.title, _MARKS[criterion.weight], criterion.evidence + asked
 
 
 def _finding(finding: FindingRecord) -> Iterator[str]:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from seatrial.findings.labels import FIX
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.formatting import count, energy, energy_short, figure, gpu_names, metric_figure, percent
-from seatrial.receipt.model import GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal, ServingRecord
+from seatrial.receipt.formatting import count, energy, energy_short, figure, gpu_names, metric_figure, percent, rate
+from seatrial.receipt.model import Criterion, GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal, ServingRecord
 from seatrial.receipt.rendering.row import Row as Row
+from seatrial.receipt.rendering.tuning import changes_row
 
 _INJECTION = {
     "none": "none",
@@ -28,7 +29,30 @@ _DEVICE = {"cpu": "the CPU, as requested", "cpu-fallback": "the CPU: no GPU was 
 def headline(receipt: Receipt) -> str:
     """``mnist · docker · 1 × NVIDIA H200``."""
     header = receipt.header
-    return f"{header.target} · {header.backend} · {device(receipt)}"
+    tuned = " · tuned" if receipt.changes is not None and receipt.changes.applied else ""
+    return f"{header.target} · {header.backend} · {device(receipt)}{tuned}"
+
+
+def ending(receipt: Receipt) -> str:
+    """``Passed. Finished in 33 s; 5 criteria met (seatrial exits with 0)``."""
+    outcome = receipt.outcome
+    also = f"; {outcome.footnote}" if outcome.footnote else ""
+    return f"{outcome.sentence} (seatrial exits with {receipt.exit_code}{also})"
+
+
+def wanted(criterion: Criterion) -> str:
+    """What it expects, and whose wish that is: ``required: …``, or ``default: …``, which nobody asked for."""
+    word = "default" if criterion.asked is False else "required"
+    return f"{word}: {criterion.expected}" if criterion.expected else ""
+
+
+def open_criteria(receipt: Receipt) -> list[tuple[str, list[str]]]:
+    """(why, titles) of the criteria that were not judged, those of one reason together: there is nothing to look at."""
+    reasons: dict[str, list[str]] = {}
+    for criterion in receipt.criteria:
+        if criterion.verdict == "not judged":
+            reasons.setdefault(criterion.evidence, []).append(criterion.title)
+    return list(reasons.items())
 
 
 def device(receipt: Receipt) -> str:
@@ -62,6 +86,8 @@ def header_rows(receipt: Receipt) -> list[Row]:
         ("starts", _starts(header.earlier_starts)),
         ("evidence", _evidence(receipt.seal) if receipt.seal else None),
     ]
+    if (changes := changes_row(receipt)) is not None:
+        rows.append(changes)
     if image := header.image:
         rows.append(("image", _join(image.tag, format_bytes(image.size_bytes) if image.size_bytes else None)))
         rows.append(("digest", image.digest))
@@ -139,12 +165,8 @@ def _warm_up(serving: ServingRecord) -> str | None:
 def _requests(serving: ServingRecord) -> str:
     if not serving.reported:
         return "the server told no count: it was not ready, or its reports did not arrive"
-    rate = f", {_rate(serving.requests / serving.seconds)} a second" if serving.seconds > 0 else ""
-    return f"{figure(serving.requests)} in {format_seconds(serving.seconds)}{rate}"
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    often = f", {rate(serving.requests / serving.seconds)} a second" if serving.seconds > 0 else ""
+    return f"{figure(serving.requests)} in {format_seconds(serving.seconds)}{often}"
 
 
 def _errors(serving: ServingRecord) -> str | None:

@@ -117,6 +117,11 @@ def _ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(index * step, 12 - math.floor(math.log10(step))) for index in range(first, last + 1)]
 
 
+def seconds_ticks(low: float, high: float) -> list[float]:
+    """Round numbers inside a range of time, few enough for a plot as wide as the page."""
+    return [tick for tick in _ticks(*_spread(low, high), 8) if low <= tick <= high]
+
+
 def _label(value: float) -> str:
     for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= scale:

@@ -14,12 +14,16 @@ from seatrial.receipt.rendering.anatomy import anatomy_rows
 from seatrial.receipt.rendering.rows import (
     Row,
     diagnosis_rows,
+    ending,
     header_rows,
     headline,
     measured_rows,
     metric_rows,
+    open_criteria,
     serving_rows,
+    wanted,
 )
+from seatrial.receipt.rendering.tuning import aligned, tune_rows, tune_table
 
 #: Widest a receipt is drawn: what fits a plain terminal, a code review and an issue.
 WIDTH = 80
@@ -27,7 +31,13 @@ WIDTH = 80
 #: Metrics shown; the others are in the Markdown and HTML.
 MAX_METRICS = 8
 
-_MARKS = {"pass": ("[✓]", "green"), "fail": ("[✗]", "bold red"), "not judged": ("[-]", "dim")}
+_MARKS = {
+    "pass": ("[✓]", "green"),
+    "fail": ("[✗]", "bold red"),
+    "warning": ("[!]", "yellow"),
+    "not judged": ("[-]", "dim"),
+}
+_LEVELS = {"good": "pass", "bad": "fail", "warning": "warning", "none": "not judged"}
 _SEVERITIES = {"error": ("[✗]", "bold red"), "warning": ("[!]", "yellow"), "info": ("[i]", "cyan")}
 
 #: For terminals that print nothing but ASCII.
@@ -45,17 +55,16 @@ def render(receipt: Receipt, console: Console) -> None:
 
 
 def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
-    mark, style = _MARKS["pass" if receipt.passed else "fail"]
-    if receipt.passed and receipt.doubtful:
-        mark, style = _SEVERITIES["warning"]
+    mark, style = _MARKS[_LEVELS[receipt.outcome.level]]
     yield Text(f"{mark} {headline(receipt)}", style=style)
-    yield from _wrapped(f"{receipt.exit_cause.words} (seatrial exits with {receipt.exit_code})", "    ", width)
+    yield from _wrapped(ending(receipt), "    ", width)
     for warning in receipt.warnings:
         yield from _wrapped(warning, "[!] ", width, "yellow")
     yield from _section("What ran", _table(_shortened(header_rows(receipt)), width))
-    yield from _section("Criteria", list(_criteria(receipt.criteria, width)))
+    yield from _section("Criteria", list(_criteria(receipt, width)))
     yield from _section("Findings", [line for f in receipt.findings for line in _finding(f, width)])
     yield from _section("Diagnosis", _table(diagnosis_rows(receipt), width))
+    yield from _section("Tune", _tune(receipt, width))
     yield from _section("Steps", _table(anatomy_rows(receipt), width))
     yield from _section("Serving", _table(serving_rows(receipt), width))
     metrics = metric_rows(receipt)
@@ -65,6 +74,12 @@ def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     # Addresses stay whole, however narrow the terminal is: it makes links of them.
     yield from _section("Trackers", [Text(f"    {page.name:<11}  {page.url}") for page in receipt.pages])
     yield from _section("Timeline", _table([Row(f"{e.at_s:8.2f} s", e.words) for e in receipt.timeline], width))
+
+
+def _tune(receipt: Receipt, width: int) -> list[Text]:
+    """The table, and what is said beside it."""
+    table = [Text(f"    {line}") for line in aligned(tune_table(receipt), width - 4)]
+    return [*table, *([Text()] if table else []), *_table(tune_rows(receipt), width)]
 
 
 def _shortened(rows: Sequence[Row]) -> list[Row]:
@@ -84,24 +99,20 @@ def _table(rows: Sequence[Row], width: int) -> list[Text]:
     return [line for row in rows for line in _wrapped(row.value, f"    {row.label:<{column}}  ", width, dim=4 + column)]
 
 
-def _criteria(criteria: Sequence[Criterion], width: int) -> Iterator[Text]:
+def _criteria(receipt: Receipt, width: int) -> Iterator[Text]:
     """What was judged, one by one; then what was not, those of one reason together: there is nothing to look at."""
-    for criterion in criteria:
+    for criterion in receipt.criteria:
         if criterion.verdict != "not judged":
             yield from _criterion(criterion, width)
-    reasons: dict[str, list[str]] = {}
-    for criterion in criteria:
-        if criterion.verdict == "not judged":
-            reasons.setdefault(criterion.evidence, []).append(criterion.title)
     mark, style = _MARKS["not judged"]
-    for reason, titles in reasons.items():
+    for reason, titles in open_criteria(receipt):
         yield from _wrapped(f"{'; '.join(titles)}: not judged, {reason}", f"{mark} ", width, style)
 
 
 def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:
-    mark, style = _MARKS[criterion.verdict]
+    mark, style = _MARKS[criterion.weight]
     yield Text(f"{mark} {criterion.title}", style=style)
-    asked = f"; required: {criterion.expected}" if criterion.verdict == "fail" and criterion.expected else ""
+    asked = f"; {wanted(criterion)}" if criterion.verdict == "fail" and criterion.expected else ""
     yield from _wrapped(criterion.evidence + asked, "    ", width)
 
 

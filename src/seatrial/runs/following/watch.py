@@ -41,6 +41,7 @@ def follow(
     tail: int | None = None,
     until_end: bool = True,
     say: Say = lambda line: None,
+    between_looks: Callable[[], None] = lambda: None,
     log_interval_s: float = LOG_INTERVAL_S,
     state_interval_s: float = STATE_INTERVAL_S,
 ) -> State | None:
@@ -49,6 +50,7 @@ def follow(
     Args:
         tail: begin with the last so many chunks of output; None: from the beginning.
         say: what a cluster does before the run has any output, and what the watchdog finds, in words.
+        between_looks: called after each look at the logs while the run lives.
     """
     while until_end and run.is_starting():  # its image may still be building
         time.sleep(LOG_INTERVAL_S)
@@ -70,6 +72,7 @@ def follow(
         while until_end and state.is_live:
             for stream, data in reader.new():
                 write(stream, data)
+            between_looks()
             time.sleep(log_interval_s)
             if time.monotonic() - asked >= state_interval_s or _has_finished(run):
                 state = backend.state(handle)

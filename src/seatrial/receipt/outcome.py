@@ -1,0 +1,171 @@
+"""Outcome: a receipt's headline, the same wherever a run is named. docs/decisions/0038-headline.md has the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import computed_field
+
+from seatrial.errors import EXIT_CRITERIA, EXIT_DONE
+from seatrial.receipt.criterion import Criterion
+from seatrial.receipt.formatting import count
+from seatrial.receipt.record import Record
+
+OutcomeId = Literal["running", "stopped", "failed", "unmet", "in-doubt", "cpu", "cpu-fallback", "unproven", "passed"]
+Level = Literal["good", "warning", "bad", "none"]
+
+_LEVELS: dict[OutcomeId, Level] = {
+    "running": "none",
+    "stopped": "warning",
+    "failed": "bad",
+    "unmet": "bad",
+    "in-doubt": "warning",
+    "cpu": "good",
+    "cpu-fallback": "warning",
+    "unproven": "warning",
+    "passed": "good",
+}
+
+_BADGES: dict[OutcomeId, str] = {
+    "running": "running",
+    "stopped": "stopped",
+    "failed": "failed",
+    "unmet": "criteria not met",
+    "in-doubt": "in doubt",
+    "cpu": "done on the CPU",
+    "cpu-fallback": "done on the CPU, no GPU was found",
+    "unproven": "done, not proven",
+    "passed": "passed",
+}
+
+#: Outcomes that the exit cause tells all of: the criteria of a run that failed are not what one looks for first.
+_BY_CAUSE: tuple[OutcomeId, ...] = ("running", "stopped", "failed", "in-doubt")
+
+
+class Outcome(Record):
+    """How a run came out.
+
+    Attributes:
+        id: ``passed`` only of a run whose use of its GPUs was proven; ``cpu`` of one that was asked to use none.
+        level: how it is marked: ✓ good, ! warning, ✗ bad; ``none`` while it runs.
+        badge: in a few words.
+        words: why, in one sentence.
+        footnote: what else would change the exit code, or "".
+    """
+
+    id: OutcomeId
+    level: Level
+    badge: str
+    words: str
+    footnote: str = ""
+
+    @property
+    def brief(self) -> str:
+        """For a cell of a table: why it failed or stopped, else the badge."""
+        return self.words if self.id in ("failed", "stopped") else self.badge
+
+    @computed_field  # type: ignore[prop-decorator]  # mypy issue 1362
+    @property
+    def sentence(self) -> str:
+        """Badge and words: ``Done on the CPU. Finished in 3.2 s; 6 of 7 criteria not judged``."""
+        if self.words.lower().startswith(self.badge) or self.id == "running":
+            return self.words
+        return f"{self.badge[0].upper()}{self.badge[1:]}. {self.words}"
+
+
+@dataclass(frozen=True)
+class End:
+    """What a receipt has of a run's end.
+
+    Attributes:
+        cause, words: of its ExitCause.
+        device: of its Header.
+        served: a server's normal end is that somebody stops it.
+        doubtful: by its own words it did nothing.
+    """
+
+    cause: str
+    words: str
+    exit_code: int
+    device: str
+    served: bool
+    doubtful: bool
+    criteria: Sequence[Criterion]
+
+    @property
+    def unmet(self) -> list[Criterion]:
+        return [criterion for criterion in self.criteria if criterion.weight == "fail"]
+
+    @property
+    def unproven(self) -> list[Criterion]:
+        """What was asked for and is open. Without a proof that it ran on the GPU, no GPU run has passed."""
+        open_ = [criterion for criterion in self.criteria if criterion.verdict == "not judged"]
+        return [criterion for criterion in open_ if criterion.asked or criterion.id == "ran-on-gpu"]
+
+
+def make_outcome(end: End) -> Outcome:
+    """The headline."""
+    id = _id(end)
+    warnings = [criterion.title for criterion in end.criteria if criterion.weight == "warning"]
+    badge = _BADGES[id]
+    if id in ("passed", "cpu") and warnings:
+        badge += f", {count(len(warnings), 'warning')}"
+    told = [] if id in _BY_CAUSE and end.cause != "finished" else [*_told(id, end), *_missed(warnings)]
+    footnote = f"{EXIT_CRITERIA} with --strict" if id == "unmet" and end.exit_code == EXIT_DONE else ""
+    return Outcome(id=id, level=_LEVELS[id], badge=badge, words="; ".join([end.words, *told]), footnote=footnote)
+
+
+def _id(end: End) -> OutcomeId:
+    """The first that holds."""
+    if end.cause == "running":
+        return "running"
+    if end.cause == "stopped" and (end.exit_code != EXIT_DONE or not end.served):
+        return "stopped"
+    if end.exit_code not in (EXIT_DONE, EXIT_CRITERIA):
+        return "failed"
+    if end.unmet:
+        return "unmet"
+    if end.doubtful:
+        return "in-doubt"
+    if end.device == "cpu":
+        return "cpu"
+    if end.device == "cpu-fallback":
+        return "cpu-fallback"
+    return "unproven" if end.unproven else "passed"
+
+
+def _told(id: OutcomeId, end: End) -> list[str]:
+    """Which criteria it is about."""
+    criteria = end.criteria
+    if id in ("failed", "unmet"):
+        return [f"not met: {'; '.join(map(_both_sides, end.unmet))}"] if end.unmet else []
+    if id == "in-doubt":
+        return []
+    if id == "unproven":
+        return [f"not judged: {_titles(end.unproven)}"]
+    met = sum(criterion.verdict == "pass" for criterion in criteria)
+    if id == "passed":
+        return [f"{met} {'criterion' if met == 1 else 'criteria'} met"]
+    open_ = sum(criterion.verdict == "not judged" for criterion in criteria)
+    asked = [criterion for criterion in criteria if criterion.asked and criterion.verdict == "pass"]
+    told = [f"met: {_titles(asked)}"] if asked else []
+    if open_ == len(criteria):
+        return ["no criterion was judged"]
+    return [*told, f"{open_} of {len(criteria)} criteria not judged"] if open_ else told
+
+
+def _missed(titles: Sequence[str]) -> list[str]:
+    return [f"{'default' if len(titles) == 1 else 'defaults'} missed: {', '.join(titles)}"] if titles else []
+
+
+def _both_sides(criterion: Criterion) -> str:
+    """``Metric accuracy (0.9812, required >= 0.985)``."""
+    if criterion.measured is None or criterion.expected is None:
+        return criterion.title
+    return f"{criterion.title} ({criterion.measured}, required {criterion.expected})"
+
+
+def _titles(criteria: Sequence[Criterion]) -> str:
+    return ", ".join(criterion.title for criterion in criteria)

@@ -1,0 +1,196 @@
+"""The headline: what each way to end is called, aloud; and who asked for what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from seatrial.backends.base import State
+from seatrial.job.model import Criteria
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.rendering import html, markdown
+from seatrial.receipt.rendering.rows import ending as sentence
+
+from .conftest import ALTERABLE, H200, SCENARIOS, Scenario, at, ending, prologue, running
+
+
+def _gpu(utilization: float = 88.0, **changes: object) -> Scenario:
+    events = prologue((H200,)) + running(32, (H200,), utilization=utilization) + ending(36)
+    return replace(Scenario(events, (H200,), "required"), **changes)
+
+
+def _cpu(**changes: object) -> Scenario:
+    events = prologue(alterable=ALTERABLE) + running(32) + ending(36)
+    return replace(Scenario(events, backend="local", model=None, models_folder=False), **changes)
+
+
+def _hang() -> Scenario:
+    """The watchdog found it, and the user stopped it."""
+    hung = at(20, "finding", id="hang", severity="error", message="No step for 5 min", evidence=[])
+    stop = at(30, "signal", "host", signal=15, name="SIGTERM", origin="user", forwarded_to=[7])
+    events = prologue((H200,)) + running(10, (H200,)) + [hung, stop] + ending(31, None, "signal", signal=15)
+    return Scenario(events, (H200,), "required", state=State("exited", 143))
+
+
+#: What happened → its level and its headline, read aloud.
+CASES = {
+    "a CPU run, as asked": (
+        _cpu,
+        "good",
+        "Done on the CPU. Finished in 33 s; no criterion was judged (seatrial exits with 0)",
+    ),
+    "a CPU run in an image, whose size was judged": (
+        lambda: _cpu(backend="docker"),
+        "good",
+        "Done on the CPU. Finished in 33 s; 6 of 7 criteria not judged (seatrial exits with 0)",
+    ),
+    "auto found no GPU": (
+        SCENARIOS["cpu-fallback"],
+        "warning",
+        "Done on the CPU, no GPU was found. Finished in 33 s; 6 of 7 criteria not judged (seatrial exits with 0)",
+    ),
+    "GPUs asked for, and none there": (
+        SCENARIOS["contract-failure"],
+        "bad",
+        "Failed. The GPU contract was violated, so the target was not started: CUDA sees 0 of 1 GPU: /dev/nvidia-uvm "
+        "is not in the container (seatrial exits with 3)",
+    ),
+    "a GPU run": (_gpu, "good", "Passed. Finished in 33 s; 6 criteria met (seatrial exits with 0)"),
+    "a GPU run below the default utilisation": (
+        lambda: _gpu(utilization=12),
+        "good",
+        "Passed, 1 warning. Finished in 33 s; 5 criteria met; default missed: GPU kept busy (seatrial exits with 0)",
+    ),
+    "a GPU run below the utilisation that was asked for": (
+        lambda: _gpu(utilization=12, criteria={"mean_utilization_pct": 70.0}),
+        "bad",
+        "Criteria not met. Finished in 33 s; not met: GPU kept busy (GPU 0 12 %, required at least 70 %) "
+        "(seatrial exits with 0; 4 with --strict)",
+    ),
+    "the same default under --strict": (
+        lambda: _gpu(utilization=12, job={"strict": True}),
+        "bad",
+        "Criteria not met. Finished in 33 s; not met: GPU kept busy (GPU 0 12 %, required at least 70 %) "
+        "(seatrial exits with 4)",
+    ),
+    "a recipe's accuracy, missed": (
+        lambda: _gpu(criteria={"metrics": {"accuracy": ">= 0.9999"}}),
+        "bad",
+        "Criteria not met. Finished in 33 s; not met: Metric accuracy (0.99109, required >= 0.9999) "
+        "(seatrial exits with 0; 4 with --strict)",
+    ),
+    "a recipe's accuracy, met on the CPU": (
+        lambda: _cpu(criteria={"metrics": {"accuracy": ">= 0.9"}}),
+        "good",
+        "Done on the CPU. Finished in 33 s; met: Metric accuracy; 7 of 8 criteria not judged (seatrial exits with 0)",
+    ),
+    "a GPU that torch was never tried on": (
+        lambda: _gpu(
+            events=[e for e in _gpu().events if e.get("kind") != "torch"], agent={"check": "torch"}, criteria={}
+        ),
+        "warning",
+        "Done, not proven. Finished in 33 s; not judged: Training ran on the GPU (seatrial exits with 0)",
+    ),
+    "a GPU that was not used": (
+        SCENARIOS["gpu-not-used"],
+        "bad",
+        "Failed. The target finished, but never used 1 of 2 GPUs assigned to it (seatrial exits with 3)",
+    ),
+    "a script that failed": (
+        SCENARIOS["script-error"],
+        "bad",
+        "Failed. The target exited with 1: ValueError: expected 10 classes, got <script>alert(1)</script> & "
+        "[bold]11[/bold] (seatrial exits with 1)",
+    ),
+    "killed": (
+        SCENARIOS["killed"],
+        "bad",
+        "Failed. The target was killed by SIGKILL (killed from outside: kill -9, or the host's OOM killer) "
+        "(seatrial exits with 1)",
+    ),
+    "the time limit": (
+        SCENARIOS["timeout"],
+        "bad",
+        "Failed. Stopped at the time limit of 10 s (seatrial exits with 1)",
+    ),
+    "a hang, stopped by hand": (_hang, "warning", "Stopped by the user after 27 s (seatrial exits with 1)"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_headline_aloud(case: str, tmp_path: Path) -> None:
+    scenario, level, words = CASES[case]
+    receipt = scenario().judge(tmp_path)
+    assert (receipt.outcome.level, sentence(receipt)) == (level, words)
+    mark, badge = {"good": ("✅", "pass"), "warning": ("⚠️", "warning"), "bad": ("❌", "fail")}[level]
+    assert markdown.render(receipt).startswith(f"# {mark} ")
+    assert f'badge {badge}">' in html.render(receipt)
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_a_run_that_goes_on_has_not_passed(gpu: bool, tmp_path: Path) -> None:
+    run = (_gpu if gpu else _cpu)(state=State("running"))
+    run.events = [event for event in run.events if event["type"] not in ("target.exited", "agent.finished")]
+    receipt = run.judge(tmp_path)
+    assert (receipt.outcome.id, receipt.outcome.level) == ("running", "none")
+
+
+def test_what_is_asked_for_survives_the_plan(tmp_path: Path) -> None:
+    plan = _gpu(criteria={"mean_utilization_pct": 70.0, "metrics": {"accuracy": "> 0.5"}}).plan(tmp_path)
+    again = type(plan).model_validate_json(plan.model_dump_json(), strict=False)
+    assert again.job.criteria.model_fields_set == {"mean_utilization_pct", "metrics"}
+    assert again == plan and again.job.criteria.max_image_bytes == Criteria().max_image_bytes
+
+
+def test_what_a_verb_takes_over_is_still_not_asked_for() -> None:
+    assert Criteria().only("max_image_bytes").model_fields_set == set()
+    taken = Criteria(max_image_bytes=3, model=("a",)).only("max_image_bytes", model=("b",))
+    assert (taken.max_image_bytes, taken.model) == (3, ("b",))
+
+
+def test_a_criterion_that_could_not_arise_was_not_asked_for(tmp_path: Path) -> None:
+    """The file's [criteria] hold for GPU runs and images, too; a run without them leaves nothing unproven."""
+    receipt = _cpu(criteria={"mean_utilization_pct": 80.0, "max_image_bytes": 10}).judge(tmp_path)
+    assert receipt.outcome.id == "cpu" and not any(criterion.asked for criterion in receipt.criteria)
+
+
+def test_an_asked_for_utilisation_without_samples_is_not_passed(tmp_path: Path) -> None:
+    run = _gpu(criteria={"mean_utilization_pct": 50.0})
+    run.events = [event for event in run.events if event["type"] != "sample"]
+    receipt = run.judge(tmp_path)
+    assert receipt.outcome.id == "unproven" and "GPU kept busy" in receipt.outcome.words
+
+
+def test_a_broken_contract_fails_a_target_that_finished(tmp_path: Path) -> None:
+    """A pod whose check never reported, say: the criterion alone knows."""
+    run = _gpu()
+    run.events = [event for event in run.events if event["type"] != "gpu.check"]
+    receipt = run.judge(tmp_path)
+    assert receipt.exit_code == 3 and receipt.outcome.id == "failed" and "GPUs visible" in receipt.outcome.words
+
+
+def test_a_receipt_of_before_has_a_headline(tmp_path: Path) -> None:
+    """It does not say what was asked for, so a missed criterion counts, as it did then."""
+    low, fine = (_gpu(utilization=u).judge(folder) for u, folder in ((12, tmp_path / "a"), (88, tmp_path / "b")))
+
+    def of_before(receipt: Receipt) -> Receipt:
+        content = receipt.model_dump(mode="json", exclude={"outcome": True, "criteria": {"__all__": {"asked"}}})
+        return Receipt.model_validate(content)
+
+    assert of_before(low).outcome.id == "unmet" and of_before(fine).outcome.id == "passed"
+    assert of_before(_cpu().judge(tmp_path / "c")).outcome.badge == "done on the CPU"
+
+
+def test_the_headline_stands_in_the_json(tmp_path: Path) -> None:
+    told = _gpu().judge(tmp_path).model_dump(mode="json")["outcome"]
+    assert told["id"] == "passed" and told["sentence"] == "Passed. Finished in 33 s; 6 criteria met"
+
+
+def test_receipts_that_were_kept_still_show() -> None:
+    kept = sorted((Path(__file__).parents[3] / "docs/receipts").glob("*/receipt.json"))
+    assert kept
+    for path in kept:
+        receipt = Receipt.model_validate_json(path.read_bytes())
+        assert receipt.outcome.sentence and html.render(receipt) and markdown.render(receipt)

@@ -1,0 +1,106 @@
+"""How fast a run trains, in one line, from its evidence as it grows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.runs.following import progress
+from seatrial.runs.following.progress import Progress
+from seatrial.runs.store import Run
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(progress, "time", made)
+    return made
+
+
+def write(run: Run, *lines: Any) -> None:
+    run.folder.mkdir(exist_ok=True)
+    with run.events_path.open("a") as file:
+        file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+
+
+def told(steps: Any, seconds: float, **keys: Any) -> dict[str, Any]:
+    anatomy = {"pid": 5, "steps": steps, "seconds": seconds} | keys
+    return {"t": 50.0 + seconds, "type": "step", "source": "target", "anatomy": anatomy}
+
+
+def test_rates_and_the_rest_of_a_pass(tmp_path: Path, clock: Clock) -> None:
+    run = Run(tmp_path / "record", tmp_path / "place")
+    now = Progress(run)
+    assert now.words() == ""
+    for second in range(3):
+        write(run, told(1100 + 80 * second, 10.0 + second, examples=640 * second, **{"pass": [80 * (second + 1), 480]}))
+        clock.now_s += 1
+        words = now.words()
+    assert words == "1,260 steps, 80 steps/s, 640 examples/s; 50 % of this pass, 3 s left"
+
+
+def test_a_run_that_makes_no_steps_any_more_has_no_rate(tmp_path: Path, clock: Clock) -> None:
+    run = Run(tmp_path / "record", tmp_path / "place")
+    now = Progress(run)
+    write(run, told(10, 1.0), told(20, 2.0))
+    clock.now_s += 1
+    assert now.words() == "20 steps, 10 steps/s"
+    clock.now_s += 6
+    assert now.words() == ""
+
+
+def test_another_ranks_lines_and_garbage_count_for_nothing(tmp_path: Path, clock: Clock) -> None:
+    run = Run(tmp_path / "record", tmp_path / "place")
+    now = Progress(run)
+    write(
+        run, told(10, 1.0), {**told(10_000, 2.0), "rank": 1}, told("many", 2.0), told([], float("inf")), {"anatomy": 3}
+    )
+    clock.now_s += 1
+    assert now.words() == ""
+    write(run, told("\x1b[2J", 3.0), told(30, 2.0))
+    clock.now_s += 1
+    assert now.words() == "rank 0: 30 steps, 20 steps/s"
+
+
+def test_a_second_process_is_counted_from_its_own_beginning(tmp_path: Path, clock: Clock) -> None:
+    run = Run(tmp_path / "record", tmp_path / "place")
+    now = Progress(run)
+    write(run, told(1000, 10.0), told(2000, 20.0), told(10, 1.0, pid=6), told(20, 2.0, pid=6))
+    clock.now_s += 1
+    assert now.words() == "20 steps, 10 steps/s"
+
+
+def test_of_a_long_run_only_the_end_is_read(tmp_path: Path, clock: Clock) -> None:
+    run = Run(tmp_path / "record", tmp_path / "place")
+    write(run, *(told(10 * second, float(second)) for second in range(20_000)))
+    clock.now_s += 1
+    now = Progress(run)
+    now.words()
+    assert now.words() == "199,990 steps, 10 steps/s"
+
+
+def test_steps_of_a_minute_have_a_rate_too(tmp_path: Path, clock: Clock) -> None:
+    run = Run(tmp_path / "record", tmp_path / "place")
+    now = Progress(run)
+    for minute in range(3):
+        write(run, told(minute + 1, 60.0 * minute))
+        clock.now_s += 60
+        words = now.words()
+    assert words == "3 steps, 0.0167 steps/s"
+    clock.now_s += 120
+    assert now.words() == words
+    clock.now_s += 120
+    assert now.words() == ""
