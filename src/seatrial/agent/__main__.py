@@ -8,13 +8,18 @@ from seatrial.agent.streams import redaction
 from seatrial.agent.streams.journal import Journal, say
 from seatrial.agent.streams.pass_through import STALL_S
 from seatrial.agent.supervisor import supervise
+from seatrial.agent.tune import spec as tune
 
 EXIT_USAGE = 2
 EXIT_NO_RUN = 125  # as engines have it: what was to run the target failed, not the target
 
 
 def main() -> int:
-    """Read the plan and run it."""
+    """Read the plan and run it; or be the driver of a tune, which an agent has started."""
+    if tune.asked(sys.argv) is not None:
+        from seatrial.agent.tune.driver import main as drive
+
+        return drive(sys.argv[2])
     if len(sys.argv) != 2:
         say("usage: agent.pyz PLAN_JSON")
         return EXIT_USAGE

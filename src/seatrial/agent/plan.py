@@ -56,6 +56,8 @@ class Plan(NamedTuple):
     check: str = "none"
     gpu_memory_bytes: Optional[int] = None
     measure_steps: bool = False
+    tune: Optional[Dict[str, Any]] = None
+    changes: Optional[Dict[str, Any]] = None
     sample_interval_s: float = 1.0
     grace_s: float = 30.0
     timeout_s: Optional[float] = None

@@ -20,6 +20,7 @@ from seatrial.agent.streams import output, redaction
 from seatrial.agent.streams.journal import Journal, say
 from seatrial.agent.streams.redaction import Redactor
 from seatrial.agent.streams.reports import Reports
+from seatrial.agent.tune import spec as tune
 from seatrial.events import AgentFinished, ModelsSaved, Signal, TargetExited, TargetStarted, never_started
 from seatrial.findings.finding import Finding
 from seatrial.probe import proc
@@ -98,6 +99,7 @@ class Run:
         self._selector.register(wakeup, selectors.EVENT_READ)
         started_s = time.monotonic()
         argv = command_line.command(self._plan)
+        argv = argv if self._plan.tune is None else tune.command(tune.of(self._plan, argv))
         if self._trial is not None:
             self._trial.start()
         standard = open_streams(self._plan, self._journal.note)

@@ -47,8 +47,8 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
             return code
         if outcome.gpus:
             plan = plan._replace(gpus=list(outcome.gpus))
-        if plan.gpu_memory_bytes is not None or plan.measure_steps:
-            hook.install(hooks, env, plan.gpu_memory_bytes, plan.measure_steps)
+        if plan.gpu_memory_bytes is not None or plan.measure_steps or plan.changes:
+            hook.install(hooks, env, plan.gpu_memory_bytes, plan.measure_steps, plan.changes)
 
         def once() -> Tuple[int, bool]:
             trial = outcome.trial if outcome.trial and not outcome.trial.started else None

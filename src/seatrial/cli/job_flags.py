@@ -108,6 +108,7 @@ FLAGS = (
     Flag("timeout", "--timeout", "Stop the target after this long, e.g. 2h."),
     Flag("grace", "--grace", "Between SIGTERM and SIGKILL; default 30s."),
     Flag("no_hook", "--no-hook", "Do not measure the script's steps from inside.", kind=bool),
+    Flag("no_tune", "--no-tune", "Leave out the changes of [tune] in the project's file.", kind=bool),
     Flag("strict", "--strict", "Exit with 4 if criteria are not met, defaults included.", kind=bool),
     Flag("with_names", "--with-names", "Keep user and host names in the receipt.", kind=bool),
     # the project

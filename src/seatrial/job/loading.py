@@ -23,6 +23,7 @@ from seatrial.job.config import ConfigFile, MlflowTable, ServicesTable, StageTab
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
 from seatrial.job.target import resolve_target
+from seatrial.job.tuning import Changes
 from seatrial.system.project_files import is_there
 from seatrial.system.shown import shown
 from seatrial.system.toml_file import read_toml
@@ -33,6 +34,7 @@ _TABLES: dict[str, type[Table]] = {
     "criteria": Criteria,
     "watch": WatchOptions,
     "kubernetes": ClusterOptions,
+    "tune": Changes,
     "services": ServicesTable,
     "services.tensorboard": TensorBoardTable,
     "services.mlflow": MlflowTable,

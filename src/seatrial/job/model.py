@@ -27,6 +27,7 @@ from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.mount import DataMount as DataMount  # part of a job for its readers
 from seatrial.job.serving import Serving
+from seatrial.job.tuning import Changes, Tuning
 
 Launcher = Literal["auto", "torchrun", "none"]
 Flavour = Literal["base", "runtime", "cudnn-runtime", "devel"]
@@ -205,6 +206,7 @@ class Requests(Table):
     )
     writable: StrictBool = Field(default=False, description="The container's root filesystem is writable.")
     no_hook: StrictBool = Field(default=False, description="Do not measure the steps of torch scripts from inside.")
+    no_tune: StrictBool = Field(default=False, description="Leave out the changes of [tune].")
     strict: StrictBool = Field(default=False, description="Exit with 4 if criteria are not met, defaults included.")
     resume: str | None = Field(default=None, description="ID of the run to resume from.")
     with_names: StrictBool = Field(
@@ -214,6 +216,9 @@ class Requests(Table):
     criteria: Criteria = Field(default_factory=Criteria, description="Criteria for a good run.")
     watch: WatchOptions = Field(default_factory=WatchOptions, description="What the watchdog checks during the run.")
     kubernetes: ClusterOptions = Field(default_factory=ClusterOptions, description="Kubernetes settings.")
+    tune: Changes = Field(
+        default_factory=Changes, description="Changes to a torch script, as seatrial tune found them."
+    )
 
 
 class Job(Requests):
@@ -229,6 +234,7 @@ class Job(Requests):
         timeout_s: after this many seconds the target gets SIGTERM, then SIGKILL after ``grace_s``.
         outputs: paths below the project that are kept apart while it runs, and put in place whole by who started it.
         serve: what it serves, of a run whose target is the server; else None.
+        tuning: what it is asked for, of a run that tries changes on its script; else None.
         asks: what the project's file wants beyond its folder and a container; the user is asked for it.
     """
 
@@ -241,6 +247,7 @@ class Job(Requests):
     node_rank: int | None = None
     outputs: tuple[str, ...] = ()
     serve: Serving | None = None
+    tuning: Tuning | None = None
     asks: tuple[Ask, ...] = ()
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -187,6 +187,8 @@ class AgentPlan(Frozen):
         check: ``torch`` (a torch kernel on each GPU), ``driver`` (a driver-level one), ``none``.
         gpu_memory_bytes: limit that an unmodified torch or TensorFlow script is held to, or None.
         measure_steps: a hook beside the target's Python measures the steps of a torch script (seatrial.agent.hook).
+        tune: of ``seatrial tune``: fields of agent.tune.spec.Spec; the driver runs in the script's place.
+        changes: made to the script from outside, as docs/decisions/0037-tune.md has them.
         hang_after_s: silence after which the watchdog speaks of a hang; None: never.
         alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the
             name of a file in ``secrets_dir`` with its URL.
@@ -223,6 +225,8 @@ class AgentPlan(Frozen):
     check: Literal["torch", "driver", "none"] = "none"
     gpu_memory_bytes: int | None = None
     measure_steps: bool = False
+    tune: dict[str, Any] | None = None
+    changes: dict[str, Any] | None = None
     sample_interval_s: float = 1.0
     grace_s: float = 30.0
     timeout_s: float | None = None
@@ -335,6 +339,12 @@ class Plan(Frozen):
         """The target as typed behind ``seatrial run``: ``train.py -- --epochs 5``; or ``serve digits``."""
         if self.job.serve is not None:
             return f"serve {self.job.serve.typed}"
+        if self.job.tuning is not None:
+            return f"tune {self._script_line}"
+        return self._script_line
+
+    @property
+    def _script_line(self) -> str:
         target = self.job.target
         if target.typed:
             return target.typed

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from seatrial.backends.base import PlaceKind
 from seatrial.errors import GpuContractError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
 from seatrial.job.model import DataMount, Job
-from seatrial.job.plan import AgentPlan, Plan
+from seatrial.job.plan import AgentPlan, Choice, Plan
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.cluster.parts import cluster_parts
 from seatrial.planning.container.parts import container_parts
@@ -90,7 +90,12 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive).model_copy(
             update={"terminal": streams.terminal, "input": streams.input}
         ),
-        choices=(*(site.selection.choices if site.selection else ()), *parts.choices, launcher_choice),
+        choices=(
+            *(site.selection.choices if site.selection else ()),
+            *parts.choices,
+            launcher_choice,
+            *_told_changes(job, interactive=interactive),
+        ),
         warnings=(*streams.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ())),
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
@@ -128,6 +133,8 @@ def _agent(
         check=_check(job, script, gpus.count),
         gpu_memory_bytes=gpu_memory_limit(job, script, gpus.gpus),
         measure_steps=not (job.no_hook or interactive or job.target.kind == "recipe"),  # recipes tell themselves
+        tune=None if job.tuning is None else job.tuning.model_dump(mode="json"),
+        changes=_changes(job, interactive=interactive),
         grace_s=job.grace_s,
         timeout_s=job.timeout_s,
         hang_after_s=job.watch.hang_after_s,
@@ -137,6 +144,22 @@ def _agent(
         host_sampled=parts.companion is not None,
         pod_restarts=parts.cluster.restarts if parts.cluster else None,
     )
+
+
+def _changes(job: Job, *, interactive: bool) -> dict[str, Any] | None:
+    """What is changed in a script from outside; recipes are ours, and a shell runs no script."""
+    if job.no_tune or interactive or job.target.kind == "recipe" or job.tuning is not None:
+        return None
+    return job.tune.set_ones() or None
+
+
+def _told_changes(job: Job, *, interactive: bool) -> tuple[Choice, ...]:
+    if (asked := job.tuning) is not None:
+        value = f"at most {asked.budget_s:g} s of trials, {asked.steps} steps or {asked.seconds:g} s each"
+        return (Choice(what="tune", value=value, reason="seatrial tune: changes are tried one after the other"),)
+    if not _changes(job, interactive=interactive):
+        return ()
+    return (Choice(what="changes", value=job.tune.words, reason="[tune] of the project's file; --no-tune: without"),)
 
 
 def _python_path(script: ScriptFacts, places: Places) -> tuple[str, ...]:

@@ -155,6 +155,74 @@ class StepAnatomy(Record):
     compile_s: float | None = None
 
 
+class TriedChange(Record):
+    """One change that a tune tried, or the script as it is, or what is kept together.
+
+    Attributes:
+        changes: keys of SEATRIAL_TUNE. words: the same as one reads them.
+        spread: of steps_per_s over ``trials``, as a share. against: steps a second of what it is compared with.
+        loss_difference: the largest between its loss curve, smoothed, and the baseline's under the same seed.
+        places: of the script, by key: ``train.py:31``.
+    """
+
+    name: str
+    words: str = ""
+    changes: dict[str, bool | int | str] = Field(default_factory=dict)
+    steps_per_s: float | None = None
+    spread: float | None = None
+    trials: int = 0
+    against: float | None = None
+    examples_per_s: float | None = None
+    peak_bytes: int | None = None
+    loss_difference: float | None = None
+    verdict: Literal["kept", "no-faster", "slower", "different", "failed", "refused", "removed", ""] = ""
+    why: str = ""
+    places: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+
+class TuneFiles(Record):
+    """What became of files in trials: checkpoints not written, files put back, new ones removed, new and left."""
+
+    skipped: int = 0
+    restored: int = 0
+    removed: int = 0
+    new: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+class TuneRecord(Record):
+    """What `seatrial tune` measured; of the target's own word.
+
+    Attributes:
+        done: it came to its end. rows: in the order in which they were tried, each on top of what was kept by then.
+        kept: what is faster and trains the same; {} where nothing is. loss_band: how much two seeds differ.
+        not_tried: name → why. refusal: why the script cannot be tuned.
+    """
+
+    done: bool = False
+    trials: int = 0
+    seconds: float = 0.0
+    baseline: TriedChange | None = None
+    rows: tuple[TriedChange, ...] = ()
+    combination: TriedChange | None = None
+    kept: dict[str, bool | int | str] = Field(default_factory=dict)
+    places: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    loss_band: float | None = None
+    not_tried: dict[str, str] = Field(default_factory=dict)
+    refusal: str | None = None
+    refusal_fix: str | None = None
+    files: TuneFiles = TuneFiles()
+
+
+class ChangesRecord(Record):
+    """Changes that a run made to the script from outside, as ``[tune]`` asks: asked, applied, and refused with why."""
+
+    asked: dict[str, bool | int | str] = Field(default_factory=dict)
+    applied: dict[str, bool | int | str] = Field(default_factory=dict)
+    refused: dict[str, str] = Field(default_factory=dict)
+    places: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+
 class GpuUse(Record):
     """What one GPU did in the training window; None where the chip or driver has no such counter."""
 
@@ -313,6 +381,7 @@ class Receipt(Record):
         seal: None for a receipt of before there were any.
         exit_code: what the command line returns for this run; see judge.py for the rule.
         serving: of a run that served a model.
+        tune: of a run that tried changes. changes: that the run made to the script from outside.
         pages: of trackers that were up when it ended.
         warnings: sentences no reader may miss: CPU instead of GPU, lines that could not be read, clock jumps.
     """
@@ -329,6 +398,8 @@ class Receipt(Record):
     anatomy: tuple[StepAnatomy, ...] = ()
     measurements: Measurements
     serving: ServingRecord | None = None
+    tune: TuneRecord | None = None
+    changes: ChangesRecord | None = None
     timeline: tuple[Entry, ...] = ()
     plots: tuple[Plot, ...] = Field(default=(), repr=False)
     pages: tuple[TrackerPage, ...] = ()

@@ -299,7 +299,7 @@ def test_any_file_is_a_job_or_a_usage_error(project: Path, content: bytes) -> No
 
 def test_the_file_can_say_all_that_a_job_holds() -> None:
     sayable = set(ConfigFile.model_fields) - {"module", "args", "stages", "services"}
-    assert sayable == set(Job.model_fields) - {"project", "hosts", "node_rank", "asks", "outputs", "serve"}
+    assert sayable == set(Job.model_fields) - {"project", "hosts", "node_rank", "asks", "outputs", "serve", "tuning"}
 
 
 @pytest.mark.parametrize("name", ["memory_bytes", "backend", "image.max_size_bytes", "watch.hang_after_s"])

@@ -40,6 +40,8 @@ def test_a_job_is_written_as_before() -> None:
     assert written.pop("outputs") == []
     assert written.pop("serve") is None
     assert written.pop("no_hook") is False
+    assert written.pop("no_tune") is False and written.pop("tuning") is None
+    assert set(written.pop("tune").values()) == {None}
     assert written["target"].pop("typed") == ""
     assert written == recorded
 

@@ -37,6 +37,14 @@ def limit_tensorflow(tensorflow: Any) -> None:
     part("memory_limit").limit_tensorflow(tensorflow)
 
 
+def change_torch(torch: Any) -> None:
+    part("changes").begin(torch, os.environ["SEATRIAL_TUNE"])
+
+
+def skip_safetensors(safetensors: Any) -> None:
+    part("keep_files").skip_safetensors(safetensors)
+
+
 def measure_torch(torch: Any) -> None:
     part("measure_torch").begin(torch)
 
@@ -78,6 +86,8 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
     found: Dict[str, List[Callable[[Any], None]]] = {}
     if "SEATRIAL_GPU_MEMORY_BYTES" in os.environ:
         found = {"torch": [limit_torch], "tensorflow": [limit_tensorflow]}
+    if os.environ.get("SEATRIAL_TUNE"):  # before torch is measured: what is measured is what was changed
+        found.setdefault("torch", []).append(change_torch)
     if os.environ.get("SEATRIAL_MEASURE_STEPS") == "1":
         found.setdefault("torch", []).append(measure_torch)
         found["torch._dynamo.eval_frame"] = [dynamo_is_here]
@@ -87,6 +97,8 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
         for keras in KERAS:
             found[keras] = [keras_is_here]
         found["jax._src.monitoring"] = [jax_is_here]
+        if os.environ.get("SEATRIAL_TRIAL"):
+            found["safetensors.torch"].append(skip_safetensors)
     return found
 
 

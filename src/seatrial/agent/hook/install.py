@@ -1,23 +1,41 @@
 """Placing the hook beside the target's Python, through sitecustomize, and taking it away."""
 
+import json
 import os
 import pkgutil
 import shutil
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 #: Read in every Python process of the target: by memory_limit.py, and by entry.py.
 LIMIT_VARIABLE, STEPS_VARIABLE = "SEATRIAL_GPU_MEMORY_BYTES", "SEATRIAL_MEASURE_STEPS"
+CHANGES_VARIABLE = "SEATRIAL_TUNE"
 
 #: The package that entry.py loads its parts from.
 _PACKAGE = "seatrial_hook"
-_PARTS = (
-    "__init__", "communication", "gpu_spans", "measure_jax", "measure_keras", "measure_torch", "memory_limit",
-    "optimizer_steps", "recorder", "report", "timeline", "windows",
-)  # fmt: skip
+_MEASURING = (
+    *("__init__", "communication", "gpu_spans", "measure_jax", "measure_keras", "measure_torch", "memory_limit"),
+    *("optimizer_steps", "recorder", "report", "timeline", "windows"),
+)
+_CHANGING = (
+    *("changes", "changes_backend", "changes_copies", "changes_hooks", "changes_loader", "changes_model"),
+    *("changes_optimizer", "changes_parallel", "loader_safety", "longest_first", "places", "reason", "seat"),
+)
+_TRIALS = ("keep_files", "trial", "trial_losses")
+_PARTS = _MEASURING + _CHANGING + _TRIALS
 
 
-def install(folder: str, env: Dict[str, str], limit_bytes: Optional[int], measure_steps: bool) -> None:
-    """Put the hook into a new ``folder`` and at the front of the target's PYTHONPATH. Raises OSError."""
+def install(
+    folder: str,
+    env: Dict[str, str],
+    limit_bytes: Optional[int],
+    measure_steps: bool,
+    changes: Optional[Dict[str, Any]] = None,
+) -> None:
+    """Put the hook into a new ``folder`` and at the front of the target's PYTHONPATH. Raises OSError.
+
+    Args:
+        changes: that the script is to be run with, as decisions/0037-tune.md has them.
+    """
     package = os.path.join(folder, _PACKAGE)
     os.makedirs(package, exist_ok=True)
     _copy("entry", os.path.join(folder, "sitecustomize.py"))
@@ -25,6 +43,8 @@ def install(folder: str, env: Dict[str, str], limit_bytes: Optional[int], measur
         _copy(part, os.path.join(package, part + ".py"))
     if limit_bytes is not None:
         env[LIMIT_VARIABLE] = str(limit_bytes)
+    if changes:
+        env[CHANGES_VARIABLE] = json.dumps(changes)
     if measure_steps:
         env[STEPS_VARIABLE] = "1"
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, env.get("PYTHONPATH")]))

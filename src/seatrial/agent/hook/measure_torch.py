@@ -28,6 +28,10 @@ def begin(torch: Any) -> None:
         measuring = Measuring(torch, recorder)
         measuring.place()
         _BEGUN["torch"] = measuring
+        if os.environ.get("SEATRIAL_TRIAL"):
+            from . import trial
+
+            trial.begin(torch, recorder, measuring.loader_now, os.environ["SEATRIAL_TRIAL"])
     except Exception as error:  # noqa: BLE001  never the script's trouble
         recorder.stop(error)
 
@@ -219,6 +223,8 @@ class Measuring:
         try:
             settings: Dict[str, Any] = {"workers": iterator._num_workers, "pin_memory": bool(iterator._pin_memory)}
             settings["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))
+            if iterator._num_workers:
+                settings["prefetch_factor"] = getattr(iterator, "_prefetch_factor", 2)
             sampler = iterator._index_sampler
             self.passed = []
             if type(sampler) is self.torch.utils.data.BatchSampler:
@@ -229,6 +235,13 @@ class Measuring:
             self.loader = settings
         except Exception as error:  # noqa: BLE001
             self.recorder.stop(error)
+
+    def loader_now(self) -> Dict[str, Any]:
+        """Settings of the loader that the last batch came from; empty where there is none."""
+        iterator = self.latest()
+        if iterator is not None:
+            self.look_at(iterator)
+        return self.loader
 
     # backward, checkpoints
 

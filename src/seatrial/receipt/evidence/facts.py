@@ -34,6 +34,8 @@ from seatrial.receipt.evidence.fields import clean, items, mapping, number, text
 from seatrial.receipt.evidence.repeated import with_repeated
 from seatrial.receipt.evidence.served import Served, read_served
 from seatrial.receipt.evidence.steps import Steps, read_steps
+from seatrial.receipt.evidence.tuned import read_tune, read_tuned
+from seatrial.receipt.model import ChangesRecord, TuneRecord
 
 #: Numbers of a sample that describe the container, in the order of events.Sample.
 HOST_KEYS = ("cpu_cores", "memory_bytes", "memory_limit_bytes", "shm_used_bytes", "shm_total_bytes", "processes")
@@ -179,6 +181,15 @@ class Evidence:
     def anatomy(self) -> tuple[Anatomy, ...]:
         """What the hook measured of each rank's steps; its times are seconds since the first event."""
         return read_anatomy({**moment.keys, "t": moment.at_s} for moment in self.all(Step))
+
+    @cached_property
+    def tune(self) -> TuneRecord | None:
+        """What a tune has told."""
+        return read_tune(moment.keys for moment in self.all(Step))
+
+    def changed(self, asked: Mapping[str, Any]) -> ChangesRecord | None:
+        """What became of changes that the run was to make."""
+        return read_tuned((moment.keys for moment in self.all(Step)), asked)
 
     @cached_property
     def hook_stopped(self) -> str | None:

@@ -117,6 +117,8 @@ def judge(
     findings = _findings(case, cause)
     if any(finding.id == "did-nothing" for finding in findings):
         cause = cause.model_copy(update={"words": f"{cause.words}, but apparently did nothing"})
+    if plan.job.tuning is not None and evidence.tune is not None and evidence.tune.refusal is not None:
+        cause = cause.model_copy(update={"words": f"The script cannot be tuned: {evidence.tune.refusal}"})
     receipt = Receipt(
         header=make_header(case, now),
         seal=make_seal(case, chain),
@@ -129,6 +131,8 @@ def judge(
         anatomy=anatomy_of(case),
         measurements=case.measurements,
         serving=serving_of(case),
+        tune=evidence.tune if plan.job.tuning is not None else None,
+        changes=evidence.changed(plan.agent.changes or {}),
         timeline=make_timeline(evidence),
         plots=make_plots(case),
     )

@@ -28,6 +28,7 @@ from seatrial.receipt.rendering.rows import (
     wanted,
 )
 from seatrial.receipt.rendering.stack import can_be_stacked, draw_stack
+from seatrial.receipt.rendering.tuning import HEAD, tune_rows, tune_table
 
 _VERDICTS = {
     "pass": ("pass", "✓ pass"),
@@ -65,6 +66,9 @@ def render(receipt: Receipt) -> str:
         histogram=draw_batches(receipt.serving.batches) if receipt.serving and receipt.serving.batches else "",
         served=receipt.serving is not None,
         diagnosis=list(diagnosis_rows(receipt)),
+        tune_head=HEAD,
+        tune_table=tune_table(receipt),
+        tune=tune_rows(receipt),
         bar=bar,
         steps=anatomy_rows(receipt, drawn=True),
         measured=list(measured_rows(receipt)),

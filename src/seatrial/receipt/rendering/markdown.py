@@ -19,6 +19,7 @@ from seatrial.receipt.rendering.rows import (
     serving_rows,
     wanted,
 )
+from seatrial.receipt.rendering.tuning import HEAD, tune_rows, tune_table
 
 _MARKS = {"pass": "✅ pass", "fail": "❌ fail", "warning": "⚠️ warning", "not judged": "➖ not judged"}
 _LEVELS = {"good": "✅", "bad": "❌", "warning": "⚠️", "none": "⏳"}
@@ -48,6 +49,9 @@ def _lines(receipt: Receipt) -> Iterator[str]:
         yield from _section("Findings", (line for f in receipt.findings for line in _finding(f)))
     if rows := diagnosis_rows(receipt):
         yield from _section("Diagnosis", _table(("", ""), rows))
+    if rows := tune_rows(receipt):
+        yield from _section("Tune", _table(HEAD, tune_table(receipt)) if tune_table(receipt) else ())
+        yield from ("", *_table(("", ""), rows))
     if rows := anatomy_rows(receipt):
         yield from _section("Steps", _table(("", ""), rows))
     if rows := serving_rows(receipt):

@@ -9,6 +9,7 @@ from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import count, energy, energy_short, figure, gpu_names, metric_figure, percent, rate
 from seatrial.receipt.model import Criterion, GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal, ServingRecord
 from seatrial.receipt.rendering.row import Row as Row
+from seatrial.receipt.rendering.tuning import changes_row
 
 _INJECTION = {
     "none": "none",
@@ -28,7 +29,8 @@ _DEVICE = {"cpu": "the CPU, as requested", "cpu-fallback": "the CPU: no GPU was 
 def headline(receipt: Receipt) -> str:
     """``mnist · docker · 1 × NVIDIA H200``."""
     header = receipt.header
-    return f"{header.target} · {header.backend} · {device(receipt)}"
+    tuned = " · tuned" if receipt.changes is not None and receipt.changes.applied else ""
+    return f"{header.target} · {header.backend} · {device(receipt)}{tuned}"
 
 
 def ending(receipt: Receipt) -> str:
@@ -84,6 +86,8 @@ def header_rows(receipt: Receipt) -> list[Row]:
         ("starts", _starts(header.earlier_starts)),
         ("evidence", _evidence(receipt.seal) if receipt.seal else None),
     ]
+    if (changes := changes_row(receipt)) is not None:
+        rows.append(changes)
     if image := header.image:
         rows.append(("image", _join(image.tag, format_bytes(image.size_bytes) if image.size_bytes else None)))
         rows.append(("digest", image.digest))

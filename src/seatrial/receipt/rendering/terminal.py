@@ -23,6 +23,7 @@ from seatrial.receipt.rendering.rows import (
     serving_rows,
     wanted,
 )
+from seatrial.receipt.rendering.tuning import aligned, tune_rows, tune_table
 
 #: Widest a receipt is drawn: what fits a plain terminal, a code review and an issue.
 WIDTH = 80
@@ -63,6 +64,7 @@ def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     yield from _section("Criteria", list(_criteria(receipt, width)))
     yield from _section("Findings", [line for f in receipt.findings for line in _finding(f, width)])
     yield from _section("Diagnosis", _table(diagnosis_rows(receipt), width))
+    yield from _section("Tune", _tune(receipt, width))
     yield from _section("Steps", _table(anatomy_rows(receipt), width))
     yield from _section("Serving", _table(serving_rows(receipt), width))
     metrics = metric_rows(receipt)
@@ -72,6 +74,12 @@ def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
     # Addresses stay whole, however narrow the terminal is: it makes links of them.
     yield from _section("Trackers", [Text(f"    {page.name:<11}  {page.url}") for page in receipt.pages])
     yield from _section("Timeline", _table([Row(f"{e.at_s:8.2f} s", e.words) for e in receipt.timeline], width))
+
+
+def _tune(receipt: Receipt, width: int) -> list[Text]:
+    """The table, and what is said beside it."""
+    table = [Text(f"    {line}") for line in aligned(tune_table(receipt), width - 4)]
+    return [*table, *([Text()] if table else []), *_table(tune_rows(receipt), width)]
 
 
 def _shortened(rows: Sequence[Row]) -> list[Row]:

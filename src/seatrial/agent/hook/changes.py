@@ -1,0 +1,186 @@
+"""Changes: what SEATRIAL_TUNE asks for is done from outside to a script that knows nothing of it.
+
+Each file ``changes_*.py`` does some keys. What was done, what was not and why, and at which lines, is told as the
+report ``tuned`` behind the first optimizer step, and again when it has changed. An error in here refuses a key, and is
+not the script's.
+"""
+
+import json
+import os
+import sys
+from typing import Any, Callable, Dict, List, Optional, Set
+
+from . import report
+from .changes_backend import Backend
+from .changes_copies import Copies
+from .changes_loader import Loaders
+from .changes_model import Models
+from .changes_optimizer import Optimizers
+from .changes_parallel import Parallel
+from .places import Place, Places
+from .reason import in_short
+
+#: Lines told for one key, at most.
+_MOST_PLACES = 8
+
+#: Refused with this where nothing else was said up to the first step.
+_NOTHING_SEEN = {
+    "workers": "no DataLoader was iterated for training",
+    "persistent_workers": "no DataLoader was iterated for training",
+    "pin_memory": "no DataLoader was iterated for training",
+    "prefetch_factor": "no DataLoader was iterated for training",
+    "batch_size": "no DataLoader was iterated for training",
+    "non_blocking": "no tensor in pinned memory was copied to the GPU",
+    "tf32": "no training step was seen",
+    "cudnn_benchmark": "no training step was seen",
+    "precision": "no module was called for training",
+    "channels_last": "no module was called for training",
+    "compile": "no module was called for training",
+    "fused_optimizer": "no optimizer of torch has stepped",
+    "bucket_cap_mb": "the script makes no DistributedDataParallel",
+    "gradient_as_bucket_view": "the script makes no DistributedDataParallel",
+}
+
+
+def begin(torch: Any, text: str) -> None:
+    """Place what ``text``, a JSON object of changes, asks for. Nothing is raised."""
+    try:
+        wanted = json.loads(text)
+        if not isinstance(wanted, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        report.write("tuned", {"applied": {}, "refused": {"changes": "cannot be read: %s" % error}, "places": {}})
+        return
+    changes = Changes(torch, wanted)
+    for room in (Loaders, Copies, Backend, Optimizers, Parallel, Models):
+        changes.place(room)
+
+
+class Changes:
+    """What is wanted, and what became of it.
+
+    Attributes:
+        wanted: key → value.
+        refused: key → why not, in a sentence without its stop.
+        pending: keys that are done later than at the first step.
+        at_training: called with the first module that is called for training.
+        before_ddp: called with a module that DDP is about to spread.
+        after_step: called behind each optimizer step.
+        evaluating: whether the models are in evaluation now.
+    """
+
+    #: Keys whose rooms need to know of the model.
+    NEED_A_MODULE = (
+        "tf32",
+        "cudnn_benchmark",
+        "workers",
+        "persistent_workers",
+        "pin_memory",
+        "prefetch_factor",
+        "batch_size",
+    )
+
+    def __init__(self, torch: Any, wanted: Dict[str, Any]) -> None:
+        self.torch = torch
+        self.wanted = {key: value for key, value in wanted.items() if value not in (None, False)}
+        self.where = Places()
+        self.refused: Dict[str, str] = {}
+        self._applied: Dict[str, Any] = {}
+        self._places: Dict[str, List[str]] = {}
+        self._libraries: Dict[str, str] = {}
+        self._changed = True
+        self._stepped = False
+        self.pending: Set[str] = set()
+        self.at_training: Callable[[Any], None] = lambda module: None
+        self.before_ddp: Callable[[Any], None] = lambda module: None
+        self.after_step: Callable[[], None] = lambda: None
+        self.evaluating: Callable[[], bool] = lambda: False
+        main = getattr(sys.modules.get("__main__"), "__file__", None)
+        if main and self.where.own(main):
+            self.hint("main", "%s:1" % self.where.named(main))
+        for key in self.wanted:
+            if key not in _NOTHING_SEEN:
+                self.refuse(key, "no such change")
+
+    def place(self, room: Any) -> None:
+        """Let a room place its patches. Its keys are refused where it cannot."""
+        try:
+            room(self).place()
+        except Exception as error:  # noqa: BLE001  never the script's trouble
+            self.failed(room.KEYS, error)
+
+    def failed(self, keys: Any, error: BaseException) -> None:
+        """An error of ours: what was being done is not."""
+        for key in keys:
+            if key in self.wanted:
+                self.refuse(key, in_short(error))
+
+    def apply(self, key: str, place: Optional[Place] = None) -> None:
+        """It is done, here."""
+        if key not in self._applied:
+            self._applied[key] = self.wanted[key]
+            self._changed = True
+        self.refused.pop(key, None)
+        self.seen(key, place)
+        self._tell_if_late()
+
+    def refuse(self, key: str, why: str) -> None:
+        """It is not done. Where it was done elsewhere in the script, that stands."""
+        if key in self.wanted and key not in self._applied and self.refused.get(key) != why:
+            self.refused[key] = why
+            self._changed = True
+            self._tell_if_late()
+
+    def take_back(self, key: str, why: str) -> None:
+        """What was done has been undone."""
+        self._applied.pop(key, None)
+        self.refuse(key, why)
+
+    def seen(self, key: str, place: Optional[Place]) -> None:
+        """A line that has to do with ``key``: one of the table, or ``model`` (its call), ``model_to`` (its move)."""
+        if place is None:
+            return
+        if place.library is not None:
+            self._libraries.setdefault(key, place.library)
+        self.hint(key, place.name)
+
+    def hint(self, key: str, word: str) -> None:
+        """Something else for who writes the change into the script: ``outputs``, say, and what the model gives."""
+        words = self._places.setdefault(key, [])
+        if word not in words and len(words) < _MOST_PLACES:
+            words.append(word)
+            self._changed = True
+
+    def stepped(self) -> None:
+        """An optimizer has stepped."""
+        self.after_step()
+        if not self._stepped:
+            for key in self.wanted:
+                if key not in self.refused and key not in self.pending:
+                    self.refuse(key, _NOTHING_SEEN[key])
+            self._stepped = True
+        if self._changed:
+            self.tell()
+
+    def _tell_if_late(self) -> None:
+        """torch.compile, up to torch 2.2 at least, takes the optimizers' hooks away: no step may tell it."""
+        if self._stepped and self._changed:
+            self.tell()
+
+    def tell(self) -> None:
+        self._changed = False
+        cuda = self.torch.cuda
+        if "batch_size" in self.wanted and "gpu_bytes" not in self._places and cuda.is_initialized():
+            self.hint("gpu_bytes", str(_gpu_bytes(cuda)))
+            self._changed = False
+        line: Dict[str, Any] = {"applied": self._applied, "refused": self.refused, "places": self._places}
+        if self._libraries:
+            line["libraries"] = self._libraries
+        report.write("tuned", line)
+
+
+def _gpu_bytes(cuda: Any) -> int:
+    """What the allocator could have of this GPU: what is free and what it has, and no more than --gpu-memory."""
+    able = int(cuda.mem_get_info()[0]) + int(cuda.memory_reserved())
+    limit = int(os.environ.get("SEATRIAL_GPU_MEMORY_BYTES") or 0)
+    return min(able, limit) if limit else able

@@ -1,0 +1,161 @@
+"""In a trial of `seatrial tune` no checkpoint is written, and files that the script changes are put back.
+
+Python tells an audit hook before it opens, removes or renames a file. What is there is copied aside first and noted in
+a journal, from which the driver (agent/tune/restore.py) puts it back when the trial's processes are gone.
+"""
+
+import json
+import os
+import shutil
+import sys
+import threading
+from typing import Any, Callable, Dict, List, Optional, Set
+
+#: Larger files are not copied: what a script opens to change in place at that size is data, hardly a result.
+_MOST_BYTES = 64 << 20
+
+#: Files noted, and files of a folder that is removed whole.
+_MOST_FILES = 2000
+
+#: No files of the user's are there.
+_NOT_KEPT = ("/dev/", "/proc/", "/sys/")
+
+_state: Dict[str, Any] = {"pid": None, "folder": "", "seen": set(), "skipped": 0, "left": [], "files": 0}
+_busy = threading.local()
+
+
+def begin(torch: Any) -> None:
+    """From now on. Nothing is kept where there is no place for it beside the reports."""
+    events = os.environ.get("SEATRIAL_EVENTS")
+    _state.update(pid=os.getpid(), folder=events + ".files" if events else "")
+    _skip_saving(torch, "save", 1)
+    if events and hasattr(sys, "addaudithook"):
+        sys.addaudithook(_told)
+
+
+def skip_safetensors(safetensors: Any) -> None:
+    """Called as safetensors.torch is imported, before others take its functions by name."""
+    _skip_saving(safetensors, "save_file", 1)
+
+
+def told() -> Dict[str, Any]:
+    """For the trial's report: checkpoints not written, and files that were changed and are not put back."""
+    return {"skipped": _state["skipped"], "left": _state["left"][:8]}
+
+
+def _skip_saving(owner: Any, name: str, place: int) -> None:
+    """``owner.name(what, path)`` writes nothing; into a buffer it writes as ever."""
+    original = getattr(owner, name)
+
+    def save(*args: Any, **kwargs: Any) -> Any:
+        path = args[place] if len(args) > place else kwargs.get("f", kwargs.get("filename"))
+        if isinstance(path, (str, os.PathLike)):
+            _state["skipped"] += 1
+            return None
+        return original(*args, **kwargs)
+
+    setattr(owner, name, save)
+
+
+def _told(event: str, args: Any) -> None:
+    if event not in _LOOKED_AT or _state["pid"] != os.getpid() or getattr(_busy, "now", False):
+        return
+    _busy.now = True
+    try:
+        _LOOKED_AT[event](*args)
+    except Exception:  # noqa: BLE001  an exception in here would stop what the script does
+        pass
+    finally:
+        _busy.now = False
+
+
+def _opened(path: Any, mode: Any, flags: Any = 0) -> None:
+    if isinstance(path, int) or not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR):
+        return
+    whole = _users_own(path)
+    if whole is None:
+        return
+    if not os.path.lexists(whole):
+        if flags & os.O_CREAT:
+            _note({"new": whole})
+    elif os.path.isfile(whole):
+        if flags & os.O_APPEND and not flags & os.O_TRUNC:
+            _note({"path": whole, "bytes": os.path.getsize(whole)})
+        else:
+            _keep(whole, changes_in_place=True)
+
+
+def _removed(path: Any, dir_fd: Any = -1) -> None:
+    whole = _users_own(path) if dir_fd in (-1, None) else None
+    if whole is not None and os.path.isfile(whole):
+        _keep(whole)
+
+
+def _renamed(source: Any, to: Any, source_fd: Any = -1, to_fd: Any = -1) -> None:
+    _removed(source, source_fd)
+    _removed(to, to_fd)
+    whole = _users_own(to, again=True) if to_fd in (-1, None) else None
+    if whole is not None and not os.path.lexists(whole):
+        _note({"new": whole})
+
+
+def _tree_removed(path: Any, dir_fd: Any = None) -> None:
+    for parent, _, names in os.walk(os.fsdecode(path)):
+        for name in names:
+            _removed(os.path.join(parent, name))
+
+
+_LOOKED_AT: Dict[str, Callable[..., None]] = {
+    "open": _opened,
+    "os.remove": _removed,
+    "os.rename": _renamed,
+    "shutil.rmtree": _tree_removed,
+}
+
+
+def _users_own(path: Any, again: bool = False) -> Optional[str]:
+    """The whole path of a file that is looked at for the first time."""
+    whole = os.path.abspath(os.fsdecode(path))
+    seen: Set[str] = _state["seen"]
+    if (whole in seen and not again) or whole.startswith(_NOT_KEPT) or whole.startswith(_own_folder()):
+        return None
+    if len(seen) >= _MOST_FILES:
+        return None
+    seen.add(whole)
+    return whole
+
+
+def _own_folder() -> str:
+    return os.path.dirname(os.environ["SEATRIAL_EVENTS"]) + os.sep
+
+
+def _keep(path: str, changes_in_place: bool = False) -> None:
+    """A copy, or a second name of a file that will lose this one only."""
+    folder = _state["folder"]
+    os.makedirs(folder, exist_ok=True)
+    _state["files"] += 1
+    copy = os.path.join(folder, "%d-%d" % (os.getpid(), _state["files"]))
+    if not changes_in_place:
+        try:
+            os.link(path, copy)
+            _note({"path": path, "copy": copy})
+            return
+        except OSError:  # another file system
+            pass
+    if os.path.getsize(path) > _MOST_BYTES:
+        left: List[str] = _state["left"]
+        left.append(path)
+        return
+    shutil.copy2(path, copy)
+    _note({"path": path, "copy": copy})
+
+
+def _note(line: Dict[str, Any]) -> None:
+    data = json.dumps(line).encode() + b"\n"
+    descriptor = os.open(
+        os.environ["SEATRIAL_EVENTS"] + ".journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
+    )
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,263 @@
+"""Trial: one try of `seatrial tune`: the script is measured for some steps, tells them, and its process ends.
+
+It ends by ``os._exit`` right behind an optimizer's step, so that no loop and no ``except`` of the script's goes on.
+"""
+
+import atexit
+import json
+import multiprocessing
+import os
+import sys
+from collections import deque
+from time import perf_counter
+from typing import Any, Deque, Dict, List, Optional
+
+from . import keep_files, report
+from .recorder import Recorder
+from .trial_losses import Losses
+
+#: Steps before the measured ones, at most, while their time is not steady yet or loaders' queues are full.
+_MOST_WARMUP_STEPS = 60
+
+#: It is measured once none of so many steps took so much longer than the median of them, and so many seconds: what
+#: compiles does. A loader with four workers may well give three batches at once and one later.
+_ALIKE_STEPS, _ALIKE, _ALIKE_S = 5, 3.0, 0.3
+
+#: Measured for at least so long: sixty steps of a small network take a tenth of a second, and say little.
+_LEAST_S = 1.5
+
+#: The measured steps' time is also told in so many parts, for its spread.
+_PARTS = 6
+
+#: Time in these regions is no step's: what a trial runs through of them is chance.
+_BETWEEN_STEPS = ("evaluation", "checkpoint")
+
+
+def begin(torch: Any, recorder: Recorder, loader_of: Any, text: str) -> None:
+    """Make a trial of this process.
+
+    Args:
+        loader_of: called for the settings of the loader in use, or None.
+        text: JSON of ``$SEATRIAL_TRIAL``.
+    """
+    Trial(torch, recorder, loader_of, json.loads(text)).place()
+
+
+class Trial:
+    """Decides when the measured part begins and ends.
+
+    Ranks end behind the same step: rank 0 says which one in a file beside the reports, before it goes on to that step,
+    and no rank can be further where they train together.
+    """
+
+    def __init__(self, torch: Any, recorder: Recorder, loader_of: Any, asked: Dict[str, Any]) -> None:
+        self.torch, self.recorder, self.loader_of = torch, recorder, loader_of
+        self.warmup_steps = int(asked.get("warmup_steps", 10))
+        self.steps, self.seconds = int(asked.get("steps", 60)), float(asked.get("seconds", 20.0))
+        self.seed_offset = int(asked.get("seed_offset", 0))
+        self.losses = Losses(torch)
+        self.pid = os.getpid()
+        self.last_s = self.first_s = self.began_s = self.warm_s = 0.0
+        self.began_step = self.began_examples = 0
+        self.began_regions: Dict[str, float] = {}
+        self.recent: Deque[float] = deque(maxlen=_ALIKE_STEPS)
+        self.durations: List[float] = []
+        self.end_after: Optional[int] = None
+        self.told = False
+        self._at_step = recorder.at_step
+
+    def place(self) -> None:
+        seed(self.torch, self.seed_offset)
+        self.losses.place()
+        keep_files.begin(self.torch)
+        self.recorder.at_step = self.at_step
+        atexit.register(self.script_ended)
+
+    def at_step(self, step: int) -> None:
+        """The ``step``-th optimizer step has ended."""
+        self._at_step(step)
+        if os.getpid() != self.pid:
+            return
+        self.losses.step_ended()
+        now_s = perf_counter()
+        if self._is_told_to_end(step):
+            self._leave("steps")
+        if not self.first_s:
+            self.first_s = now_s
+        elif not self.began_s:
+            self.recent.append(now_s - self.last_s)
+            if self._is_warm(step):
+                now_s = self._begin(step)
+        else:
+            self.durations.append(now_s - self.last_s)
+            if self._is_over(step, now_s):
+                self._leave("steps" if len(self.durations) >= self.steps else "seconds")
+        self.last_s = now_s
+
+    def _is_warm(self, step: int) -> bool:
+        slowest_s, median_s = max(self.recent), sorted(self.recent)[len(self.recent) // 2]
+        steady = slowest_s <= _ALIKE_S or slowest_s <= _ALIKE * median_s
+        if self.recent[-1] <= max(_ALIKE_S, _ALIKE * median_s):  # what compiles takes as long as it takes
+            self.warm_s += self.recent[-1]
+        in_flight = 0
+        settings = self.loader_of() or {}
+        if settings.get("workers"):
+            in_flight = int(settings["workers"]) * int(settings.get("prefetch_factor") or 2)
+        least = min(max(self.warmup_steps, in_flight + 2), _MOST_WARMUP_STEPS)
+        if self.warm_s > 0.4 * self.seconds or step >= 2 * _MOST_WARMUP_STEPS:
+            return True
+        return step >= least and steady
+
+    def _begin(self, step: int) -> float:
+        self._wait_for_gpu()
+        self.began_step, self.began_examples = step, self.recorder.examples
+        self.began_regions = self.recorder.timeline.totals()
+        self.began_s = perf_counter()
+        return self.began_s
+
+    def _is_over(self, step: int, now_s: float) -> bool:
+        """Whether this rank ends here. Steps of a GPU that is behind are counted by the host's time, and waited for."""
+        rank, world = ranks(self.torch)
+        if world > 1 and rank:
+            return False
+        if self.end_after is not None:
+            return step >= self.end_after
+        measured_s = now_s - self.began_s
+        enough = len(self.durations) >= self.steps and measured_s >= min(_LEAST_S, self.seconds)
+        if not enough and self.warm_s + measured_s < self.seconds:
+            return False
+        if world > 1:
+            self.end_after = step + 1
+            _write_end(self.end_after)
+            return False
+        return True
+
+    def _is_told_to_end(self, step: int) -> bool:
+        """Rank 0 has named the step; this rank may still be warming up by its own clock."""
+        rank, world = ranks(self.torch)
+        return world > 1 and rank > 0 and step >= (_read_end() or sys.maxsize)
+
+    def _wait_for_gpu(self) -> None:
+        if self.torch.cuda.is_available() and self.torch.cuda.is_initialized():
+            self.torch.cuda.synchronize()
+
+    def _leave(self, ended: str) -> None:
+        try:
+            self._wait_for_gpu()
+            self.tell(ended)
+            self.recorder.tell()
+        except Exception as error:  # noqa: BLE001  whatever it is: a trial that goes on would be a whole training
+            report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:  # noqa: BLE001
+                pass
+        for child in multiprocessing.active_children():  # loaders' workers notice a parent's death after seconds only
+            child.kill()
+        os._exit(0)
+
+    def script_ended(self) -> None:
+        """The script is at its end before the trial is: what there is."""
+        if os.getpid() == self.pid and self.recorder.on:
+            try:
+                self.tell("script")
+            except Exception as error:  # noqa: BLE001
+                report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
+
+    def tell(self, ended: str) -> None:
+        """The report; once."""
+        if self.told:
+            return
+        self.told = True
+        rank, world = ranks(self.torch)
+        line: Dict[str, Any] = {"pid": self.pid, "rank": rank, "world": world, "ended": ended}
+        line.update(all_steps=self.recorder.steps, seed_offset=self.seed_offset, **self._measured())
+        line["losses"] = self.losses.values()
+        line["kept_files"] = keep_files.told()
+        cuda = self.torch.cuda
+        if cuda.is_available() and cuda.is_initialized():
+            line.update(peak_bytes=cuda.max_memory_allocated(), reserved_bytes=cuda.max_memory_reserved())
+        report.write("trial", line)
+
+    def _measured(self) -> Dict[str, Any]:
+        now_s = perf_counter()
+        steps = len(self.durations)
+        if not self.began_s or not steps:
+            return {"steps": 0}
+        totals = self.recorder.timeline.totals()
+        regions = {name: spent - self.began_regions.get(name, 0.0) for name, spent in totals.items()}
+        seconds = max(1e-9, now_s - self.began_s - sum(regions.get(name, 0.0) for name in _BETWEEN_STEPS))
+        each = max(1, steps // _PARTS)
+        parts = [self.durations[at : at + each] for at in range(0, each * (steps // each), each)]
+        return {
+            "steps": steps,
+            "warmup_steps": self.began_step,
+            "seconds": round(seconds, 6),
+            "steps_per_s": round(steps / seconds, 4),
+            "median_step_s": round(sorted(self.durations)[steps // 2], 7),
+            "parts_s": [round(sum(part) / len(part), 7) for part in parts],
+            "examples_per_s": round((self.recorder.examples - self.began_examples) / seconds, 3),
+            "regions": {name: round(spent, 6) for name, spent in regions.items() if spent > 0},
+        }
+
+
+def seed(torch: Any, offset: int) -> None:
+    """Begin where a script that never seeds has a seed all the same, so that trials compare; and with an offset,
+    have what the script seeds itself differ, too."""
+    generators = [(torch, "manual_seed"), (torch.random, "manual_seed"), (sys.modules.get("random"), "seed")]
+    numpy = sys.modules.get("numpy")
+    generators.append((getattr(numpy, "random", None), "seed"))
+    for owner, name in generators:
+        original = getattr(owner, name, None)
+        if original is None:
+            continue
+        original(_FIRST_SEED + offset)
+        if offset:
+            setattr(owner, name, _offset(original, offset))
+
+
+def _offset(original: Any, offset: int) -> Any:
+    def seeded(*args: Any, **kwargs: Any) -> Any:
+        if args:
+            args = (_other(args[0], offset), *args[1:])
+        kwargs = {name: _other(value, offset) if name in ("seed", "a") else value for name, value in kwargs.items()}
+        return original(*args, **kwargs)
+
+    return seeded
+
+
+def _other(seed: Any, offset: int) -> Any:
+    return (seed + offset) % 2**32 if isinstance(seed, int) and not isinstance(seed, bool) else seed
+
+
+#: Any number; the same in every trial.
+_FIRST_SEED = 20_261
+
+
+def ranks(torch: Any) -> Any:
+    """(this process's rank, how many there are)."""
+    try:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    except Exception:  # noqa: BLE001
+        pass
+    return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def _end_file() -> str:
+    return os.environ.get("SEATRIAL_EVENTS", "") + ".end"
+
+
+def _write_end(step: int) -> None:
+    with open(_end_file() + ".aside", "w", encoding="utf-8") as file:
+        file.write(str(step))
+    os.replace(_end_file() + ".aside", _end_file())
+
+
+def _read_end() -> Optional[int]:
+    try:
+        with open(_end_file(), encoding="utf-8") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None

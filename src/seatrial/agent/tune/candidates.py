@@ -1,0 +1,177 @@
+"""What can be tried on a script, the most promising first, and what is not tried, with the reason.
+
+Asked again after each change that was kept: a script that waits for data no longer is bound by another thing.
+"""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from seatrial.agent.tune.anatomy import Anatomy
+
+#: Words of ``--only`` → keys of SEATRIAL_TUNE (docs/decisions/0037-tune.md) that they stand for.
+NAMES: Dict[str, Tuple[str, ...]] = {
+    "workers": ("workers", "persistent_workers", "prefetch_factor"),
+    "pin_memory": ("pin_memory", "non_blocking"),
+    "tf32": ("tf32",),
+    "cudnn_benchmark": ("cudnn_benchmark",),
+    "bf16": ("precision",),
+    "channels_last": ("channels_last",),
+    "fused_optimizer": ("fused_optimizer",),
+    "compile": ("compile",),
+    "buckets": ("bucket_cap_mb", "gradient_as_bucket_view"),
+}
+
+#: Numbers change in these only by the order of sums, or not at all: they need no losses to be kept.
+NEUTRAL = ("workers", "pin_memory", "cudnn_benchmark", "channels_last", "fused_optimizer", "buckets")
+
+#: Below this share of the step a thing is not worth a trial: it could win no more than is told from noise.
+_LEAST_SHARE = 0.03
+
+#: Optimizers that take fused=True. Source: torch/optim (2.13): adagrad, adam, adamw, sgd.
+_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+
+#: Most workers that are tried for one rank, whatever the machine has.
+_MOST_WORKERS = 16
+
+
+class Candidate(NamedTuple):
+    """Attributes:
+
+    name: of NAMES. changes: on top of what is kept. share: of the step's time that it can take away.
+    slow: its trial compiles first.
+    """
+
+    name: str
+    changes: Dict[str, Any]
+    share: float
+    slow: bool = False
+
+    @property
+    def words(self) -> str:
+        """``workers=8 persistent_workers``."""
+        return in_words(self.changes)
+
+
+def in_words(changes: Dict[str, Any]) -> str:
+    told = [key if value is True else "%s=%s" % (key, value) for key, value in sorted(changes.items())]
+    return ", ".join(told) or "as it is"
+
+
+class Way(NamedTuple):
+    """One of NAMES: its candidates, or why it cannot be done, or why it is not worth a trial."""
+
+    name: str
+    able: List[Candidate]
+    cannot: Optional[str] = None
+    not_worth: Optional[str] = None
+
+
+def candidates(
+    found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int, only: Sequence[str]
+) -> Tuple[List[Candidate], Dict[str, str]]:
+    """(what to try next, the most promising first; name → why it is not tried).
+
+    Args:
+        kept: changes so far, under which ``found`` was measured. tried: changes that were tried already.
+        cpus: cores for one rank. only: names that are tried, then even where they promise nothing.
+    """
+    ways = (
+        _workers(found, kept, tried, cpus),
+        _pinning(found),
+        *_arithmetic(found, kept),
+        _fused(found),
+        _compile(found, kept),
+        _buckets(found),
+    )
+    able: List[Candidate] = []
+    reasons: Dict[str, str] = {}
+    for way in ways:
+        if only and way.name not in only:
+            continue
+        reason = way.cannot or (None if way.name in only else way.not_worth)
+        was_tried = any(set(each) & set(NAMES[way.name]) for each in tried)
+        if reason is None:
+            able += [each for each in way.able if each.changes not in tried]
+        elif not was_tried:
+            reasons[way.name] = reason
+    return sorted(able, key=lambda each: -each.share / (2 if each.slow else 1)), reasons
+
+
+def _workers(found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int) -> Way:
+    now = found.workers
+    if now is None:
+        return Way("workers", [], "no DataLoader gives the batches")
+    most = max(1, min(_MOST_WORKERS, cpus))
+    refused = {each.get("workers") for each in tried if "workers" in each}
+    # The second number of a script that has none is for where the first failed, by shared memory or by load. Later
+    # also more than there are cores: workers may wait for a disk themselves.
+    counts = [min(most, 2 * now), most, 2 * most] if now else [min(most, 8), max(1, most // 4)]
+    able = [
+        Candidate("workers", {"workers": count, "persistent_workers": True}, found.data)
+        for count in dict.fromkeys(counts)
+        if count > now and count not in refused
+    ][:1]
+    if "workers" in kept and "prefetch_factor" not in kept and found.data > 2 * _LEAST_SHARE:
+        able.append(Candidate("workers", {"prefetch_factor": 6}, found.data / 2))
+    waits = "%.0f %% of a step waits for data" % (100 * found.data) if found.data < _LEAST_SHARE else None
+    return Way("workers", able, None, waits)
+
+
+def _pinning(found: Anatomy) -> Way:
+    if found.device != "cuda":
+        return Way("pin_memory", [], "the script trains on the CPU")
+    if found.workers is None:
+        return Way("pin_memory", [], "no DataLoader gives the batches")
+    changes = {"non_blocking": True} if found.pinned else {"pin_memory": True, "non_blocking": True}
+    little = "%.1f %% of a step copies to the GPU" % (100 * found.copy) if found.copy < _LEAST_SHARE / 2 else None
+    return Way("pin_memory", [Candidate("pin_memory", changes, found.copy)], None, little)
+
+
+def _arithmetic(found: Anatomy, kept: Dict[str, Any]) -> Tuple[Way, ...]:
+    """Cheaper arithmetic, where the GPU is what the step waits for."""
+    busy = found.computing * (1.0 - (found.gpu_waits or 0.0))
+    little = "the GPU waits for the script: faster arithmetic would wait as well" if busy < _LEAST_SHARE else None
+    if found.device != "cuda":
+        little = "the script trains on the CPU"
+    lower = found.autocast or (found.dtype if found.dtype in ("bfloat16", "float16") else None)
+    taken = "the script computes in %s" % lower if lower else None
+    if "precision" in kept:
+        taken = "what bf16 leaves is little"
+    return (
+        Way("bf16", [Candidate("bf16", {"precision": "bf16"}, 0.5 * busy)], taken, little),
+        Way("tf32", [Candidate("tf32", {"tf32": True}, 0.45 * busy)], taken, little),
+        Way("channels_last", [Candidate("channels_last", {"channels_last": True}, 0.25 * busy)], None, little),
+        Way("cudnn_benchmark", [Candidate("cudnn_benchmark", {"cudnn_benchmark": True}, 0.15 * busy)], None, little),
+    )
+
+
+def _fused(found: Anatomy) -> Way:
+    if found.optimizer_name not in _FUSED:
+        return Way("fused_optimizer", [], "%s has no fused form" % (found.optimizer_name or "its optimizer"))
+    little = "%.0f %% of a step is the optimizer's" % (100 * found.optimizer)
+    worth = found.device == "cuda" and found.optimizer >= _LEAST_SHARE
+    able = [Candidate("fused_optimizer", {"fused_optimizer": True}, 0.6 * found.optimizer)]
+    return Way("fused_optimizer", able, None, None if worth else little)
+
+
+def _compile(found: Anatomy, kept: Dict[str, Any]) -> Way:
+    if "compile" in kept:
+        return Way("compile", [], "one mode is kept")
+    if found.compile_s or found.cuda_graph:
+        return Way("compile", [], "the script compiles or captures its steps already")
+    little = "%.0f %% of a step computes" % (100 * found.computing) if found.computing < 0.1 else None
+    if found.device != "cuda":
+        little = "the script trains on the CPU"
+    waits = found.gpu_waits or 0.0
+    plain = Candidate("compile", {"compile": "default"}, 0.3 * found.computing, slow=True)
+    graphs = Candidate("compile", {"compile": "reduce-overhead"}, (0.1 + 0.4 * waits) * found.computing, slow=True)
+    return Way("compile", [plain, graphs], None, little)
+
+
+def _buckets(found: Anatomy) -> Way:
+    if found.parallel != "DDP":
+        return Way("buckets", [], "one process trains" if not found.parallel else "%s has none" % found.parallel)
+    able = [
+        Candidate("buckets", {"gradient_as_bucket_view": True}, 0.05 + 0.1 * found.communication),
+        Candidate("buckets", {"bucket_cap_mb": 100}, 0.04 + 0.1 * found.communication),
+    ]
+    return Way("buckets", able)

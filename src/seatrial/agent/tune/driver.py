@@ -1,0 +1,356 @@
+"""The driver: baseline, then one change at a time on top of what is kept, then baseline and combination once more."""
+
+import os
+import signal
+import sys
+import time
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from seatrial.agent.process.target import become_subreaper
+from seatrial.agent.tune import anatomy, judging, spec, trial
+from seatrial.agent.tune.candidates import NEUTRAL, Candidate, candidates, in_words
+from seatrial.agent.tune.record import Record, Row, tell
+from seatrial.agent.tune.refusal import last_line, refusal
+from seatrial.agent.tune.spec import Spec
+from seatrial.agent.tune.trial import Trial
+from seatrial.probe.cgroup import Cgroup
+
+EXIT_CANNOT = 1
+
+#: The first trial may take this share of the budget: more is no tuning any more.
+_FIRST_SHARE = 0.6
+
+#: A trial that compiles gets so much longer than the others.
+_COMPILE_S = 60.0
+
+#: Examples in a step may differ by so much between trials: the last batch of a pass is smaller.
+_SAME_BATCH = 0.1
+
+#: After so many trials what they are compared with is measured again: machines drift.
+_REFERENCE_EVERY = 4
+
+
+class Stopped(BaseException):
+    """The run is being stopped."""
+
+
+def main(path: str) -> int:
+    """Tune as the spec at ``path`` says; its exit code."""
+    asked = spec.read(path)
+    signal.signal(signal.SIGTERM, _stop)
+    become_subreaper()
+    driver = Driver(asked)
+    try:
+        return driver.run()
+    except Stopped:
+        say("stopped after %d trials" % driver.record.trials)
+        return 128 + signal.SIGTERM
+    finally:
+        driver.record.seconds = time.monotonic() - driver.began_s
+        driver.record.tell()
+
+
+def _stop(number: int, frame: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Stopped
+
+
+def say(line: str) -> None:
+    """A line for the one who looks on."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+class Driver:
+    """Attributes:
+
+    kept: changes so far. reference: trials under them, which the next change is compared with.
+    """
+
+    def __init__(self, asked: Spec) -> None:
+        self.spec = asked
+        self.record = Record()
+        self.band = judging.Band()
+        self.began_s = time.monotonic()
+        self.kept: Dict[str, Any] = {}
+        self.kept_order: List[Tuple[str, Dict[str, Any], List[Trial]]] = []
+        self.baselines: List[Trial] = []
+        self.reference: List[Trial] = []
+        self.tried: List[Dict[str, Any]] = []
+        self.hopeless: Set[str] = set()
+        self.seeds = 0
+        self.since_reference = 0
+
+    @property
+    def left_s(self) -> float:
+        return self.spec.budget_s - (time.monotonic() - self.began_s)
+
+    def run(self) -> int:
+        limit_s = self.spec.budget_s * _FIRST_SHARE
+        first = self.baseline("the script as it is", limit_s)
+        self.record.refusal = refusal(first, self.spec, limit_s)
+        if self.record.refusal is not None:
+            sys.stderr.write(first.output[-8000:])
+            say("this script cannot be tuned: %s" % self.record.refusal.words)
+            return EXIT_CANNOT
+        for line in first.lines:  # the receipt's anatomy is the baseline's
+            for key in ("anatomy", "training"):
+                if key in line:
+                    tell(key, line[key])
+        if self.left_s > 1.5 * first.wall_s:
+            self.baseline("as it is, another seed", self._limit_s())
+        self.reference = self.baselines
+        self._greedy()
+        self._finally()
+        self.record.done = True
+        say(self._conclusion())
+        return 0
+
+    def baseline(self, words: str, limit_s: float) -> Trial:
+        """The script as it is, under a seed that no baseline had."""
+        made = self._trial({}, words, limit_s, seed_offset=self.seeds)
+        self.seeds += 1
+        if made.measured:
+            self.baselines.append(made)
+            self.band.add(made)
+        self._tell_baseline()
+        return made
+
+    def _trial(self, changes: Dict[str, Any], words: str, limit_s: float, seed_offset: int = 0) -> Trial:
+        self.record.trials += 1
+        say("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.left_s), words))
+        made = trial.run(self.spec, self.record.trials, changes, seed_offset, limit_s)
+        self.record.add_files(made)
+        self.record.seconds = time.monotonic() - self.began_s
+        return made
+
+    def _tell_baseline(self) -> None:
+        rates = judging.rates(self._warm(self.baselines))
+        if rates is None:
+            return
+        last = self.baselines[-1]
+        self.record.baseline = Row(
+            "baseline", {}, rates, None, "", "", last.examples_per_s, last.peak_bytes, None, last.places
+        )
+        self.record.band = self.band.width if len(self.band.curves) > 1 else None
+        self.record.tell()
+        say("    %s" % _rate(rates))
+
+    @staticmethod
+    def _warm(trials: List[Trial]) -> List[Trial]:
+        """Without the very first, where a later one is faster: its files came from the disk."""
+        if len(trials) > 1 and trials[0].number == 1:
+            later = trials[1:]
+            if (trials[0].steps_per_s or 0.0) < min(each.steps_per_s or 0.0 for each in later):
+                return later
+        return trials
+
+    def _deviation(self) -> float:
+        groups = [self._warm(self.baselines), *(made for _, _, made in self.kept_order)]
+        return judging.deviation(groups)
+
+    def _limit_s(self, slow: bool = False) -> float:
+        """Of one trial: twice what the reference took, and never what the end still needs."""
+        usual_s = max([each.wall_s for each in self.reference or self.baselines] or [self.spec.seconds])
+        end_s = self._end_s() if slow and self.kept else 0.0
+        return max(1.0, min(self.left_s - end_s, 2 * usual_s + 10 + (_COMPILE_S if slow else 0.0)))
+
+    def _end_s(self) -> float:
+        """For the combination once more at the end; for the baseline, too, where the budget is not small."""
+        usual_s = sum(each.wall_s for each in self.reference) / max(1, len(self.reference))
+        base_s = sum(each.wall_s for each in self.baselines) / max(1, len(self.baselines))
+        return 1.1 * usual_s + (1.1 * base_s if self.spec.budget_s > 10 * base_s else 0.0)
+
+    def _needed_s(self, slow: bool) -> float:
+        """For one more trial, and for what comes at the end."""
+        usual_s = sum(each.wall_s for each in self.reference) / max(1, len(self.reference))
+        return 1.2 * usual_s * (2.0 if slow else 1.0) + self._end_s()
+
+    # one change at a time
+
+    def _greedy(self) -> None:
+        cpus = _cpus() // max(1, self.spec.ranks)
+        while True:
+            found = anatomy.of(self.reference[-1])
+            able, self.record.not_tried = candidates(found, self.kept, self.tried, cpus, self.spec.only)
+            able = [each for each in able if each.name not in self.hopeless]
+            fits = [each for each in able if self._needed_s(each.slow) < self.left_s]
+            if not fits:
+                tried = {row.name for row in self.record.rows}
+                for each in able:
+                    if each.name not in tried:
+                        self.record.not_tried[each.name] = "no time was left for it (--budget)"
+                return
+            self._try(fits[0])
+
+    def _try(self, candidate: Candidate) -> None:
+        if self.since_reference >= _REFERENCE_EVERY and self._needed_s(candidate.slow) * 1.5 < self.left_s:
+            self._measure_reference()
+        self.tried.append(candidate.changes)
+        self.since_reference += 1
+        changes = {**self.kept, **candidate.changes}
+        made = [self._trial(changes, in_words(candidate.changes), self._limit_s(candidate.slow))]
+        row = self._judged(candidate, made)
+        if row.verdict == "again":
+            self._measure_reference()
+            made.append(self._trial(changes, in_words(candidate.changes) + ", again", self._limit_s(candidate.slow)))
+            row = self._judged(candidate, made, last=True)
+        self.record.rows.append(row)
+        if candidate.name == "workers" and row.verdict in ("slower", "no-faster"):
+            self.hopeless.add("workers")  # another number of them is for where this one failed
+        if row.verdict == "kept":
+            applied = {key: value for key, value in candidate.changes.items() if key not in made[-1].refused}
+            self.kept = {**self.kept, **applied}
+            self.kept_order.append((candidate.name, applied, made))
+            self.reference, self.since_reference = made, 0
+            self.record.places.update(made[-1].places)
+        self.record.kept = self.kept
+        self.record.tell()
+        say("    %s%s" % ("%s; " % _rate(row.rates) if row.rates else "", row.why))
+
+    def _measure_reference(self) -> None:
+        if not self.kept:
+            self.baseline("as it is, again", self._limit_s())
+            self.reference = self.baselines
+        else:
+            made = self._trial(self.kept, in_words(self.kept) + ", again", self._limit_s())
+            if made.measured:
+                self.reference.append(made)
+        self.since_reference = 0
+
+    def _judged(self, candidate: Candidate, made: List[Trial], last: bool = False) -> Row:
+        """The row of a change after one trial, or two; verdict ``again`` asks for the second."""
+        newest = made[-1]
+        against = judging.rates(self._warm(self.reference))
+        rates = judging.rates([each for each in made if each.measured])
+        assert against is not None
+        apart = self.band.distance(newest)
+        row = Row(
+            candidate.name,
+            candidate.changes,
+            rates,
+            round(against.median, 4),
+            "",
+            "",
+            newest.examples_per_s,
+            newest.peak_bytes,
+            apart,
+            {key: newest.places[key] for key in candidate.changes if key in newest.places},
+        )
+        verdict, why = self._verdict(candidate, made, rates, against, last)
+        return row._replace(verdict=verdict, why=why)
+
+    def _verdict(
+        self,
+        candidate: Candidate,
+        made: List[Trial],
+        rates: Optional[judging.Rates],
+        against: judging.Rates,
+        last: bool,
+    ) -> Tuple[str, str]:
+        newest = made[-1]
+        refused = [newest.refused[key] for key in candidate.changes if key in newest.refused]
+        if len(refused) == len(candidate.changes):
+            return "refused", "could not be applied: %s" % refused[0]
+        if rates is None or not newest.measured:
+            if newest.exit_code is None:
+                return "failed", "took longer than a trial may"
+            return "failed", "failed: %s" % last_line(newest.output)
+        gain, noise = judging.gain(rates, against), judging.noise(rates, against, self._deviation())
+        if gain <= -noise:
+            return "slower", "%.0f %% slower" % (-100 * gain)
+        time_for_two = not last and self.left_s > 2 * self._needed_s(candidate.slow)
+        if gain < noise:
+            if time_for_two and gain > max(judging.LEAST_GAIN, noise / 2):
+                return "again", ""
+            return "no-faster", "no faster beyond the noise of %.0f %%" % (100 * noise)
+        why = self._why_different(candidate.name, newest)
+        if why:
+            return "different", why
+        if time_for_two and gain < max(judging.SURE_GAIN, 1.5 * noise):
+            return "again", ""
+        return "kept", "%.2f times as fast: kept" % (1 + gain)
+
+    def _why_different(self, name: str, made: Trial) -> Optional[str]:
+        """None where it trains the same, as far as losses can tell."""
+        if made.not_finite:
+            return "its losses are not finite"
+        batches = [_examples(each) for each in (self.baselines[0], made)]
+        if all(batches) and abs(batches[0] / batches[1] - 1) > _SAME_BATCH:
+            return "its steps are of %.4g examples, and the script's of %.4g" % (batches[1], batches[0])
+        agrees = self.band.agrees(made)
+        if agrees is None:
+            return None if name in NEUTRAL else "no losses were seen, so nobody can say that it trains the same"
+        if agrees:
+            return None
+        return "its losses differ by %.3g, and two seeds' by %.3g" % (self.band.distance(made) or 0.0, self.band.width)
+
+    # the combination
+
+    def _finally(self) -> None:
+        """Baseline and combination side by side once more; where that fails, the last change that went in goes out."""
+        while self.kept:
+            for _ in range(2):  # in turn, so that drift is in both
+                if len(self.reference) < 3 and self.left_s > 1.1 * self.reference[-1].wall_s:
+                    self._measure_reference()
+                if len(self.baselines) < 4 and self.left_s > 1.1 * self.baselines[-1].wall_s:
+                    self.baseline("as it is, at the end", self._limit_s())
+            fresh = self.reference[1:] or self.reference  # the first was chosen for being fast
+            rates, against = judging.rates(fresh), judging.rates(self._warm(self.baselines))
+            assert rates is not None and against is not None
+            newest, gain = self.reference[-1], judging.gain(rates, against)
+            why = self._why_different(self.kept_order[-1][0], newest)
+            if gain <= judging.noise(rates, against, self._deviation()):
+                why = why or "with it, the script is no faster beyond the noise than as it is"
+            if not why:
+                self.record.combination = Row(
+                    "combination",
+                    dict(self.kept),
+                    rates,
+                    round(against.median, 4),
+                    "kept",
+                    "%.2f times as fast as the script as it is" % (1 + gain),
+                    newest.examples_per_s,
+                    newest.peak_bytes,
+                    self.band.distance(newest),
+                )
+                self.record.kept, self.record.places = dict(self.kept), newest.places
+                return
+            self._remove_last(why)
+        self.record.kept = {}
+        self.record.places = {}
+
+    def _remove_last(self, why: str) -> None:
+        name, applied, _ = self.kept_order.pop()
+        self.record.rows = [
+            row._replace(verdict="removed", why="removed from the combination: %s" % why)
+            if row.name == name and row.verdict == "kept" and set(applied) <= set(row.changes)
+            else row
+            for row in self.record.rows
+        ]
+        self.kept = {}
+        for _, changes, _ in self.kept_order:
+            self.kept.update(changes)
+        self.reference = self.kept_order[-1][2] if self.kept_order else self.baselines
+
+    def _conclusion(self) -> str:
+        whole = self.record.combination
+        if whole is None or whole.rates is None:
+            return "nothing that was tried makes it faster beyond the noise and trains the same"
+        return "%s: %s (%s)" % (in_words(self.kept), whole.why, _rate(whole.rates))
+
+
+def _examples(made: Trial) -> float:
+    """In a step; the last batch of a pass may be smaller, and fall into one trial only."""
+    return (made.examples_per_s or 0.0) / (made.steps_per_s or 1.0)
+
+
+def _rate(rates: judging.Rates) -> str:
+    return "%.4g steps/s ± %.1f %%" % (rates.median, 100 * rates.spread)
+
+
+def _cpus() -> int:
+    """Cores that the container may use."""
+    quota = Cgroup().cpu_quota_cores()
+    cores = len(os.sched_getaffinity(0))
+    return max(1, int(min(cores, quota) if quota else cores))

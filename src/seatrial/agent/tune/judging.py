@@ -1,0 +1,133 @@
+"""Whether one way to run a script is faster than another beyond the noise, and whether it trains the same."""
+
+import math
+from typing import List, NamedTuple, Optional, Sequence
+
+from seatrial.agent.tune.trial import Trial
+
+#: A gain below this is none, however steady the trials are: machines differ by as much from one minute to the next.
+LEAST_GAIN = 0.03
+
+#: A gain below this, or below twice the noise, is measured again before it counts.
+SURE_GAIN = 0.10
+
+#: Losses are compared by their mean over so many steps, as one batch differs from the next by more than two seeds do.
+_SMOOTH = 10
+
+#: Two seeds are one sample of how much seeds differ; a change may differ by so much more.
+_BAND = 1.5
+
+#: Relative difference of losses below which rounding is to blame, whatever seeds do. Source: bf16 has 8 bits.
+_ROUNDING = 0.004
+
+
+class Rates(NamedTuple):
+    """Steps a second of trials of one kind. ``spread`` is half of highest less lowest, as a share of the median."""
+
+    median: float
+    spread: float
+    trials: int
+
+
+def rates(trials: Sequence[Trial]) -> Optional[Rates]:
+    """Of one trial alone the spread is that of its parts."""
+    values = sorted(trial.steps_per_s for trial in trials if trial.steps_per_s)
+    if not values:
+        return None
+    middle = len(values) // 2
+    median = values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+    spread = (values[-1] - values[0]) / 2 / median
+    if len(values) == 1:
+        spread = _spread_of_parts(next(trial for trial in trials if trial.steps_per_s))
+    return Rates(median, spread, len(values))
+
+
+def _spread_of_parts(trial: Trial) -> float:
+    """Standard error of the mean step time, from the parts of the measured steps."""
+    told = (trial.report or {}).get("parts_s")
+    parts = [part for part in told if isinstance(part, float) and part > 0] if isinstance(told, list) else []
+    if len(parts) < 3:
+        return 0.05
+    mean = sum(parts) / len(parts)
+    variance = sum((part - mean) ** 2 for part in parts) / (len(parts) - 1)
+    return float((variance / len(parts)) ** 0.5 / mean)
+
+
+def gain(trial: Rates, reference: Rates) -> float:
+    """0.5: half as fast again."""
+    return trial.median / reference.median - 1
+
+
+def deviation(groups: Sequence[Sequence[Trial]]) -> float:
+    """Relative standard deviation from one trial of the same to the next, from the ranges of groups of the same.
+
+    Of two trials the range says little, so that ``noise`` is large after two that differ.
+    """
+    squares, count = _PRIOR_TRIALS * _PRIOR**2, _PRIOR_TRIALS
+    for group in groups:
+        values = sorted(trial.steps_per_s for trial in group if trial.steps_per_s)
+        if len(values) > 1:
+            sigma = (values[-1] - values[0]) / values[len(values) // 2] / _RANGE[min(len(values), len(_RANGE) + 1) - 2]
+            squares += (len(values) - 1) * sigma**2
+            count += len(values) - 1
+    return math.sqrt(squares / count)
+
+
+def noise(trial: Rates, reference: Rates, sigma: float) -> float:
+    """A gain must be above this."""
+    return max(LEAST_GAIN, _SIGMAS * sigma * math.sqrt(1 / trial.trials + 1 / reference.trials))
+
+
+#: Mean range of so many normal values (from two on), in standard deviations. Source: d2 of control charts.
+_RANGE = (1.128, 1.693, 2.059, 2.326, 2.534)
+
+#: What is taken for the deviation before anything was run twice, and how many trials' worth it counts later.
+_PRIOR, _PRIOR_TRIALS = 0.02, 2
+
+#: A gain must be so many standard deviations of a difference: about seven changes are tried.
+_SIGMAS = 2.5
+
+
+def smoothed(losses: Sequence[Optional[float]]) -> List[float]:
+    """Means over windows of steps, half a window apart; steps without a loss are passed over."""
+    known = [loss for loss in losses if loss is not None]
+    size = min(_SMOOTH, max(1, len(known) // 3))
+    return [sum(known[at : at + size]) / size for at in range(0, len(known) - size + 1, max(1, size // 2))]
+
+
+def difference(one: Sequence[Optional[float]], other: Sequence[Optional[float]]) -> Optional[float]:
+    """The largest difference of two smoothed loss curves over the steps that both have; None without losses."""
+    shared = min(len(one), len(other))
+    first, second = smoothed(one[:shared]), smoothed(other[:shared])
+    pairs = list(zip(first, second))
+    return max(abs(a - b) for a, b in pairs) if pairs else None
+
+
+class Band:
+    """How much the baseline's own losses differ from one seed to the next."""
+
+    def __init__(self) -> None:
+        self.curves: List[Sequence[Optional[float]]] = []
+
+    def add(self, trial: Trial) -> None:
+        if trial.losses:
+            self.curves.append(trial.losses)
+
+    @property
+    def width(self) -> float:
+        """The largest difference of two baselines, and never less than what rounding makes."""
+        found = [difference(a, b) or 0.0 for at, a in enumerate(self.curves) for b in self.curves[at + 1 :]]
+        levels = [abs(value) for curve in self.curves for value in smoothed(curve)]
+        return max([*found, _ROUNDING * max(levels, default=0.0)])
+
+    def distance(self, trial: Trial) -> Optional[float]:
+        """From the baseline under the same seed; None where either has no losses."""
+        return difference(self.curves[0], trial.losses) if self.curves and trial.losses else None
+
+    def agrees(self, trial: Trial) -> Optional[bool]:
+        """None: nobody can say, as no losses were seen."""
+        apart = self.distance(trial)
+        if apart is None:
+            return None
+        nearest = min(difference(curve, trial.losses) or 0.0 for curve in self.curves)
+        return not trial.not_finite and nearest <= _BAND * self.width and apart <= 2 * _BAND * self.width

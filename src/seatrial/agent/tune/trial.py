@@ -1,0 +1,276 @@
+"""One trial: the script's whole command line with some changes, to its end, and what it told."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import time
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from seatrial.agent.tune import restore
+from seatrial.agent.tune.spec import Spec
+from seatrial.probe import proc
+
+#: Ranks, launchers and loaders of a trial that has told all get this long to leave.
+_LEAVE_S = 5.0
+
+#: Looked whether it is over so often.
+_LOOK_S = 0.05
+
+#: Measured steps below which a rate is none: of a script that ended before its trial, and of one with slow steps.
+LEAST_STEPS, _LEAST_SLOW_STEPS = 10, 3
+
+#: Of a script's output, kept for the one who asks why a trial failed.
+_MOST_OUTPUT_BYTES = 64 << 10
+
+#: Trackers in trials keep to themselves: a dozen runs of seventy steps are of no use to anybody.
+_QUIET = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+}
+
+_MOST_LINE = 8 << 20
+
+
+class Trial(NamedTuple):
+    """Attributes:
+
+    changes: that were asked for. number: of the trial, from 1.
+    report: rank 0's of the hook (hook/trial.py), or None. ranks: every rank's.
+    applied, refused, places: what the hook could change (hook/changes.py); of all ranks together.
+    anatomy: the last line of the recorder's, refined by its windows. facts: of the training.
+    exit_code: None where it was ended for time. output: the end of what it printed.
+    wall_s: from its start to its end. lines: the raw lines of rank 0's steps, to be passed on.
+    """
+
+    number: int
+    changes: Dict[str, Any]
+    seed_offset: int
+    report: Optional[Dict[str, Any]]
+    ranks: List[Dict[str, Any]]
+    applied: Dict[str, Any]
+    refused: Dict[str, str]
+    places: Dict[str, Any]
+    anatomy: Dict[str, Any]
+    facts: Dict[str, Any]
+    exit_code: Optional[int]
+    output: str
+    wall_s: float
+    lines: List[Dict[str, Any]]
+    restored: Dict[str, Any]
+
+    @property
+    def steps_per_s(self) -> Optional[float]:
+        return _number(self.report, "steps_per_s")
+
+    @property
+    def examples_per_s(self) -> Optional[float]:
+        return _number(self.report, "examples_per_s")
+
+    @property
+    def steps(self) -> int:
+        return int(_number(self.report, "steps") or 0)
+
+    @property
+    def peak_bytes(self) -> Optional[int]:
+        peaks = [int(rank["peak_bytes"]) for rank in self.ranks if _number(rank, "peak_bytes")]
+        return max(peaks) if peaks else None
+
+    @property
+    def losses(self) -> List[Optional[float]]:
+        values = (self.report or {}).get("losses")
+        return [_finite(value) for value in values] if isinstance(values, list) else []
+
+    @property
+    def not_finite(self) -> bool:
+        values = (self.report or {}).get("losses")
+        return any(isinstance(value, float) and not math.isfinite(value) for value in values or [])
+
+    @property
+    def measured(self) -> bool:
+        """Whether its rate is one: of slow steps a few are enough, as long as the trial came to its own end."""
+        return self.steps >= (_LEAST_SLOW_STEPS if self.ended in ("steps", "seconds") else LEAST_STEPS)
+
+    @property
+    def ended(self) -> str:
+        return str((self.report or {}).get("ended", ""))
+
+
+def run(spec: Spec, number: int, changes: Dict[str, Any], seed_offset: int, limit_s: float) -> Trial:
+    """Start it, wait, end what is left of it, put changed files back, read what it told."""
+    folder = os.path.join(spec.folder, "%02d" % number)
+    os.makedirs(folder, exist_ok=True)
+    events, printed = os.path.join(folder, "events.jsonl"), os.path.join(folder, "output.log")
+    env = dict(os.environ, **_QUIET)
+    env.setdefault("MLFLOW_TRACKING_URI", "file:" + os.path.join(folder, "mlruns"))
+    env["TENSORBOARD_LOGGING_DIR"] = os.path.join(folder, "tensorboard")
+    env["SEATRIAL_EVENTS"] = events
+    asked = {"warmup_steps": 10, "steps": spec.steps, "seconds": spec.seconds, "seed_offset": seed_offset}
+    env["SEATRIAL_TRIAL"] = json.dumps(asked)
+    env.pop("SEATRIAL_TUNE", None)
+    if changes:
+        env["SEATRIAL_TUNE"] = json.dumps(changes)
+    began_s = time.monotonic()
+    restored: Dict[str, Any] = {}
+    with open(printed, "wb") as output:
+        process = subprocess.Popen(
+            spec.argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = _wait(process, events, began_s + limit_s)
+        finally:  # also where the run is being stopped
+            _end(process)
+            restored = restore.restore(events)
+    wall_s = time.monotonic() - began_s
+    lines = _read(events)
+    ranks = _last_of_each(lines, "trial")
+    told = next((line for line in ranks if not line.get("rank")), None)
+    tuned = list({line.get("rank"): line["tuned"] for line in lines if isinstance(line.get("tuned"), dict)}.values())
+    applied = _together(tuned, "applied")
+    whose = (told or {}).get("pid")
+    of_rank = [line for line in lines if any(_pid(line, key) == whose for key in ("anatomy", "training"))]
+    anatomies = [line["anatomy"] for line in of_rank if "anatomy" in line]
+    facts = [line["training"] for line in of_rank if "training" in line]
+    return Trial(
+        number=number,
+        changes=changes,
+        seed_offset=seed_offset,
+        report=told,
+        ranks=ranks,
+        applied=applied,
+        refused={key: str(why) for key, why in _together(tuned, "refused").items() if key not in applied},
+        places=_together(tuned, "places"),
+        anatomy=anatomies[-1] if anatomies else {},
+        facts=facts[-1] if facts else {},
+        exit_code=code,
+        output=_tail(printed),
+        wall_s=wall_s,
+        lines=of_rank,
+        restored=restored,
+    )
+
+
+def _wait(process: "subprocess.Popen[bytes]", events: str, until_s: float) -> Optional[int]:
+    """Its exit code; None where it took too long. A launcher that does not see its ranks' end is ended."""
+    told_s = None
+    code = None
+    while True:
+        code = process.poll()
+        now_s = time.monotonic()
+        if code is not None or now_s >= until_s:
+            break
+        if told_s is None and _has_told(events):
+            told_s = now_s
+        if told_s is not None and now_s - told_s >= _LEAVE_S:
+            code = 0
+            break
+        time.sleep(_LOOK_S)
+    return code
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """All that the trial has left: below this process, which inherits orphans, nothing else is."""
+    until_s = time.monotonic() + _LEAVE_S
+    while time.monotonic() < until_s:
+        pids = [each.pid for each in proc.descendants(os.getpid())]
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        process.poll()
+        _reap()
+        if not pids:
+            return
+        time.sleep(0.02)
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except OSError:  # no child is left
+        pass
+
+
+def _has_told(events: str) -> bool:
+    """Whether rank 0 has told a whole trial; its line is the last or the last but a few."""
+    try:
+        with open(events, "rb") as file:
+            file.seek(max(0, os.path.getsize(events) - (256 << 10)))
+            return any(b'"trial":{' in line and b'"rank":0,' in line and _WHOLE.search(line) for line in file)
+    except OSError:
+        return False
+
+
+#: A helper of the script's that imports torch tells ``script`` at its own end.
+_WHOLE = re.compile(rb'"ended":"(steps|seconds)"')
+
+
+def _read(events: str) -> List[Dict[str, Any]]:
+    lines = []
+    try:
+        with open(events, "rb") as file:
+            for line in file:
+                try:
+                    value = json.loads(line) if len(line) < _MOST_LINE else None
+                except ValueError:
+                    continue
+                if isinstance(value, dict):
+                    lines.append(value)
+    except OSError:
+        pass
+    return lines
+
+
+def _last_of_each(lines: List[Dict[str, Any]], key: str) -> List[Dict[str, Any]]:
+    """By rank, the report with the most steps: helpers that import torch are at their end without any."""
+    best: Dict[int, Dict[str, Any]] = {}
+    for line in lines:
+        value = line.get(key)
+        if isinstance(value, dict):
+            rank = int(value.get("rank") or 0)
+            if rank not in best or (value.get("all_steps") or 0) > (best[rank].get("all_steps") or 0):
+                best[rank] = value
+    return [best[rank] for rank in sorted(best)]
+
+
+def _together(told: List[Dict[str, Any]], key: str) -> Dict[str, Any]:
+    found: Dict[str, Any] = {}
+    for line in told:
+        if isinstance(line.get(key), dict):
+            found.update(line[key])
+    return found
+
+
+def _pid(line: Dict[str, Any], key: str) -> Any:
+    value = line.get(key)
+    return value.get("pid") if isinstance(value, dict) else None
+
+
+def _tail(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - _MOST_OUTPUT_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _number(values: Optional[Dict[str, Any]], key: str) -> Optional[float]:
+    return _finite((values or {}).get(key))
+
+
+def _finite(value: Any) -> Optional[float]:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)

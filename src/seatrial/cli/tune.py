@@ -1,0 +1,107 @@
+"""``seatrial tune``: changes to an unmodified script, tried and measured; a Job like any other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
+from seatrial.cli.screens.run import Screen
+from seatrial.cli.session import carry_out
+from seatrial.errors import EXIT_DONE, UsageError
+from seatrial.job.tuning import NAMES, Tuning
+from seatrial.receipt.model import TuneRecord
+from seatrial.receipt.write import load
+from seatrial.runs.launch import Prepared
+from seatrial.runs.tuned_file import save_changes
+from seatrial.runs.tuning_job import tuning_job
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@takes_job
+def tune(
+    context: typer.Context,
+    words: Words = None,
+    steps: Annotated[int, typer.Option("--steps", min=10, help="Steps measured in a trial.")] = 60,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="Of a trial's steps, at most.")] = 20.0,
+    budget: Annotated[float, typer.Option("--budget", help="Seconds for all trials.")] = 180.0,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="NAMES", help=f"Try these only: {', '.join(NAMES)}.")
+    ] = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="Write what is kept into seatrial.toml; later runs apply it.")
+    ] = False,
+    patch: Annotated[
+        bool, typer.Option("--patch", help="Print what is kept as a diff of the project's files.")
+    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Apply that diff to the files, after asking.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
+    *,
+    flags: dict[str, Any],
+) -> int:
+    """Try changes on an unmodified script and keep what is faster and trains the same: tune train.py -- --epochs 5
+
+    Loader workers, pinned memory, TF32, bf16, channels_last, a fused optimizer, torch.compile, DDP's buckets: each is
+    measured in a short trial from outside. No file of the project is changed without --save or --apply.
+    """
+    asked = Tuning(steps=steps, seconds=seconds, budget_s=budget, only=_names(only))
+    screen = Screen(json=as_json)
+    job = tuning_job(read_allowed_job(words or [], context.obj, flags, screen), asked)
+    begun: list[Prepared] = []
+    code = carry_out(job, dict(os.environ), screen, before_start=begun.append)
+    if code != EXIT_DONE:
+        return code
+    found = load(begun[0].run.folder).tune
+    if found is None:
+        return code
+    if not found.kept:
+        screen.say("nothing is kept, so the script stays as it is")
+        return code
+    if save:
+        _save(found, begun[0], screen)
+    if patch or apply:
+        _patch(found, begun[0].plan.job.project, screen, wanted=apply)
+    if not (save or patch or apply):
+        screen.say("keep it: the same command with --save applies it to later runs, --patch prints it as a diff")
+    return code
+
+
+def _names(only: str | None) -> tuple[str, ...]:
+    """Raises UsageError for a name that is none."""
+    names = tuple(name.strip() for name in (only or "").split(",") if name.strip())
+    for name in names:
+        if name not in NAMES:
+            raise UsageError(f"--only {name}: known are {', '.join(NAMES)}", run="seatrial tune … --only workers,bf16")
+    return names
+
+
+def _save(found: TuneRecord, prepared: Prepared, screen: Screen) -> None:
+    path = save_changes(
+        prepared.plan.job.project, found.kept, f"measured by seatrial tune, run {prepared.run.id}; --no-tune: without"
+    )
+    screen.say(f"[tune] of {path.name} has it: later runs apply it, and --no-tune leaves it out")
+
+
+def _patch(found: TuneRecord, project: Path, screen: Screen, *, wanted: bool) -> None:
+    """Print the diff; write it where that is wanted and, on a terminal, allowed."""
+    from seatrial.tuning.patch import apply, patch
+
+    made = patch(project, found.places, found.kept)
+    print(made.diff, end="")
+    for sentence in made.left_out:
+        screen.say(sentence)
+    if not wanted or not made.files:
+        return
+    names = ", ".join(change.name for change in made.files)
+    if not sys.stdin.isatty():
+        screen.say(f"{names} stays as it is: there is no terminal to ask on; seatrial tune … --patch | git apply")
+        return
+    if typer.confirm(f"Write this into {names}?", default=False, err=True):
+        apply(made)
+        screen.say(f"{names} written")

@@ -1,0 +1,1 @@
+"""What `seatrial tune` has measured, written into the user's own files."""

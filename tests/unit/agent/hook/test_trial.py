@@ -1,0 +1,215 @@
+"""A process that is a trial of `seatrial tune`: it is measured, tells, and ends, whatever the script is made of."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from seatrial.agent.hook import install as hook
+from seatrial.agent.tune import restore
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("torch")
+
+PREAMBLE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(7); torch.set_num_threads(1)
+data = TensorDataset(torch.randn(512, 12), torch.randint(0, 3, (512,)))
+net = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 3))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+"""
+LOOP = """
+for epoch in range({epochs}):
+    for x, y in DataLoader(data, batch_size=16, shuffle=True{loader}):
+        loss = F.cross_entropy(net(x), y); opt.zero_grad(); loss.backward(); opt.step()
+        {more}
+"""
+
+
+def loop(epochs=9999, loader="", more="pass"):
+    return PREAMBLE + LOOP.format(epochs=epochs, loader=loader, more=more)
+
+
+def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, asked=True):
+    (tmp_path / "train.py").write_text(script)
+    folder = tmp_path / "told"
+    folder.mkdir(exist_ok=True)
+    events = folder / "events.jsonl"
+    events.unlink(missing_ok=True)
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SEATRIAL_EVENTS": str(events)}
+    hook.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
+    if asked:
+        env["SEATRIAL_TRIAL"] = json.dumps(
+            {"warmup_steps": 10, "steps": 20, "seconds": seconds, "seed_offset": seed_offset}
+        )
+    command = [sys.executable, *prefix, "train.py"]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path, timeout=90)
+    lines = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
+    return ended, [line["trial"] for line in lines if "trial" in line]
+
+
+def test_an_endless_script_ends_itself_and_tells_its_rate_and_the_losses_that_it_has_without_us(tmp_path):
+    more = "print('loss', loss.item())\n        if epoch == 3: raise SystemExit"
+    plain, told = trial(tmp_path, loop(more=more), asked=False)
+    assert not told
+    ended, [one] = trial(tmp_path, "import atexit; atexit.register(print, 'farewell')\n" + loop())
+    assert ended.returncode == 0 and ended.stderr == "" and "farewell" not in ended.stdout
+    assert one["ended"] in ("steps", "seconds") and one["steps"] >= 20 and one["warmup_steps"] >= 10
+    assert one["steps_per_s"] == pytest.approx(one["steps"] / one["seconds"], rel=0.01)
+    assert one["examples_per_s"] == pytest.approx(16 * one["steps_per_s"], rel=0.01)
+    alone = [float(line.split()[1]) for line in plain.stdout.splitlines() if line.startswith("loss")][:40]
+    assert len(alone) == 40 and one["losses"][:40] == pytest.approx(alone, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_script_that_catches_everything_and_a_trainer_with_nested_loops_end_too(tmp_path):
+    script = PREAMBLE + (
+        """
+import atexit, contextlib
+class Trainer:
+    def step(self, batch):
+        x, y = batch
+        loss = F.cross_entropy(net(x), y) / 2
+        loss.backward()
+    def epoch(self):
+        for n, batch in enumerate(DataLoader(data, batch_size=8, shuffle=True)):
+            self.step(batch)
+            if n % 2:
+                opt.step(); opt.zero_grad()
+    def train(self):
+        while True:
+            try:
+                self.epoch()
+            except BaseException:
+                print("goes on")
+atexit.register(lambda: Trainer().train())
+Trainer().train()
+"""
+    )
+    ended, [one] = trial(tmp_path, script)
+    assert ended.returncode == 0 and "goes on" not in ended.stdout
+    assert one["examples_per_s"] == pytest.approx(16 * one["steps_per_s"], rel=0.02)  # two batches of eight a step
+    assert len([loss for loss in one["losses"] if loss is not None]) == len(one["losses"]) > 20
+    assert one["losses"][0] == pytest.approx(0.55, abs=0.15)  # the mean of the step's two backward passes
+
+
+def test_seeds_are_set_in_every_way_that_scripts_set_them():
+    import random
+
+    import numpy
+    import torch
+
+    from seatrial.agent.hook.trial import seed
+
+    owners = [(torch, "manual_seed"), (torch.random, "manual_seed"), (random, "seed"), (numpy.random, "seed")]
+    before = [getattr(owner, name) for owner, name in owners]
+    try:
+        seed(torch, 3)
+        torch.manual_seed(seed=4)
+        assert torch.initial_seed() == 7 and torch.manual_seed(4).initial_seed() == 7
+        random.seed(a=4), numpy.random.seed(seed=4)
+        assert (random.random(), numpy.random.rand()) == (random.Random(7).random(), numpy.random.RandomState(7).rand())
+        random.seed("text"), random.seed(), numpy.random.seed(None)
+    finally:
+        for (owner, name), original in zip(owners, before, strict=True):
+            setattr(owner, name, original)
+
+
+@pytest.mark.slow
+def test_a_scaled_loss_is_told_as_it_was_before(tmp_path):
+    body = """
+scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
+while True:
+    for x, y in DataLoader(data, batch_size=16):
+        loss = F.cross_entropy(net(x), y); opt.zero_grad()
+        scaler.scale(loss).backward(); scaler.step(opt); scaler.update()
+"""
+    _, [one] = trial(tmp_path, PREAMBLE + body)
+    assert 0 < one["losses"][0] < 3
+
+
+@pytest.mark.slow
+def test_another_seed_differs_in_scripts_that_fix_theirs_and_the_same_is_the_same_in_those_that_do_not(tmp_path):
+    unseeded = loop().replace("torch.manual_seed(7); ", "")
+    runs = [
+        trial(tmp_path, script, seed_offset=n)[1][0] for script, n in ((loop(), 0), (loop(), 1), *[(unseeded, 0)] * 2)
+    ]
+    fixed, other, free, free_again = (run["losses"][:20] for run in runs)
+    assert fixed != other and free == free_again != fixed
+
+
+def test_a_script_that_ends_before_the_trial_tells_what_there_is(tmp_path):
+    ended, [one] = trial(tmp_path, loop(epochs=1) + "\nprint('done')", seconds=20.0)
+    assert ended.stdout == "done\n"
+    assert one["ended"] == "script" and one["all_steps"] == 32 and 15 <= one["steps"] <= 22
+    _, [none] = trial(tmp_path, "import torch\nprint(torch.ones(1))")
+    assert none["steps"] == none["all_steps"] == 0
+
+
+@pytest.mark.slow
+def test_workers_are_gone_when_it_is_and_their_queues_are_empty_before_it_measures(tmp_path):
+    script = loop(loader=", num_workers=2, prefetch_factor=9, multiprocessing_context='fork'")
+    _, [one] = trial(tmp_path, script)
+    assert one["warmup_steps"] >= 20
+    time.sleep(0.2)
+    left = [path for path in Path("/proc").glob("[0-9]*/cwd") if _leads_to(path, tmp_path)]
+    assert left == []
+
+
+def _leads_to(path, folder):
+    try:
+        return path.readlink() == folder
+    except OSError:
+        return False
+
+
+def test_checkpoints_are_not_written_and_files_that_it_changes_are_put_back(tmp_path):
+    before = {"log.txt": "the user's log\n", "old.pt": "weights", "last.csv": "a,b\n", "best.ckpt": "best"}
+    for name, text in before.items():
+        (tmp_path / name).write_text(text)
+    more = """
+        if epoch == 0:
+            import os, shutil, io
+            torch.save(net.state_dict(), "model.pt"); torch.save(net.state_dict(), "old.pt")
+            assert len(io.BytesIO().getvalue()) == 0
+            buffer = io.BytesIO(); torch.save(net.state_dict(), buffer); assert buffer.getvalue()
+            open("log.txt", "w").write("begun"); open("last.csv", "a").write("1,2\\n")
+            if os.path.exists("best.ckpt"): os.remove("best.ckpt")
+            open("events.out.tfevents.1", "w").write("x"); open("data.bin", "w").write("downloaded")
+"""
+    ended, [one] = trial(tmp_path, loop(more=more))
+    assert ended.returncode == 0, ended.stderr
+    assert one["kept_files"]["skipped"] >= 2
+    done = restore.restore(str(tmp_path / "told" / "events.jsonl"))
+    assert {name: (tmp_path / name).read_text() for name in before} == before
+    assert not (tmp_path / "model.pt").exists() and not (tmp_path / "events.out.tfevents.1").exists()
+    assert (tmp_path / "data.bin").exists() and done["new"] == [str(tmp_path / "data.bin")]
+    assert done["restored"] == 3 and done["removed"] == 1
+
+
+@pytest.mark.slow
+def test_ranks_end_behind_the_same_step(tmp_path):
+    script = """
+import os, torch, torch.distributed as dist, time
+from torch import nn
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+model = nn.parallel.DistributedDataParallel(nn.Linear(8, 2))
+opt = torch.optim.SGD(model.parameters(), 0.1)
+while True:
+    if dist.get_rank(): time.sleep(0.002)
+    loss = model(torch.randn(4, 8)).square().mean(); opt.zero_grad(); loss.backward(); opt.step()
+"""
+    prefix = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    ended, told = trial(tmp_path, script, prefix=prefix)
+    assert ended.returncode == 0, ended.stderr
+    told = [one for one in told if one["all_steps"]]  # torchrun imports torch, too
+    assert sorted(one["rank"] for one in told) == [0, 1] and {one["world"] for one in told} == {2}
+    assert len({one["all_steps"] for one in told}) == 1

@@ -1,0 +1,28 @@
+import json
+import time
+
+import pytest
+
+from seatrial.agent.tune import driver as tune
+from seatrial.agent.tune import trial
+from seatrial.agent.tune.spec import Spec
+
+
+@pytest.fixture
+def tuned(tmp_path, monkeypatch, capsys):
+    """tuned(world, **options of Spec) → (exit code, the last report, what was printed): the driver, on a clock that
+    goes as fast as the trials say."""
+
+    def tuned(world, **options):
+        events = tmp_path / "events.jsonl"
+        monkeypatch.setenv("SEATRIAL_EVENTS", str(events))
+        monkeypatch.setattr(trial, "run", world.run)
+        monkeypatch.setattr(time, "monotonic", lambda: world.clock_s)
+        monkeypatch.setattr(tune, "_cpus", lambda: options.pop("cpus", 16))
+        driver = tune.Driver(Spec(argv=["python", "train.py"], folder=str(tmp_path), **{"gpus": 1, **options}))
+        code = driver.run()
+        driver.record.tell()
+        told = [json.loads(line) for line in events.read_text().splitlines()]
+        return code, [line["tune"] for line in told if "tune" in line][-1], capsys.readouterr().out
+
+    return tuned

@@ -1,0 +1,161 @@
+"""What the driver tries, keeps, removes and says, on made-up scripts whose truth is known."""
+
+import random
+
+import pytest
+
+from tune_worlds import SHARES, World
+
+BF16 = ("precision", "bf16")
+
+
+def verdicts(told):
+    return {row["words"]: row["verdict"] for row in told["rows"]}
+
+
+def test_what_is_faster_is_kept_and_what_is_kept_is_measured_beside_the_script_as_it_is(tuned):
+    world = World(regions={**SHARES, "data": 2.0})
+    world.factors = {("workers", 8): 0.4, BF16: 0.5, ("fused_optimizer", True): 0.995}
+    code, told, printed = tuned(world)
+    assert code == 0 and told["done"]
+    assert told["kept"] == {"workers": 8, "persistent_workers": True, "precision": "bf16"}
+    assert told["rows"][0]["words"] == "persistent_workers, workers=8"  # it waits for data most of all
+    assert verdicts(told)["fused_optimizer"] == "no-faster"
+    whole = told["combination"]
+    assert whole["steps_per_s"] / told["baseline"]["steps_per_s"] == pytest.approx(5.0)
+    assert whole["trials"] == 2 and told["baseline"]["trials"] >= 3
+    assert "5.00 times as fast" in printed.splitlines()[-1]
+
+
+def test_nothing_is_kept_of_a_script_where_nothing_helps_and_it_says_so(tuned):
+    world = World()
+    world.factors = {BF16: 0.99, ("compile", "default"): 1.3}
+    code, told, printed = tuned(world)
+    assert code == 0 and told["kept"] == {} and told["combination"] is None
+    assert set(verdicts(told).values()) == {"no-faster", "slower"}
+    assert printed.splitlines()[-1].startswith("nothing that was tried makes it faster")
+
+
+def test_a_change_under_which_it_trains_differently_is_not_kept_however_fast(tuned):
+    world = World()
+    world.factors, world.shifts = {BF16: 0.3, ("tf32", True): 0.8}, {BF16: 0.4}
+    _, told, _ = tuned(world)
+    assert verdicts(told)["precision=bf16"] == "different" and told["kept"] == {"tf32": True}
+    row = next(row for row in told["rows"] if row["name"] == "bf16")
+    assert "losses differ by 0.4" in row["why"] and row["loss_difference"] == pytest.approx(0.4)
+
+
+def test_without_losses_only_what_leaves_the_numbers_alone_is_kept(tuned):
+    world = World()
+    world.losses = False
+    world.factors = {BF16: 0.3, ("fused_optimizer", True): 0.7}
+    _, told, _ = tuned(world)
+    assert told["kept"] == {"fused_optimizer": True}
+    assert "no losses were seen" in next(row["why"] for row in told["rows"] if row["name"] == "bf16")
+
+
+def test_on_a_machine_that_differs_by_five_percent_from_trial_to_trial_gains_are_hardly_ever_made_up(tuned):
+    false, found = 0, 0
+    for seed in range(30):
+        world = World()
+        dice = random.Random(seed)
+        world.jitter = [dice.gauss(1, 0.05) for _ in range(40)]
+        false += bool(tuned(world)[1]["kept"])
+        world.factors = {BF16: 0.65}
+        found += tuned(world)[1]["kept"].get("precision") == "bf16"
+    print(false, found)
+    assert false <= 3 and found >= 27
+
+
+def test_a_change_that_fails_or_cannot_be_applied_is_told_and_the_next_is_tried(tuned):
+    world = World()
+    world.broken = {BF16: "Traceback (most recent call last):\nRuntimeError: expected Float but found BFloat16\n"}
+    world.refused = {"channels_last": "the model has no convolution"}
+    world.factors = {("tf32", True): 0.6}
+    _, told, _ = tuned(world)
+    rows = {row["name"]: row for row in told["rows"]}
+    assert rows["bf16"]["verdict"] == "failed" and "expected Float but found BFloat16" in rows["bf16"]["why"]
+    assert rows["channels_last"]["verdict"] == "refused" and "no convolution" in rows["channels_last"]["why"]
+    assert told["kept"] == {"tf32": True}
+
+
+def test_what_cannot_help_is_not_tried(tuned):
+    busy = World(workers=None)  # no loader, one process
+    _, told, _ = tuned(busy)
+    assert "DataLoader" in told["not_tried"]["workers"] and "one process" in told["not_tried"]["buckets"]
+    assert not any("workers" in changes for changes in busy.ran)
+    steady = World(regions={**SHARES, "data": 0.001})
+    assert "waits for data" in tuned(steady)[1]["not_tried"]["workers"]
+    cpu = World(device="cpu", regions={**SHARES, "data": 1.0})
+    _, told, _ = tuned(cpu, gpus=0)
+    assert told["not_tried"]["bf16"] == told["not_tried"]["compile"] == "the script trains on the CPU"
+    assert {key for changes in cpu.ran for key in changes} == {"workers", "persistent_workers"}
+
+
+def test_what_is_named_is_tried_all_the_same_and_nothing_else(tuned):
+    world = World(device="cpu", regions={**SHARES, "data": 1.0})
+    tuned(world, gpus=0, only=["bf16"])
+    assert {key for changes in world.ran for key in changes} == {"precision"}
+
+
+def test_the_budget_holds_and_what_there_was_no_time_for_is_named(tuned):
+    world = World(wall_s=11.0)
+    world.factors = {BF16: 0.5}
+    _, told, _ = tuned(world, budget_s=75.0)
+    assert world.clock_s <= 75 and told["kept"] == {"precision": "bf16"}
+    assert "no time was left" in told["not_tried"]["compile"]
+    assert told["combination"]["trials"] == 1
+
+
+def test_a_combination_that_fails_at_the_end_loses_the_last_change_that_went_in(tuned):
+    world = World()
+    world.factors = {BF16: 0.5, ("fused_optimizer", True): 0.85}
+    run, seen = world.run, []
+
+    def later_not_finite(spec, number, changes, seed_offset, limit_s):
+        made = run(spec, number, changes, seed_offset, limit_s)
+        seen.append(changes)
+        if "fused_optimizer" in changes and seen.count(changes) > 1 and made.report:
+            made.report["losses"][30:] = [float("nan")] * 40
+        return made
+
+    world.run = later_not_finite
+    _, told, _ = tuned(world)
+    assert told["kept"] == {"precision": "bf16"} and told["combination"]["changes"] == {"precision": "bf16"}
+    assert verdicts(told)["fused_optimizer"] == "removed"
+
+
+def test_several_ranks_share_the_cores_and_get_buckets(tuned):
+    world = World(regions={**SHARES, "data": 1.0}, parallel="DDP")
+    _, told, _ = tuned(world, ranks=4, gpus=4)
+    assert told["rows"][0]["changes"]["workers"] == 4
+    assert any("gradient_as_bucket_view" in changes for changes in world.ran)
+
+
+@pytest.mark.parametrize(
+    ("change", "id", "words"),
+    [
+        ({"exit_code": 1, "steps": 0, "output": "x\nFileNotFoundError: data/train.csv\n"}, "crashed", "data/train.csv"),
+        ({"steps": 4, "ended": "script"}, "too-short", "ended after 14 steps"),
+        ({"steps": 2, "ended": "seconds"}, "slow", "too slow: a trial saw 2"),
+        ({"exit_code": None}, "slow", "within 108 s"),
+    ],
+)
+def test_a_script_that_cannot_be_tuned_says_why_in_a_sentence(tuned, change, id, words):
+    world = World()
+    for key, value in change.items():
+        setattr(world, key, value)
+    code, told, printed = tuned(world)
+    assert code == 1 and told["refusal"]["id"] == id and words in told["refusal"]["words"]
+    assert f"cannot be tuned: {told['refusal']['words']}" in printed and len(world.ran) == 1
+
+
+def test_a_few_slow_steps_are_enough(tuned):
+    world = World(base_s=2.0)
+    world.steps, world.ended, world.factors = 6, "seconds", {BF16: 0.5}
+    assert tuned(world)[1]["kept"] == {"precision": "bf16"}
+
+
+def test_a_script_that_leaves_its_gpu_alone_is_told_so(tuned):
+    code, told, _ = tuned(World(device="cpu"))
+    assert code == 1 and told["refusal"]["id"] == "on-cpu"

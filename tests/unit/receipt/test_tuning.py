@@ -1,0 +1,128 @@
+"""The receipt of a tune and of a run that applies one: the table in every rendering, and lines that are none."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from seatrial.job.tuning import Tuning
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.rendering import html, markdown, terminal
+
+from .conftest import EXITED, Scenario, at
+
+
+def row(name: str, words: str, changes: dict[str, Any], **more: Any) -> dict[str, Any]:
+    told = {"name": name, "words": words, "changes": changes, "steps_per_s": 100.0, "spread": 0.01, "trials": 1}
+    return {**told, "examples_per_s": 6400.0, "against": 50.0, "loss_difference": 0.012, **more}
+
+
+TOLD: dict[str, Any] = {
+    "done": True,
+    "trials": 9,
+    "seconds": 88.5,
+    "baseline": row("baseline", "as it is", {}, steps_per_s=50.0, against=None, loss_difference=None, trials=3),
+    "rows": [
+        row("workers", "persistent_workers, workers=8", {"workers": 8, "persistent_workers": True}, verdict="kept"),
+        row("bf16", "precision=bf16", {"precision": "bf16"}, verdict="different", why="its losses differ by 0.4"),
+        row("compile", "compile=default", {"compile": "default"}, verdict="failed", why="failed: RuntimeError: <b>no"),
+    ],
+    "combination": row("combination", "persistent_workers, workers=8", {"workers": 8}, why="2.00 times as fast"),
+    "kept": {"workers": 8, "persistent_workers": True},
+    "places": {"workers": ["train.py:31"]},
+    "band": 0.08,
+    "not_tried": {"tf32": "no time", "buckets": "one process trains"},
+    "refusal": None,
+    "files": {"skipped": 3, "restored": 1, "removed": 0, "new": ["/p/data.bin"], "left": []},
+}
+
+
+def judged(folder: Path, told: Any, *, code: int = 0, tuning: bool = True, changes: Any = None) -> Receipt:
+    lines = told if isinstance(told, list) else [{"tune": told}]
+    return Scenario(
+        [
+            at(0, "agent.started", pid=1, python="3.11.7", cgroup={}, alterable=None),
+            at(1, "target.started", pid=7, argv=["python", "train.py"], launcher="none", framework=None),
+            *[at(2 + n, "step", "target", **line) for n, line in enumerate(lines)],
+            at(90, "target.exited", exit_code=code, signal=None, cause="exited", seconds=89.0),
+            at(91, "agent.finished", exit_code=code, energy_j={}, contexts=[]),
+        ],
+        state=EXITED,
+        job={"tuning": Tuning()} if tuning else {},
+        agent={"changes": changes},
+    ).judge(folder)
+
+
+def shown(receipt: Receipt, width: int = 80) -> str:
+    file = io.StringIO()
+    terminal.render(receipt, Console(file=file, width=width))
+    return file.getvalue()
+
+
+def test_the_table_is_in_every_rendering(tmp_path: Path) -> None:
+    receipt = judged(tmp_path, TOLD)
+    assert receipt.tune is not None and receipt.tune.kept == {"workers": 8, "persistent_workers": True}
+    assert receipt.header.target.startswith("tune train.py") and receipt.exit_code == 0
+    for text in (shown(receipt), markdown.render(receipt).replace("\\", ""), html.render(receipt)):
+        for words in ("as it is", "persistent_workers, workers=8", "2.00 ×", "trains differently", "two seeds"):
+            assert words in text
+        assert "one process trains" in text and "train.py:31" in text
+    assert "&lt;b&gt;no" in html.render(receipt)
+    assert all(len(line) <= 80 for line in shown(receipt).splitlines())
+    assert Receipt.model_validate_json(receipt.model_dump_json()) == receipt
+
+
+def test_a_script_that_cannot_be_tuned_says_why_at_the_top(tmp_path: Path) -> None:
+    refusal = {
+        "id": "crashed",
+        "words": "it failed before its first step: FileNotFoundError: x",
+        "fix": "seatrial run …",
+    }
+    receipt = judged(tmp_path, {"done": False, "trials": 1, "refusal": refusal}, code=1)
+    assert receipt.exit_code == 1
+    assert receipt.exit_cause.words == f"The script cannot be tuned: {refusal['words']}"
+    assert refusal["words"] in " ".join(shown(receipt).split()) and "Steps/s" not in shown(receipt)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {"rows": 5, "kept": [], "baseline": "x", "files": 3, "places": {"workers": 3}, "not_tried": {"a": 1}},
+        {
+            "rows": [None, 3, {"name": 4, "verdict": "best", "steps_per_s": "fast", "changes": {"x y": 1, "a": [1]}}]
+            * 99
+        },
+        {"baseline": {"steps_per_s": 1e400, "spread": -1}, "kept": {"workers": -1, "precision": "bf16; rm -rf /"}},
+        {"seconds": "\u001b[31m", "trials": 1e99, "refusal": {"words": "\u001b[2Jgone"}},
+    ],
+)
+def test_lines_that_are_no_record_of_a_tune_do_no_harm(tmp_path: Path, told: Any) -> None:
+    receipt = judged(tmp_path, told)
+    assert receipt.tune is not None and receipt.tune.kept == {} and len(receipt.tune.rows) <= 40
+    for text in (shown(receipt), markdown.render(receipt), html.render(receipt)):
+        assert "\u001b" not in text
+
+
+def test_a_run_that_is_no_tune_has_no_table_whatever_its_script_prints(tmp_path: Path) -> None:
+    receipt = judged(tmp_path, TOLD, tuning=False)
+    assert receipt.tune is None and "Steps/s" not in shown(receipt)
+    assert not receipt.measurements.metrics
+
+
+def test_a_run_names_what_was_changed_from_outside_and_what_was_not(tmp_path: Path) -> None:
+    lines = [{"tuned": {"applied": {"workers": 8}, "refused": {"compile": "the script compiles its model itself"}}}]
+    asked = {"workers": 8, "compile": "default", "tf32": True}
+    receipt = judged(tmp_path, lines, tuning=False, changes=asked)
+    assert receipt.changes is not None and receipt.changes.applied == {"workers": 8}
+    text = " ".join(shown(receipt).split())
+    assert " · docker · CPU · tuned Finished" in text
+    assert "workers=8 (from outside, by [tune])" in text
+    assert "compile was not applied: the script compiles its model itself" in text
+    assert "tf32: nothing in the script took it" in text
+    assert json.loads(receipt.model_dump_json())["changes"]["asked"] == asked

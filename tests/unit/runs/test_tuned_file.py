@@ -1,0 +1,75 @@
+"""[tune] is written into the project's file, and nothing else of it changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fakes import load_job
+from seatrial.errors import ConfigError
+from seatrial.runs.tuned_file import save_changes
+from seatrial.system.toml_file import parse_toml
+
+KEPT = {"workers": 8, "persistent_workers": True, "precision": "bf16"}
+OWN = """# my run
+target = "train.py"   # the script
+gpus = 1
+
+[image]
+slim = "none"         # not yet
+"""
+
+
+def test_it_is_added_to_a_file_whose_every_line_stays(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch")
+    path = tmp_path / "seatrial.toml"
+    path.write_text(OWN)
+    assert save_changes(tmp_path, KEPT, "measured today") == path
+    assert path.read_text().startswith(OWN)
+    job = load_job(tmp_path, {})
+    assert job.tune.set_ones() == KEPT and job.tune.words == "persistent_workers, precision=bf16, workers=8"
+
+
+def test_it_takes_the_place_of_the_one_before_and_leaves_what_comes_behind(tmp_path: Path) -> None:
+    path = tmp_path / "seatrial.toml"
+    path.write_text('gpus = 1\n[tune]  # old\ncompile = "default"\n\n# about data\n[env]\nA = "1"\n')
+    save_changes(tmp_path, KEPT, "new")
+    text = path.read_text()
+    assert "compile" not in text and text.endswith('\n\n# about data\n[env]\nA = "1"\n')
+    assert parse_toml(text, path) == {"gpus": 1, "tune": KEPT, "env": {"A": "1"}}
+
+
+def test_a_project_without_a_file_gets_one_and_pyproject_its_own_table(tmp_path: Path) -> None:
+    assert save_changes(tmp_path, KEPT, "x").name == "seatrial.toml"
+    (tmp_path / "seatrial.toml").unlink()
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n\n[tool.seatrial]\ngpus = 2\n')
+    path = save_changes(tmp_path, KEPT, "x")
+    found = parse_toml(path.read_text(), path)
+    assert path.name == "pyproject.toml" and found["tool"]["seatrial"] == {"gpus": 2, "tune": KEPT}
+
+
+@pytest.mark.parametrize("before", ["tune = { workers = 2 }\n", "tune.workers = 2\ngpus = 1\n"])
+def test_a_form_that_cannot_be_edited_is_refused_and_stays(tmp_path: Path, before: str) -> None:
+    path = tmp_path / "seatrial.toml"
+    path.write_text(before)
+    with pytest.raises(ConfigError, match=r"\[tune\]|tune"):
+        save_changes(tmp_path, KEPT, "x")
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[tune]\nworker = 4\n", "did you mean workers"),
+        ("[tune]\nprecision = 'fp8'\n", "tune.precision"),
+        ("[tune]\nworkers = -1\n", "tune.workers"),
+        ("[tune]\ntf32 = 1\n", "tune.tf32"),
+    ],
+)
+def test_a_mistake_in_the_table_is_named(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "seatrial.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_job(tmp_path, {"target": "train.py"})
+    assert words in caught.value.message
