@@ -44,7 +44,8 @@ CASES = {
     "elementwise": ("memory-bandwidth-bound", samples(utilization_pct=100, sm_activity_pct=95, tensor_activity_pct=0,
                                                       dram_activity_pct=88, **BUSY)),
     "normalisation, a little slower": ("memory-bandwidth-bound", samples(
-        utilization_pct=90, sm_activity_pct=80, tensor_activity_pct=1, fp32_activity_pct=7, dram_activity_pct=48, **BUSY)),
+        utilization_pct=90, sm_activity_pct=80, tensor_activity_pct=1, fp32_activity_pct=7, dram_activity_pct=48,
+        **BUSY)),
     "features copied back": ("host-memory-bound", samples(utilization_pct=8, sm_activity_pct=0.5, dram_activity_pct=0.3,
                                                           worker_cpu_cores=0, pcie_tx_bytes_per_s=1.7e9, **BUSY)),
     "tiny kernels": ("launch-bound", samples(utilization_pct=30, sm_activity_pct=4.6, dram_activity_pct=1, **BUSY)),
