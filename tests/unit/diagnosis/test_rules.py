@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from seatrial.diagnosis.happened import Ended
 from seatrial.diagnosis.rules import RULES, diagnose
 from seatrial.diagnosis.signals import signals
 
@@ -42,6 +43,11 @@ CASES = {
                                       fp32_activity_pct=70, dram_activity_pct=10, **BUSY)),
     "elementwise": ("memory-bandwidth-bound", samples(utilization_pct=100, sm_activity_pct=95, tensor_activity_pct=0,
                                                       dram_activity_pct=88, **BUSY)),
+    "normalisation, a little slower": ("memory-bandwidth-bound", samples(
+        utilization_pct=90, sm_activity_pct=80, tensor_activity_pct=1, fp32_activity_pct=7, dram_activity_pct=48,
+        **BUSY)),
+    "features copied back": ("host-memory-bound", samples(utilization_pct=8, sm_activity_pct=0.5, dram_activity_pct=0.3,
+                                                          worker_cpu_cores=0, pcie_tx_bytes_per_s=1.7e9, **BUSY)),
     "tiny kernels": ("launch-bound", samples(utilization_pct=30, sm_activity_pct=4.6, dram_activity_pct=1, **BUSY)),
     "tiny kernels before Hopper": ("launch-bound", samples(utilization_pct=40, **BUSY)),
     "slow workers": ("data-bound", samples(utilization_pct=25, sm_activity_pct=3, worker_cpu_cores=3.9, workers=4,
@@ -236,6 +242,20 @@ def test_mfu_is_not_guessed():
 @pytest.mark.parametrize("seen", [[], samples(count=2, utilization_pct=50), samples(**WAITS)])
 def test_too_little_is_no_diagnosis(seen):
     assert diagnose(seen) is None
+
+
+def test_a_run_that_has_ended_is_told_that_it_was_too_short():
+    few = samples(count=2, utilization_pct=50)
+    assert diagnose(few, ended=Ended(wall_s=6.0, used=1)).cause == "too-short"
+    assert diagnose(few, ended=Ended(wall_s=6.0)) is None  # nobody knows whether it came to the GPU
+    compiled = Ended(wall_s=30.0, used=1, compile_s=20.0)
+    assert diagnose(samples(utilization_pct=2), ended=compiled).cause == "compiling"
+
+
+def test_a_long_start_is_a_tag_where_the_steps_are_judged():
+    facts = {"training": {"pid": 7, "device": "cuda", "first_step_after_s": 18.0, "imported_after_s": 9.0}}
+    found = diagnose(STARVED, [anatomy(data=0.75), facts], ended=Ended(wall_s=30.0, used=1))
+    assert found.cause == "data-bound" and "start-up" in found.tags and "18.0 s of 30.0 s" in found.evidence[-1]
 
 
 def test_garbage_is_passed_over():
