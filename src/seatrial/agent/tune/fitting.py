@@ -56,10 +56,10 @@ class Fitting:
     def _row(self, batch: int, told: Dict[str, Any]) -> Row:
         made = self._trials[batch]
         rates = judging.rates([made]) if made.measured else None
-        why = str(told.get("why", ""))
+        why = str(told.get("words", ""))
         if "off_by" in told:
             why = "predicted %.2f GiB: off by %.1f %%" % (told["predicted_bytes"] / 2**30, 100 * abs(told["off_by"]))
-        elif told.get("why") and told.get("predicted_bytes"):
+        elif told.get("words") and told.get("predicted_bytes"):
             why += ": predicted %.2f GiB" % (told["predicted_bytes"] / 2**30)
         changes = {"batch_size": batch}
         return Row("batch", changes, rates, None, "", why, told.get("examples_per_s"), told.get("peak_bytes"))
