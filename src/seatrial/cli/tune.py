@@ -34,6 +34,9 @@ def tune(
     only: Annotated[
         str | None, typer.Option("--only", metavar="NAMES", help=f"Try these only: {', '.join(NAMES)}.")
     ] = None,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Look for the largest and the fastest batch, in place of changes.")
+    ] = False,
     save: Annotated[
         bool, typer.Option("--save", help="Write what is kept into seatrial.toml; later runs apply it.")
     ] = False,
@@ -50,7 +53,7 @@ def tune(
     Loader workers, pinned memory, TF32, bf16, channels_last, a fused optimizer, torch.compile, DDP's buckets: each is
     measured in a short trial from outside. No file of the project is changed without --save or --apply.
     """
-    asked = Tuning(steps=steps, seconds=seconds, budget_s=budget, only=_names(only))
+    asked = Tuning(steps=steps, seconds=seconds, budget_s=budget, only=_names(only), fit=fit)
     screen = Screen(json=as_json)
     job = tuning_job(read_allowed_job(words or [], context.obj, flags, screen), asked)
     begun: list[Prepared] = []
@@ -58,7 +61,7 @@ def tune(
     if code != EXIT_DONE:
         return code
     found = load(begun[0].run.folder).tune
-    if found is None:
+    if found is None or fit:
         return code
     if not found.kept:
         screen.say("nothing is kept, so the script stays as it is")

@@ -72,6 +72,7 @@ def test_the_table_is_in_every_rendering(tmp_path: Path) -> None:
         for words in ("as it is", "persistent_workers, workers=8", "2.00 ×", "trains differently", "two seeds"):
             assert words in text
         assert "one process trains" in text and "train.py:31" in text
+    assert "2.00 times as fast with persistent_workers, workers=8" in receipt.outcome.sentence
     assert "&lt;b&gt;no" in html.render(receipt)
     assert all(len(line) <= 80 for line in shown(receipt).splitlines())
     assert Receipt.model_validate_json(receipt.model_dump_json()) == receipt
@@ -121,7 +122,7 @@ def test_a_run_names_what_was_changed_from_outside_and_what_was_not(tmp_path: Pa
     receipt = judged(tmp_path, lines, tuning=False, changes=asked)
     assert receipt.changes is not None and receipt.changes.applied == {"workers": 8}
     text = " ".join(shown(receipt).split())
-    assert " · docker · CPU · tuned Finished" in text
+    assert " · docker · CPU · tuned " in text
     assert "workers=8 (from outside, by [tune])" in text
     assert "compile was not applied: the script compiles its model itself" in text
     assert "tf32: nothing in the script took it" in text

@@ -55,7 +55,8 @@ class Backend:
         if torch.get_float32_matmul_precision() != "highest":
             return "the script allows TF32 already"
         torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.allow_tf32 = True
+        if not torch.backends.cudnn.allow_tf32:
+            torch.backends.cudnn.allow_tf32 = True
         return None
 
     def _cudnn_benchmark(self, module: Any) -> Any:

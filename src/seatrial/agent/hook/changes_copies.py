@@ -37,7 +37,7 @@ class Copies:
             try:
                 if (
                     not tensor.is_cuda
-                    and not kwargs.get("non_blocking")
+                    and not self._goes_on_already(kwargs)
                     and not any(isinstance(arg, bool) for arg in args)
                     and to_a_gpu(args, kwargs)
                     and tensor.is_pinned()
@@ -49,6 +49,12 @@ class Copies:
             return original(tensor, *args, **kwargs)
 
         return copy
+
+    def _goes_on_already(self, kwargs: Any) -> bool:
+        if not kwargs.get("non_blocking"):
+            return False
+        self._changes.refuse("non_blocking", "the script's copies are non_blocking already")
+        return True
 
     def _to_a_gpu(self, args: Any, kwargs: Any) -> bool:
         where = kwargs.get("device", kwargs.get("other", args[0] if args else None))

@@ -78,6 +78,13 @@ class Trial:
         self._at_step(step)
         if os.getpid() != self.pid:
             return
+        try:
+            self._look(step)
+        except Exception as error:  # noqa: BLE001  whatever it is: a trial that goes on would be a whole training
+            report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
+            os._exit(0)
+
+    def _look(self, step: int) -> None:
         self.losses.step_ended()
         now_s = perf_counter()
         if self._is_told_to_end(step):
@@ -146,7 +153,7 @@ class Trial:
             self._wait_for_gpu()
             self.tell(ended)
             self.recorder.tell()
-        except Exception as error:  # noqa: BLE001  whatever it is: a trial that goes on would be a whole training
+        except Exception as error:  # noqa: BLE001
             report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
         for stream in (sys.stdout, sys.stderr):
             try:

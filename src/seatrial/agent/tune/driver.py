@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 from seatrial.agent.process.target import become_subreaper
 from seatrial.agent.tune import anatomy, judging, spec, trial
 from seatrial.agent.tune.candidates import NEUTRAL, Candidate, candidates, in_words
+from seatrial.agent.tune.fitting import Fitting
 from seatrial.agent.tune.record import Record, Row, tell
 from seatrial.agent.tune.refusal import last_line, refusal
 from seatrial.agent.tune.spec import Spec
@@ -97,8 +98,10 @@ class Driver:
             for key in ("anatomy", "training"):
                 if key in line:
                     tell(key, line[key])
+        if self.spec.fit:
+            return self._fit()
         if self.left_s > 1.5 * first.wall_s:
-            self.baseline("as it is, another seed", self._limit_s())
+            self.baseline("as it is, another seed", self.limit_s())
         self.reference = self.baselines
         self._greedy()
         self._finally()
@@ -106,9 +109,16 @@ class Driver:
         say(self._conclusion())
         return 0
 
+    def _fit(self) -> int:
+        words = Fitting(self).run()
+        self.record.combination = Row("fit", {}, None, None, "", words)
+        self.record.done = True
+        say(words)
+        return 0
+
     def baseline(self, words: str, limit_s: float) -> Trial:
         """The script as it is, under a seed that no baseline had."""
-        made = self._trial({}, words, limit_s, seed_offset=self.seeds)
+        made = self.trial({}, words, limit_s, seed_offset=self.seeds)
         self.seeds += 1
         if made.measured:
             self.baselines.append(made)
@@ -116,7 +126,7 @@ class Driver:
         self._tell_baseline()
         return made
 
-    def _trial(self, changes: Dict[str, Any], words: str, limit_s: float, seed_offset: int = 0) -> Trial:
+    def trial(self, changes: Dict[str, Any], words: str, limit_s: float, seed_offset: int = 0) -> Trial:
         self.record.trials += 1
         say("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.left_s), words))
         made = trial.run(self.spec, self.record.trials, changes, seed_offset, limit_s)
@@ -149,7 +159,7 @@ class Driver:
         groups = [self._warm(self.baselines), *(made for _, _, made in self.kept_order)]
         return judging.deviation(groups)
 
-    def _limit_s(self, slow: bool = False) -> float:
+    def limit_s(self, slow: bool = False) -> float:
         """Of one trial: twice what the reference took, and never what the end still needs."""
         usual_s = max([each.wall_s for each in self.reference or self.baselines] or [self.spec.seconds])
         end_s = self._end_s() if slow and self.kept else 0.0
@@ -189,11 +199,11 @@ class Driver:
         self.tried.append(candidate.changes)
         self.since_reference += 1
         changes = {**self.kept, **candidate.changes}
-        made = [self._trial(changes, in_words(candidate.changes), self._limit_s(candidate.slow))]
+        made = [self.trial(changes, in_words(candidate.changes), self.limit_s(candidate.slow))]
         row = self._judged(candidate, made)
         if row.verdict == "again":
             self._measure_reference()
-            made.append(self._trial(changes, in_words(candidate.changes) + ", again", self._limit_s(candidate.slow)))
+            made.append(self.trial(changes, in_words(candidate.changes) + ", again", self.limit_s(candidate.slow)))
             row = self._judged(candidate, made, last=True)
         self.record.rows.append(row)
         if candidate.name == "workers" and row.verdict in ("slower", "no-faster"):
@@ -210,10 +220,10 @@ class Driver:
 
     def _measure_reference(self) -> None:
         if not self.kept:
-            self.baseline("as it is, again", self._limit_s())
+            self.baseline("as it is, again", self.limit_s())
             self.reference = self.baselines
         else:
-            made = self._trial(self.kept, in_words(self.kept) + ", again", self._limit_s())
+            made = self.trial(self.kept, in_words(self.kept) + ", again", self.limit_s())
             if made.measured:
                 self.reference.append(made)
         self.since_reference = 0
@@ -294,7 +304,7 @@ class Driver:
                 if len(self.reference) < 3 and self.left_s > 1.1 * self.reference[-1].wall_s:
                     self._measure_reference()
                 if len(self.baselines) < 4 and self.left_s > 1.1 * self.baselines[-1].wall_s:
-                    self.baseline("as it is, at the end", self._limit_s())
+                    self.baseline("as it is, at the end", self.limit_s())
             fresh = self.reference[1:] or self.reference  # the first was chosen for being fast
             rates, against = judging.rates(fresh), judging.rates(self._warm(self.baselines))
             assert rates is not None and against is not None

@@ -53,9 +53,9 @@ class Point(NamedTuple):
         if self.predicted_bytes and self.seen.peak_bytes:
             row["off_by"] = round(self.predicted_bytes / self.seen.peak_bytes - 1, 4)
         if self.seen.out_of_memory:
-            row["why"] = "does not fit"
+            row["words"] = "does not fit"
         elif self.seen.why:
-            row["why"] = self.seen.why
+            row["words"] = self.seen.why
         return {key: value for key, value in row.items() if value is not None}
 
 

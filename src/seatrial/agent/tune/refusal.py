@@ -23,6 +23,8 @@ def refusal(trial: Trial, spec: Spec, limit_s: float) -> Optional[Refusal]:
     if trial.exit_code != 0 and not trial.measured:
         when = "before its first step" if not steps else "after %d steps" % steps
         return Refusal("crashed", "it failed %s: %s" % (when, last_line(trial.output)), "seatrial run …")
+    if trial.hook_failed is not None and not trial.measured:
+        return Refusal("hook", "the hook that measures it gave up: %s" % trial.hook_failed, None)
     if trial.report is None:
         return Refusal("no-torch", "it imported no torch, or ended in a way that tells nothing", None)
     if not steps:

@@ -44,7 +44,8 @@ class Trial(NamedTuple):
     applied, refused, places: what the hook could change (hook/changes.py); of all ranks together.
     anatomy: the last line of the recorder's, refined by its windows. facts: of the training.
     exit_code: None where it was ended for time. output: the end of what it printed.
-    wall_s: from its start to its end. lines: the raw lines of rank 0's steps, to be passed on.
+    hook_failed: why the hook in it gave up. wall_s: from its start to its end.
+    lines: the raw lines of rank 0's steps, to be passed on.
     """
 
     number: int
@@ -62,6 +63,7 @@ class Trial(NamedTuple):
     wall_s: float
     lines: List[Dict[str, Any]]
     restored: Dict[str, Any]
+    hook_failed: Optional[str] = None
 
     @property
     def steps_per_s(self) -> Optional[float]:
@@ -156,6 +158,7 @@ def run(spec: Spec, number: int, changes: Dict[str, Any], seed_offset: int, limi
         wall_s=wall_s,
         lines=of_rank,
         restored=restored,
+        hook_failed=_why_failed(lines),
     )
 
 
@@ -250,6 +253,14 @@ def _together(told: List[Dict[str, Any]], key: str) -> Dict[str, Any]:
         if isinstance(line.get(key), dict):
             found.update(line[key])
     return found
+
+
+def _why_failed(lines: List[Dict[str, Any]]) -> Optional[str]:
+    for line in lines:
+        for key in ("trial_failed", "hook_stopped"):
+            if isinstance(line.get(key), dict):
+                return str(line[key].get("reason"))[:300]
+    return None
 
 
 def _pid(line: Dict[str, Any], key: str) -> Any:

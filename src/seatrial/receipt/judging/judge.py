@@ -60,6 +60,7 @@ from seatrial.receipt.judging.trust import (
     refused,
     refused_finding,
 )
+from seatrial.receipt.judging.tuned import with_result
 from seatrial.receipt.model import Criterion, ExitCause, FindingRecord, Receipt
 from seatrial.receipt.nameless import without_names
 
@@ -117,8 +118,8 @@ def judge(
     findings = _findings(case, cause)
     if any(finding.id == "did-nothing" for finding in findings):
         cause = cause.model_copy(update={"words": f"{cause.words}, but apparently did nothing"})
-    if plan.job.tuning is not None and evidence.tune is not None and evidence.tune.refusal is not None:
-        cause = cause.model_copy(update={"words": f"The script cannot be tuned: {evidence.tune.refusal}"})
+    tune = evidence.tune if plan.job.tuning is not None else None
+    cause = with_result(cause, tune)
     receipt = Receipt(
         header=make_header(case, now),
         seal=make_seal(case, chain),
@@ -131,7 +132,7 @@ def judge(
         anatomy=anatomy_of(case),
         measurements=case.measurements,
         serving=serving_of(case),
-        tune=evidence.tune if plan.job.tuning is not None else None,
+        tune=tune,
         changes=evidence.changed(plan.agent.changes or {}),
         timeline=make_timeline(evidence),
         plots=make_plots(case),

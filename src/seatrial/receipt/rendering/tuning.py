@@ -35,7 +35,7 @@ def tune_table(receipt: Receipt) -> list[tuple[str, ...]]:
         return []
     rows = [_cells(tune.baseline, "as it is", "")]
     rows += [_cells(row, row.words, _verdict(row)) for row in tune.rows]
-    if tune.combination is not None:
+    if tune.combination is not None and tune.combination.name != "fit":
         rows.append(_cells(tune.combination, f"together: {tune.combination.words}", tune.combination.why))
     return rows
 
@@ -119,6 +119,8 @@ def _cells(row: TriedChange, words: str, verdict: str) -> tuple[str, ...]:
 
 
 def _verdict(row: TriedChange) -> str:
+    if not row.verdict:
+        return row.why
     short = _SHORT[row.verdict]
     return f"{short}: {row.why}" if row.verdict in ("different", "failed", "refused", "removed") and row.why else short
 
@@ -126,6 +128,8 @@ def _verdict(row: TriedChange) -> str:
 def _result(tune: TuneRecord) -> str:
     if tune.refusal is not None:
         return f"the script cannot be tuned: {tune.refusal}"
+    if tune.combination is not None and tune.combination.name == "fit":
+        return tune.combination.why
     if tune.combination is not None and tune.kept:
         return f"{changes_in_words(tune.kept)}: {tune.combination.why}"
     if not tune.done:

@@ -38,7 +38,7 @@ def test_the_largest_batch_is_found_and_memory_predicted_within_five_percent(eac
 def test_memory_that_bends_upwards_ends_in_a_batch_that_does_not_fit_and_one_that_does():
     found = fit(32, 24 * GIB, gpu(24 * GIB, GIB, 20 << 20, bend=0.5))
     failed = [point for point in found.points if point.seen.out_of_memory]
-    assert failed and all(point.as_dict()["why"] == "does not fit" for point in failed)
+    assert failed and all(point.as_dict()["words"] == "does not fit" for point in failed)
     assert found.largest < min(point.batch for point in failed) <= 1.2 * found.largest
 
 
@@ -71,4 +71,4 @@ def test_a_batch_that_the_script_refuses_ends_the_search():
         return Seen(GIB + batch * 1000, 10.0) if batch <= 32 else Seen(None, None, why="the data set has 40 examples")
 
     found = fit(16, 80 * GIB, run)
-    assert found.largest == 32 and found.points[-1].as_dict()["why"] == "the data set has 40 examples"
+    assert found.largest == 32 and found.points[-1].as_dict()["words"] == "the data set has 40 examples"
