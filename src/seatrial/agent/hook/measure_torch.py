@@ -48,7 +48,7 @@ def dynamo_is_here(eval_frame: Any) -> None:
                 skip(code)
         measuring.compiled = True
         measuring.window(opens=True)
-        measuring.steps.dynamo_is_here(sys.modules.get("torch._dynamo.config"), eval_frame)
+        measuring.steps.dynamo_is_here(eval_frame)
     except Exception as error:  # noqa: BLE001
         measuring.recorder.stop(error)
 
@@ -200,7 +200,9 @@ class Measuring:
     def asks(self, iterator: Any) -> None:
         """Of one in doubt, a batch."""
         known = self.asked.pop(id(iterator), None)
-        if known is None or known[0]() is not iterator:
+        if known is not None and known[0]() is not iterator:  # another one lives where one that is gone lived
+            self.asked[-1 - len(self.asked)], known = known, None
+        if known is None:
             known = [weakref.ref(iterator), 0, self.recorder.timeline.totals(), self.recorder.examples]
         known[1] += 1
         self.asked[id(iterator)] = known  # the last one asked is the last one in it

@@ -3,23 +3,21 @@
 import functools
 import sys
 from threading import get_ident
-from typing import Any, Callable, List
+from typing import Any, Callable
 
 from .recorder import Recorder
 from .windows import Windows
 
-#: Called when a compiled step has run; it is empty until torch.compile is used.
-_TOLD: List[Callable[[str], None]] = []
-#: Whether torch.compile is used. Plain names: its tracer guards them.
+#: Whether torch.compile is used. A plain name: its tracer guards it.
 COMPILES = False
-#: Whether torch.compile moves a call of step_was_compiled behind its graph.
-MOVES = False
 
 
-def step_was_compiled(name: str) -> None:
-    """A step of an optimizer of this class has run inside a compiled function."""
-    for tell in _TOLD:
-        tell(name)
+def no_break() -> None:
+    """Until torch.compile is used."""
+
+
+#: Lets torch.compile's tracer end its graph there, once it is used: torch._dynamo.graph_break.
+end_graph = no_break
 
 
 class OptimizerSteps:
@@ -64,29 +62,29 @@ class OptimizerSteps:
             self._handle.remove()
             self._handle = None
 
-    def dynamo_is_here(self, config: Any, eval_frame: Any) -> None:
-        """torch.compile is about to be used. A step that it compiles calls no hook; what is known as a logging function
-        is called behind the graph, which stays as it is. Source: reorderable_logging_functions in
-        torch/_dynamo/config.py, 2.3 and later."""
-        global COMPILES, MOVES
+    def dynamo_is_here(self, eval_frame: Any) -> None:
+        """torch.compile is about to be used. A step that it compiles calls no hook. Steps of torch's own optimizers end
+        their graph before the hooks anyway (``_use_grad`` in torch/optim/optimizer.py), so that ending it once more
+        changes no graph, and the hook is called as in any step. Other optimizers' compiled steps go uncounted."""
+        global COMPILES
         COMPILES = True
         self.window(opens=True)  # compiled code may have looked at the hooks: they stay as they are from now on
-        movable = getattr(config, "reorderable_logging_functions", None)
-        if isinstance(movable, set):
-            movable.add(step_was_compiled)
-            _TOLD.append(self._compiled_step)
-            MOVES = True
         patcher = getattr(eval_frame, "TorchPatcher", None)
         if patcher is None:
             return
         patch = patcher.patch
 
         def patch_and_wrap() -> None:
+            global end_graph
             patch()
+            end_graph = getattr(sys.modules.get("torch._dynamo"), "graph_break", no_break)
             for optimizer in list(vars(self.torch.optim).values()):
                 step = vars(optimizer).get("step") if isinstance(optimizer, type) else None
-                if getattr(step, "hooked", False) and not _calls_hooks(step):
+                if step is None:
+                    continue
+                if getattr(step, "hooked", False) and not _goes_through(step, "wrapper"):
                     self._wrap_step(optimizer)
+                optimizer._seatrial_ends_graph = _goes_through(step, "_use_grad")
 
         patcher.patch = staticmethod(patch_and_wrap)
 
@@ -129,8 +127,8 @@ class OptimizerSteps:
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             if COMPILES and compiling():
-                if MOVES:
-                    step_was_compiled(optimizer.__class__.__name__)
+                if getattr(optimizer, "_seatrial_ends_graph", False):
+                    end_graph()
                 return
             if get_ident() != recorder.thread and (recorder.steps or not recorder.on):
                 return
@@ -147,14 +145,6 @@ class OptimizerSteps:
                 recorder.stop(error)
 
         return after_step
-
-    def _compiled_step(self, name: str) -> None:
-        try:
-            if self.recorder.mine() and not self.capturing:
-                self.recorder.facts["compiled_step"] = name
-                self.recorder.stepped(sys.intern("compiled " + name))
-        except Exception as error:  # noqa: BLE001
-            self.recorder.stop(error)
 
     def _first_step_on_this_thread(self, optimizer: Any) -> None:
         """Training may be done in another thread than the one that imported torch."""
@@ -179,11 +169,11 @@ def compiling_check(torch: Any) -> Callable[[], bool]:
     return lambda: False
 
 
-def _calls_hooks(step: Any) -> bool:
-    """Whether the profiler's wrapper, which calls the hooks, is around this step."""
+def _goes_through(step: Any, name: str) -> bool:
+    """Whether a function of this name in torch/optim/optimizer.py is around this step: ``wrapper`` calls the hooks."""
     while step is not None:
         code = getattr(step, "__code__", None)
-        if code is not None and code.co_name == "wrapper" and code.co_filename.endswith("optimizer.py"):
+        if code is not None and code.co_name == name and code.co_filename.endswith("optimizer.py"):
             return True
         step = getattr(step, "__wrapped__", None)
     return False

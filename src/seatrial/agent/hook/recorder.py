@@ -128,7 +128,8 @@ class Recorder:
     def doubt_ended_at(self, totals: Dict[str, float], examples: int) -> None:
         """Up to there it was evaluation, by a loader that was left before its end; what followed is trained on."""
         if self.doubtful is not None:
-            self.timeline.move_between(self.doubtful, totals)
+            if sum(totals.values()) > sum(self.doubtful.values()):
+                self.timeline.move_between(self.doubtful, totals)
             self.examples -= examples - self._doubtful_examples
             self.evaluated()
 
@@ -139,8 +140,8 @@ class Recorder:
                 self._evaluates_since = self.timeline.totals()
         elif self._evaluates_since is not None:
             self.timeline.move_to_evaluation(self._evaluates_since)
-            if self.doubtful is not None:
-                self.examples, self.doubtful = self._doubtful_examples, None
+            if self.doubtful is not None:  # the next pass may have begun: a step will tell
+                self.doubtful = self.timeline.totals()
             self._evaluates_since = None
             self.evaluated()
 

@@ -50,7 +50,7 @@ class Windows:
         self._before: Dict[str, float] = {}
         self._opened_s = self._due_s = self._first_s = 0.0
         self._stream: Any = None
-        self._closed = 0
+        self._closed, self._length = 0, _STEPS
         self.also: List[Callable[[bool], None]] = []
         self._tensor_methods = True
         self.open = False
@@ -89,7 +89,7 @@ class Windows:
         if self.open:
             self._gpu.drop()
             self._end()
-            self._next = 0
+            self._next, self._length = 0, max(2, self._length // 2)  # there may be few steps between two of them
 
     def mark(self, phase: str) -> None:
         """A phase of the step begins."""
@@ -126,7 +126,7 @@ class Windows:
         return {"window": window}
 
     def _open(self, step: int) -> None:
-        self.open, self._until = True, step + _STEPS
+        self.open, self._until = True, step + self._length
         self._first_s = self._first_s or perf_counter()
         self._sites_now, self._copied_now, self._inside = {}, {}, False
         self._place()
@@ -147,7 +147,7 @@ class Windows:
         if self._closed == 2:  # the first one was of steps that still warmed up
             self._seconds, self._steps, self._regions, self._sites, self._copied = 0.0, 0, {}, {}, {}
         self._seconds += seconds
-        self._steps += _STEPS
+        self._steps += self._length
         for name, spent in totals.items():
             self._regions[name] = self._regions.get(name, 0.0) + spent - self._before[name]
         for key, value in self._copied_now.items():

@@ -201,3 +201,55 @@ for epoch in range(13):
 """
     with_hook, without = run(tmp_path, body, measured=True), run(tmp_path, body, measured=False)
     assert with_hook[0] == without[0]
+    assert last(with_hook[2], "anatomy")["steps"] == 208
+
+
+@pytest.mark.slow
+def test_a_compiled_optimizers_steps_are_counted_and_its_graphs_are_the_same(tmp_path):
+    body = """
+opt = torch.optim.Adam(net.parameters(), 0.01)
+@torch.compile(backend="aot_eager")
+def step(): opt.step()
+for epoch in range(3):
+    for x, y in DataLoader(data, batch_size=16):
+        loss = F.cross_entropy(net(x), y); loss.backward(); step(); opt.zero_grad(set_to_none=False)
+        losses.append(loss.item())
+import torch._dynamo.utils
+print(dict(torch._dynamo.utils.counters["stats"]))
+"""
+    with_hook, without = run(tmp_path, body, measured=True), run(tmp_path, body, measured=False)
+    assert with_hook[0] == without[0]
+    assert last(with_hook[2], "anatomy")["steps"] == 48
+
+
+def test_an_evaluation_that_is_left_early_is_evaluation_and_the_next_pass_is_not(tmp_path):
+    body = """
+import time
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for epoch in range(4):
+    for number, (x, y) in enumerate(DataLoader(data, batch_size=16)):
+        loss = F.cross_entropy(net(x), y); loss.backward(); losses.append(loss.item())
+        if number % 2: opt.step(); opt.zero_grad()
+    for number, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+        time.sleep(0.02)
+        if number == 4: break
+"""
+    told = last(run(tmp_path, body, measured=True)[2], "anatomy")
+    assert told["steps"] == 32 and told["examples"] == 4 * 256 - 32
+    assert 0.25 < told["regions"]["evaluation"] < 0.6  # 3 or 4 of them, 0.1 s each, on a busy machine
+
+
+def test_collectives_of_the_script_are_communication(tmp_path):
+    body = """
+import os, time
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://" + os.getcwd() + "/meet", rank=0, world_size=1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for x, y in DataLoader(data, batch_size=16):
+    loss = F.cross_entropy(net(x), y); loss.backward(); dist.all_reduce(loss.detach()); dist.barrier()
+    opt.step(); opt.zero_grad(); losses.append(loss.item())
+dist.destroy_process_group()
+"""
+    with_hook, without = run(tmp_path, body, measured=True), run(tmp_path, body.replace("meet", "here"), measured=False)
+    assert with_hook[0] == without[0]
+    assert last(with_hook[2], "anatomy")["regions"]["communication"] > 0
