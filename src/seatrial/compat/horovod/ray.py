@@ -2,4 +2,6 @@
 
 from .refused import refuse
 
-refuse("horovod.ray", "seatrial starts the ranks; call the training function itself, then: seatrial run --gpus 2 train.py")
+refuse(
+    "horovod.ray", "seatrial starts the ranks; call the training function itself, then: seatrial run --gpus 2 train.py"
+)

@@ -18,3 +18,10 @@ def refuse(what: str, instead: str) -> NoReturn:
 def refuse_tensorflow(what: str) -> NoReturn:
     """Raises NotInStandIn."""
     refuse(what, "build the model under tf.distribute.MirroredStrategy().scope(), then: seatrial run --gpus 2 train.py")
+
+
+def refuse_elastic() -> NoReturn:
+    """Raises NotInStandIn."""
+    refuse(
+        "horovod.torch.elastic", "save checkpoints, and let lost ranks start again: seatrial run --restarts 3 train.py"
+    )

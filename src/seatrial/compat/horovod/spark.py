@@ -2,4 +2,6 @@
 
 from .refused import refuse
 
-refuse("horovod.spark", "train with horovod.torch from files that Spark has written, then: seatrial run --gpus 2 train.py")
+refuse(
+    "horovod.spark", "train with horovod.torch from files that Spark has written, then: seatrial run --gpus 2 train.py"
+)

@@ -2,7 +2,7 @@
 
 Buckets are those of DistributedDataParallel, in size, order and arithmetic, so that the sums are its sums to the bit: a
 gradient is multiplied by one over the number of ranks, and then added up.
-Source: torch/csrc/distributed/c10d/reducer.cpp (torch 2.13): mark_variable_ready_dense, compute_bucket_assignment_by_size.
+Source: torch/csrc/distributed/c10d/reducer.cpp (torch 2.13), mark_variable_ready_dense and rebuild_buckets.
 """
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple

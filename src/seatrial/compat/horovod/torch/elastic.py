@@ -1,5 +1,5 @@
 """Refused, with the way out."""
 
-from ..refused import refuse
+from ..refused import refuse_elastic
 
-refuse("horovod.torch.elastic", "save checkpoints, and let lost ranks start again: seatrial run --restarts 3 train.py")
+refuse_elastic()

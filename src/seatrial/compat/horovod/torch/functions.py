@@ -6,13 +6,17 @@ from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
 
 import torch
 
-from .mpi_ops import Handle, allgather, broadcast_, broadcast_async_, rank, synchronize
+from .basics import rank
+from .exchanges import allgather, broadcast_, broadcast_async_
+from .operations import Handle, synchronize
 from .process_sets import ProcessSet, global_process_set
 
 try:
-    import cloudpickle as _pickler  # type: ignore[import-not-found]
+    import cloudpickle
+
+    _dump: Any = cloudpickle.dump
 except ImportError:
-    _pickler = pickle
+    _dump = pickle.dump
 
 
 def broadcast_parameters(
@@ -58,9 +62,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
     skeleton: Any = None
     if sends:
         states = [_without_tensors(optimizer.state.get(each, {}), tensors) for each in parameters]
-        settings = [
-            {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
-        ]
+        settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
         skeleton = (states, _without_tensors(settings, tensors))
     states, settings = broadcast_object(skeleton, root_rank)
     if sends:
@@ -115,9 +117,7 @@ def broadcast_object(
     return obj if sends else _object(data)
 
 
-def allgather_object(
-    obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set
-) -> List[Any]:
+def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
     """The ranks' objects, in their order."""
     data = _bytes(obj)
     sizes = allgather(torch.tensor([data.numel()]), process_set=process_set).tolist()
@@ -127,11 +127,9 @@ def allgather_object(
 
 def _bytes(obj: Any) -> torch.Tensor:
     buffer = io.BytesIO()
-    _pickler.dump(obj, buffer)
+    _dump(obj, buffer)
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
 
 
 def _object(data: torch.Tensor) -> Any:
     return pickle.loads(data.numpy().tobytes())
-
-

@@ -1,7 +1,8 @@
 """``hvd.join``: ranks without data left take part in what the others still reduce, with zeros.
 
-The operations of all ranks come in one order, so they have numbers. In a script that joins, each rank leaves in the store
-what its n-th operation is; one that has joined reads there what comes next, and takes part. The last to join leaves the end.
+The operations of all ranks come in one order, so they have numbers. In a script that joins, each rank leaves in the
+store what its n-th operation is; one that has joined reads there what comes next, and takes part. The last to join
+leaves the end.
 """
 
 import json
@@ -71,8 +72,8 @@ def begin() -> None:
     global _joining
     _joining = None
     if world().size > 1 and (os.environ.get(VARIABLE) == "1" or _script_joins()):
-        store = dist.distributed_c10d._get_default_store()  # type: ignore[attr-defined]
-        _joining = Joining(dist.PrefixStore("horovod-operations", store))
+        store = dist.distributed_c10d._get_default_store()
+        _joining = Joining(dist.PrefixStore("horovod-operations", store))  # type: ignore[attr-defined]
 
 
 def tell(kind: str, tensor: torch.Tensor) -> None:
@@ -104,10 +105,11 @@ def _sources() -> Iterator[str]:
     folder = os.path.dirname(os.path.abspath(script)) if script else os.getcwd()
     for module in modules.values():
         path = getattr(module, "__file__", None)
-        if isinstance(path, str) and path.endswith(".py") and os.path.abspath(path).startswith(folder + os.sep):
-            if "site-packages" not in path:
-                try:
-                    with open(path, encoding="utf-8", errors="replace") as file:
-                        yield file.read()
-                except OSError:
-                    pass
+        if not isinstance(path, str) or not path.endswith(".py") or "-packages" in path:
+            continue
+        if os.path.abspath(path).startswith(folder + os.sep):
+            try:
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    yield file.read()
+            except OSError:
+                pass

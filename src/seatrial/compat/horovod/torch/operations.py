@@ -3,6 +3,8 @@
 All ranks begin the same operations in the same order. Horovod pairs them by name; here names are of no account.
 """
 
+import itertools
+import weakref
 from typing import Any, Callable, List, Optional, Sequence
 
 import torch
@@ -22,6 +24,11 @@ _REDUCTIONS = {
     Max: dist.ReduceOp.MAX,
     Product: dist.ReduceOp.PRODUCT,
 }
+
+
+#: Equal on all ranks, which make the same things in the same order.
+_numbers = itertools.count()
+_takers: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 
 
 class HorovodInternalError(RuntimeError):
@@ -53,6 +60,16 @@ class Handle:
         return self._result
 
 
+def poll(handle: Handle) -> bool:
+    """Whether ``synchronize`` would not have to wait."""
+    return handle.is_completed()
+
+
+def synchronize(handle: Any) -> Any:
+    """Wait for an operation; its result."""
+    return handle() if callable(handle) else handle.wait()
+
+
 def check_reduction(op: int) -> None:
     """Raises NotInStandIn, or ValueError for what is no reduction."""
     if op == Adasum:
@@ -61,12 +78,18 @@ def check_reduction(op: int) -> None:
         raise ValueError("%r is no reduction of Horovod's" % (op,))
 
 
-def begin_all_reduce(tensor: torch.Tensor, op: int, process_set: ProcessSet = global_process_set) -> Any:
-    """In place, on a contiguous tensor. Average is the caller's to divide."""
+def begin_all_reduce(
+    tensor: torch.Tensor, op: int, process_set: ProcessSet = global_process_set, told_as: str = "reduce"
+) -> Any:
+    """In place, on a contiguous tensor. Average is the caller's to divide.
+
+    Args:
+        told_as: what a rank that has joined learns of it; ``agree-N`` gives it the result, too (``take_result``).
+    """
     if _alone(process_set):
         return None
     if process_set is global_process_set:
-        joining.tell("reduce-%d" % op, tensor)
+        joining.tell("%s-%d" % (told_as, op), tensor)
     return dist.all_reduce(tensor, _REDUCTIONS[op], group=process_set.group(tensor), async_op=True)
 
 
@@ -117,10 +140,21 @@ def join_others() -> int:
 def _take_part(kind: str, zeros: torch.Tensor) -> None:
     """One operation of the others, for a rank that has joined."""
     name, _, op = kind.partition("-")
-    if name != "reduce":
-        raise HorovodInternalError("hvd.%s was called while rank %d had joined: only hvd.allreduce goes on then"
-                                   % (name, world().rank))
+    number, _, op = op.rpartition("-")
+    if name not in ("reduce", "agree"):
+        raise HorovodInternalError(
+            "hvd.%s was called while rank %d had joined: only hvd.allreduce goes on then" % (name, world().rank)
+        )
     dist.all_reduce(zeros, _REDUCTIONS[int(op)], group=global_process_set.group(zeros))
+    if number and (taker := _takers.get(int(number))):
+        taker.agreed(zeros.tolist())
+
+
+def take_result(taker: Any) -> str:
+    """Have ``taker.agreed`` called with what the others agree on, while this rank has joined; what they tell it as."""
+    number = next(_numbers)
+    _takers[number] = taker
+    return "agree-%d" % number
 
 
 def _tell(kind: str, tensor: torch.Tensor, process_set: ProcessSet) -> None:

@@ -70,7 +70,7 @@ class _Distributed:
             self._reducer.set_passes(passes)
 
 
-def DistributedOptimizer(  # noqa: N802 - Horovod's name
+def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]] = None,
     compression: Any = Compression.none,

@@ -10,8 +10,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 import torch
 
 from .buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, Bucket, Parameter, Reduction, assign
-from .mpi_ops import sparse_allreduce_async
-from .operations import Max, begin_all_reduce
+from .exchanges import sparse_allreduce_async
+from .operations import Max, begin_all_reduce, take_result
 
 #: Bytes of a bucket for all that there is.
 _ALL = float("inf")
@@ -41,6 +41,7 @@ class Reducer:
         self._begun = 0
         self._kept: List[Any] = []  # accumulators of gradients live as long as somebody holds them
         self._lock = threading.Lock()
+        self._told_as = take_result(self)
 
     def take(self, parameters: Sequence[Parameter]) -> None:
         """Parameters to look after from now on; those that it has are passed over."""
@@ -92,7 +93,7 @@ class Reducer:
             self._came(parameter)
 
         if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1 and later
-            self._kept.append(parameter.register_post_accumulate_grad_hook(ready))
+            self._kept.append(parameter.register_post_accumulate_grad_hook(ready))  # type: ignore[no-untyped-call]
         else:
             accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
             accumulator.register_hook(ready)  # type: ignore[union-attr]
@@ -147,10 +148,19 @@ class Reducer:
         told = [places.get(each, last) for each in self._parameters]
         told += [int(each.grad is not None and each.grad.is_sparse) for each in self._parameters]
         agreed = torch.tensor(told, dtype=torch.int64)
-        work = begin_all_reduce(agreed, Max, self._reduction.process_set)
+        work = begin_all_reduce(agreed, Max, self._reduction.process_set, self._told_as)
         if work is not None:
             work.wait()
-        numbers = agreed.tolist()
+        dense = self._sort(agreed.tolist())
+        return [Bucket(members, self._reduction) for members in reversed(assign(dense, _ALL, _ALL))]
+
+    def agreed(self, numbers: List[int]) -> None:
+        """The others have taken their first step while this rank had none."""
+        self._sort(numbers)
+        self._rebuild()
+
+    def _sort(self, numbers: List[int]) -> List[Parameter]:
+        """Take what all ranks told: places in the order, and which gradients are sparse. The dense ones."""
         half = len(self._parameters)
         if not self._sparse_as_dense:
             self._sparse = [each for each, sparse in zip(self._parameters, numbers[half:]) if sparse]
@@ -158,7 +168,7 @@ class Reducer:
         dense = [each for each in self._parameters if each not in apart]
         order = sorted(range(half), key=lambda number: (numbers[number], number))
         self._order = [self._parameters[number] for number in order if self._parameters[number] not in apart]
-        return [Bucket(members, self._reduction) for members in reversed(assign(dense, _ALL, _ALL))]
+        return dense
 
     def _rebuild(self) -> None:
         """The buckets of all further steps."""
@@ -173,7 +183,7 @@ class Reducer:
         if isinstance(self._groups, int):
             each, more = divmod(len(self._order), self._groups)
             cuts = [number * each + min(number, more) for number in range(self._groups + 1)]
-            groups = [self._order[start:end] for start, end in zip(cuts, cuts[1:])]
+            groups = [self._order[start:end] for start, end in zip(cuts, cuts[1:])]  # noqa: RUF007 - Python 3.8
         else:
             mine = set(self._order)
             groups = [[each for each in group if each in mine] for group in self._groups]

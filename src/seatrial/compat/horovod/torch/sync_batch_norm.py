@@ -5,9 +5,10 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from .mpi_ops import allreduce, size
+from .basics import size
 from .operations import Sum
 from .process_sets import global_process_set
+from .reductions import allreduce
 
 
 class SyncBatchNorm(torch.nn.SyncBatchNorm):

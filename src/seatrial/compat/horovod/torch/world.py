@@ -1,7 +1,7 @@
 """Who takes part: ranks, as torchrun numbers them, and the process groups through which they speak.
 
-There are two groups of the same ranks: Gloo for tensors on the CPU, and NCCL for those on GPUs. The second is made with the
-first such tensor, since a script may choose its GPU through CUDA_VISIBLE_DEVICES after ``init``.
+There are two groups of the same ranks: Gloo for tensors on the CPU, and NCCL for those on GPUs. The second is made with
+the first such tensor, since a script may choose its GPU through CUDA_VISIBLE_DEVICES after ``init``.
 """
 
 import atexit
@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import torch
 import torch.distributed as dist
 
-#: Horovod waits for a rank as long as it takes, be it one that evaluates alone. Ranks that died are torchrun's to notice.
+#: Horovod waits for a rank as long as it takes, be it one that evaluates alone; torchrun notices those that died.
 _PATIENCE = timedelta(hours=6)
 
 #: What horovodrun sets and scripts read. Source: horovod/runner/gloo_run.py on GitHub.
@@ -28,7 +28,7 @@ _VARIABLES = {
 
 
 class World:
-    """This process among the others. Alone it needs no process group, and all operations return what they were given."""
+    """This process among the others. Alone it needs no process group."""
 
     def __init__(self) -> None:
         self.size = _number("WORLD_SIZE", 1)
