@@ -56,6 +56,7 @@ class Plan(NamedTuple):
     check: str = "none"
     gpu_memory_bytes: Optional[int] = None
     measure_steps: bool = False
+    stand_ins: List[str] = []  # noqa: RUF012
     sample_interval_s: float = 1.0
     grace_s: float = 30.0
     timeout_s: Optional[float] = None

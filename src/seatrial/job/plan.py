@@ -186,6 +186,7 @@ class AgentPlan(Frozen):
         gpu_count: how many GPUs must be visible where nobody could know which; the agent then takes those.
         check: ``torch`` (a torch kernel on each GPU), ``driver`` (a driver-level one), ``none``.
         gpu_memory_bytes: limit that an unmodified torch or TensorFlow script is held to, or None.
+        stand_ins: packages that are laid beside a Python which lacks them (seatrial.compat), by name: ``horovod``.
         measure_steps: a hook beside the target's Python measures the steps of a torch script (seatrial.agent.hook).
         hang_after_s: silence after which the watchdog speaks of a hang; None: never.
         alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the
@@ -223,6 +224,7 @@ class AgentPlan(Frozen):
     check: Literal["torch", "driver", "none"] = "none"
     gpu_memory_bytes: int | None = None
     measure_steps: bool = False
+    stand_ins: tuple[str, ...] = ()
     sample_interval_s: float = 1.0
     grace_s: float = 30.0
     timeout_s: float | None = None
