@@ -83,7 +83,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 class StandIns(importlib.abc.MetaPathFinder):
-    """Finds packages of ours that stand in for ones that are not installed: asked when all others have found nothing."""
+    """Finds packages of ours that stand in for others: asked when all other finders have found nothing."""
 
     def __init__(self, names: List[str]) -> None:
         self.names = names
