@@ -52,15 +52,15 @@ def resolve_target(
             f"nothing to run: name a script, a recipe or -m module{there}", run=_run_example(scripts, recipes)
         )
     if words[0] in LAUNCHERS:
-        raise _launcher(words, project)
+        raise launcher_refused(words)
     raise _not_there(words[0], project, recipes)
 
 
-def _launcher(words: Sequence[str], project: Path) -> TargetError:
+def launcher_refused(words: Sequence[str]) -> TargetError:
     """``horovodrun -np 4 python train.py`` and the like: the same in seatrial's words, where they can be read."""
-    command = training_command(shlex.join(words), lambda name: is_file(project / name))
+    command = training_command(shlex.join(words), lambda name: True)
     return TargetError(
-        f"{words[0]} is a launcher, not a script: seatrial starts the ranks itself",
+        f"seatrial starts the ranks itself: {words[0]} is a launcher, not a script",
         run=command.seatrial if command is not None else "seatrial run --gpus 2 train.py",
     )
 

@@ -5,6 +5,7 @@ the first such tensor, since a script may choose its GPU through CUDA_VISIBLE_DE
 """
 
 import atexit
+import importlib
 import os
 import sys
 from datetime import timedelta
@@ -45,6 +46,9 @@ class World:
         if self.size == 1:
             return
         if not dist.is_initialized():
+            # Optimizers import it (torch 2.13), and defaults of its functions are the process group of that moment: it
+            # would outlive its end, and Gloo's threads abort a Python that ends before them.
+            importlib.import_module("torch.distributed.nn")
             dist.init_process_group("gloo", timeout=_PATIENCE)
             self.owns_process_group = True
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
