@@ -75,6 +75,7 @@ def test_a_horovod_that_is_installed_is_used_by_its_own_launcher(tmp_path: Path)
     assert started.events("target.started")[0]["launcher"] == "horovodrun"
 
 
+@pytest.mark.slow
 def test_between_nodes_the_stand_in_goes_first(tmp_path: Path) -> None:
     meeting = {"nodes": 2, "min_nodes": 1, "node_rank": 0, "rendezvous": "127.0.0.1:29711", "rendezvous_id": "x"}
     done = agent(tmp_path, SAYS, env=own_horovod(tmp_path), processes=1, **meeting).run()

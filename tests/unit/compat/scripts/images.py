@@ -1,7 +1,7 @@
 """In the manner of Horovod's image examples: sampler, scaled learning rate, averaged metrics, checkpoint and resume."""
 
-import os
 import sys
+from pathlib import Path
 
 import horovod.torch as hvd
 import torch
@@ -52,7 +52,7 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 
 begun = 0
 for epoch in range(4, 0, -1):
-    if os.path.exists(f"{folder}/checkpoint-{epoch}.pt"):
+    if Path(f"{folder}/checkpoint-{epoch}.pt").exists():
         begun = epoch
         break
 begun = hvd.broadcast(torch.tensor(begun), root_rank=0, name="begun").item()
@@ -81,4 +81,4 @@ for epoch in range(begun, begun + 2):
 
 weights = hvd.allgather_object([each.double().sum().item() for each in model.state_dict().values()])
 assert all(each == weights[0] for each in weights), weights
-print("rank", hvd.rank(), "of", hvd.size(), "has the weights of all", flush=True)
+print(f"rank {hvd.rank()} of {hvd.size()} has the weights of all\n", end="", flush=True)
