@@ -33,6 +33,7 @@ def agent(folder: Path, script: str, **plan: object) -> Agent:
     return Agent(folder, script, env={"OMP_NUM_THREADS": "1", **keys.pop("env", {})}, **keys)
 
 
+@pytest.mark.slow
 def test_a_script_of_images_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     first, second, kept = tmp_path / "first", tmp_path / "second", tmp_path / "kept"
     for folder in (first, second, kept):

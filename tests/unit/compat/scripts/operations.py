@@ -123,6 +123,11 @@ raises(ImportError, lambda: hvd.init(comm=[0]), "hvd.add_process_set")
 assert not hasattr(hvd, "no_such_name")
 passed("the rest")
 
+if rank == 0:  # it has one batch more
+    equal(hvd.allreduce(torch.ones(2), op=hvd.Sum), [1.0, 1.0])
+assert hvd.join() == 0
+passed("join")
+
 hvd.shutdown()
 assert not hvd.is_initialized()
 raises(ValueError, hvd.rank, "hvd.init() has not been called")
