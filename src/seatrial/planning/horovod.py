@@ -79,9 +79,10 @@ def _refuse(job: Job, script: ScriptFacts) -> None:
     for needed in (*script.needs_horovod, *(["horovod.torch.elastic"] if script.horovod_elastic else [])):
         for part, instead in REFUSED.items():
             if needed == part or needed.startswith(f"{part}."):
-                where = script.horovod.get(needed) or script.horovod_elastic or job.target.value
+                where = script.horovod.get(needed) or (script.horovod_elastic or job.target.value).partition(" ")[0]
                 raise TargetError(
-                    f"{where} uses {part}, and Horovod cannot be installed: {_WHY_NOT}. Instead, {instead}",
-                    cause="in Horovod's place seatrial has horovod.torch on torch.distributed, and no more",
-                    run=f"seatrial run --image IMAGE_WITH_HOROVOD {job.target.value}   # or change the script as said",
+                    f"{where} needs {part}, and nothing stands in for that part of Horovod",
+                    cause=f"Horovod cannot be installed: {_WHY_NOT}; in its place seatrial has horovod.torch alone",
+                    run=f"{instead}; then: seatrial run {job.target.value} --gpus 2   "
+                    "# or name an image that has Horovod: --image IMAGE",
                 )

@@ -76,20 +76,24 @@ def test_a_module_of_the_projects_is_its_own(project: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "part", "instead"),
     [
-        ("import horovod.tensorflow as hvd\n", "train.py:1 uses horovod.tensorflow", "tf.distribute.MirroredStrategy"),
+        ("import horovod.tensorflow as hvd\n", "train.py:1 needs horovod.tensorflow", "tf.distribute.MirroredStrategy"),
         ("import horovod.tensorflow.keras as hvd\n", "horovod.tensorflow", "tf.distribute.MirroredStrategy"),
         ("from horovod import keras\n", "horovod.keras", "tf.distribute.MirroredStrategy"),
         ("import horovod.spark.torch as hvd\n", "horovod.spark", "files that Spark has written"),
         ("from horovod.ray import RayExecutor\n", "horovod.ray", "seatrial starts the ranks"),
-        (f"{TORCH}@hvd.elastic.run\ndef train(state): pass\n", "train.py:4 hvd.elastic", "--restarts 3"),
+        (
+            f"{TORCH}@hvd.elastic.run\ndef train(state): pass\n",
+            "train.py:4 needs horovod.torch.elastic",
+            "--restarts 3",
+        ),
         ("from horovod.torch.elastic import TorchState\n", "horovod.torch.elastic", "--restarts 3"),
     ],
 )
 def test_what_nothing_stands_in_for_is_refused(project: Path, source: str, part: str, instead: str) -> None:
     with pytest.raises(TargetError) as refused:
         plan_of(project, source)
-    assert part in refused.value.message and instead in refused.value.message
-    assert refused.value.run and "seatrial run --image" in refused.value.run
+    assert part in refused.value.message and refused.value.run is not None
+    assert instead in refused.value.run and "seatrial run train.py --gpus 2" in refused.value.run
 
 
 def test_what_may_not_be_needed_is_not_refused(project: Path) -> None:
