@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 #: Rooms that the command line's own process never imports.
-NOT_OURS = ("agent", "train", "recipes", "dashboard", "programs", "slimming", "in_image", "__main__")
+NOT_OURS = ("agent", "compat", "train", "recipes", "dashboard", "programs", "slimming", "in_image", "__main__")
 
 
 class ForkServer:

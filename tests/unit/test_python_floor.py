@@ -11,7 +11,8 @@ import seatrial
 pytest.importorskip("vermin")
 PACKAGE = Path(seatrial.__file__).parent
 CARRIED = [
-    PACKAGE / name for name in ("__init__.py", "events", "frames.py", "agent", "probe", "findings", "images/slimming")
+    PACKAGE / name
+    for name in ("__init__.py", "events", "frames.py", "agent", "compat", "probe", "findings", "images/slimming")
 ]
 
 

@@ -58,6 +58,7 @@ class Plan(NamedTuple):
     measure_steps: bool = False
     tune: Optional[Dict[str, Any]] = None
     changes: Optional[Dict[str, Any]] = None
+    stand_ins: List[str] = []  # noqa: RUF012
     sample_interval_s: float = 1.0
     grace_s: float = 30.0
     timeout_s: Optional[float] = None

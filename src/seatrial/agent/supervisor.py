@@ -9,8 +9,10 @@ import seatrial
 from seatrial.agent import attempts
 from seatrial.agent.contract import check
 from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import stand_ins
 from seatrial.agent.plan import Plan, make_folder
 from seatrial.agent.process import light_import, signals
+from seatrial.agent.process.command_line import interpreter
 from seatrial.agent.process.environment import target_environment
 from seatrial.agent.run import EXIT_GPU_CONTRACT, Run
 from seatrial.agent.streams import redaction
@@ -47,8 +49,11 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
             return code
         if outcome.gpus:
             plan = plan._replace(gpus=list(outcome.gpus))
-        if plan.gpu_memory_bytes is not None or plan.measure_steps or plan.changes:
+        plan = _with_its_own_horovod(plan, env, journal)
+        if plan.gpu_memory_bytes is not None or plan.measure_steps or plan.changes or plan.stand_ins:
             hook.install(hooks, env, plan.gpu_memory_bytes, plan.measure_steps, plan.changes)
+
+        stand_ins.place(plan.stand_ins, hooks, env, first=plan.launcher == "torchrun")
 
         def once() -> Tuple[int, bool]:
             trial = outcome.trial if outcome.trial and not outcome.trial.started else None
@@ -81,6 +86,21 @@ def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str]) -
             alterable=alterable,
         )
     )
+
+
+def _with_its_own_horovod(plan: Plan, env: Dict[str, str], journal: Journal) -> Plan:
+    """A Horovod that is installed is used, by its own launcher: torchrun's ranks would each train alone with it.
+
+    Across nodes its launcher would need SSH between them: there ours is used in any case.
+    """
+    if "horovod" not in plan.stand_ins or not stand_ins.installed("horovod", interpreter(plan), env, plan.workdir):
+        return plan
+    if plan.nodes > 1:
+        journal.note("Horovod is installed, and seatrial's stand-in is used: between nodes torchrun starts the ranks")
+        return plan
+    journal.note("Horovod itself is installed here and is used")
+    launcher = "horovodrun" if plan.launcher == "torchrun" and plan.processes > 1 else "none"
+    return plan._replace(stand_ins=[], launcher=launcher)
 
 
 def _check(plan: Plan, env: Dict[str, str], journal: Journal) -> Optional[check.Outcome]:

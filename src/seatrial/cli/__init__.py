@@ -103,7 +103,7 @@ def _answer(argv: list[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     """Run a verb's typer app. What stands behind the first ``--`` belongs to the target, untouched."""
-    from seatrial.cli.typed import check_words
+    from seatrial.cli.typed import check_launcher, check_words
 
     check_words(argv)
     verb, rest = argv[0], argv[1:]
@@ -111,6 +111,8 @@ def _dispatch(argv: list[str]) -> int:
     if "--" in rest:
         cut = rest.index("--")
         rest, target_arguments = rest[:cut], rest[cut + 1 :]
+    if verb in ("run", "plan") and not any(word.startswith("--image") for word in rest):
+        check_launcher(rest)
     module = _verb_module(verb)
     rest = module.reworded(rest) if hasattr(module, "reworded") else rest
     try:

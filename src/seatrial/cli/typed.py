@@ -35,6 +35,17 @@ def check_words(argv: Sequence[str]) -> None:
         )
 
 
+def check_launcher(words: Sequence[str]) -> None:
+    """``horovodrun -np 4 python train.py`` behind a verb, whose -np typer would refuse. Raises TargetError."""
+    from seatrial.job.reading.shell_commands import LAUNCHERS
+
+    for at, word in enumerate(words):
+        if word in LAUNCHERS and not (at and words[at - 1].startswith("-")) and len(words) > at + 1:
+            from seatrial.job.target import launcher_refused
+
+            raise launcher_refused(words[at:])
+
+
 def check_folder(project: Path) -> Path:
     """A project's folder as given. Raises UsageError when its path is not UTF-8 text."""
     if _has_undecoded(str(project)):

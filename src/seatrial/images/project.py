@@ -28,7 +28,7 @@ from seatrial.images.requirements.setup_cfg import read_setup_cfg
 from seatrial.images.requirements.setup_py import read_setup
 from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import folder_of, is_package
-from seatrial.job.script import FRAMEWORKS, ScriptFacts
+from seatrial.job.script import FRAMEWORKS, HOROVOD, ScriptFacts
 from seatrial.system.project_files import is_there, read_sources
 
 #: Written by ``seatrial build --lock``: every package of the image at its version.
@@ -101,7 +101,8 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
         warnings = tuple(map(partial(_guessed, script), packages.guessed.items()))
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
     else:
-        needs = _with_imported(_without_standard_modules(needs), packages, script, also)
+        needs = _without_horovod(_without_standard_modules(needs))
+        needs = _with_imported(needs, packages, script, also)
     told = needs.plus(Requirements(lines=also))
     warnings = (*needs.warnings, *_in_the_project(script, own), *_not_installed(told, packages, script))
     needs = replace(needs, imports=imports, warnings=warnings)
@@ -128,6 +129,21 @@ def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts
     return replace(
         needs, requirements=needs.requirements + more, reason=f"{needs.reason}; the target also imports {shown}"
     )
+
+
+def _without_horovod(needs: Needs) -> Needs:
+    """A list's horovod from the index is left out: seatrial has a stand-in (seatrial.compat), and it does not build."""
+    found = needs.requirements
+    kept = tuple(line for line in found.lines if not _is_horovod(line))
+    if kept == found.lines:
+        return needs
+    reason = f"{needs.reason}; horovod is left out: it has no wheels, and does not build against current torch"
+    return replace(needs, requirements=replace(found, lines=kept), reason=reason)
+
+
+def _is_horovod(line: str) -> bool:
+    requirement = parsed(line)
+    return requirement is not None and requirement.url is None and canonical_name(line) == HOROVOD
 
 
 def _is_listed(found: Requirements, name: str, package: str) -> bool:

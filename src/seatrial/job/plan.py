@@ -186,6 +186,7 @@ class AgentPlan(Frozen):
         gpu_count: how many GPUs must be visible where nobody could know which; the agent then takes those.
         check: ``torch`` (a torch kernel on each GPU), ``driver`` (a driver-level one), ``none``.
         gpu_memory_bytes: limit that an unmodified torch or TensorFlow script is held to, or None.
+        stand_ins: packages that are laid beside a Python which lacks them (seatrial.compat), by name: ``horovod``.
         measure_steps: a hook beside the target's Python measures the steps of a torch script (seatrial.agent.hook).
         tune: of ``seatrial tune``: fields of agent.tune.spec.Spec; the driver runs in the script's place.
         changes: made to the script from outside, as docs/decisions/0037-tune.md has them.
@@ -227,6 +228,7 @@ class AgentPlan(Frozen):
     measure_steps: bool = False
     tune: dict[str, Any] | None = None
     changes: dict[str, Any] | None = None
+    stand_ins: tuple[str, ...] = ()
     sample_interval_s: float = 1.0
     grace_s: float = 30.0
     timeout_s: float | None = None

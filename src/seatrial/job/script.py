@@ -28,6 +28,9 @@ BUILT_ON = {
 }
 
 
+HOROVOD = "horovod"
+
+
 @dataclass(frozen=True)
 class ScriptFacts:
     """What reading a script and the project's modules it imports showed. Evidence is ``file.py:line name``.
@@ -44,6 +47,9 @@ class ScriptFacts:
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → ``file.py:line``.
         tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
         framework: ``torch``, ``tensorflow``, ``jax`` or None.
+        horovod: dotted name of each part of Horovod that it imports → ``file.py:line``; it is in no other list, since
+            nothing is installed for it. needs_horovod: those without which it cannot start.
+        horovod_elastic: where it cannot do without Horovod's elastic ranks, or None.
         torchrun_evidence: where it can use one process per GPU, or None.
         launcher_evidence: where it cannot run without what torchrun sets, even as one process, or None.
         one_process_evidence: where it drives several GPUs from one process, or starts ranks itself, or None.
@@ -65,6 +71,9 @@ class ScriptFacts:
     paths: dict[str, str] = field(default_factory=dict)
     tensorflow_1: str | None = None
     framework: str | None = None
+    horovod: dict[str, str] = field(default_factory=dict)
+    needs_horovod: tuple[str, ...] = ()
+    horovod_elastic: str | None = None
     torchrun_evidence: str | None = None
     launcher_evidence: str | None = None
     one_process_evidence: str | None = None
@@ -78,6 +87,11 @@ class ScriptFacts:
     def uses_seatrial(self) -> bool:
         """It imports our training library."""
         return any(module.partition(".")[0] == "seatrial" for module in self.modules)
+
+    @property
+    def horovod_part(self) -> str:
+        """The part of Horovod that tells most of what the script wants; there is one."""
+        return _telling_part(self.horovod)
 
     @property
     def multi_gpu_evidence(self) -> str | None:
@@ -132,9 +146,15 @@ def _source(target: Target, project: Path) -> Path | None:
 
 def _facts(reading: Reading) -> ScriptFacts:
     seen, certain = reading.signs, reading.certain_signs
+    horovod = _taken_out(reading.optional, HOROVOD)
+    needs_horovod = _taken_out(reading.needed, HOROVOD)
+    horovod |= needs_horovod
     torchrun: str | None = None
     one_process: str | None = None
-    if "torchrun" in seen and "spawn" in seen:
+    if horovod:  # in any of its forms it is one process per GPU
+        part = _telling_part(horovod)
+        torchrun = f"{horovod[part]} {part}"
+    elif "torchrun" in seen and "spawn" in seen:
         one_process = seen["spawn"]
     elif "local-rank" in seen:
         torchrun = seen["local-rank"]
@@ -153,7 +173,10 @@ def _facts(reading: Reading) -> ScriptFacts:
         asserted=reading.asserted,
         paths=reading.paths,
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
-        framework=_framework(imports) or _framework(optional),
+        framework=_framework(imports) or _framework(optional) or ("torch" if f"{HOROVOD}.torch" in horovod else None),
+        horovod=horovod,
+        needs_horovod=tuple(needs_horovod),
+        horovod_elastic=certain.get("horovod-elastic") if horovod else None,
         torchrun_evidence=torchrun,
         launcher_evidence=needs_launcher,
         one_process_evidence=one_process,
@@ -163,6 +186,17 @@ def _facts(reading: Reading) -> ScriptFacts:
         import_roots=reading.import_roots,
         least_python=reading.least_python,
     )
+
+
+def _taken_out(modules: dict[str, str], package: str) -> dict[str, str]:
+    """A package's modules, which are no longer in ``modules``."""
+    names = [name for name in modules if name.partition(".")[0] == package]
+    return {name: modules.pop(name) for name in names}
+
+
+def _telling_part(horovod: dict[str, str]) -> str:
+    parts = [name for name in horovod if name.count(".") == 1]
+    return f"{HOROVOD}.torch" if f"{HOROVOD}.torch" in parts else next(iter([*parts, *horovod]))
 
 
 def _foreign(modules: dict[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, is_file, is_folder
-from seatrial.job.reading.shell_commands import training_command
+from seatrial.job.reading.shell_commands import LAUNCHERS, training_command
 from seatrial.system.project_files import read_bytes
 from seatrial.system.typed_path import as_typed
 
@@ -51,7 +51,18 @@ def resolve_target(
         raise TargetError(
             f"nothing to run: name a script, a recipe or -m module{there}", run=_run_example(scripts, recipes)
         )
+    if words[0] in LAUNCHERS:
+        raise launcher_refused(words)
     raise _not_there(words[0], project, recipes)
+
+
+def launcher_refused(words: Sequence[str]) -> TargetError:
+    """``horovodrun -np 4 python train.py`` and the like: the same in seatrial's words, where they can be read."""
+    command = training_command(shlex.join(words), lambda name: True)
+    return TargetError(
+        f"seatrial starts the ranks itself: {words[0]} is a launcher, not a script",
+        run=command.seatrial if command is not None else "seatrial run --gpus 2 train.py",
+    )
 
 
 def _is_path_like(word: str, project: Path) -> bool:

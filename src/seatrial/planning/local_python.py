@@ -53,7 +53,7 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
     needed = _needed(job, script, gpus=not cpu_only)
     missing: dict[Path, list[str]] = {}
     for python in _candidates(host.environ):
-        missing[python] = _missing(python, needed)
+        missing[python] = missing_in(python, needed)
         if not missing[python]:
             reason = "has everything that the target imports"
             return LocalPython(python, (Choice(what="python", value=str(python), reason=reason),))
@@ -95,7 +95,8 @@ def _candidates(environ: Mapping[str, str]) -> list[Path]:
     return [python for python in dict.fromkeys([*active, Path(sys.executable)]) if python.exists()]
 
 
-def _missing(python: Path, needed: tuple[str, ...]) -> list[str]:
+def missing_in(python: Path, needed: tuple[str, ...]) -> list[str]:
+    """Which of these modules or packages an interpreter lacks."""
     return command.check([str(python), "-c", _MISSING, *needed], timeout_s=30).stdout.split()
 
 

@@ -16,6 +16,7 @@ from seatrial.job.script import ScriptFacts
 from seatrial.planning.cluster.parts import cluster_parts
 from seatrial.planning.container.parts import container_parts
 from seatrial.planning.container.service import service_parts
+from seatrial.planning.horovod import horovod_parts
 from seatrial.planning.host import HostFacts, git_commit
 from seatrial.planning.launcher import Launcher, choose_launcher, restarts
 from seatrial.planning.options import gpu_memory_limit, refuse_options
@@ -72,6 +73,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     parts = (service_parts if site.service else PARTS[site.backend.place])(job, site, script)
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
     streams = choose_streams(site, script, parts, launcher)
+    horovod = horovod_parts(job, script, parts)
     return Plan(
         run_id=site.run_id,
         created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -88,15 +90,21 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         python=parts.python,
         venv=parts.venv,
         agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive).model_copy(
-            update={"terminal": streams.terminal, "input": streams.input}
+            update={"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins}
         ),
         choices=(
             *(site.selection.choices if site.selection else ()),
             *parts.choices,
+            *horovod.choices,
             launcher_choice,
             *_told_changes(job, interactive=interactive),
         ),
-        warnings=(*streams.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ())),
+        warnings=(
+            *streams.warnings,
+            *horovod.warnings,
+            *parts.warnings,
+            *(parts.image.warnings if parts.image else ()),
+        ),
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
     )

@@ -101,3 +101,18 @@ def test_refused_targets(project: Path, name: str, snapshot: SnapshotAssertion) 
         resolve_target(words, module, image, project, RECIPES)
     text = f"{caught.value.message} | {caught.value.cause} | {caught.value.run}"
     assert text.replace(str(project), "PROJECT").replace(str(project.parent), "PARENT") == snapshot
+
+
+@pytest.mark.parametrize(
+    ("words", "run"),
+    [
+        (["horovodrun", "-np", "4", "python", "train.py", "--lr", "1"], "seatrial run --gpus 4 train.py -- --lr 1"),
+        (["horovodrun", "-np", "2", "-H", "a:1,b:1", "python", "-u", "train.py"], "seatrial run --gpus 2 train.py"),
+        (["torchrun", "train.py"], "seatrial run train.py"),
+        (["horovodrun"], "seatrial run --gpus 2 train.py"),
+    ],
+)
+def test_a_launcher_is_not_a_target(tmp_path: Path, words: list[str], run: str) -> None:
+    with pytest.raises(TargetError, match="is a launcher, not a script") as refused:
+        resolve_target(words, None, None, tmp_path, set())
+    assert refused.value.run == run

@@ -12,8 +12,12 @@ MEETING_TIMEOUT_S = 600
 def command(plan: Plan) -> List[str]:
     """argv to run. What stands before the script (ENTRYPOINT, python and its flags) stays in front.
 
+    Horovod's own launcher is given the interpreter again, since it starts any program.
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html (--standalone picks a free port for the rendezvous).
     """
+    if plan.launcher == "horovodrun" and plan.script is not None:
+        horovodrun = ["-m", "horovod.runner.launch", "-np", str(plan.processes)]
+        return list(plan.argv[: plan.script]) + horovodrun + list(plan.argv[plan.script - 1 :])
     if plan.launcher != "torchrun" or plan.script is None:
         return list(plan.argv)
     torchrun = ["-m", "torch.distributed.run", *_meeting(plan), "--nproc-per-node", str(plan.processes)]

@@ -16,8 +16,10 @@ _WRAPPERS = {"exec", "env", "nohup", "time", "sudo", "command", "then", "do", "e
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _PYTHON = re.compile(r"([\w./~-]*/)?python[\d.]*|\$[({]?PYTHON\d?[)}]?")
 
-#: Launchers' words for the number of processes. Source: torchrun --help, accelerate launch --help, deepspeed --help.
-_PROCESSES = re.compile(r"--(nproc[_-]per[_-]node|num[_-]processes|num[_-]gpus)(?:=(.*))?")
+#: Launchers' words for the number of processes. Source: --help of torchrun, accelerate launch, deepspeed, horovodrun.
+_PROCESSES = re.compile(r"(?:--(?:nproc[_-]per[_-]node|num[_-]processes|num[_-]gpus|num-proc)|-np)(?:=(.*))?")
+#: Programs that start Python on a script themselves.
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
 _REDIRECTION = re.compile(r"[0-9&]?[<>]")
 _LAUNCH_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 
@@ -93,7 +95,7 @@ def _read(words: list[str], folder: str, is_file: Callable[[str], bool]) -> str 
     while rest:
         word = rest.pop(0)
         if match := _PROCESSES.fullmatch(word):
-            gpus = match[2] or (rest.pop(0) if rest else None)
+            gpus = match[1] or (rest.pop(0) if rest else None)
         elif word in ("-m", "--module") and rest and rest[0] in _LAUNCH_MODULES:
             launcher = rest.pop(0)
         elif word in ("-m", "--module") and rest and not rest[0].endswith(".py"):
@@ -107,7 +109,7 @@ def _read(words: list[str], folder: str, is_file: Callable[[str], bool]) -> str 
 
 
 def _starts(word: str) -> bool:
-    return _PYTHON.fullmatch(word) is not None or word in ("torchrun", "accelerate", "deepspeed")
+    return _PYTHON.fullmatch(word) is not None or word in LAUNCHERS
 
 
 def _as_run(gpus: str | None, target: list[str], arguments: list[str]) -> str:

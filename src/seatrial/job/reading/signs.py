@@ -65,6 +65,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield "compiler", name
         elif name == "sys.stdin":
             yield "input", name
+        elif name in ("hvd.elastic", "horovod.torch.elastic"):
+            yield "horovod-elastic", name
         elif name.startswith(("tf.", "tensorflow.")):
             inner = name.partition(".")[2]
             if inner in _TENSORFLOW_1 or inner.partition(".")[0] in _TENSORFLOW_1:

@@ -1,0 +1,5 @@
+"""Refused, with the way out."""
+
+from .refused import refuse_tensorflow
+
+refuse_tensorflow("horovod.tensorflow")

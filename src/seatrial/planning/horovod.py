@@ -1,0 +1,88 @@
+"""Scripts that import Horovod: what takes its place where it is not installed, and which parts of it nothing does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.errors import TargetError
+from seatrial.images.requirements.requirements_files import canonical_name
+from seatrial.job.model import Job
+from seatrial.job.plan import Choice
+from seatrial.job.script import HOROVOD, ScriptFacts
+from seatrial.planning.local_python import missing_in
+from seatrial.planning.site import Parts
+
+_TENSORFLOW = "build the model under tf.distribute.MirroredStrategy().scope(), which uses all GPUs of one process"
+
+#: Part of Horovod → what to do instead. ``seatrial.compat.horovod`` refuses the same when a script comes upon them.
+REFUSED = {
+    "horovod.tensorflow": _TENSORFLOW,
+    "horovod.keras": _TENSORFLOW,
+    "horovod.mxnet": "MXNet's project has ended: train in an image that has both",
+    "horovod.spark": "train with horovod.torch from files that Spark has written",
+    "horovod.ray": "seatrial starts the ranks: call the training function itself",
+    "horovod.torch.elastic": "save checkpoints, and let lost ranks start again with --restarts 3",
+}
+
+_WHY_NOT = "its last release, 0.28.1 of 2023, has no wheels and does not build against current torch"
+
+
+@dataclass(frozen=True)
+class HorovodParts:
+    """What a plan says of Horovod. ``stand_ins`` are the agent's to place."""
+
+    stand_ins: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
+    """Nothing where the script does not import it.
+
+    Raises TargetError: the script cannot do without a part of Horovod that nothing stands in for.
+    """
+    if not script.horovod:
+        return HorovodParts()
+    name = script.horovod_part
+    imports = f"{script.horovod[name]} imports {name}"
+    if parts.image is None and parts.venv is None and parts.python and not missing_in(Path(parts.python), (HOROVOD,)):
+        choice = Choice(what="horovod", value="as installed", reason=f"{imports}, and {parts.python} has it")
+        return HorovodParts((HOROVOD,), (choice,))
+    if brought := _brought_by(job, parts):
+        reason = f"{imports}; where {brought} has no Horovod, seatrial's stand-in on torch.distributed is used"
+        choice = Choice(what="horovod", value=f"as {brought} has it", reason=reason)
+        warning = f"{reason}, and the log's first line says so: it is not Horovod"
+        return HorovodParts((HOROVOD,), (choice,), (warning,))
+    _refuse(job, script)
+    reason = f"{imports}; Horovod is not installed: {_WHY_NOT}"
+    choice = Choice(what="horovod", value="seatrial's stand-in on torch.distributed", reason=reason)
+    warning = (
+        f"This is not Horovod: {imports}, and seatrial's stand-in on torch.distributed takes its place; "
+        "docs/horovod.md has the three lines that make it DistributedDataParallel"
+    )
+    return HorovodParts((HOROVOD,), (choice,), (warning,))
+
+
+def _brought_by(job: Job, parts: Parts) -> str | None:
+    """What may have a Horovod of the user's, or None."""
+    if parts.image is None:
+        return None
+    if not parts.image.build:
+        return parts.image.tag
+    if any(canonical_name(line) == HOROVOD for line in job.image.requirements):
+        return "image.requirements"
+    return None
+
+
+def _refuse(job: Job, script: ScriptFacts) -> None:
+    for needed in (*script.needs_horovod, *(["horovod.torch.elastic"] if script.horovod_elastic else [])):
+        for part, instead in REFUSED.items():
+            if needed == part or needed.startswith(f"{part}."):
+                where = script.horovod.get(needed) or (script.horovod_elastic or job.target.value).partition(" ")[0]
+                raise TargetError(
+                    f"{where} needs {part}, and nothing stands in for that part of Horovod",
+                    cause=f"Horovod cannot be installed: {_WHY_NOT}; in its place seatrial has horovod.torch alone",
+                    run=f"{instead}; then: seatrial run {job.target.value} --gpus 2   "
+                    "# or name an image that has Horovod: --image IMAGE",
+                )

@@ -1,0 +1,118 @@
+"""horovod.torch on real ranks with Gloo; each script in scripts/ checks what it does and says so."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import seatrial
+from seatrial.agent.hook import stand_ins
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+SCRIPTS = Path(__file__).parent / "scripts"
+COMPAT = Path(seatrial.__file__).parent / "compat"
+
+
+def ranks(count: int, script: str, *arguments: str) -> list[tuple[int, str]]:
+    """(exit code, output) of each rank, started as torchrun starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(COMPAT)}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPTS / script), *arguments],
+            env={**os.environ, **shared, **meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    try:
+        outputs = [process.communicate(timeout=120)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [(process.returncode, output) for process, output in zip(started, outputs, strict=True)]
+
+
+def passed(ended: list[tuple[int, str]]) -> list[str]:
+    """What rank 0 says has passed."""
+    assert all(code == 0 for code, _ in ended), "\n".join(output for _, output in ended)
+    return [line.removeprefix("passed ") for line in ended[0][1].splitlines() if line.startswith("passed ")]
+
+
+def test_every_operation() -> None:
+    assert passed(ranks(2, "operations.py"))[-2:] == ["join", "shut down and begun again"]
+
+
+def test_the_optimizer_is_ddp_to_the_bit() -> None:
+    told = passed(ranks(2, "optimizer.py"))
+    assert told[:4] == ["as DDP", "as DDP with Adam", "as DDP with clipping", "as DDP with accumulation"]
+    assert told[-1] == "SyncBatchNorm" and "as DDP in half precision" in told
+
+
+@pytest.mark.slow
+def test_three_ranks_divide_as_ddp_does() -> None:
+    assert "as DDP with Adam" in passed(ranks(3, "optimizer.py"))
+
+
+@pytest.mark.slow
+def test_ranks_with_less_data_join() -> None:
+    ended = ranks(2, "uneven.py")
+    assert "weight 6.0 last 1" in ended[0][1]
+    assert "hvd.broadcast was called while rank 1 had joined" in ended[1][1]
+
+
+@pytest.mark.slow
+def test_the_last_of_three_to_join() -> None:
+    assert "weight 12.0 last 2" in ranks(3, "uneven.py")[0][1]
+
+
+def test_alone_it_needs_no_process_group() -> None:
+    code = (
+        "import horovod.torch as hvd, torch; hvd.init(); w = torch.nn.Parameter(torch.ones(2)); "
+        "o = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), [('w', w)]); w.sum().backward(); "
+        "o.step(); assert hvd.join() == 0 and hvd.allgather_object(1) == [1]; hvd.barrier(); "
+        "hvd.broadcast_optimizer_state(o, 0); rows, splits = hvd.alltoall(torch.ones(3), splits=[3]); "
+        "print(w.tolist(), hvd.allreduce(torch.tensor(3)).item(), rows.tolist(), hvd.size(), "
+        "torch.distributed.is_initialized())"
+    )
+    env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**env, "PYTHONPATH": str(COMPAT)}, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "[0.0, 0.0] 3 [1.0, 1.0, 1.0] 1 False\n", done.stderr
+
+
+def test_parts_that_are_not_here_say_what_to_do() -> None:
+    code = (
+        "import horovod\n"
+        "for part in ('tensorflow', 'tensorflow.keras', 'keras', 'mxnet', 'spark', 'ray', 'runner', 'torch.elastic'):\n"
+        "    try:\n        __import__('horovod.' + part)\n    except ImportError as error:\n        print(error)\n"
+        "try:\n    horovod.run(None)\nexcept ImportError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(COMPAT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 9 and all("seatrial run" in line for line in lines), done.stderr
+    assert sum("tf.distribute.MirroredStrategy" in line for line in lines) == 3
+
+
+def test_the_agent_carries_every_file() -> None:
+    there = {str(path.relative_to(COMPAT / "horovod"))[:-3] for path in (COMPAT / "horovod").rglob("*.py")}
+    assert there == set(stand_ins.FILES["horovod"])
