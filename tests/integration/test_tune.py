@@ -102,7 +102,8 @@ def test_one_whose_losses_change_is_told_from_one_that_trains_the_same(local_pro
     )
     told = tune(local_project, script, "--only", "workers", args=("--epochs", "3"))
     assert told["tune"]["kept"] == {}
-    assert told["tune"]["rows"][0]["verdict"] == "different" and "two seeds'" in told["tune"]["rows"][0]["why"]
+    first = told["tune"]["rows"][0]
+    assert first["verdict"] == "different" and first["why"].startswith("its losses ")  # differ, or are not finite
 
 
 def test_a_tune_that_is_stopped_leaves_no_process_and_the_users_files(local_project: Project) -> None:
