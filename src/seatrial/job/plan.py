@@ -61,6 +61,7 @@ AGENT_GRACE_S = 10
 EXIT_POD_STOPPED = 143
 
 GpuMode = Literal["required", "none", "auto-cpu"]
+Check = Literal["torch", "tensorflow", "jax", "driver", "none"]
 Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin", "resource-claim"]
 
 
@@ -184,7 +185,7 @@ class AgentPlan(Frozen):
         gpu_mode: ``required`` (fail closed), ``none`` (CPU asked for) or ``auto-cpu`` (auto found none).
         gpus: expected GPUs in CUDA order.
         gpu_count: how many GPUs must be visible where nobody could know which; the agent then takes those.
-        check: ``torch`` (a torch kernel on each GPU), ``driver`` (a driver-level one), ``none``.
+        check: ``torch``, ``tensorflow``, ``jax`` (a kernel of that on each GPU), ``driver`` (a plain one), ``none``.
         gpu_memory_bytes: limit that an unmodified torch or TensorFlow script is held to, or None.
         measure_steps: a hook beside the target's Python measures the steps of a torch script (seatrial.agent.hook).
         hang_after_s: silence after which the watchdog speaks of a hang; None: never.
@@ -220,7 +221,7 @@ class AgentPlan(Frozen):
     gpu_mode: GpuMode = "none"
     gpus: tuple[Gpu, ...] = ()
     gpu_count: int | None = None
-    check: Literal["torch", "driver", "none"] = "none"
+    check: Check = "none"
     gpu_memory_bytes: int | None = None
     measure_steps: bool = False
     sample_interval_s: float = 1.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import get_args
 
 from seatrial.backends.base import PlaceKind
 from seatrial.errors import GpuContractError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
 from seatrial.job.model import DataMount, Job
-from seatrial.job.plan import AgentPlan, Plan
+from seatrial.job.plan import AgentPlan, Check, Plan
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.cluster.parts import cluster_parts
 from seatrial.planning.container.parts import container_parts
@@ -145,9 +145,11 @@ def _python_path(script: ScriptFacts, places: Places) -> tuple[str, ...]:
     return tuple(root if folder == "." else f"{root}/{folder}" for folder in script.import_roots)
 
 
-def _check(job: Job, script: ScriptFacts, gpus: int) -> Literal["torch", "driver", "none"]:
+def _check(job: Job, script: ScriptFacts, gpus: int) -> Check:
     if not gpus:
         return "none"
     if job.serve is not None and job.serve.suffix == ".onnx":  # an image without torch
         return "driver"
-    return "torch" if script.framework == "torch" or job.target.kind == "recipe" else "driver"
+    if job.target.kind == "recipe":
+        return "torch"
+    return next((check for check in get_args(Check) if check == script.framework), "driver")

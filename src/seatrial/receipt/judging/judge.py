@@ -65,11 +65,13 @@ from seatrial.receipt.nameless import without_names
 
 #: Frameworks say these where there is no GPU, and go on.
 EXPECTED_WITHOUT_GPU = {
+    "jax-cuda-failed",
     "jax-no-gpu",
     "libcuda-missing",
     "no-cuda-device",
     "pin-memory-without-gpu",
     "tensorflow-no-gpu",
+    "tensorflow-without-cuda",
 }
 
 #: A script that went on without them missed nothing.
