@@ -186,7 +186,7 @@ class AgentPlan(Frozen):
         gpus: expected GPUs in CUDA order.
         gpu_count: how many GPUs must be visible where nobody could know which; the agent then takes those.
         check: ``torch``, ``tensorflow``, ``jax`` (a kernel of that on each GPU), ``driver`` (a plain one), ``none``.
-        gpu_memory_bytes: limit that an unmodified torch or TensorFlow script is held to, or None.
+        gpu_memory_bytes: limit that an unmodified torch, TensorFlow or JAX script is held to, or None.
         measure_steps: a hook beside the target's Python measures the steps of a torch script (seatrial.agent.hook).
         hang_after_s: silence after which the watchdog speaks of a hang; None: never.
         alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the

@@ -19,7 +19,11 @@ def limit_torch(torch: Any) -> None:
 
 
 def limit_tensorflow(tensorflow: Any) -> None:
-    part("memory_limit").limit_tensorflow(tensorflow)
+    part("limit_tensorflow").begin(tensorflow)
+
+
+def limit_jax(xla_client: Any) -> None:
+    part("limit_jax").begin(xla_client)
 
 
 def measure_torch(torch: Any) -> None:
@@ -46,7 +50,7 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
     """Name of a module → what is done once it has been imported."""
     found: Dict[str, List[Callable[[Any], None]]] = {}
     if "SEATRIAL_GPU_MEMORY_BYTES" in os.environ:
-        found = {"torch": [limit_torch], "tensorflow": [limit_tensorflow]}
+        found = {"torch": [limit_torch], "tensorflow": [limit_tensorflow], "jaxlib.xla_client": [limit_jax]}
     if os.environ.get("SEATRIAL_MEASURE_STEPS") == "1":
         found.setdefault("torch", []).append(measure_torch)
         found["torch._dynamo.eval_frame"] = [let_dynamo_pass]

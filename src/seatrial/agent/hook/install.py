@@ -10,7 +10,18 @@ LIMIT_VARIABLE, STEPS_VARIABLE = "SEATRIAL_GPU_MEMORY_BYTES", "SEATRIAL_MEASURE_
 
 #: The package that entry.py loads its parts from.
 _PACKAGE = "seatrial_hook"
-_PARTS = ("__init__", "gpu_spans", "measure_torch", "memory_limit", "recorder", "report", "timeline", "windows")
+_PARTS = (
+    "__init__",
+    "gpu_spans",
+    "limit_jax",
+    "limit_tensorflow",
+    "measure_torch",
+    "memory_limit",
+    "recorder",
+    "report",
+    "timeline",
+    "windows",
+)
 
 
 def install(folder: str, env: Dict[str, str], limit_bytes: Optional[int], measure_steps: bool) -> None:
