@@ -47,7 +47,7 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
             return code
         if outcome.gpus:
             plan = plan._replace(gpus=list(outcome.gpus))
-        if plan.gpu_memory_bytes is not None or plan.measure_steps:
+        if plan.gpu_memory_bytes is not None or plan.measure_steps or plan.workers:
             hook.install(hooks, env, plan.gpu_memory_bytes, plan.measure_steps)
 
         def once() -> Tuple[int, bool]:

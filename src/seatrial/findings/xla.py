@@ -214,6 +214,20 @@ XLA = (
         severity="warning",
     ),
     Known(
+        id="tf-config-half-set",
+        title="TF_CONFIG is half set",
+        symptoms=(
+            "When `cluster_spec` is given, you must also specify `task_type` and `task_id`",
+            "not found in cluster_spec",
+            "exceeds the maximum id of",
+            'If "cluster" is not set in TF_CONFIG, task type must be',
+            "is not a valid task_type in the cluster_spec",
+        ),
+        cause="It needs the cluster's workers and this process's task: type and index",
+        fix="seatrial run --nodes host1,host2 …   # sets TF_CONFIG on each host; take it out of the script",
+        sources=("kubeflow/trainer#1763", "tensorflow: python/distribute/multi_worker_util.py"),
+    ),
+    Known(
         id="tensorflow-growth-and-limit",
         title="TensorFlow was given a memory limit and memory growth for one GPU",
         symptoms=(

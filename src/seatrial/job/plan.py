@@ -178,6 +178,7 @@ class AgentPlan(Frozen):
         node_rank: this machine's number, or None where ``node_rank_variable`` of the environment tells it.
         rendezvous: ``HOST:PORT`` where torchrun's processes meet over c10d; ``$NAME`` is taken from the environment.
         rendezvous_id: what the nodes of one run have in common; None: the run's ID.
+        workers: ``HOST:PORT`` of each node's one process, for TF_CONFIG and JAX's coordinator; () under torchrun.
         restarts: how often the ranks start again after one has failed, or a node was lost.
         env: set for the target on top of the container's environment.
         python_path: folders that the target's Python looks in after those of its own PYTHONPATH.
@@ -213,6 +214,7 @@ class AgentPlan(Frozen):
     node_rank_variable: str | None = None
     rendezvous: str | None = None
     rendezvous_id: str | None = None
+    workers: tuple[str, ...] = ()
     restarts: int = 0
     env: dict[str, str] = Field(default_factory=dict)
     python_path: tuple[str, ...] = ()

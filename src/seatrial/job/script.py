@@ -47,6 +47,7 @@ class ScriptFacts:
         torchrun_evidence: where it can use one process per GPU, or None.
         launcher_evidence: where it cannot run without what torchrun sets, even as one process, or None.
         one_process_evidence: where it drives several GPUs from one process, or starts ranks itself, or None.
+        workers_evidence: where it joins one process a node, TensorFlow's by TF_CONFIG or JAX's coordinator, or None.
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
         input_evidence: where it may read standard input, or None.
@@ -68,6 +69,7 @@ class ScriptFacts:
     torchrun_evidence: str | None = None
     launcher_evidence: str | None = None
     one_process_evidence: str | None = None
+    workers_evidence: str | None = None
     compiler_evidence: str | None = None
     input_evidence: str | None = None
     files: tuple[str, ...] = ()
@@ -82,7 +84,7 @@ class ScriptFacts:
     @property
     def multi_gpu_evidence(self) -> str | None:
         """Where it shows that it uses several GPUs; ``job.gpus.select`` asks."""
-        return self.torchrun_evidence or self.one_process_evidence
+        return self.torchrun_evidence or self.one_process_evidence or self.workers_evidence
 
 
 def script_facts(target: Target, project: Path, *, any_python: bool = False) -> ScriptFacts:
@@ -157,6 +159,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         torchrun_evidence=torchrun,
         launcher_evidence=needs_launcher,
         one_process_evidence=one_process,
+        workers_evidence=seen.get("workers"),
         compiler_evidence=seen.get("compiler"),
         input_evidence=seen.get("input"),
         files=reading.files,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import get_args
 
 from seatrial.backends.base import PlaceKind
-from seatrial.errors import GpuContractError
+from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
 from seatrial.job.model import DataMount, Job
@@ -26,6 +26,7 @@ from seatrial.planning.serving import with_server
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
 from seatrial.planning.target_command import Places
+from seatrial.planning.tf_config import refuse_half_set
 
 #: What each kind of place has to be planned.
 PARTS: Mapping[PlaceKind, Callable[[Job, Site, ScriptFacts], Parts]] = {
@@ -69,8 +70,15 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         SeatrialError: something named in the job is not there or cannot be done on this backend.
     """
     refuse_options(job, site.backend.place, site.backend.name)
+    refuse_half_set(job, script, site.host.environ, inherits=site.backend.place == "process")
     parts = (service_parts if site.service else PARTS[site.backend.place])(job, site, script)
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
+    if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
+        raise UsageError(
+            f"{job.target.value}: a PyTorchJob gives names to its first pod alone, and every worker needs one",
+            cause=f"TensorFlow and JAX join one process on each node: {script.workers_evidence}",
+            run="seatrial run … --kind job",
+        )
     streams = choose_streams(site, script, parts, launcher)
     return Plan(
         run_id=site.run_id,
@@ -117,6 +125,7 @@ def _agent(
         node_rank_variable=meeting.rank_variable,
         rendezvous=meeting.rendezvous,
         rendezvous_id=meeting.rendezvous_id,
+        workers=meeting.workers if launcher == "none" else (),
         restarts=restarts(job, keeps_checkpoints=parts.keeps_checkpoints) if under_torchrun else 0,
         python_path=_python_path(script, parts.places),
         env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},

@@ -26,6 +26,10 @@ def limit_jax(xla_client: Any) -> None:
     part("limit_jax").begin(xla_client)
 
 
+def join_jax(distributed: Any) -> None:
+    part("join_jax").begin(distributed)
+
+
 def measure_torch(torch: Any) -> None:
     part("measure_torch").begin(torch)
 
@@ -54,6 +58,8 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
     if os.environ.get("SEATRIAL_MEASURE_STEPS") == "1":
         found.setdefault("torch", []).append(measure_torch)
         found["torch._dynamo.eval_frame"] = [let_dynamo_pass]
+    if "JAX_PROCESS_ID" in os.environ:
+        found["jax._src.distributed"] = [join_jax]
     return found
 
 

@@ -13,6 +13,7 @@ _PACKAGE = "seatrial_hook"
 _PARTS = (
     "__init__",
     "gpu_spans",
+    "join_jax",
     "limit_jax",
     "limit_tensorflow",
     "measure_torch",

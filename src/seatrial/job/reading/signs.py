@@ -19,6 +19,16 @@ _TORCHRUN_NAMES = {
 #: Signs of a script that starts its own ranks: under torchrun each rank would start a whole world again.
 _SPAWNS = {"spawn", "start_processes", "Process"}
 
+#: One process for all GPUs of a machine. Sources: tensorflow.org/guide/distributed_training; docs.jax.dev/en/latest/
+#: sharded-computation.html; keras.io/guides/distribution (whose DataParallel is named as torch's).
+_ONE_PROCESS = {"MirroredStrategy", "CentralStorageStrategy", "ModelParallel"}
+_SHARDED = ("jax.sharding", "jax.experimental.shard_map", "jax.experimental.mesh_utils")
+_SHARDS = {"jax.pmap", "jax.shard_map", "jax.make_mesh"}
+
+#: A process for each machine, told by the environment who the others are.
+_WORKERS = {"MultiWorkerMirroredStrategy"}
+_WORKERS_DOTTED = {"jax.distributed.initialize"}
+
 #: What torchrun sets in each rank's environment, and nothing else does.
 #: Source: docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
 _RANK_VARIABLES = {"LOCAL_RANK", "RANK", "WORLD_SIZE"}
@@ -65,6 +75,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield "compiler", name
         elif name == "sys.stdin":
             yield "input", name
+        elif name in _SHARDS or name.startswith("jax.sharding."):
+            yield "one-process", name
         elif name.startswith(("tf.", "tensorflow.")):
             inner = name.partition(".")[2]
             if inner in _TENSORFLOW_1 or inner.partition(".")[0] in _TENSORFLOW_1:
@@ -77,6 +89,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
                 yield "input", module
             elif module == "torch.compile":
                 yield "compiler", "torch.compile"
+            elif module in _SHARDS or any(module == each or module.startswith(each + ".") for each in _SHARDED):
+                yield "one-process", module
 
 
 def asserted_version(node: ast.AST) -> tuple[str, str] | None:
@@ -115,8 +129,10 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "torchrun", last
     elif last in _SPAWNS and (called in _SPAWNS or called.split(".")[-2] in ("mp", "multiprocessing")):
         yield "spawn", called
-    elif last == "DataParallel":
+    elif last == "DataParallel" or last in _ONE_PROCESS:
         yield "one-process", last
+    elif last in _WORKERS or called in _WORKERS_DOTTED:
+        yield "workers", called
     if called in _ASKS or (called == "open" and node.args and _is_descriptor_0(node.args[0])):
         yield "input", called
     if last in _NEEDS_RANKS and not _says_ranks(node):

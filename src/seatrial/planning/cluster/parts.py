@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends.containers.env_file import read_env_file
-from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, node_variable, rendezvous
+from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, addresses, node_variable, rendezvous
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import UsageError
@@ -175,7 +175,13 @@ class _Contents:
 def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
     if job.nodes == 1:
         return Meeting(min_nodes=cluster.min_nodes)
-    return Meeting(job.nodes, cluster.min_nodes, rank_variable=node_variable(cluster), rendezvous=rendezvous(cluster))
+    return Meeting(
+        job.nodes,
+        cluster.min_nodes,
+        rank_variable=node_variable(cluster),
+        rendezvous=rendezvous(cluster),
+        workers=addresses(cluster),
+    )
 
 
 @dataclass(frozen=True)
