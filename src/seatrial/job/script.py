@@ -48,6 +48,8 @@ class ScriptFacts:
         launcher_evidence: where it cannot run without what torchrun sets, even as one process, or None.
         one_process_evidence: where it drives several GPUs from one process, or starts ranks itself, or None.
         workers_evidence: where it joins one process a node, TensorFlow's by TF_CONFIG or JAX's coordinator, or None.
+        keras_backend: where it sets KERAS_BACKEND and to what, ``train.py:2 jax``, or None. keras_default: likewise
+            unless it is set.
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
         input_evidence: where it may read standard input, or None.
@@ -70,6 +72,8 @@ class ScriptFacts:
     launcher_evidence: str | None = None
     one_process_evidence: str | None = None
     workers_evidence: str | None = None
+    keras_backend: str | None = None
+    keras_default: str | None = None
     compiler_evidence: str | None = None
     input_evidence: str | None = None
     files: tuple[str, ...] = ()
@@ -160,6 +164,8 @@ def _facts(reading: Reading) -> ScriptFacts:
         launcher_evidence=needs_launcher,
         one_process_evidence=one_process,
         workers_evidence=seen.get("workers"),
+        keras_backend=seen.get("keras-backend"),
+        keras_default=seen.get("keras-default"),
         compiler_evidence=seen.get("compiler"),
         input_evidence=seen.get("input"),
         files=reading.files,

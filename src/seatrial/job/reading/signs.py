@@ -93,6 +93,19 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
                 yield "one-process", module
 
 
+def keras_backend(node: ast.Assign) -> str | None:
+    """The value of ``os.environ["KERAS_BACKEND"] = "jax"``."""
+    value = node.value.value if isinstance(node.value, ast.Constant) else None
+    names = [
+        target.slice.value
+        for target in node.targets
+        if isinstance(target, ast.Subscript)
+        and isinstance(target.slice, ast.Constant)
+        and dotted(target.value).rpartition(".")[2] == "environ"
+    ]
+    return value if isinstance(value, str) and "KERAS_BACKEND" in names else None
+
+
 def asserted_version(node: ast.AST) -> tuple[str, str] | None:
     """(module, version) of ``assert timm.__version__ == "0.3.2"``."""
     test = node.test if isinstance(node, ast.Assert) else None
@@ -137,8 +150,12 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "input", called
     if last in _NEEDS_RANKS and not _says_ranks(node):
         yield "needs-ranks", last
-    if last == "setdefault" and any(isinstance(each, ast.Constant) and each.value == "RANK" for each in node.args):
-        yield "sets-ranks", "RANK"
+    if last == "setdefault":
+        if any(isinstance(each, ast.Constant) and each.value == "RANK" for each in node.args):
+            yield "sets-ranks", "RANK"
+        values = [each.value for each in node.args if isinstance(each, ast.Constant)]
+        if len(values) == 2 and values[0] == "KERAS_BACKEND" and isinstance(values[1], str):
+            yield "keras-default", values[1]
     for keyword in node.keywords:
         if keyword.arg == "device_map" and not _is(keyword.value, None):
             yield "one-process", "device_map"
