@@ -32,7 +32,7 @@ def refuse_half_set(job: Job, script: ScriptFacts, environ: Mapping[str, str], *
         f"TF_CONFIG{where} is half set: {wrong}",
         cause="TensorFlow's workers find each other by it, and without a part of it each would train for itself; "
         f"whole it is {_EXAMPLE}",
-        run="seatrial run … --nodes host1,host2   # without TF_CONFIG: it is then set on each host",
+        run=f"seatrial run {job.target.value} --nodes host1,host2   # and no TF_CONFIG: it is set on each host",
     )
 
 
