@@ -12,8 +12,10 @@ from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.job.reading.unreadable import notebook_error
 from seatrial.recipe_names import source_of
 
+#: The frameworks, the likeliest to train first: JAX's and torch's scripts often read their data through TensorFlow.
+FRAMEWORKS = ("torch", "jax", "tensorflow")
+
 #: Top-level module → the framework it stands for. The frameworks themselves are looked for first.
-FRAMEWORKS = ("torch", "tensorflow", "jax")
 BUILT_ON = {
     "torchvision": "torch",
     "torchaudio": "torch",
@@ -79,6 +81,11 @@ class ScriptFacts:
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
+
+    @property
+    def needs_framework(self) -> bool:
+        """It imports its framework, or what is built on it, in any case: one behind ``try`` may not be there."""
+        return any(self.framework in (name, BUILT_ON.get(name)) for name in self.imports)
 
     @property
     def uses_seatrial(self) -> bool:

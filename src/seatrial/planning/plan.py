@@ -161,4 +161,6 @@ def _check(job: Job, script: ScriptFacts, gpus: int) -> Check:
         return "driver"
     if job.target.kind == "recipe":
         return "torch"
+    if script.framework != "torch" and not script.needs_framework:
+        return "driver"
     return next((check for check in get_args(Check) if check == script.framework), "driver")

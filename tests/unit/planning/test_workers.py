@@ -98,6 +98,13 @@ def test_a_pytorchjob_has_names_for_one_alone(tmp_path: Path) -> None:
     assert "--kind job" in str(refused.value.run)
 
 
+def test_where_nobody_asks_for_a_pytorchjob_there_is_none(tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    project.mkdir()
+    plan = a_cluster_plan(project, KUBEFLOW, script=SCRIPTS["workers"], gpus="1", nodes=2)
+    assert plan.cluster is not None and plan.cluster.kind == "trainjob" and len(plan.agent.workers) == 2
+
+
 def test_what_to_type_is_not_torchruns(tmp_path: Path) -> None:
     asked = job(tmp_path, nodes=2, hosts=("a", "b"))
     words = ["run", "train.py", "--nodes", "a,b"]
@@ -106,3 +113,20 @@ def test_what_to_type_is_not_torchruns(tmp_path: Path) -> None:
     text = instructions(asked, words, facts(tmp_path, "jax processes"))
     assert "torchrun" not in text and "JAX_COORDINATOR_ADDRESS=a:29400" in text
     assert "torchrun --nnodes 2" in instructions(asked, words, ScriptFacts())
+
+
+@pytest.mark.parametrize(
+    ("source", "check"),
+    [
+        ("import tensorflow", "tensorflow"),
+        ("import optax", "jax"),
+        ("import jax, tensorflow", "jax"),
+        ("import torch", "torch"),
+        ("try:\n    import tensorflow\nexcept ImportError:\n    pass\n", "driver"),
+        ("import numpy", "driver"),
+    ],
+)
+def test_what_the_contract_tries(tmp_path: Path, source: str, check: str) -> None:
+    project = tmp_path / "p"
+    project.mkdir()
+    assert a_cluster_plan(project, script=source, gpus="1").agent.check == check

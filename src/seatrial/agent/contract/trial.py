@@ -36,6 +36,10 @@ _MOST_WORDS = 300
 #: The first import of a framework from a cold disk takes minutes.
 TIMEOUT_S = 300.0
 
+#: A TensorFlow that has only PTX for the GPU says that compiling it may take 30 minutes (tensorflow#97387); the target
+#: waits as long for its own.
+COMPILING_S = 2400.0
+
 
 class Trial:
     """Start it, then either ``wait`` for it or tell it that its process has ``ended``; then ask for ``kernels``.
@@ -63,6 +67,7 @@ class Trial:
         self._trouble: Optional[str] = None
         self._complained = ""
         self._lacks: List[str] = []
+        self._timeout_s = COMPILING_S if plan.check == "tensorflow" else TIMEOUT_S
 
     @property
     def framework(self) -> str:
@@ -104,14 +109,14 @@ class Trial:
             if self._process is not None:
                 select.select([ready], [], [], READY_S)  # readable, too, when it has ended
             os.close(ready)
-        self.pid, self.due_s = self._process.pid, time.monotonic() + TIMEOUT_S
+        self.pid, self.due_s = self._process.pid, time.monotonic() + self._timeout_s
 
     def wait(self) -> None:
         """Until it has ended. For when nothing else is to be done meanwhile."""
         if self._process is None:
             return
         try:
-            self.ended(self._process.wait(TIMEOUT_S))
+            self.ended(self._process.wait(self._timeout_s))
         except subprocess.TimeoutExpired:
             self.give_up()
             self.ended(self._process.wait())
@@ -125,7 +130,7 @@ class Trial:
     def give_up(self) -> None:
         """It takes too long."""
         if self._process is not None:
-            self._trouble = "the GPU check did not finish within %.0f s" % TIMEOUT_S
+            self._trouble = "the GPU check did not finish within %.0f s" % self._timeout_s
             self._process.kill()
             self.due_s = None
 
