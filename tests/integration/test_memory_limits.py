@@ -119,6 +119,12 @@ TENSORFLOW_SCRIPTS = {
         "with tf.device('CPU'): model.fit(numpy.ones((8, 3)), numpy.ones((8, 2)), verbose=0)",
         {"fraction": QUARTER},
     ),
+    "several logical CPUs": (
+        "cpu = tf.config.list_physical_devices('CPU')[0]\n"
+        "tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)\n"
+        "tf.constant(1.0) + 1",
+        {"parts": [[LIMIT_MB], [LIMIT_MB]]},
+    ),
     "two GPUs mirrored": (
         "tf.constant(1.0) + 1\nassert len(tf.config.list_physical_devices('GPU')) == 2",
         {"fraction": QUARTER, "visible": "0,1"},

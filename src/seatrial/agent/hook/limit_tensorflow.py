@@ -78,7 +78,7 @@ def _limit_options(options: Any, total_bytes: int) -> None:
     experimental = getattr(options, "experimental", None)
     parts = getattr(experimental, "virtual_devices", ())
     limit_mb = max(1, memory_limit.LIMIT_BYTES // 2**20)
-    if any(part.memory_limit_mb for part in parts):
+    if len(parts):  # a fraction beside any, even without a limit, is refused
         for part in parts:
             asked = list(part.memory_limit_mb) or [limit_mb]
             scale = min(1.0, limit_mb / sum(asked))
