@@ -45,6 +45,7 @@ class Plan(NamedTuple):
     node_rank_variable: Optional[str] = None
     rendezvous: Optional[str] = None
     rendezvous_id: Optional[str] = None
+    workers: List[str] = []  # noqa: RUF012
     restarts: int = 0
     env: Dict[str, str] = {}  # noqa: RUF012
     python_path: List[str] = []  # noqa: RUF012

@@ -51,7 +51,7 @@ class Run:
 
     Args:
         secrets: byte strings to cut out of its output.
-        trial: of the target's torch, to be started beside the target; or None.
+        trial: of the target's framework, to be started beside the target; or None.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Run:
     def _write_started(self, argv: List[str]) -> None:
         redactor = Redactor(self._secrets)
         argv = [redactor.text(word) for word in argv]
-        # Its framework is told by torch's kernel.
+        # Its framework is told by its kernel.
         self._journal.write(
             TargetStarted(pid=self._target.pid, argv=argv, launcher=self._plan.launcher, framework=None)
         )
@@ -188,7 +188,7 @@ class Run:
                 self._kill()
 
     def _look_at_trial(self) -> None:
-        """Judge the trial of torch once it has ended. Failed: the target is stopped, whatever it has done so far."""
+        """Judge the framework's trial once it has ended. Failed: the target is stopped, whatever it has done so far."""
         trial = self._trial
         if trial is None:
             return
@@ -204,11 +204,11 @@ class Run:
             self._kill_at_s = min(self._kill_at_s or grace_end_s, grace_end_s)
 
     def _end_trial(self, wakeup: int) -> None:
-        """A target that ended early counts once torch has passed. A run that was stopped waits for nothing."""
+        """A target that ended early counts once its framework has passed. A run that was stopped waits for nothing."""
         self._look_at_trial()
         while self._trial is not None:
             if self._stops or self._timed_out:
-                self._journal.note("the run was stopped before its torch was tested")
+                self._journal.note("the run was stopped before its %s was tested" % self._trial.framework)
                 self._trial.give_up()
                 self._trial = None
                 return

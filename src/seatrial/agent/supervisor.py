@@ -50,7 +50,8 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
         if outcome.gpus:
             plan = plan._replace(gpus=list(outcome.gpus))
         plan = _with_its_own_horovod(plan, env, journal)
-        if plan.gpu_memory_bytes is not None or plan.measure_steps or plan.changes or plan.stand_ins:
+        hooked = plan.measure_steps or plan.changes or plan.stand_ins or plan.workers
+        if plan.gpu_memory_bytes is not None or hooked:
             hook.install(hooks, env, plan.gpu_memory_bytes, plan.measure_steps, plan.changes)
 
         stand_ins.place(plan.stand_ins, hooks, env, first=plan.launcher == "torchrun")

@@ -96,7 +96,7 @@ FLAGS = (
     Flag("cpus", "--cpus", "CPU cores."),
     Flag("memory", "--memory", "Memory limit, e.g. 16GB."),
     Flag("shm_size", "--shm-size", "Size of /dev/shm; default 2 GiB per GPU."),
-    Flag("gpu_memory", "--gpu-memory", "Limit memory per GPU (torch, TensorFlow)."),
+    Flag("gpu_memory", "--gpu-memory", "Limit memory per GPU (torch, TensorFlow, JAX)."),
     Flag("writable", "--writable", "Make the root filesystem writable.", kind=bool),
     # Kubernetes (--on k8s)
     Flag("kubernetes.kind", "--kind", "auto, job, pytorchjob, trainjob or jobset.", metavar="KIND"),

@@ -13,6 +13,7 @@ from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
 from seatrial.errors import EXIT_DONE, UsageError
+from seatrial.job.script import script_facts
 from seatrial.planning import multi_host
 from seatrial.system.caller import read_caller
 
@@ -56,7 +57,7 @@ def run(
     job = read_allowed_job(words or [], context.obj, flags, screen, resume=resume)
     job = multi_host.join(job, rank_of, os.environ)
     if job.hosts and job.node_rank is None:
-        print(multi_host.instructions(job, sys.argv[1:]))
+        print(multi_host.instructions(job, sys.argv[1:], script_facts(job.source, job.project, any_python=True)))
         return EXIT_DONE
     caller = read_caller(os.environ, asks=interactive, shows_output=not as_json)
     return carry_out(job, dict(os.environ), screen, detach=detach, caller=caller)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: Keys of a step event that make it a line of the hook's, and no number of the script's own.
-LINE, FACTS, STOPPED = "anatomy", "training", "hook_stopped"
-HOOK_KEYS = (LINE, FACTS, STOPPED, "tune", "tuned", "trial", "trial_failed")
+LINE, FACTS, STOPPED, MEMORY = "anatomy", "training", "hook_stopped", "gpu_memory"
+HOOK_KEYS = (LINE, FACTS, STOPPED, MEMORY, "tune", "tuned", "trial", "trial_failed")
 
 #: Region → what it is, in the order in which a step goes through them; ``other`` is what is left.
 REGIONS: Mapping[str, str] = {

@@ -83,9 +83,10 @@ class GpuCheck(Event, type="gpu.check"):
 class GpuKernel(Event, type="gpu.kernel"):
     """A kernel was tried on a GPU.
 
-    kind: `driver` or `torch`: what launched it.
+    kind: `driver`, `torch`, `tensorflow` or `jax`: what launched it.
     ms: how long it took.
-    torch: `version`, `cuda` and `arch_list` of the target's torch; null for the driver's kernel.
+    torch: `version`, `cuda` and `arch_list` of the target's torch; null for the kernels of others.
+    framework: `name`, `version`, `cuda` and, of TensorFlow, `cudnn` and `arch_list`, where another launched it.
     """
 
     uuid: str
@@ -94,6 +95,7 @@ class GpuKernel(Event, type="gpu.kernel"):
     ms: Optional[float]
     error: Optional[str]
     torch: Optional[Dict[str, Any]]
+    framework: Optional[Dict[str, Any]] = None
 
 
 class Found(Event, type="finding"):

@@ -41,6 +41,7 @@ def explain_missing(
             cuda_visible_devices, nvidia_visible_devices, nvidia_driver_capabilities: the variables, None if not set.
             driver_version: of /proc/driver/nvidia/version, e.g. ``"580.159.04"``.
             torch: ``{"version", "cuda", "arch_list"}`` or None.
+            framework: ``{"name", "version", "cuda"}`` of TensorFlow or JAX, or None.
             kernel_error: what the kernel that was run on a GPU failed with.
             kernel_uuid: the GPU it failed on.
             mig: ``{"enabled": bool, "instances": int}`` of the GPUs expected.
@@ -162,6 +163,27 @@ def _torch_build(expected: List[Facts], visible: List[Facts], context: Facts) ->
     return _finding("torch-cpu-only", evidence, fix=_install_torch(expected[0] if expected else {}, context))
 
 
+def _framework_build(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
+    """A TensorFlow or JAX without its CUDA part, which says nothing of its own accord."""
+    framework = context.get("framework")
+    if not framework or framework.get("cuda") or not context.get("kernel_error"):
+        return None
+    evidence = ["%s %s has no CUDA" % (framework.get("name"), framework.get("version")), context["kernel_error"]]
+    if framework.get("name") == "tensorflow":
+        return _finding("tensorflow-cpu-only", evidence)
+    return _finding("jax-no-gpu", evidence, fix=_install_jax(expected[0] if expected else {}, context))
+
+
+def _install_jax(gpu: Facts, context: Facts) -> str:
+    """The command that installs JAX with the CUDA that this driver runs.
+
+    Source: docs.jax.dev/en/latest/installation.html: CUDA 13 needs driver 580 and sm_75.
+    """
+    branch = str(context.get("driver_version") or "").split(".")[0]
+    new = branch.isdigit() and int(branch) >= 580 and (_capability(gpu) or (0, 0)) >= (7, 5)
+    return "pip install --upgrade 'jax[cuda%d]'" % (13 if new else 12)
+
+
 def _install_torch(gpu: Facts, context: Facts) -> str:
     """The command that installs a torch with code for this GPU, on a CUDA that this driver runs.
 
@@ -186,25 +208,36 @@ def _capability(gpu: Facts) -> Optional[Tuple[int, int]]:
 
 
 def _kernel(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
-    """The failure of the kernel that was run, in the words of CUDA or torch."""
+    """The failure of the kernel that was run, in the words of CUDA or the framework."""
     error = context.get("kernel_error")
     if not error:
         return None
-    torch = context.get("torch") or {}
+    torch = context.get("torch") or context.get("framework") or {}
     evidence = ["kernel on %s: %s" % (context.get("kernel_uuid") or "the GPU", error)]
     if torch.get("arch_list"):
-        evidence.append("torch %s has code for %s" % (torch.get("version"), " ".join(torch["arch_list"])))
+        name = torch.get("name") or "torch"
+        evidence.append("%s %s has code for %s" % (name, torch.get("version"), " ".join(torch["arch_list"])))
     found = _known_by(error, evidence + _driver(context))
     if found is None:
         return _finding("gpus-unusable", evidence + _driver(context))
     gpu = next((gpu for gpu in expected if gpu.get("uuid") == context.get("kernel_uuid")), {})
     capability = _capability(gpu)
-    if found.id == "no-kernel-image" and capability is not None:
+    if found.id in _NO_CODE and capability is not None:
         found.evidence.append("%s is sm_%d%d" % ((gpu.get("name") or gpu["uuid"],) + capability))
+    name = (context.get("framework") or {}).get("name")
+    if found.id == "no-kernel-image" and capability is not None and name is None:
         found.fix = _install_torch(gpu, context)
+    elif found.id == "no-kernel-image" and name == "tensorflow":
+        found = _finding("gpu-too-new-for-tensorflow", found.evidence)
+    elif name == "jax" and (found.id in _NO_CODE or found.id.startswith("jax-plugin")):
+        found.fix = _install_jax(gpu, context)
     if found.id == "cuda-out-of-memory":  # a kernel of a few kilobytes: others fill the GPU
         return _finding("gpu-memory-held", found.evidence)
     return found
+
+
+#: Findings that say that the framework has nothing for this GPU.
+_NO_CODE = ("no-kernel-image", "gpu-too-new-for-xla", "gpu-too-new-for-tensorflow", "gpu-too-old-for-framework")
 
 
 def _other_gpus(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
@@ -260,5 +293,6 @@ _CHAIN: Sequence[Callable[[List[Facts], List[Facts], Facts], Optional[Finding]]]
     _visible_devices_variable,
     _other_gpus,
     _torch_build,
+    _framework_build,
     _kernel,
 )

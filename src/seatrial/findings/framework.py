@@ -1,4 +1,4 @@
-"""Failures that frameworks report: torch, TensorFlow, NCCL, cuDNN, Triton. Specific ones stand before general ones."""
+"""Failures that frameworks report: torch, NCCL, Triton, and any. Specific ones stand before general ones."""
 
 from seatrial.findings.known import Known
 
@@ -12,7 +12,9 @@ FRAMEWORK = (
             "CUDA_ERROR_OUT_OF_MEMORY",
             "CUBLAS_STATUS_ALLOC_FAILED",
             "OOM when allocating tensor",
-            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
+            "RESOURCE_EXHAUSTED: Out of memory",
+            "Resource exhausted: Out of memory",
+            "RESOURCE_EXHAUSTED: failed to allocate memory",
         ),
         cause="The model, its activations and the batch need more memory than is free on the GPU",
         fix="halve the batch size (and accumulate gradients over two steps); nvidia-smi shows who else uses the GPU",
@@ -83,37 +85,6 @@ FRAMEWORK = (
         cause="It was built with image.slim = 'arch' for another target",
         fix="seatrial run … --slim unused   # or build it with --target and this GPU's name",
         sources=("docs/images.md",),
-    ),
-    Known(
-        id="cudnn-versions",
-        title="Two versions of cuDNN are mixed",
-        symptoms=(
-            "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
-            "Could not load library libcudnn",
-            "Loaded runtime CuDNN library: … but source was compiled with",
-            "Unable to load any of {libcudnn",
-        ),
-        cause="pip's cuDNN and another one on LD_LIBRARY_PATH or in the system are both found",
-        fix="unset LD_LIBRARY_PATH   # and no system cuDNN in the image: pip's torch brings its own",
-        sources=("pytorch/pytorch#188892", "pytorch/pytorch#104591"),
-    ),
-    Known(
-        id="tensorflow-no-gpu",
-        title="TensorFlow runs on the CPU",
-        symptoms=("Could not find cuda drivers on your machine", "Cannot dlopen some GPU libraries"),
-        cause="libcuda is not in the container, or TensorFlow's own CUDA packages are not installed",
-        fix="pip install 'tensorflow[and-cuda]'",
-        sources=("tensorflow/tensorflow#66750", "tensorflow/tensorflow#62412"),
-        severity="warning",
-    ),
-    Known(
-        id="jax-no-gpu",
-        title="JAX runs on the CPU",
-        symptoms=("An NVIDIA GPU may be present on this machine, but a CUDA-enabled jaxlib is not installed",),
-        cause="jaxlib was installed without its CUDA plug-in",
-        fix="pip install 'jax[cuda12]'",
-        sources=("https://docs.jax.dev/en/latest/installation.html",),
-        severity="warning",
     ),
     Known(
         id="framework-cannot-compute",

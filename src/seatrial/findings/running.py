@@ -6,6 +6,14 @@ _MEASURED = "measured on an H200, driver 580"
 
 RUNNING = (
     Known(
+        id="gpu-memory-not-held",
+        title="--gpu-memory was not held: the framework could not be given the limit",
+        symptoms=(),
+        cause="It is a release of the framework that keeps its options elsewhere than those that were tried",
+        fix="seatrial run …   # without --gpu-memory, on a GPU of its own",
+        sources=("docs/tensorflow-and-jax.md",),
+    ),
+    Known(
         id="gpu-xid",
         title="The driver reported an Xid error on a GPU",
         symptoms=("NVRM: Xid (",),

@@ -196,7 +196,9 @@ class Requests(Table):
         default=None, validation_alias="shm_size", description="Size of /dev/shm; 2 GiB per GPU by default."
     )
     gpu_memory_bytes: keys.Size | None = Field(
-        default=None, validation_alias="gpu_memory", description="GPU memory limit for torch and TensorFlow scripts."
+        default=None,
+        validation_alias="gpu_memory",
+        description="GPU memory limit for torch, TensorFlow and JAX scripts.",
     )
     timeout_s: keys.Duration | None = Field(
         default=None, validation_alias="timeout", description="Time limit, after which the target is stopped."

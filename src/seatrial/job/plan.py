@@ -61,6 +61,7 @@ AGENT_GRACE_S = 10
 EXIT_POD_STOPPED = 143
 
 GpuMode = Literal["required", "none", "auto-cpu"]
+Check = Literal["torch", "tensorflow", "jax", "driver", "none"]
 Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin", "resource-claim"]
 
 
@@ -177,6 +178,7 @@ class AgentPlan(Frozen):
         node_rank: this machine's number, or None where ``node_rank_variable`` of the environment tells it.
         rendezvous: ``HOST:PORT`` where torchrun's processes meet over c10d; ``$NAME`` is taken from the environment.
         rendezvous_id: what the nodes of one run have in common; None: the run's ID.
+        workers: ``HOST:PORT`` of each node's one process, for TF_CONFIG and JAX's coordinator; () under torchrun.
         restarts: how often the ranks start again after one has failed, or a node was lost.
         env: set for the target on top of the container's environment.
         python_path: folders that the target's Python looks in after those of its own PYTHONPATH.
@@ -184,8 +186,8 @@ class AgentPlan(Frozen):
         gpu_mode: ``required`` (fail closed), ``none`` (CPU asked for) or ``auto-cpu`` (auto found none).
         gpus: expected GPUs in CUDA order.
         gpu_count: how many GPUs must be visible where nobody could know which; the agent then takes those.
-        check: ``torch`` (a torch kernel on each GPU), ``driver`` (a driver-level one), ``none``.
-        gpu_memory_bytes: limit that an unmodified torch or TensorFlow script is held to, or None.
+        check: ``torch``, ``tensorflow``, ``jax`` (a kernel of that on each GPU), ``driver`` (a plain one), ``none``.
+        gpu_memory_bytes: limit that an unmodified torch, TensorFlow or JAX script is held to, or None.
         stand_ins: packages that are laid beside a Python which lacks them (seatrial.compat), by name: ``horovod``.
         measure_steps: a hook beside the target's Python measures the steps of a torch script (seatrial.agent.hook).
         tune: of ``seatrial tune``: fields of agent.tune.spec.Spec; the driver runs in the script's place.
@@ -215,6 +217,7 @@ class AgentPlan(Frozen):
     node_rank_variable: str | None = None
     rendezvous: str | None = None
     rendezvous_id: str | None = None
+    workers: tuple[str, ...] = ()
     restarts: int = 0
     env: dict[str, str] = Field(default_factory=dict)
     python_path: tuple[str, ...] = ()
@@ -223,7 +226,7 @@ class AgentPlan(Frozen):
     gpu_mode: GpuMode = "none"
     gpus: tuple[Gpu, ...] = ()
     gpu_count: int | None = None
-    check: Literal["torch", "driver", "none"] = "none"
+    check: Check = "none"
     gpu_memory_bytes: int | None = None
     measure_steps: bool = False
     tune: dict[str, Any] | None = None

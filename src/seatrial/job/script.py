@@ -12,8 +12,10 @@ from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.job.reading.unreadable import notebook_error
 from seatrial.recipe_names import source_of
 
+#: The frameworks, the likeliest to train first: JAX's and torch's scripts often read their data through TensorFlow.
+FRAMEWORKS = ("torch", "jax", "tensorflow")
+
 #: Top-level module → the framework it stands for. The frameworks themselves are looked for first.
-FRAMEWORKS = ("torch", "tensorflow", "jax")
 BUILT_ON = {
     "torchvision": "torch",
     "torchaudio": "torch",
@@ -53,6 +55,9 @@ class ScriptFacts:
         torchrun_evidence: where it can use one process per GPU, or None.
         launcher_evidence: where it cannot run without what torchrun sets, even as one process, or None.
         one_process_evidence: where it drives several GPUs from one process, or starts ranks itself, or None.
+        workers_evidence: where it joins one process a node, TensorFlow's by TF_CONFIG or JAX's coordinator, or None.
+        keras_backend: where it sets KERAS_BACKEND and to what, ``train.py:2 jax``, or None. keras_default: likewise
+            unless it is set.
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
         input_evidence: where it may read standard input, or None.
@@ -77,11 +82,19 @@ class ScriptFacts:
     torchrun_evidence: str | None = None
     launcher_evidence: str | None = None
     one_process_evidence: str | None = None
+    workers_evidence: str | None = None
+    keras_backend: str | None = None
+    keras_default: str | None = None
     compiler_evidence: str | None = None
     input_evidence: str | None = None
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
+
+    @property
+    def needs_framework(self) -> bool:
+        """It imports its framework, or what is built on it, in any case: one behind ``try`` may not be there."""
+        return any(self.framework in (name, BUILT_ON.get(name)) for name in self.imports)
 
     @property
     def uses_seatrial(self) -> bool:
@@ -96,7 +109,7 @@ class ScriptFacts:
     @property
     def multi_gpu_evidence(self) -> str | None:
         """Where it shows that it uses several GPUs; ``job.gpus.select`` asks."""
-        return self.torchrun_evidence or self.one_process_evidence
+        return self.torchrun_evidence or self.one_process_evidence or self.workers_evidence
 
 
 def script_facts(target: Target, project: Path, *, any_python: bool = False) -> ScriptFacts:
@@ -180,6 +193,9 @@ def _facts(reading: Reading) -> ScriptFacts:
         torchrun_evidence=torchrun,
         launcher_evidence=needs_launcher,
         one_process_evidence=one_process,
+        workers_evidence=seen.get("workers"),
+        keras_backend=seen.get("keras-backend"),
+        keras_default=seen.get("keras-default"),
         compiler_evidence=seen.get("compiler"),
         input_evidence=seen.get("input"),
         files=reading.files,

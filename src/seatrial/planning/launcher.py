@@ -16,6 +16,23 @@ Launcher = Literal["torchrun", "none"]
 RESTARTS = 3
 
 
+#: Framework → how its scripts join several nodes, and what to type or change.
+_HOW_TO_JOIN = {
+    "torch": (
+        "a distributed script calls init_process_group",
+        "seatrial run … --launcher torchrun   # if it does join one",
+    ),
+    "tensorflow": (
+        "a distributed script makes a tf.distribute.MultiWorkerMirroredStrategy",
+        "seatrial run … --launcher none   # if it does join the others",
+    ),
+    "jax": (
+        "a distributed script calls jax.distributed.initialize()",
+        "seatrial run … --launcher none   # if it does join the others",
+    ),
+}
+
+
 def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, Choice]:
     """torchrun for several GPUs where the script joins a process group or is a recipe that takes a rank a GPU.
 
@@ -28,11 +45,12 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
     Raises UsageError: several nodes would train the same model again, each for itself.
     """
     chosen, reason = _chosen(job, script, gpus)
-    if chosen == "none" and job.nodes > 1 and job.launcher == "auto":
+    if chosen == "none" and job.nodes > 1 and job.launcher == "auto" and not script.workers_evidence:
+        cause, run = _HOW_TO_JOIN.get(script.framework or "torch", _HOW_TO_JOIN["torch"])
         raise UsageError(
             f"{job.target.value or 'The image'} would run on {job.nodes} nodes independently: {reason}",
-            cause="Each node would train the same model separately; a distributed script calls init_process_group",
-            run="seatrial run … --launcher torchrun   # if it does join one",
+            cause=f"Each node would train the same model separately; {cause}",
+            run=run,
         )
     return chosen, Choice(what="launcher", value=_value(chosen, job.nodes, max(1, gpus)), reason=reason)
 
@@ -42,6 +60,10 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
         return job.launcher, f"--launcher {job.launcher}"
     if script.launcher_evidence:
         return "torchrun", f"the script needs what torchrun sets: {script.launcher_evidence}"
+    if script.workers_evidence and not script.torchrun_evidence:
+        how = "JAX_COORDINATOR_ADDRESS" if script.framework == "jax" else "TF_CONFIG"
+        told = f", which are told of each other by {how}" if job.nodes > 1 else ""
+        return "none", f"one process on each node{told}: {script.workers_evidence}"
     several = max(1, gpus) * job.nodes > 1
     if several and script.torchrun_evidence and not script.one_process_evidence:
         return "torchrun", f"the script joins a process group: {script.torchrun_evidence}"

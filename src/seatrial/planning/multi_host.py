@@ -5,6 +5,7 @@ torchrun's processes meet over c10d at node 0. Under Slurm every task knows all 
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -14,6 +15,7 @@ from typing import Literal
 from seatrial.backends import table
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
+from seatrial.job.script import ScriptFacts
 from seatrial.planning.site import Meeting
 from seatrial.recipe_names import module_of
 from seatrial.system import command
@@ -92,7 +94,11 @@ def meeting(job: Job) -> Meeting:
     """Where this node finds the others; nothing to say on one machine."""
     if job.node_rank is None:
         return Meeting()
-    return Meeting(job.nodes, rank=job.node_rank, rendezvous=f"{job.hosts[0]}:{PORT}", rendezvous_id=rendezvous_id(job))
+    # A host that is named twice, to try it out, has a port for each.
+    workers = tuple(f"{host}:{PORT + job.hosts[:node].count(host)}" for node, host in enumerate(job.hosts))
+    return Meeting(
+        job.nodes, rank=job.node_rank, rendezvous=workers[0], rendezvous_id=rendezvous_id(job), workers=workers
+    )
 
 
 def with_network(job: Job) -> Job:
@@ -105,11 +111,12 @@ def rendezvous_id(job: Job) -> str:
     return job.name or "-".join(("seatrial", job.target.value.replace("/", "-"), str(job.nodes)))
 
 
-def instructions(job: Job, words: Sequence[str]) -> str:
+def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = None) -> str:
     """What to type on each host: seatrial's own command, and torchrun's for those who want no seatrial there.
 
     Args:
         words: of this command line, behind ``seatrial``.
+        script: of one that is told of its workers by variables, these stand in torchrun's place.
     """
     before, _, behind = _split(words)
     lines = [f"{len(job.hosts)} hosts meet at {job.hosts[0]}:{PORT}. On each, in the project's folder:", ""]
@@ -122,14 +129,23 @@ def instructions(job: Job, words: Sequence[str]) -> str:
     torchrun = ["torchrun", "--nnodes", str(job.nodes), "--nproc-per-node", processes, "--rdzv-backend", "c10d"]
     torchrun += ["--rdzv-endpoint", f"{job.hosts[0]}:{PORT}", "--rdzv-id", rendezvous_id(job)]
     torchrun += [*target, *job.target.args]
-    lines += [
-        "",
-        "Without seatrial, the same on every host:",
-        "",
-        "  " + shlex.join(torchrun),
-    ]
+    if script is not None and script.workers_evidence and not script.torchrun_evidence:
+        lines += ["", "Without seatrial, on each host with its own number in place of N:", "", *_variables(job, script)]
+    else:
+        lines += ["", "Without seatrial, the same on every host:", "", "  " + shlex.join(torchrun)]
     lines += ["", "Under Slurm:", "", "  " + shlex.join(_slurm(job, before, behind))]
     return "\n".join(lines)
+
+
+def _variables(job: Job, script: ScriptFacts) -> list[str]:
+    """What the agent would set."""
+    workers = meeting(job.model_copy(update={"node_rank": 0})).workers
+    if script.framework == "jax":
+        return [
+            f"  JAX_COORDINATOR_ADDRESS={workers[0]}   # and initialize(num_processes={len(workers)}, process_id=N)"
+        ]
+    config = {"cluster": {"worker": list(workers)}, "task": {"type": "worker", "index": "N"}}
+    return ["  TF_CONFIG=" + shlex.quote(json.dumps(config).replace('"N"', "N"))]
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], Literal["--", ""], list[str]]:

@@ -62,7 +62,7 @@ def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> in
     if not gpu_memory_enforceable(script.framework):
         raise UsageError(
             f"--gpu-memory cannot be enforced on this target: {script.framework or 'its source'} has no limit",
-            cause="Only torch and TensorFlow support a limit; CUDA itself does not",
+            cause="torch, TensorFlow and JAX support a limit; CUDA itself does not",
             run="seatrial run …   # without --gpu-memory",
         )
     smallest = min(gpus, key=lambda gpu: gpu.memory_bytes, default=None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, get_args
 
 from seatrial.backends.base import PlaceKind
-from seatrial.errors import GpuContractError
+from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
 from seatrial.job.model import DataMount, Job
-from seatrial.job.plan import AgentPlan, Choice, Plan
+from seatrial.job.plan import AgentPlan, Check, Choice, Plan
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.cluster.parts import cluster_parts
 from seatrial.planning.container.parts import container_parts
@@ -27,6 +27,7 @@ from seatrial.planning.serving import with_server
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
 from seatrial.planning.target_command import Places
+from seatrial.planning.tf_config import refuse_half_set
 
 #: What each kind of place has to be planned.
 PARTS: Mapping[PlaceKind, Callable[[Job, Site, ScriptFacts], Parts]] = {
@@ -70,8 +71,15 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         SeatrialError: something named in the job is not there or cannot be done on this backend.
     """
     refuse_options(job, site.backend.place, site.backend.name)
+    refuse_half_set(job, script, site.host.environ, inherits=site.backend.place == "process")
     parts = (service_parts if site.service else PARTS[site.backend.place])(job, site, script)
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
+    if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
+        raise UsageError(
+            f"{job.target.value}: a PyTorchJob gives names to its first pod alone, and every worker needs one",
+            cause=f"TensorFlow and JAX join one process on each node: {script.workers_evidence}",
+            run="seatrial run … --kind job",
+        )
     streams = choose_streams(site, script, parts, launcher)
     horovod = horovod_parts(job, script, parts)
     return Plan(
@@ -130,6 +138,7 @@ def _agent(
         node_rank_variable=meeting.rank_variable,
         rendezvous=meeting.rendezvous,
         rendezvous_id=meeting.rendezvous_id,
+        workers=meeting.workers if launcher == "none" else (),
         restarts=restarts(job, keeps_checkpoints=parts.keeps_checkpoints) if under_torchrun else 0,
         python_path=_python_path(script, parts.places),
         env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},
@@ -176,9 +185,13 @@ def _python_path(script: ScriptFacts, places: Places) -> tuple[str, ...]:
     return tuple(root if folder == "." else f"{root}/{folder}" for folder in script.import_roots)
 
 
-def _check(job: Job, script: ScriptFacts, gpus: int) -> Literal["torch", "driver", "none"]:
+def _check(job: Job, script: ScriptFacts, gpus: int) -> Check:
     if not gpus:
         return "none"
     if job.serve is not None and job.serve.suffix == ".onnx":  # an image without torch
         return "driver"
-    return "torch" if script.framework == "torch" or job.target.kind == "recipe" else "driver"
+    if job.target.kind == "recipe":
+        return "torch"
+    if script.framework != "torch" and not script.needs_framework:
+        return "driver"
+    return next((check for check in get_args(Check) if check == script.framework), "driver")

@@ -130,6 +130,7 @@ class Meeting:
     Attributes:
         rank: this node's number, or None where it is read inside, from ``rank_variable``.
         rendezvous: HOST:PORT of node 0, or None.
+        workers: HOST:PORT of every node, where they have names.
     """
 
     nodes: int = 1
@@ -138,6 +139,7 @@ class Meeting:
     rank_variable: str | None = None
     rendezvous: str | None = None
     rendezvous_id: str | None = None
+    workers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -251,6 +251,22 @@ class Metric(Record):
     reports: int
 
 
+class GpuMemory(Record):
+    """What ``--gpu-memory`` came to, as the hook in the target's processes told it.
+
+    Attributes:
+        limit_bytes: of each GPU, for each process.
+        frameworks: whose allocators were given the limit; () where none started a GPU.
+        peak_bytes: the most that one of them had of one GPU; None where none told it at its end.
+        failed: why a framework could not be given the limit, or None.
+    """
+
+    limit_bytes: int
+    frameworks: tuple[str, ...] = ()
+    peak_bytes: int | None = None
+    failed: str | None = None
+
+
 class Measurements(Record):
     """What was measured.
 
@@ -260,6 +276,7 @@ class Measurements(Record):
         energy_j: of all GPUs. energy_from: ``counter`` (the GPU's own) or ``power`` (samples, integrated).
         memory_peak_bytes: of the container, or of the target's processes where there is none.
         images, images_per_s: of training, as the target counted them.
+        gpu_memory: None without ``--gpu-memory``.
     """
 
     wall_s: float | None = None
@@ -280,6 +297,7 @@ class Measurements(Record):
     images: int | None = None
     images_per_s: float | None = None
     metrics: tuple[Metric, ...] = ()
+    gpu_memory: GpuMemory | None = None
 
 
 class Line(Record):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
-from seatrial.backends.containers.env_file import proxies_with_login
+from seatrial.backends.containers.env_file import proxies_with_login, read_env_file
 from seatrial.backends.containers.home import host_files
 from seatrial.backends.containers.mount_sources import check_sources
 from seatrial.backends.kubernetes.backend import cluster_manifests
@@ -23,6 +23,7 @@ from seatrial.findings.finding import Finding
 from seatrial.images.origin import origin_labels
 from seatrial.images.sources import pip_conf
 from seatrial.job.gpus import Selection
+from seatrial.job.keras_backend import with_keras_backend
 from seatrial.job.model import Job
 from seatrial.job.plan import COMPANION_FOLDER, Choice, Plan
 from seatrial.job.script import ScriptFacts, script_facts
@@ -235,8 +236,19 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     )  # first: a script that does not parse needs no engine
     host = read_host(environ)
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
+    script = _with_keras(job, script, environ, inherits=backend.place == "process")
     made = tracked(with_defaults(job, backend.place), backend, environ)
     return _Ground(made.job, script, host, backend, engine, why, made)
+
+
+def _with_keras(job: Job, script: ScriptFacts, environ: Mapping[str, str], *, inherits: bool) -> ScriptFacts:
+    """Which framework a Keras script needs and is checked with."""
+    env: dict[str, str] = dict(environ) if inherits else {}
+    for path in job.env_files:
+        env.update(read_env_file(path, environ))
+    env.update(job.env)
+    home = Path(environ["HOME"]) if inherits and environ.get("HOME") else None
+    return with_keras_backend(script, env, job.project, home)
 
 
 def _plan(

@@ -19,6 +19,10 @@ from seatrial.stack.rules import Candidate, Violation, violations
 PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.14", "3.9", "3.8")
 
 
+#: Compute capability from which no TensorFlow up to 2.21 has machine code.
+_BLACKWELL = Version("10.0")
+
+
 @dataclass(frozen=True)
 class Stack:
     """Versions that go together on the machine.
@@ -130,6 +134,12 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: Machine) -> Sta
         )
     if not wheel.sure and not chosen.cpu:
         warnings.append(f"the architectures of {wheel.name} are unknown")
+    new = [gpu for gpu in machine.gpus if wheel.framework == "tensorflow" and Version(gpu.cc) >= _BLACKWELL]
+    if new and not chosen.cpu:
+        warnings.append(
+            f"{wheel.name} has no machine code for {new[0].name}: the driver compiles it at the start, and graphs "
+            "may fail there (tensorflow#112272); the run's check tells"
+        )
     return Stack(
         python=chosen.python,
         requirement=_requirement(chosen, local=own_index or (chosen.cpu and constraints.variant == "cpu")),

@@ -722,7 +722,7 @@ def two_cudnns(host: Host) -> None:
     host.still["distributions"] = {"torch": "2.11.0", "nvidia-cudnn-cu13": "9.19.0.56"}
 
 
-@breaks("framework.others", "tensorflow-no-gpu")
+@breaks("framework.others", "tensorflow-without-cuda")
 def tensorflow_alone(host: Host) -> None:
     assert isinstance(host.still, dict)
     host.still["distributions"] = {"tensorflow": "2.20.0"}

@@ -71,7 +71,7 @@ PRINTED = {
     "Could not load library libcudnn_cnn_infer.so.8. Error: libcuda.so: cannot open": "cudnn-versions",
     "Loaded runtime CuDNN library: 8.0.5 but source was compiled with: 8.1.0.": "cudnn-versions",
     "Could not find cuda drivers on your machine, GPU will not be used.": "tensorflow-no-gpu",
-    "Cannot dlopen some GPU libraries. Please make sure the missing libraries": "tensorflow-no-gpu",
+    "Cannot dlopen some GPU libraries. Please make sure the missing libraries": "tensorflow-without-cuda",
     "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).": (
         "shared-memory-too-small"
     ),

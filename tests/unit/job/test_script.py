@@ -34,11 +34,19 @@ def test_imports_leave_out_the_standard_library_and_the_project(tmp_path: Path) 
         ("from jax import numpy", "jax"),
         ("import torchvision", "torch"),
         ("import transformers, tensorflow", "tensorflow"),
+        ("import jax, flax, tensorflow as tf, tensorflow_datasets", "jax"),  # which read data through TensorFlow
+        ("import torch, tensorflow", "torch"),
         ("import pandas", None),
     ],
 )
 def test_framework(tmp_path: Path, source: str, framework: str | None) -> None:
     assert facts(tmp_path, source).framework == framework
+
+
+def test_a_framework_behind_try_may_not_be_there(tmp_path: Path) -> None:
+    maybe = facts(tmp_path, "try:\n    import tensorflow as tf\nexcept ImportError:\n    tf = None\n")
+    assert maybe.framework == "tensorflow" and not maybe.needs_framework
+    assert facts(tmp_path, "import optax").needs_framework and facts(tmp_path, "import tensorflow").needs_framework
 
 
 @pytest.mark.parametrize(

@@ -224,3 +224,22 @@ def test_the_nearest_work() -> None:
                     "torch", SpecifierSet(f"=={near.wheel.version}"), variant=near.build, python=near.python
                 )
                 assert isinstance(resolve(again, machine), Stack)
+
+
+@pytest.mark.parametrize("version", ["2.15.1", "2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.20.0", "2.21.0"])
+def test_every_tensorflow_from_2_15_on_is_known(version: str) -> None:
+    found = stack(asked("tensorflow", f"=={version}"), "driver=535.129,gpu=A100")
+    assert found.requirement == f"tensorflow[and-cuda]=={version}" and not found.warnings
+
+
+@pytest.mark.parametrize("minor", ["0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "0.10", "0.11"])
+def test_every_jax_from_0_4_on_is_known(minor: str) -> None:
+    found = stack(asked("jax", f"=={minor}.*"), "driver=535.129,gpu=A100")
+    assert found.requirement is not None and found.requirement.startswith(f"jax[cuda12]=={minor}.")
+    if Version(minor) >= Version("0.8"):
+        assert stack(asked("jax", f"=={minor}.*"), "driver=580.95,gpu=H100").build == "cuda13"
+
+
+def test_a_tensorflow_that_has_only_ptx_for_a_gpu_is_told() -> None:
+    found = stack(asked("tensorflow"), "driver=580.95,gpu=B200")
+    assert any("no machine code for" in warning for warning in found.warnings)

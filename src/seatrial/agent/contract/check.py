@@ -1,6 +1,6 @@
 """The GPU contract: the GPUs that CUDA sees are those of the plan, and each runs a kernel. Else nothing starts.
 
-The driver's kernel runs before the target starts; torch's, which takes an import of torch, beside it (trial.py).
+The driver's kernel runs before the target starts; its framework's, which takes an import of that, beside it (trial.py).
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import seatrial
 from seatrial.agent.contract.context import explain
-from seatrial.agent.contract.trial import Trial, beaten_to_the_memory
+from seatrial.agent.contract.trial import FRAMEWORKS, Trial, beaten_to_the_memory
 from seatrial.agent.plan import Gpu, Plan
 from seatrial.agent.streams.journal import Journal, say
 from seatrial.events import GpuCheck, GpuKernel
@@ -75,20 +75,21 @@ def check(plan: Plan, env: Dict[str, str], journal: Journal) -> Outcome:
         return Outcome(cut, extra, plan.gpus)
     kernels = [kernel for kernel in seen["kernels"] if kernel["uuid"] in expected] if plan.check != "none" else []
     failed = _write_kernels(kernels, journal)
-    if plan.check == "torch" and failed is None:
+    if plan.check in FRAMEWORKS and failed is None:
         trial = Trial(plan, env, visible, plan.gpus, lambda kernel: explain(plan, env, seen, inventory, kernel))
         if not _before_the_target(plan, inventory):
             return Outcome(None, extra, plan.gpus, trial)
         trial.start()
         trial.wait()
         failed = _write_kernels(trial.kernels(), journal)
+        _remark(trial, journal)
     finding = explain(plan, env, seen, inventory, failed) if failed else None
     return Outcome(finding, extra, plan.gpus)
 
 
 def _before_the_target(plan: Plan, inventory: nvml.Inventory) -> bool:
-    """Whether torch's trial cannot run beside the target: nothing follows, a person would be typing into it, or a GPU
-    takes one process at a time."""
+    """Whether the framework's trial cannot run beside the target: nothing follows, a person would be typing into it, or
+    a GPU takes one process at a time."""
     modes = {gpu.uuid: gpu.compute_mode for gpu in inventory.gpus}
     shared = all(modes.get(gpu.uuid) in _SHARED_MODES for gpu in plan.gpus)
     return plan.interactive or plan.host_sampled or not shared
@@ -98,12 +99,20 @@ def passed(trial: Trial, journal: Journal) -> bool:
     """Write down what came of a trial beside the target; False when it has broken the contract."""
     kernels = trial.kernels()
     if any(beaten_to_the_memory(kernel) for kernel in kernels):
-        journal.note("torch's own kernel was not tested: the target already used the GPU's memory")
+        journal.note("%s's own kernel was not tested: the target already used the GPU's memory" % trial.framework)
         return True
     failed = _write_kernels(kernels, journal)
     if failed is not None:
         tell(trial.explain(failed), journal)
+    else:
+        _remark(trial, journal)
     return failed is None
+
+
+def _remark(trial: Trial, journal: Journal) -> None:
+    """What the framework cannot do, though its kernel ran: warnings, that stop nothing."""
+    for finding in trial.remarks():
+        journal.write(finding.event())
 
 
 def tell(finding: Finding, journal: Journal) -> None:

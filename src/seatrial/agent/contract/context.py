@@ -39,6 +39,7 @@ def explain(
     }
     if kernel is not None:
         context.update(kernel_error=kernel["error"], kernel_uuid=kernel["uuid"], torch=kernel["torch"])
+        context["framework"] = kernel.get("framework")
     finding = explain_missing([gpu._asdict() for gpu in plan.gpus], seen["visible"], context)
     finding.evidence.extend([seen["error"]] if seen["error"] else [])
     finding.evidence.extend(inventory.faults)

@@ -35,7 +35,15 @@ def limit_torch(torch: Any) -> None:
 
 
 def limit_tensorflow(tensorflow: Any) -> None:
-    part("memory_limit").limit_tensorflow(tensorflow)
+    part("limit_tensorflow").begin(tensorflow)
+
+
+def limit_jax(xla_client: Any) -> None:
+    part("limit_jax").begin(xla_client)
+
+
+def join_jax(distributed: Any) -> None:
+    part("join_jax").begin(distributed)
 
 
 def change_torch(torch: Any) -> None:
@@ -86,7 +94,7 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
     """Name of a module → what is done once it has been imported."""
     found: Dict[str, List[Callable[[Any], None]]] = {}
     if "SEATRIAL_GPU_MEMORY_BYTES" in os.environ:
-        found = {"torch": [limit_torch], "tensorflow": [limit_tensorflow]}
+        found = {"torch": [limit_torch], "tensorflow": [limit_tensorflow], "jaxlib.xla_client": [limit_jax]}
     if os.environ.get("SEATRIAL_TUNE"):  # before torch is measured: what is measured is what was changed
         found.setdefault("torch", []).append(change_torch)
     if os.environ.get("SEATRIAL_MEASURE_STEPS") == "1":
@@ -100,6 +108,8 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
         found["jax._src.monitoring"] = [jax_is_here]
         if os.environ.get("SEATRIAL_TRIAL"):
             found["safetensors.torch"].append(skip_safetensors)
+    if "JAX_PROCESS_ID" in os.environ:
+        found["jax._src.distributed"] = [join_jax]
     return found
 
 

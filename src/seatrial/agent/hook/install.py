@@ -20,8 +20,9 @@ _CHANGING = (
     *("changes", "changes_backend", "changes_copies", "changes_hooks", "changes_loader", "changes_model"),
     *("changes_optimizer", "changes_parallel", "loader_safety", "longest_first", "places", "reason", "seat"),
 )
+_LIMITING = ("join_jax", "limit_jax", "limit_tensorflow")
 _TRIALS = ("keep_files", "trial", "trial_losses")
-_PARTS = _MEASURING + _CHANGING + _TRIALS
+_PARTS = _MEASURING + _CHANGING + _LIMITING + _TRIALS
 
 
 def install(

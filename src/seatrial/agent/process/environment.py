@@ -4,6 +4,7 @@ import os
 from typing import Dict, Mapping
 
 from seatrial.agent.plan import Plan, events_file
+from seatrial.agent.process import workers
 from seatrial.events import EVENTS_VARIABLE
 
 #: Marks every process of a run, whatever session or parent it moves to; the guard finds them by it.
@@ -45,6 +46,7 @@ def target_environment(plan: Plan, base: Mapping[str, str], secrets: Mapping[str
     else:
         for name, size in NO_TERMINAL.items():
             env.setdefault(name, size)
+    env.update(workers.variables(plan))
     env.update(plan.env)
     env.update(secrets)
     if plan.python_path:

@@ -134,7 +134,7 @@ def _others(machine: Machine) -> Verdict:
     # A build of TensorFlow 2.14 or later takes CUDA from NVIDIA's packages; images of older ones have it in the system.
     cudnn = facts["libraries"]["cudnn"] or [name for name in dists if name.startswith("nvidia-cudnn")]
     if "tensorflow" in dists and not cudnn:
-        told.append(found("tensorflow-no-gpu", [f"tensorflow {dists['tensorflow']}, no nvidia-cudnn package"]))
+        told.append(found("tensorflow-without-cuda", [f"tensorflow {dists['tensorflow']}, no nvidia-cudnn package"]))
     if "jax" in dists and not any(re.match(r"jax-cuda\d+-plugin", name) for name in dists):
         told.append(found("jax-no-gpu", [f"jax {dists['jax']}, no jax-cuda plug-in"]))
     names = [name for name in ("tensorflow", "jax") if name in dists]
@@ -208,7 +208,7 @@ FRAMEWORK = (
     Check(
         "framework.others",
         "TensorFlow and JAX have their CUDA packages",
-        ("tensorflow-no-gpu", "jax-no-gpu"),
+        ("tensorflow-without-cuda", "jax-no-gpu"),
         _others,
         needs=("image.present",),
         timeout_s=60,

@@ -13,7 +13,7 @@ from seatrial.job.reading.flow import Seen
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.modules import is_folder, locate_module
 from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit
-from seatrial.job.reading.signs import MOST_PARTS, TELLING, asserted_version, host_path, signs
+from seatrial.job.reading.signs import MOST_PARTS, TELLING, asserted_version, host_path, keras_backend, signs
 
 #: Reading ends there: it is for hints, and what a plan waits for.
 _MOST_UNITS = 5_000
@@ -114,6 +114,8 @@ class ProjectReader:
             self.mentioned.add(node.attr)
         elif isinstance(node, ast.Assign):
             remember_type(module, node)
+            if backend := keras_backend(node):
+                self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {backend}")
         elif isinstance(node, ast.Assert) and certain and seen.certain and (asserted := asserted_version(node)):
             self.reading.asserted.setdefault(asserted[0], (asserted[1], f"{module.shown}:{node.lineno}"))
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:

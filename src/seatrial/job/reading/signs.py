@@ -19,6 +19,16 @@ _TORCHRUN_NAMES = {
 #: Signs of a script that starts its own ranks: under torchrun each rank would start a whole world again.
 _SPAWNS = {"spawn", "start_processes", "Process"}
 
+#: One process for all GPUs of a machine. Sources: tensorflow.org/guide/distributed_training; docs.jax.dev/en/latest/
+#: sharded-computation.html; keras.io/guides/distribution (whose DataParallel is named as torch's).
+_ONE_PROCESS = {"MirroredStrategy", "CentralStorageStrategy", "ModelParallel"}
+_SHARDED = ("jax.sharding", "jax.experimental.shard_map", "jax.experimental.mesh_utils")
+_SHARDS = {"jax.pmap", "jax.shard_map", "jax.make_mesh"}
+
+#: A process for each machine, told by the environment who the others are.
+_WORKERS = {"MultiWorkerMirroredStrategy"}
+_WORKERS_DOTTED = {"jax.distributed.initialize"}
+
 #: What torchrun sets in each rank's environment, and nothing else does.
 #: Source: docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
 _RANK_VARIABLES = {"LOCAL_RANK", "RANK", "WORLD_SIZE"}
@@ -67,6 +77,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield "input", name
         elif name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
+        elif name in _SHARDS or name.startswith("jax.sharding."):
+            yield "one-process", name
         elif name.startswith(("tf.", "tensorflow.")):
             inner = name.partition(".")[2]
             if inner in _TENSORFLOW_1 or inner.partition(".")[0] in _TENSORFLOW_1:
@@ -79,6 +91,21 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
                 yield "input", module
             elif module == "torch.compile":
                 yield "compiler", "torch.compile"
+            elif module in _SHARDS or any(module == each or module.startswith(each + ".") for each in _SHARDED):
+                yield "one-process", module
+
+
+def keras_backend(node: ast.Assign) -> str | None:
+    """The value of ``os.environ["KERAS_BACKEND"] = "jax"``."""
+    value = node.value.value if isinstance(node.value, ast.Constant) else None
+    names = [
+        target.slice.value
+        for target in node.targets
+        if isinstance(target, ast.Subscript)
+        and isinstance(target.slice, ast.Constant)
+        and dotted(target.value).rpartition(".")[2] == "environ"
+    ]
+    return value if isinstance(value, str) and "KERAS_BACKEND" in names else None
 
 
 def asserted_version(node: ast.AST) -> tuple[str, str] | None:
@@ -117,14 +144,20 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "torchrun", last
     elif last in _SPAWNS and (called in _SPAWNS or called.split(".")[-2] in ("mp", "multiprocessing")):
         yield "spawn", called
-    elif last == "DataParallel":
+    elif last == "DataParallel" or last in _ONE_PROCESS:
         yield "one-process", last
+    elif last in _WORKERS or called in _WORKERS_DOTTED:
+        yield "workers", called
     if called in _ASKS or (called == "open" and node.args and _is_descriptor_0(node.args[0])):
         yield "input", called
     if last in _NEEDS_RANKS and not _says_ranks(node):
         yield "needs-ranks", last
-    if last == "setdefault" and any(isinstance(each, ast.Constant) and each.value == "RANK" for each in node.args):
-        yield "sets-ranks", "RANK"
+    if last == "setdefault":
+        if any(isinstance(each, ast.Constant) and each.value == "RANK" for each in node.args):
+            yield "sets-ranks", "RANK"
+        values = [each.value for each in node.args if isinstance(each, ast.Constant)]
+        if len(values) == 2 and values[0] == "KERAS_BACKEND" and isinstance(values[1], str):
+            yield "keras-default", values[1]
     for keyword in node.keywords:
         if keyword.arg == "device_map" and not _is(keyword.value, None):
             yield "one-process", "device_map"

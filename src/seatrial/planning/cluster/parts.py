@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.backends.containers.env_file import read_env_file
-from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, node_variable, rendezvous
+from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, addresses, node_variable, rendezvous
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import UsageError
@@ -55,7 +55,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     _refuse_folders(job)
     facts = site.cluster.facts
     gpus = pod_gpus(job, facts)
-    kind, kind_choice = workload_kind(job, facts, claims=gpus.claim is not None)
+    kind, kind_choice = workload_kind(job, _with_names(job, script, facts), claims=gpus.claim is not None)
     image, image_choices = cluster_image(job, script, gpus.facts, site.host.environ, site.host.cache_folder)
     image, code = _code(job, script, image)
     volumes = volumes_of(job, site.run_id, kind)
@@ -172,10 +172,24 @@ class _Contents:
     shm_bytes: int
 
 
+def _with_names(job: Job, script: ScriptFacts, facts: ClusterFacts) -> ClusterFacts:
+    """The cluster without PyTorchJob, where nobody asks for one: it gives a name to the first pod alone, and each of
+    several workers of TensorFlow needs one."""
+    if job.nodes == 1 or job.kubernetes.kind != "auto" or not script.workers_evidence:
+        return facts
+    return replace(facts, operators=tuple(each for each in facts.operators if each != "pytorchjob"))
+
+
 def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
     if job.nodes == 1:
         return Meeting(min_nodes=cluster.min_nodes)
-    return Meeting(job.nodes, cluster.min_nodes, rank_variable=node_variable(cluster), rendezvous=rendezvous(cluster))
+    return Meeting(
+        job.nodes,
+        cluster.min_nodes,
+        rank_variable=node_variable(cluster),
+        rendezvous=rendezvous(cluster),
+        workers=addresses(cluster),
+    )
 
 
 @dataclass(frozen=True)

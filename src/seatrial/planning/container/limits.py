@@ -22,8 +22,8 @@ HOST_MEMORY_SHARE = 20
 HOST_MEMORY_LEAST_BYTES = 512 * 2**20
 
 #: Frameworks that can be told to stay below a limit without a change to the script:
-#: torch.cuda.set_per_process_memory_fraction and tf.config.set_logical_device_configuration.
-LIMITED_FRAMEWORKS = frozenset({"torch", "tensorflow"})
+#: torch.cuda.set_per_process_memory_fraction, TensorFlow's GPUOptions, and the options of JAX's XLA client.
+LIMITED_FRAMEWORKS = frozenset({"torch", "tensorflow", "jax"})
 
 
 def gpu_memory_enforceable(framework: str | None) -> bool:

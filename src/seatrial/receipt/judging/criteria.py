@@ -22,6 +22,9 @@ from seatrial.receipt.model import Criterion, ExitCause, Verdict
 
 Judge = Callable[[Case, ExitCause], Judgement]
 
+#: The plan's check → the framework in sentences.
+_FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
+
 #: Fewer samples than this in the training window say nothing of a mean.
 MIN_SAMPLES = 3
 
@@ -132,8 +135,8 @@ def _gpus_visible(case: Case, cause: ExitCause) -> Judgement:
 
 
 def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
-    """Proofs for each GPU: the driver's kernel ran on it before the start, torch's (where the target uses torch) at its
-    beginning, and the target had a CUDA context on it."""
+    """Proofs for each GPU: the driver's kernel ran on it before the start, its framework's at its beginning, and the
+    target had a CUDA context on it."""
     if no_gpu := _no_gpu(case):
         return no_gpu
     if case.evidence.target_started is None:
@@ -159,7 +162,7 @@ def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
         return Judgement("fail", f"no CUDA context of the target was seen on {names}")
     if untried := [gpu for gpu in case.expected if not _tried(case, gpu)]:
         names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in untried)
-        return Judgement("not judged", f"torch's own kernel was not tested on {names}")
+        return Judgement("not judged", f"{_FRAMEWORKS[case.plan.agent.check]}'s own kernel was not tested on {names}")
     seen = min(case.evidence.contexts[gpu.uuid].at_s for gpu in case.expected)
     after = format_seconds(max(0.0, seen - case.evidence.target_started.at_s))
     kinds = {k.text("kind") or "driver" for gpu in case.expected for k in case.evidence.kernels.get(gpu.uuid, [])}
@@ -169,9 +172,9 @@ def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
 
 def _tried(case: Case, gpu: Gpu) -> bool:
     """Whether the kernel that the plan asks for was run on it; how it went, the caller knows."""
-    if case.plan.agent.check != "torch":
+    if case.plan.agent.check not in _FRAMEWORKS:
         return True
-    return any(kernel.text("kind") == "torch" for kernel in case.evidence.kernels.get(gpu.uuid, []))
+    return any(kernel.text("kind") == case.plan.agent.check for kernel in case.evidence.kernels.get(gpu.uuid, []))
 
 
 def _kept_busy(case: Case, cause: ExitCause) -> Judgement:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from seatrial.events import AgentFinished, AgentStarted, GpuCheck, HostLaunched, HostPod
 from seatrial.receipt.evidence.facts import Moment
@@ -103,11 +102,11 @@ def _image(case: Case, launched: Moment | None) -> Image | None:
 
 
 def _framework(case: Case) -> tuple[str | None, str | None]:
-    """``("torch 2.13.0", "13.0")`` from the torch kernel, else from what the agent found at the target's start."""
-    kernels = (mapping(k.keys.get("torch")) for ks in case.evidence.kernels.values() for k in ks)
-    torch: Mapping[str, Any] = next((found for found in kernels if found), {})
-    if version := text(torch.get("version")):
-        return f"torch {version}", text(torch.get("cuda"))
+    """``("torch 2.13.0", "13.0")`` from its kernel, else from what the agent found at the target's start."""
+    for kernel in (kernel for kernels in case.evidence.kernels.values() for kernel in kernels):
+        found = mapping(kernel.keys.get("torch")) or mapping(kernel.keys.get("framework"))
+        if version := text(found.get("version")):
+            return f"{text(found.get('name')) or 'torch'} {version}", text(found.get("cuda"))
     started = case.evidence.target_started
     found = mapping(started.keys.get("framework")) if started else {}
     words = [word for key in ("name", "version") if (word := text(found.get(key)))]

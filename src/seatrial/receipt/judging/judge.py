@@ -45,6 +45,7 @@ from seatrial.receipt.judging.gpu_contract import not_used_finding, unused_gpus
 from seatrial.receipt.judging.header import make_header
 from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.judging.measurements import measure
+from seatrial.receipt.judging.memory_held import not_held_finding
 from seatrial.receipt.judging.missing_module import about_the_project
 from seatrial.receipt.judging.pasteable import pasteable
 from seatrial.receipt.judging.plots import make_plots
@@ -66,11 +67,13 @@ from seatrial.receipt.nameless import without_names
 
 #: Frameworks say these where there is no GPU, and go on.
 EXPECTED_WITHOUT_GPU = {
+    "jax-cuda-failed",
     "jax-no-gpu",
     "libcuda-missing",
     "no-cuda-device",
     "pin-memory-without-gpu",
     "tensorflow-no-gpu",
+    "tensorflow-without-cuda",
 }
 
 #: A script that went on without them missed nothing.
@@ -106,7 +109,7 @@ def judge(
         plan=plan,
         evidence=evidence,
         output=read_output(run_dir) if output is None else output,
-        measurements=measure(evidence, expected),
+        measurements=measure(evidence, expected, plan.agent.gpu_memory_bytes),
         state=state,
         engine_findings=tuple(match_text(state.error, AT_START)) if state and state.error else (),
         run_dir=run_dir,
@@ -151,6 +154,7 @@ def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     found += [refused_finding(claims)] if (claims := refused(case.evidence)) else []
     found += [*case.evidence.findings, *case.engine_findings]
     found += [about_the_project(finding, case.plan) for finding in case.output.findings]
+    found += [not_held] if (not_held := not_held_finding(case.measurements.gpu_memory)) else []
     found += [nothing] if (nothing := did_nothing(case, cause)) else []
     if cause.id == "finished" and not case.gpus_required:
         found = [finding for finding in found if finding.id not in EXPECTED_WITHOUT_GPU]

@@ -12,6 +12,7 @@ from seatrial.events import AgentFinished, AgentStarted
 from seatrial.receipt.evidence.facts import Evidence, Sample
 from seatrial.receipt.evidence.fields import mapping, number
 from seatrial.receipt.evidence.series import Point
+from seatrial.receipt.judging.memory_held import gpu_memory
 from seatrial.receipt.model import GpuUse, Measurements, Metric
 
 #: Which way a metric is better, by a word in its name; other metrics have no best value.
@@ -19,8 +20,8 @@ LOWER_IS_BETTER = {"loss", "error", "perplexity", "rmse", "mae"}
 HIGHER_IS_BETTER = {"accuracy", "acc", "f1", "auc", "precision", "recall", "score", "bleu"}
 
 
-def measure(evidence: Evidence, uuids: Sequence[str]) -> Measurements:
-    """What the run did; GPUs in the order of ``uuids``, those the plan asked for."""
+def measure(evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | None = None) -> Measurements:
+    """What the run did; GPUs in the order of ``uuids``, those the plan asked for. ``gpu_memory_bytes``: its limit."""
     started, window, samples = evidence.target_started, evidence.window, evidence.window_samples
     energy_j, energy_from = _energy(evidence, uuids)
     cpu_cores = _values(samples, "cpu_cores")
@@ -43,6 +44,7 @@ def measure(evidence: Evidence, uuids: Sequence[str]) -> Measurements:
         images=evidence.steps.images,
         images_per_s=evidence.steps.images_per_s,
         metrics=tuple(_metric(name, points) for name, points in evidence.steps.series.items()),
+        gpu_memory=gpu_memory(evidence, gpu_memory_bytes),
     )
 
 

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from seatrial.findings.labels import FIX
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import count, energy, energy_short, figure, gpu_names, metric_figure, percent, rate
-from seatrial.receipt.model import Criterion, GpuUse, Measurements, Metric, Receipt, ReceiptGpu, Seal, ServingRecord
+from seatrial.receipt.model import (
+    Criterion,
+    GpuMemory,
+    GpuUse,
+    Measurements,
+    Metric,
+    Receipt,
+    ReceiptGpu,
+    Seal,
+    ServingRecord,
+)
 from seatrial.receipt.rendering.row import Row as Row
 from seatrial.receipt.rendering.tuning import changes_row
 
@@ -120,6 +130,7 @@ def measured_rows(receipt: Receipt) -> list[Row]:
         ("wall time", _wall(measured)),
         ("window", _window(measured)),
         *[row for use in measured.gpus for row in _gpu_rows(names.get(use.uuid, use.uuid), use)],
+        ("GPU memory limit", _limit(measured.gpu_memory)),
         ("energy", _energy(measured)),
         ("CPU", _cpu(measured)),
         ("memory", _of("peak of the whole run", measured.memory_peak_bytes, measured.memory_limit_bytes)),
@@ -247,6 +258,20 @@ def _gpu_rows(name: str, use: GpuUse) -> list[tuple[str, str | None]]:
         (f"{name} memory", _of("peak of the window's samples", use.memory_peak_bytes, use.memory_total_bytes)),
         (f"{name} power", ", ".join(power)),
     ]
+
+
+def _limit(memory: GpuMemory | None) -> str | None:
+    if memory is None:
+        return None
+    limit = format_bytes(memory.limit_bytes)
+    if memory.failed:
+        return f"{limit} were asked for and not held: {memory.failed}"
+    if not memory.frameworks:
+        return f"{limit} for each process; none that was told of it started a GPU"
+    names = " and ".join(memory.frameworks)
+    if memory.peak_bytes is None:
+        return f"{limit}, given to {names}; the peak was not told"
+    return f"peak {format_bytes(memory.peak_bytes)} of {limit}, as {names} counted; CUDA's own is on top"
 
 
 def _wall(measured: Measurements) -> str | None:

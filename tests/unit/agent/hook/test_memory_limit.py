@@ -1,5 +1,6 @@
 """--gpu-memory in real interpreters: with small packages in the frameworks' place, and with torch itself."""
 
+import json
 import os
 import subprocess
 import sys
@@ -55,17 +56,15 @@ def test_a_rank_touches_its_own_gpu_only_and_more_than_all_is_all(tmp_path, pyth
 
 
 @pythons
-def test_tensorflow_gets_logical_devices(tmp_path, python):
-    (tmp_path / "tensorflow.py").write_text("""
-class config:
-    @staticmethod
-    def list_physical_devices(kind): return [kind + ":0"]
-    @staticmethod
-    def LogicalDeviceConfiguration(memory_limit): return memory_limit
-    @staticmethod
-    def set_logical_device_configuration(gpu, limits): print(gpu, limits)
-""")
-    assert run(tmp_path, python, "import tensorflow", limit_bytes=4 * 2**30) == "GPU:0 [4096]\n"
+def test_another_tensorflow_than_any_that_was_tried_still_imports(tmp_path, python):
+    (tmp_path / "tensorflow.py").write_text("print('mine')")
+    (tmp_path / "jaxlib").mkdir()
+    (tmp_path / "jaxlib" / "xla_client.py").write_text("print('xla')")
+    events = tmp_path / "events.jsonl"
+    program = "import tensorflow, jaxlib.xla_client"
+    assert run(tmp_path, python, program, SEATRIAL_EVENTS=str(events)) == "mine\nxla\n"
+    told = [json.loads(line)["gpu_memory"] for line in events.read_text().splitlines()]
+    assert [each["framework"] for each in told] == ["tensorflow", "jax"] and all(each["failed"] for each in told)
 
 
 @pythons

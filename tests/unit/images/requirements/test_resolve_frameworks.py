@@ -121,8 +121,8 @@ def test_other_frameworks() -> None:
     assert resolved("tensorflow==2.20.0", machine=gpu).requirements.lines[0] == "tensorflow[and-cuda]==2.20.0"
     assert resolved(imports=("keras",), machine=None).requirements.lines == ("tensorflow-cpu==2.21.0",)
     assert resolved("tensorflow", imports=(), machine=None).requirements.lines == ("tensorflow==2.21.0",)
-    assert resolved(imports=("flax", "jax"), machine=gpu).requirements.lines == ("jax[cuda12]==0.10.2",)
-    assert resolved(imports=("jax",), machine=None).requirements.lines == ("jax==0.10.2",)
+    assert resolved(imports=("flax", "jax"), machine=gpu).requirements.lines == ("jax[cuda12]==0.11.2",)
+    assert resolved(imports=("jax",), machine=None).requirements.lines == ("jax==0.11.2",)
 
 
 def test_transformers_alone_runs_on_torch() -> None:

@@ -62,11 +62,22 @@ def rendezvous(cluster: ClusterPlan) -> str:
     Source: kubeflow/trainer v1.9 pkg/common/util (general names), v2.3 pkg/runtime/framework/plugins/jobset, whose pods
     are those of a JobSet; kubernetes-sigs/jobset v0.12.0 api/jobset/v1alpha2 (enableDNSHostnames).
     """
+    return _address(cluster, 0)
+
+
+def addresses(cluster: ClusterPlan) -> tuple[str, ...]:
+    """``HOST:PORT`` of every node; () of a PyTorchJob, whose operator gives names to the first alone."""
+    if cluster.kind == "pytorchjob":
+        return ()
+    return tuple(_address(cluster, node) for node in range(cluster.nodes))
+
+
+def _address(cluster: ClusterPlan, node: int) -> str:
     host = {
-        "job": f"{cluster.name}-0.{cluster.name}",
+        "job": f"{cluster.name}-{node}.{cluster.name}",
         "pytorchjob": f"{cluster.name}-master-0",
-        "trainjob": f"{cluster.name}-{REPLICATED_JOB}-0-0.{cluster.name}",
-        "jobset": f"{cluster.name}-{REPLICATED_JOB}-0-0.{cluster.name}",
+        "trainjob": f"{cluster.name}-{REPLICATED_JOB}-0-{node}.{cluster.name}",
+        "jobset": f"{cluster.name}-{REPLICATED_JOB}-0-{node}.{cluster.name}",
     }[cluster.kind]
     return f"{host}:{cluster.port}"
 

@@ -1,0 +1,107 @@
+"""Runs under the target's own interpreter, as a child: can TensorFlow use each GPU? Prints JSON, the last line counts.
+
+Inside a tf.function: on GPUs newer than the wheel simple operations work, and graphs fail (tensorflow#112272). What not
+every script needs, cuDNN and XLA, comes after the first line: LLVM ends the process where it does not know the GPU.
+"""
+
+import importlib
+import json
+import os
+import time
+from typing import Any, Dict, List, Optional
+
+#: Of the target's environment: it takes or limits memory, waits for other machines, or hides what TensorFlow warns of.
+OF_THE_TARGET = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "TF_GPU_ALLOCATOR", "TF_FORCE_UNIFIED_MEMORY")
+
+
+def check() -> Dict[str, Any]:
+    """``{"framework": {name, version, cuda, cudnn, arch_list} or None, "kernels": [...], "error": … or None}``."""
+    result: Dict[str, Any] = {"framework": None, "kernels": [], "error": None, "lacks": []}
+    for name in OF_THE_TARGET:
+        os.environ.pop(name, None)
+    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"  # the target wants the memory
+    try:
+        tf = importlib.import_module("tensorflow")
+        build = dict(tf.sysconfig.get_build_info())
+    except Exception as error:  # noqa: BLE001  # a broken wheel raises OSError, RuntimeError and worse
+        result["error"] = "TensorFlow cannot be imported: %s: %s" % (type(error).__name__, first_line(error))
+        return result
+    result["framework"] = {
+        "name": "tensorflow",
+        "version": tf.__version__,
+        "cuda": build.get("cuda_version") if build.get("is_cuda_build") else None,
+        "cudnn": build.get("cudnn_version"),
+        "arch_list": list(build.get("cuda_compute_capabilities") or []),
+    }
+    if not build.get("is_cuda_build"):
+        result["error"] = "tensorflow %s is a CPU-only build" % tf.__version__
+        return result
+    try:
+        gpus = tf.config.list_physical_devices("GPU")
+        tf.config.set_soft_device_placement(False)  # else what has no kernel runs on the CPU, silently
+    except Exception as error:  # noqa: BLE001
+        result["error"] = "TensorFlow cannot start CUDA: %s" % first_line(error)
+        return result
+    if not gpus:
+        result["error"] = "TensorFlow %s finds no GPU" % tf.__version__
+    for index in range(len(gpus)):
+        result["kernels"].append(try_graph(tf, index))
+    return result
+
+
+def try_graph(tf: Any, index: int, kind: str = "GPU") -> Dict[str, Any]:
+    """A matrix product and what follows one, as a graph on the device, compared with NumPy's."""
+    numpy = importlib.import_module("numpy")
+    start_s = time.monotonic()
+    error: Optional[str] = None
+    try:
+        # Small whole numbers: exact in float32, so that TF32 or another order of summation changes nothing.
+        a_MK = (numpy.arange(64 * 32).reshape(64, 32) % 7).astype("float32")
+        b_KN = (numpy.arange(32 * 64).reshape(32, 64) % 5).astype("float32")
+        device = "/%s:%d" % (kind, index)
+
+        def graph(a_MK: Any, b_KN: Any) -> Any:
+            with tf.device(device):
+                return tf.nn.relu(tf.matmul(a_MK, b_KN) * 2.0 + 1.0)  # the kernels behind cuBLAS' are TensorFlow's own
+
+        c_MN = tf.function(graph)(tf.constant(a_MK), tf.constant(b_KN))
+        if kind not in c_MN.device or not numpy.array_equal(c_MN.numpy(), a_MK @ b_KN * 2.0 + 1.0):
+            error = "a graph on %s differs from the CPU's" % device
+    except Exception as failure:  # noqa: BLE001
+        error = first_line(failure)
+    milliseconds = round((time.monotonic() - start_s) * 1000, 1)
+    return {"index": index, "ok": error is None, "ms": milliseconds, "error": error}
+
+
+def lacking(tf: Any, kind: str = "GPU") -> List[str]:
+    """What fails on the first device that only some scripts need: a convolution (cuDNN), XLA (ptxas, libdevice)."""
+
+    def convolution() -> Any:
+        return tf.nn.conv2d(tf.ones((1, 8, 8, 4)), tf.ones((3, 3, 4, 4)), 1, "SAME")
+
+    def compiled() -> Any:
+        return tf.tanh(tf.ones((8, 8)) @ tf.ones((8, 8)))
+
+    failed = []
+    for name, graph in (("a convolution", tf.function(convolution)), ("XLA", tf.function(compiled, jit_compile=True))):
+        try:
+            with tf.device("/%s:0" % kind):
+                graph().numpy()
+        except Exception as failure:  # noqa: BLE001
+            failed.append("%s: %s" % (name, first_line(failure)))
+    return failed
+
+
+def first_line(error: Exception) -> str:
+    """TensorFlow puts the graph's nodes before, and stacks behind what failed."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if line and not line.startswith(("{{", "[[", "Detected at node"))]
+    return (told or lines or [type(error).__name__])[0] or type(error).__name__
+
+
+if __name__ == "__main__":
+    result = check()
+    print(json.dumps(result), flush=True)
+    if any(kernel["ok"] for kernel in result["kernels"]):
+        result["lacks"] = lacking(importlib.import_module("tensorflow"))
+        print(json.dumps(result), flush=True)

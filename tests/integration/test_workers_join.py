@@ -1,0 +1,68 @@
+"""Two nodes of a TensorFlow and of a JAX script, unmodified, with the real frameworks on this machine's CPU."""
+
+import importlib.util
+import os
+import socket
+import subprocess
+
+import pytest
+
+from agent_process import Agent
+
+pytestmark = pytest.mark.slow
+
+TENSORFLOW = """
+import json, os
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    total = strategy.reduce("SUM", strategy.run(lambda: tf.constant(2.0)), axis=None)
+print("replicas", strategy.num_replicas_in_sync, "sum", float(total), flush=True)
+"""
+
+JAX = """
+import jax
+jax.distributed.initialize()
+import jax.numpy as jnp
+print("processes", jax.process_count(), "devices", jax.device_count() // jax.local_device_count(), flush=True)
+"""
+
+
+def absent(package):
+    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed here")
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [
+        pytest.param(TENSORFLOW, "replicas 2 sum 4.0", marks=absent("tensorflow")),
+        pytest.param(JAX, "processes 2 devices 2", marks=absent("jax")),
+    ],
+)
+def test_both_nodes_join(tmp_path, script, printed):
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    agents = []
+    for rank in (0, 1):
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        where = {"nodes": 2, "node_rank": rank, "rendezvous": addresses[0], "workers": addresses}
+        env = {"SLURM_LOCALID": "0"} if rank else {}
+        agents.append(Agent(folder, script, measure_steps=True, env=env, **where))
+    env = {key: value for key, value in os.environ.items() if "_proxy" not in key.lower()}
+    running = [
+        subprocess.Popen(agent.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) for agent in agents
+    ]
+    ended = [process.communicate(timeout=120) for process in running]
+    for process, (out, err) in zip(running, ended, strict=True):
+        assert process.returncode == 0, err.decode()[-2000:]
+        assert printed in out.decode()

@@ -1,0 +1,65 @@
+"""Which framework a Keras 3 script needs: what it sets itself, the environment, keras.json, else TensorFlow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import UsageError
+from seatrial.job.keras_backend import with_keras_backend
+from seatrial.job.model import Target
+from seatrial.job.script import ScriptFacts, script_facts
+
+
+def facts(project: Path, source: str) -> ScriptFacts:
+    (project / "train.py").write_text(source)
+    return script_facts(Target(kind="script", value="train.py"), project)
+
+
+SETS = 'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n'
+DEFAULT = 'import os\nos.environ.setdefault("KERAS_BACKEND", "jax")\nimport keras\n'
+
+
+@pytest.mark.parametrize(
+    ("source", "env", "framework"),
+    [
+        ("import keras", {}, "tensorflow"),
+        ("import keras", {"KERAS_BACKEND": "jax"}, "jax"),
+        ("import keras_hub", {"KERAS_BACKEND": "torch"}, "torch"),
+        ("import keras\nimport tensorflow as tf", {"KERAS_BACKEND": "jax"}, "jax"),
+        ("import keras", {"KERAS_BACKEND": "numpy"}, None),
+        ("from tensorflow import keras", {"KERAS_BACKEND": "jax"}, "tensorflow"),
+        ("import torch", {"KERAS_BACKEND": "jax"}, "torch"),
+        (SETS, {}, "torch"),
+        (SETS, {"KERAS_BACKEND": "jax"}, "torch"),
+        (DEFAULT, {}, "jax"),
+        (DEFAULT, {"KERAS_BACKEND": "tensorflow"}, "tensorflow"),
+        ("import os\nos.environ['OTHER'] = 'jax'\nimport keras\n", {}, "tensorflow"),
+    ],
+)
+def test_the_backend(tmp_path: Path, source: str, env: dict[str, str], framework: str | None) -> None:
+    found = with_keras_backend(facts(tmp_path, source), env, tmp_path)
+    assert found.framework == framework
+    assert framework is None or framework in (*found.imports, "tensorflow")
+
+
+def test_keras_json(tmp_path: Path) -> None:
+    script = facts(tmp_path, "import keras")
+    for folder in (tmp_path / "home" / ".keras", tmp_path / "settings"):
+        folder.mkdir(parents=True)
+    (tmp_path / "home" / ".keras" / "keras.json").write_text('{"backend": "torch"}')
+    (tmp_path / "settings" / "keras.json").write_text('{"backend": "jax"}')
+    home = tmp_path / "home"
+    assert with_keras_backend(script, {}, tmp_path, home).framework == "torch"
+    assert with_keras_backend(script, {}, tmp_path).framework == "tensorflow", "a container has a home of its own"
+    assert with_keras_backend(script, {"KERAS_HOME": "settings"}, tmp_path, home).framework == "jax"
+    for broken in ("{", "[]", '{"backend": 3}'):
+        (tmp_path / "settings" / "keras.json").write_text(broken)
+        assert with_keras_backend(script, {"KERAS_HOME": "settings"}, tmp_path).framework == "tensorflow"
+
+
+def test_a_backend_that_keras_does_not_have_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="KERAS_BACKEND=mxnet: Keras has no such backend") as refused:
+        with_keras_backend(facts(tmp_path, "import keras"), {"KERAS_BACKEND": "mxnet"}, tmp_path)
+    assert "KERAS_BACKEND=jax" in str(refused.value.run)

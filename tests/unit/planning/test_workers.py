@@ -1,0 +1,132 @@
+"""TensorFlow and JAX scripts on several GPUs and nodes: one process a node, never torchrun."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cluster_plans import JOBSET, KUBEFLOW, MODERN, a_cluster_plan
+from seatrial.agent import plan as agent_plan
+from seatrial.agent.process import workers
+from seatrial.backends.kubernetes.survey import ClusterFacts
+from seatrial.errors import UsageError
+from seatrial.job.model import Job, Target
+from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.planning.launcher import choose_launcher
+from seatrial.planning.multi_host import instructions, meeting
+
+SCRIPTS = {
+    "mirrored": "import tensorflow as tf\nstrategy = tf.distribute.MirroredStrategy()",
+    "workers": "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()",
+    "old workers": "import tensorflow as tf\nstrategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()",
+    "sharded": "import jax\nfrom jax.sharding import Mesh, NamedSharding\n",
+    "sharded by name": "import jax\nmesh = jax.sharding.Mesh(jax.devices(), ('x',))\n",
+    "pmap": "import jax\nstep = jax.pmap(lambda x: x)",
+    "made mesh": "import jax\nmesh = jax.make_mesh((2,), ('x',))",
+    "keras": "import keras\nkeras.distribution.set_distribution(keras.distribution.DataParallel())",
+    "jax processes": "import jax\njax.distributed.initialize()\nmesh = jax.make_mesh((2,), ('x',))",
+    "plain": "import tensorflow as tf\nprint(tf.constant(1))",
+}
+JOINS = ("workers", "old workers", "jax processes")
+
+
+def facts(tmp_path: Path, name: str) -> ScriptFacts:
+    (tmp_path / "train.py").write_text(SCRIPTS[name])
+    return script_facts(Target(kind="script", value="train.py"), tmp_path)
+
+
+def job(tmp_path: Path, **keys: object) -> Job:
+    return Job(project=tmp_path, target=Target(kind="script", value="train.py"), **keys)
+
+
+@pytest.mark.parametrize("name", list(SCRIPTS))
+def test_two_gpus_are_one_process(tmp_path: Path, name: str) -> None:
+    script = facts(tmp_path, name)
+    launcher, choice = choose_launcher(job(tmp_path), script, 2)
+    assert (launcher, choice.value) == ("none", "none")
+    assert (script.multi_gpu_evidence is None) == (name == "plain"), "--gpus auto takes them all where one is used"
+
+
+@pytest.mark.parametrize("name", list(SCRIPTS))
+def test_two_nodes_need_a_script_that_joins_the_other(tmp_path: Path, name: str) -> None:
+    asked, script = job(tmp_path, nodes=2, hosts=("a", "b"), node_rank=1), facts(tmp_path, name)
+    if name not in JOINS:
+        with pytest.raises(UsageError, match="on 2 nodes independently") as refused:
+            choose_launcher(asked, script, 1)
+        assert "torchrun" not in str(refused.value.run), "the next command must not be torch's"
+        return
+    launcher, choice = choose_launcher(asked, script, 1)
+    assert launcher == "none"
+    assert ("JAX_COORDINATOR_ADDRESS" if "jax" in name else "TF_CONFIG") in choice.reason
+
+
+def test_every_host_is_told_of_all(tmp_path: Path) -> None:
+    placed = meeting(job(tmp_path, nodes=3, hosts=("a", "b", "a"), node_rank=2))
+    assert placed.workers == ("a:29400", "b:29400", "a:29401")
+    plan = agent_plan.Plan("id", [], "/", "/", nodes=3, node_rank=2, workers=list(placed.workers))
+    told = workers.variables(plan)
+    assert json.loads(told["TF_CONFIG"]) == {
+        "cluster": {"worker": ["a:29400", "b:29400", "a:29401"]},
+        "task": {"type": "worker", "index": 2},
+    }
+    assert (told["JAX_COORDINATOR_ADDRESS"], told["JAX_NUM_PROCESSES"], told["JAX_PROCESS_ID"]) == ("a:29400", "3", "2")
+    assert workers.variables(plan._replace(workers=[])) == {}, "under torchrun it is that which tells"
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "second"),
+    [(MODERN, "job", "{0}-1.{0}"), (JOBSET, "jobset", "{0}-node-0-1.{0}"), (KUBEFLOW, "trainjob", "{0}-node-0-1.{0}")],
+)
+def test_every_pod_is_told_of_all(tmp_path: Path, facts: ClusterFacts, kind: str, second: str) -> None:
+    project = tmp_path / "p"
+    project.mkdir()
+    plan = a_cluster_plan(project, facts, script=SCRIPTS["workers"], gpus="1", nodes=2, kubernetes={"kind": kind})
+    assert plan.agent.launcher == "none" and plan.cluster is not None
+    first, last = plan.agent.workers
+    assert first == plan.agent.rendezvous and last == second.format(plan.cluster.name) + ":29400"
+
+
+def test_a_pytorchjob_has_names_for_one_alone(tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    project.mkdir()
+    with pytest.raises(UsageError, match="names to its first pod alone") as refused:
+        a_cluster_plan(
+            project, KUBEFLOW, script=SCRIPTS["workers"], gpus="1", nodes=2, kubernetes={"kind": "pytorchjob"}
+        )
+    assert "--kind job" in str(refused.value.run)
+
+
+def test_where_nobody_asks_for_a_pytorchjob_there_is_none(tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    project.mkdir()
+    plan = a_cluster_plan(project, KUBEFLOW, script=SCRIPTS["workers"], gpus="1", nodes=2)
+    assert plan.cluster is not None and plan.cluster.kind == "trainjob" and len(plan.agent.workers) == 2
+
+
+def test_what_to_type_is_not_torchruns(tmp_path: Path) -> None:
+    asked = job(tmp_path, nodes=2, hosts=("a", "b"))
+    words = ["run", "train.py", "--nodes", "a,b"]
+    text = instructions(asked, words, facts(tmp_path, "workers"))
+    assert "torchrun" not in text and '"task": {"type": "worker", "index": N}' in text
+    text = instructions(asked, words, facts(tmp_path, "jax processes"))
+    assert "torchrun" not in text and "JAX_COORDINATOR_ADDRESS=a:29400" in text
+    assert "torchrun --nnodes 2" in instructions(asked, words, ScriptFacts())
+
+
+@pytest.mark.parametrize(
+    ("source", "check"),
+    [
+        ("import tensorflow", "tensorflow"),
+        ("import optax", "jax"),
+        ("import jax, tensorflow", "jax"),
+        ("import torch", "torch"),
+        ("try:\n    import tensorflow\nexcept ImportError:\n    pass\n", "driver"),
+        ("import numpy", "driver"),
+    ],
+)
+def test_what_the_contract_tries(tmp_path: Path, source: str, check: str) -> None:
+    project = tmp_path / "p"
+    project.mkdir()
+    assert a_cluster_plan(project, script=source, gpus="1").agent.check == check
