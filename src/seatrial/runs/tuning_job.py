@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seatrial.errors import UsageError
-from seatrial.job.model import Criteria, Job
+from seatrial.job.model import Job
 from seatrial.job.tuning import Changes, Tuning
 
 #: Seconds of a budget below which there is no room for a baseline and one change.
@@ -33,7 +33,7 @@ def tuning_job(job: Job, asked: Tuning) -> Job:
         update={
             "tuning": asked,
             "tune": Changes(),
-            "criteria": Criteria(mean_utilization_pct=None, max_image_bytes=job.criteria.max_image_bytes),
+            "criteria": job.criteria.only("max_image_bytes"),
             "restarts": 0,
             "resume": None,
         }

@@ -9,6 +9,7 @@ import pytest
 
 from seatrial.backends.base import State
 from seatrial.job.model import Criteria
+from seatrial.job.tuning import Tuning
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.rendering import html, markdown
 from seatrial.receipt.rendering.rows import ending as sentence
@@ -69,11 +70,21 @@ CASES = {
         "Criteria not met. Finished in 33 s; not met: GPU kept busy (GPU 0 12 %, required at least 70 %) "
         "(seatrial exits with 0; 4 with --strict)",
     ),
+    "a GPU run whose utilisation is not to be judged": (
+        lambda: _gpu(utilization=12, criteria={"mean_utilization_pct": None}),
+        "good",
+        "Passed. Finished in 33 s; 5 criteria met (seatrial exits with 0)",
+    ),
     "the same default under --strict": (
         lambda: _gpu(utilization=12, job={"strict": True}),
         "bad",
         "Criteria not met. Finished in 33 s; not met: GPU kept busy (GPU 0 12 %, required at least 70 %) "
         "(seatrial exits with 4)",
+    ),
+    "trials of a tune, which train nothing": (
+        lambda: _gpu(utilization=12, job={"tuning": Tuning()}),
+        "good",
+        "Passed. Finished in 33 s; 4 criteria met (seatrial exits with 0)",
     ),
     "a recipe's accuracy, missed": (
         lambda: _gpu(criteria={"metrics": {"accuracy": ">= 0.9999"}}),

@@ -56,6 +56,7 @@ class Trial:
         self.steps, self.seconds = int(asked.get("steps", 60)), float(asked.get("seconds", 20.0))
         self.seed_offset = int(asked.get("seed_offset", 0))
         self.losses = Losses(torch)
+        self._synchronize = torch.cuda.synchronize  # windows, which note who waits, wrap it later
         self.pid = os.getpid()
         self.last_s = self.first_s = self.began_s = self.warm_s = 0.0
         self.began_step = self.began_examples = 0
@@ -146,7 +147,7 @@ class Trial:
 
     def _wait_for_gpu(self) -> None:
         if self.torch.cuda.is_available() and self.torch.cuda.is_initialized():
-            self.torch.cuda.synchronize()
+            self._synchronize()
 
     def _leave(self, ended: str) -> None:
         try:

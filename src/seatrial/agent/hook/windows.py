@@ -45,7 +45,7 @@ class Windows:
     def __init__(self, torch: Any, recorder: Recorder) -> None:
         self._torch, self._recorder = torch, recorder
         self._gpu = GpuSpans(torch)
-        self._package = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+        self._passed_by = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.__file__, __file__))
         self._placed: List[Tuple[Any, str, Any]] = []
         self._before: Dict[str, float] = {}
         self._opened_s = self._due_s = self._first_s = 0.0
@@ -328,7 +328,7 @@ class Windows:
         self._recorder.timeline.shift("sync", seconds)
         frame: Any = sys._getframe(2)
         for _ in range(12):
-            if frame is None or not frame.f_code.co_filename.startswith(self._package):
+            if frame is None or not frame.f_code.co_filename.startswith(self._passed_by):
                 break
             frame = frame.f_back
         site = "?" if frame is None else "%s:%d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)

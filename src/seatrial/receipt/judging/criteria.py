@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from seatrial.job.condition import holds
+from seatrial.job.model import Criteria
 from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.evidence.fields import clean, text
@@ -51,12 +52,8 @@ NOT_OF_CUDA = {
 
 def judge_criteria(case: Case, cause: ExitCause) -> tuple[Criterion, ...]:
     """Every built-in criterion in the order of CRITERIA, then the user's metrics."""
-    serves = case.plan.job.serve is not None
-    titles = OF_SERVING if serves else {}
-    judged = [
-        _criterion(id, titles.get(id, title), _judged(id, judge, case, cause, serves=serves))
-        for id, title, judge in CRITERIA
-    ]
+    titles = OF_SERVING if case.plan.job.serve is not None else {}
+    judged = [_criterion(id, titles.get(id, title), _judged(id, judge, case, cause)) for id, title, judge in CRITERIA]
     if is_export(case):
         judged.append(_criterion("export-agrees", "Exported model agrees", judge_exported_model(case)))
     for name, condition in case.plan.job.criteria.metrics.items():
@@ -78,21 +75,35 @@ def _asked(criterion: Criterion, case: Case) -> bool:
         return True
     if criterion.id == "clean-output":
         return False
-    if criterion.id in _KEYS and _KEYS[criterion.id] not in case.plan.job.criteria.model_fields_set:
+    key = _KEYS.get(criterion.id)
+    if key is not None and not _is_set(case.plan.job.criteria, key):
         return False
     if criterion.id in (*GPU_CONTRACT, "gpu-busy"):
-        return case.gpus_required and not (criterion.id in OF_TRAINING and case.plan.job.serve is not None)
+        return case.gpus_required and not (criterion.id in OF_TRAINING and _trains_nothing(case))
     return criterion.id not in ("in-time", "image-size", "model-saved") or criterion.verdict != "not judged"
 
 
-#: What a server is not asked: it waits for requests, ends when it is stopped, and saves nothing.
+def _is_set(criteria: Criteria, key: str) -> bool:
+    """Whether somebody asked for it: one that is switched off was not asked for."""
+    return key in criteria.model_fields_set and getattr(criteria, key) is not None
+
+
+#: What neither a server is asked (it waits for requests, ends when it is stopped, and saves nothing) nor a tune.
 OF_TRAINING = ("gpu-busy", "in-time", "model-saved")
 OF_SERVING = {"ran-on-gpu": "The server ran on the GPU"}
 
 
-def _judged(id: str, judge: Judge, case: Case, cause: ExitCause, *, serves: bool) -> Judgement:
-    if serves and id in OF_TRAINING:
-        return Judgement("not judged", "it serves")
+def _trains_nothing(case: Case) -> str | None:
+    """Why a run has no training to be judged, or None."""
+    if case.plan.job.serve is not None:
+        return "it serves"
+    return "it tries changes" if case.plan.job.tuning is not None else None
+
+
+def _judged(id: str, judge: Judge, case: Case, cause: ExitCause) -> Judgement:
+    reason = _trains_nothing(case)
+    if reason is not None and id in OF_TRAINING:
+        return Judgement("not judged", reason)
     return judge(case, cause)
 
 

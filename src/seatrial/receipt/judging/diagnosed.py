@@ -27,9 +27,9 @@ _NOT_FAILED = frozenset({"finished", "running", "stopped", "gpu-not-used"})
 
 
 def diagnose_case(case: Case, cause: ExitCause) -> DiagnosisRecord | None:
-    """What bounded the run; None without GPUs, of a server, or with too few samples in the training window."""
+    """What bounded the run; None without GPUs, of a server, of a tune, or with too few samples in the window."""
     window = case.evidence.window
-    if not case.expected or case.plan.job.serve is not None:
+    if not case.expected or case.plan.job.serve is not None or case.plan.job.tuning is not None:
         return None
     if window is None:
         return _kept(_cpu_build(case)) if cause.id == "gpu-contract" else None
