@@ -93,7 +93,7 @@ def _launch(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]
     if optimizer >= at.TOLD_SHARE:
         change = "fused=True for the optimizer: one kernel in place of one or more for each parameter"
         found.insert(0 if optimizer >= at.WAIT_SHARE else 1, Advice(change, _without(optimizer, "the optimizer")))
-    synced = seen.share("sync")
+    synced = seen.lost_in_waits
     if synced >= at.TOLD_SHARE:
         found.append(Advice("no .item(), print or .cpu() in every step", _without(synced, "waiting for the GPU")))
     return found
@@ -208,7 +208,8 @@ def _link_share(seen: Signals) -> float:
 
 def _synchronisation(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
     sites = [wait.site for wait in seen.ranks[0].waits[:2]] if seen.ranks else []
-    gain = _without(seen.share("sync"), "waiting for the GPU")
+    rests = "so much of the time the script waits for the GPU, and the GPU for the script"
+    gain = f"at most {_times(seen.lost_in_waits)}: {100 * seen.lost_in_waits:.0f} %, {rests}"
     return [
         *(Advice(f"{site}: keep it on the GPU, and read it every 50 steps", gain) for site in sites),
         Advice("no print, .item(), .cpu(), mask or if on a CUDA tensor within a step", gain),

@@ -141,6 +141,12 @@ def read_facts(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     return found
 
 
+def compiles_since_s(events: Iterable[Mapping[str, Any]]) -> float | None:
+    """When a process of rank 0 that made no step began to compile, in seconds since its start; None where none did."""
+    told = [facts for event in events if isinstance(facts := event.get(FACTS), Mapping) and not event.get("rank")]
+    return next((_number(facts["compiles_since_s"]) for facts in reversed(told) if "compiles_since_s" in facts), None)
+
+
 def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Of rank 0, between the first and the last of these lines: ``steps_per_s``, ``examples_per_s``; and where a pass
     over the data is and how long it still takes: ``pass_pct``, ``pass_left_s``. {} with fewer than two lines."""

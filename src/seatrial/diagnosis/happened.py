@@ -13,8 +13,11 @@ from seatrial.diagnosis.stays_on_cpu import Reason
 
 #: Shares of the whole run from which on it was mostly that, and from which on it is worth a tag. Of ours.
 MOSTLY, NOTED = 0.5, 0.2
-#: Less than this of steps is too short for samples of one second; with few steps, less than LONG_S.
-SHORTEST_S, LONG_S = 2.0, 20.0
+#: Less than this of steps is too short for samples of one second; with few steps, less than LONG_S: large models make
+#: one in some seconds, and the GPU's counters say as much of eight seconds of them as of many.
+SHORTEST_S, LONG_S = 2.0, 8.0
+#: A run that was stopped sooner than this, before it came to its GPU, says nothing: imports took 8 s (H200, 2026-11-22).
+CUT_EARLY_S = 20.0
 #: Steps of so many seconds are judged, unless the start took MANY_TIMES as long; shorter ones, unless FEW_TIMES.
 #: Measured on an H200 (2026-11-22): imports of 3 to 8 s and 5 s of preparing before 5 to 7 s of steps are common.
 STEADY_S, FEW_TIMES, MANY_TIMES = 4.0, 1.5, 3.0
@@ -27,19 +30,22 @@ class Ended:
     """How the run ended, as far as a diagnosis needs it.
 
     Attributes:
-        failed: in words; None where it finished, goes on, or was stopped by its user.
+        failed: in words; None where it finished, goes on, or was stopped by its user or at its time limit.
+        cut: that it was stopped so, in words.
         wall_s: of the target. measured: the hook was there to see steps.
         gpus: asked for. used: of them, on how many the target had a CUDA context; None where nobody could look.
-        compile_s: of a script without optimizer steps.
+        compile_s: of a script without optimizer steps. compiles_since_s: of one that was ended while it compiled.
         why_cpu: why the script may stay on the CPU, the strongest first.
     """
 
     failed: str | None = None
+    cut: str | None = None
     wall_s: float | None = None
     measured: bool = False
     gpus: int = 1
     used: int | None = None
     compile_s: float = 0.0
+    compiles_since_s: float | None = None
     why_cpu: tuple[Reason, ...] = ()
 
 
@@ -49,6 +55,8 @@ def happened(seen: Signals, ended: Ended) -> Diagnosis | None:
     short = first is not None and _short(first)
     if ended.failed is not None and (short or (first is None and _nothing_done(seen, ended))):
         return _failed(first, ended.failed)
+    if ended.cut is not None and first is None and (cut := _cut(seen, ended, ended.cut)) is not None:
+        return cut
     if ended.used == 0 and not _on_a_gpu(first):
         return _on_the_cpu(first, ended)
     if first is not None and first.facts.get("device") == "cpu" and _gpu_rests(seen):
@@ -65,6 +73,18 @@ def happened(seen: Signals, ended: Ended) -> Diagnosis | None:
     return _start(first, ended.wall_s or 0.0) or (_said("too-short", _steps(first)) if short else None)
 
 
+def _cut(seen: Signals, ended: Ended, words: str) -> Diagnosis | None:
+    """Stopped before its first step; None where something can be said of what it did until then."""
+    none = f"No optimizer step was made: {words}"
+    wall_s, since_s = ended.wall_s or 0.0, ended.compiles_since_s
+    if since_s is not None and wall_s - since_s >= MOSTLY * wall_s:
+        return _said("compiling", f"torch.compile had begun after {since_s:.1f} s of {wall_s:.1f} s", none)
+    if ended.used == 0:
+        return _said("too-short", f"It never came to {_gpus(ended)}", none) if wall_s < CUT_EARLY_S else None
+    works = seen.host.get("cpu_cores", 0.0) >= at.WORKERS_ACTIVE_CORES
+    return _said("start-up", none) if ended.measured and ended.used and _gpu_rests(seen) and works else None
+
+
 def _start(first: Anatomy, wall_s: float) -> Diagnosis | None:
     """Compilation, or what was done before the first step, was most of the run, and leaves little to judge."""
     compiled = notes(first, wall_s).get("compiling")
@@ -74,6 +94,8 @@ def _start(first: Anatomy, wall_s: float) -> Diagnosis | None:
     prepared_s = start_s - import_s
     times = FEW_TIMES if first.seconds < STEADY_S else MANY_TIMES
     if prepared_s >= max(LONG_START_S, times * first.seconds):
+        if compiled and first.compile_s >= MOSTLY * prepared_s:
+            return _said("compiling", compiled, _steps(first))
         told = f"The first step ended {prepared_s:.1f} s after torch was imported; all steps took {first.seconds:.1f} s"
         return _said("start-up", told, _steps(first))
     return None

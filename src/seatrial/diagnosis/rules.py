@@ -156,12 +156,13 @@ def _copies(seen: Signals) -> float:
 
 
 def _synchronises(seen: Signals) -> float:
-    """It asks for numbers of the GPU several times a step, or waits long for one. A GPU that never rests is waited for
-    because it is the limit."""
-    share, busy = seen.share("sync"), seen.gpu.get("utilization_pct", 0.0) >= at.NEVER_RESTS_PCT
-    if busy or not _starved(seen) or share < at.SYNC_SHARE:
+    """It asks for numbers of the GPU several times a step, or waits long for one, and the GPU rests for it. One that
+    works meanwhile is waited for because it is the limit."""
+    lost = seen.lost_in_waits
+    if lost < at.SYNC_SHARE:
         return 0.0
-    return share if share >= at.LONG_SYNC_SHARE or seen.ranks[0].waits_per_step >= at.SYNCS_PER_STEP else 0.0
+    often = seen.ranks[0].waits_per_step >= at.SYNCS_PER_STEP
+    return lost if often or seen.share("sync") >= at.LONG_SYNC_SHARE else 0.0
 
 
 #: What was measured of the host's time, each with the share of it that taking it away would save. The largest leads.

@@ -61,6 +61,13 @@ class Signals:
         """Of rank 0's time, as measured; 0 where nothing was."""
         return self.ranks[0].share(region) if self.ranks else 0.0
 
+    @property
+    def lost_in_waits(self) -> float:
+        """Share of the time that goes with the script's waits for the GPU at most: without them a step takes as long
+        as what else the host does, or as the GPU's kernels, whichever is longer."""
+        rests = 1.0 - self.gpu.get("utilization_pct", 0.0) / 100
+        return max(0.0, min(self.share("sync"), rests))
+
     def gpu_share(self, phase: str) -> float:
         """Of rank 0's stream, as the GPU's clock told it in windows."""
         return self.ranks[0].gpu.get(phase, 0.0) if self.ranks else 0.0

@@ -17,6 +17,7 @@ def busy(percent):
 
 
 FAILED = Ended(failed="Exited with code 1: FileNotFoundError", wall_s=4.0, measured=True)
+LIMIT = "Stopped at the time limit of 20 s"
 CASES = {
     "failed before a step": ((), FAILED, "failed-early"),
     "failed, and nobody measured": ((), Ended(failed="x", measured=False), None),
@@ -28,6 +29,7 @@ CASES = {
     "came to one of two": (ranks(), Ended(wall_s=25.0, gpus=2, used=1), "imbalanced"),
     "failed after three steps": (ranks(steps=3, seconds=0.4), FAILED, "failed-early"),
     "eight long steps": (ranks(steps=8, seconds=120.0), Ended(wall_s=140.0), None),
+    "six steps of two seconds": (ranks(steps=6, seconds=12.0), Ended(wall_s=20.0), None),
     "ten steps": (ranks(steps=9, seconds=5.0), Ended(wall_s=25.0), "too-short"),
     "ten steps after a slow import": (
         ranks(steps=9, seconds=0.5, first_step_after_s=9.0, imported_after_s=7.0), Ended(wall_s=10.0), "too-short"),
@@ -37,6 +39,16 @@ CASES = {
         ranks(seconds=8.0, first_step_after_s=9.0, imported_after_s=7.0), Ended(wall_s=17.0), None),
     "five steps after a start that was compiling": (
         ranks(steps=5, seconds=1.0, compile_s=11.0, first_step_after_s=20.0), Ended(wall_s=30.0), "compiling"),
+    "compiled for most of its start": (
+        ranks(steps=279, seconds=2.4, compile_s=15.0, first_step_after_s=26.5, imported_after_s=2.9),
+        Ended(wall_s=31.2), "compiling"),
+    "stopped while it imported": ((), Ended(cut=LIMIT, wall_s=6.0, used=0, measured=True), "too-short"),
+    "stopped after long on the CPU": ((), Ended(cut=LIMIT, wall_s=60.0, used=0, measured=True), "cpu-only"),
+    "stopped while it compiled": (
+        (), Ended(cut=LIMIT, wall_s=20.0, used=1, measured=True, compiles_since_s=8.0), "compiling"),
+    "stopped soon after it began to compile": (
+        (), Ended(cut=LIMIT, wall_s=20.0, used=1, measured=True, compiles_since_s=18.0), None),
+    "stopped while it trained": (ranks(), Ended(cut=LIMIT, wall_s=30.0, used=1, measured=True), None),
     "a second of steps": (ranks(steps=900, seconds=1.0), Ended(wall_s=25.0), "too-short"),
     "compiled most of the time": (ranks(compile_s=40.0), Ended(wall_s=60.0), "compiling"),
     "started most of the time": (ranks(seconds=8.0, first_step_after_s=30.0), Ended(wall_s=38.0), "start-up"),
@@ -52,6 +64,15 @@ def test_cause(name):
     found = happened(signals([], measured), ended)
     assert (found.cause if found else None) == cause
     assert found is None or not any("worker" in advice.change for advice in found.advice)
+
+
+def test_a_run_that_was_stopped_before_its_first_step_is_judged_by_what_it_did():
+    ended = Ended(cut=LIMIT, wall_s=40.0, used=1, measured=True)
+    prepares = [{**sample, "cpu_cores": 1.0} for sample in busy(0)]
+    found = happened(signals(prepares, ()), ended)
+    assert found.cause == "start-up" and LIMIT in found.evidence[0]
+    assert happened(signals(busy(0), ()), ended) is None  # idle
+    assert happened(signals([{**sample, "cpu_cores": 1.0} for sample in busy(40)], ()), ended) is None
 
 
 def test_the_parameters_on_the_cpu_are_counted():

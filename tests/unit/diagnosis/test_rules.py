@@ -144,6 +144,11 @@ MEASURED = {
         anatomy(sync=0.5, window={"waits": [["train.py:41 item", 40, 1.2]]})]),
     "a wait for a GPU that never rests": ("launch-bound", samples(utilization_pct=97, sm_activity_pct=30, **BUSY), [
         anatomy(sync=0.7, window={"waits": WAITS_AT})]),
+    "losses that are printed, and a GPU that rests a third of the time": ("synchronisation-bound", samples(
+        utilization_pct=67, sm_activity_pct=63, tensor_activity_pct=0, fp32_activity_pct=45, **BUSY), [
+        anatomy(sync=0.7, window={"waits": WAITS_AT})]),
+    "the same, and a GPU that hardly rests": ("compute-bound", samples(utilization_pct=85, sm_activity_pct=75, **BUSY), [
+        anatomy(sync=0.5, window={"waits": WAITS_AT})]),
     "the larger of two causes": ("evaluation-bound", STARVED, [anatomy(evaluation=0.55, data=0.35)]),
     "a disk that is waited for": ("data-bound", NOTHING, [anatomy(data=0.95)]),
     "pinned copies of small batches": ("launch-bound", samples(utilization_pct=20, sm_activity_pct=5,
@@ -188,6 +193,12 @@ def test_copies_are_told_with_what_slows_them():
     assert "2 copies a step, 100 % of them from pageable memory and 50 % without non_blocking" in " ".join(
         found.evidence
     )
+
+
+def test_a_wait_costs_no_more_than_the_gpu_rests():
+    busy = samples(utilization_pct=75, sm_activity_pct=60, **BUSY)
+    found = diagnose(busy, [anatomy(sync=0.7, window={"waits": WAITS_AT})])
+    assert found.cause == "synchronisation-bound" and found.advice[0].gain.startswith("at most 1.3×: 25 %")
 
 
 def test_the_worst_line_is_named():

@@ -62,6 +62,10 @@ def dynamo_is_here(dynamo: Any) -> None:
     part("measure_torch").dynamo_is_here(dynamo)
 
 
+def compiling_is_here(callback: Any) -> None:
+    part("measure_torch").compiling_is_here(callback)
+
+
 def saving_is_here(safetensors: Any) -> None:
     part("measure_torch").saving_is_here(safetensors)
 
@@ -100,6 +104,7 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
     if os.environ.get("SEATRIAL_MEASURE_STEPS") == "1":
         found.setdefault("torch", []).append(measure_torch)
         found["torch._dynamo.eval_frame"] = [dynamo_is_here]
+        found["torch._dynamo.callback"] = [compiling_is_here]
         found["safetensors.torch"] = [saving_is_here]
         for fsdp in FSDP:
             found[fsdp] = [fsdp_is_here]

@@ -53,6 +53,14 @@ def dynamo_is_here(eval_frame: Any) -> None:
         measuring.recorder.stop(error)
 
 
+def compiling_is_here(callback: Any) -> None:
+    """torch.compile says when it begins. Source: torch/_dynamo/callback.py, since torch 2.4."""
+    measuring = _BEGUN.get("torch")
+    register = getattr(getattr(callback, "callback_handler", None), "register_start_callback", None)
+    if measuring is not None and register is not None:
+        register(measuring.compile_begins)
+
+
 def saving_is_here(safetensors: Any) -> None:
     measuring = _BEGUN.get("torch")
     if measuring is None:
@@ -358,7 +366,19 @@ class Measuring:
 
     # lines
 
+    def compile_begins(self, *_: Any) -> None:
+        """Told at once: a run that is ended before its first step tells nothing more."""
+        recorder = self.recorder
+        if recorder.steps or not recorder.on or "compiles_since_s" in recorder.facts:
+            return
+        try:
+            recorder.facts["compiles_since_s"] = round(age_s(), 3)
+            recorder.tell_facts()
+        except Exception as error:  # noqa: BLE001
+            recorder.stop(error)
+
     def look(self, step: int) -> None:
+        self.recorder.facts.pop("compiles_since_s", None)
         self.windows.at_step(step)
         if "loader" not in self.recorder.facts:
             iterator = self.latest()

@@ -24,7 +24,7 @@ _COPIES = ("to", "cuda", "copy_")
 #: Those whose result has a size that only the GPU knows, as methods and as functions; and indexing by such a mask.
 _SIZED = (
     *("nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "equal", "allclose"),
-    "repeat_interleave",
+    *("repeat_interleave", "bincount", "histc"),
 )
 #: What makes a tensor of an array, and copies it to the GPU where ``device`` says so.
 _MAKERS = ("tensor", "as_tensor")
@@ -220,12 +220,14 @@ class Windows:
                 setattr(owner, name, own)
 
     def _waits(self, name: str, original: Any) -> Any:
-        def waits(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._inside or not tensor.is_cuda or not self._recorder.mine() or not self._is_plain(tensor):
-                return original(tensor, *args, **kwargs)
+        def waits(*args: Any, **kwargs: Any) -> Any:  # functions take their tensor as input=, too
+            tensor = args[0] if args else kwargs.get("input")
+            on_gpu = getattr(tensor, "is_cuda", False)
+            if self._inside or not on_gpu or not self._recorder.mine() or not self._is_plain(tensor):
+                return original(*args, **kwargs)
             began_s, self._inside = perf_counter(), True
             try:
-                return original(tensor, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 self._inside = False
                 self._waited(name, perf_counter() - began_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from seatrial.diagnosis.anatomy import REGIONS, Anatomy, read_facts
+from seatrial.diagnosis.anatomy import REGIONS, Anatomy, compiles_since_s, read_facts
 from seatrial.diagnosis.diagnosis import Advice, Diagnosis
 from seatrial.diagnosis.happened import Ended
 from seatrial.diagnosis.rules import diagnose
@@ -23,7 +23,8 @@ MOST_RANKS = 8
 _LOADER = {"length": "batches a pass", "batch_size": "batch size"}
 
 #: How a run ends without having failed.
-_NOT_FAILED = frozenset({"finished", "running", "stopped", "gpu-not-used"})
+_CUT = frozenset({"stopped", "timeout"})
+_NOT_FAILED = frozenset({"finished", "running", "gpu-not-used"}) | _CUT
 
 
 def diagnose_case(case: Case, cause: ExitCause) -> DiagnosisRecord | None:
@@ -49,11 +50,13 @@ def _ended(case: Case, cause: ExitCause) -> Ended | None:
     on_cpu = len(used) == 0 or any(rank.facts.get("device") == "cpu" for rank in case.evidence.anatomy)
     return Ended(
         failed=None if cause.id in _NOT_FAILED else cause.words,
+        cut=cause.words if cause.id in _CUT else None,
         wall_s=case.evidence.wall_s,
         measured=case.plan.agent.measure_steps and not case.evidence.steps.lines,
         gpus=len(case.expected),
         used=len(used) if looked or used else None,
         compile_s=number(_last_facts(case).get("compile_s")) or 0.0,
+        compiles_since_s=compiles_since_s(moment.keys for moment in case.evidence.all(Step)),
         why_cpu=_why_cpu(case) if on_cpu else (),
     )
 

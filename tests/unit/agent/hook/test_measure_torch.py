@@ -183,6 +183,12 @@ def test_an_error_in_the_hook_switches_it_off_and_says_so(tmp_path):
     assert last(with_hook[2], "hook_stopped")["reason"] == "RuntimeError: ours"
 
 
+def test_functions_that_wait_may_take_their_tensor_by_name_within_a_window(tmp_path):
+    body = PLAIN.replace("losses.append", "torch.nonzero(input=x); torch.histc(input=x, bins=4); losses.append")
+    _, _, lines = run(tmp_path, body, measured=True)
+    assert last(lines, "anatomy")["window"]["steps"] >= 10 and not any("hook_stopped" in line for line in lines)
+
+
 def test_torch_is_as_it_was_between_windows(tmp_path):
     body = PLAIN + "assert 'item' not in vars(torch.Tensor), 'a window was left open'\n"
     assert run(tmp_path, body.replace("range(8)", "range(3)"), measured=True)[2]
@@ -202,6 +208,19 @@ for epoch in range(13):
     with_hook, without = run(tmp_path, body, measured=True), run(tmp_path, body, measured=False)
     assert with_hook[0] == without[0]
     assert last(with_hook[2], "anatomy")["steps"] == 208
+
+
+@pytest.mark.slow
+def test_compiling_is_told_when_it_begins_and_not_of_a_run_that_has_trained(tmp_path):
+    body = """
+net = torch.compile(net, backend="aot_eager")
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(30):
+    net(torch.randn(4, 12)).sum().backward(); opt.step()
+"""
+    _, _, lines = run(tmp_path, body, measured=True)
+    told = [line["training"] for line in lines if "training" in line]
+    assert told[0]["compiles_since_s"] > 0 and "compiles_since_s" not in told[-1]
 
 
 @pytest.mark.slow
