@@ -16,7 +16,7 @@ MOSTLY, NOTED = 0.5, 0.2
 #: Less than this of steps is too short for samples of one second; with few steps, less than LONG_S: large models make
 #: one in some seconds, and the GPU's counters say as much of eight seconds of them as of many.
 SHORTEST_S, LONG_S = 2.0, 8.0
-#: A run that was stopped sooner than this, before it came to its GPU, says nothing: imports took 8 s (H200, 2026-11-22).
+#: A run that was stopped sooner than this, before it came to its GPU, says nothing: imports take 3 to 8 s there.
 CUT_EARLY_S = 20.0
 #: Steps of so many seconds are judged, unless the start took MANY_TIMES as long; shorter ones, unless FEW_TIMES.
 #: Measured on an H200 (2026-11-22): imports of 3 to 8 s and 5 s of preparing before 5 to 7 s of steps are common.

@@ -11,7 +11,7 @@ dev = "cuda" if torch.cuda.is_available() else "cpu"
 parts = [
     nn.Sequential(nn.Linear(64 + 8 * i, 64 + 8 * (i + 1)), nn.GELU(), nn.LayerNorm(64 + 8 * (i + 1))) for i in range(10)
 ]
-net = torch.compile(nn.Sequential(*parts, nn.Linear(88, 2)).to(dev), mode="max-autotune-no-cudagraphs")
+net = torch.compile(nn.Sequential(*parts, nn.Linear(144, 2)).to(dev), mode="max-autotune-no-cudagraphs")
 opt = torch.optim.SGD(net.parameters(), 0.1)
 stop = None
 while stop is None or time.time() < stop:

@@ -24,7 +24,7 @@ net = nn.Sequential(*[nn.Sequential(nn.Linear(d, d), nn.ReLU()) for _ in range(6
 opt, log = torch.optim.SGD(net.parameters(), 1e-3), Logger()
 end = time.time() + (float(sys.argv[1]) if len(sys.argv) > 1 else 8)
 while time.time() < end:
-    loss = net(torch.randn(4096, d, device=dev)).square().mean()
+    loss = net(torch.randn(1024, d, device=dev)).square().mean()
     opt.zero_grad()
     loss.backward()
     for name, p in net.named_parameters():

@@ -147,8 +147,8 @@ MEASURED = {
     "losses that are printed, and a GPU that rests a third of the time": ("synchronisation-bound", samples(
         utilization_pct=67, sm_activity_pct=63, tensor_activity_pct=0, fp32_activity_pct=45, **BUSY), [
         anatomy(sync=0.7, window={"waits": WAITS_AT})]),
-    "the same, and a GPU that hardly rests": ("compute-bound", samples(utilization_pct=85, sm_activity_pct=75, **BUSY), [
-        anatomy(sync=0.5, window={"waits": WAITS_AT})]),
+    "the same, and a GPU that hardly rests": ("compute-bound", samples(
+        utilization_pct=85, sm_activity_pct=75, **BUSY), [anatomy(sync=0.5, window={"waits": WAITS_AT})]),
     "the larger of two causes": ("evaluation-bound", STARVED, [anatomy(evaluation=0.55, data=0.35)]),
     "a disk that is waited for": ("data-bound", NOTHING, [anatomy(data=0.95)]),
     "pinned copies of small batches": ("launch-bound", samples(utilization_pct=20, sm_activity_pct=5,
