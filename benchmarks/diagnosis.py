@@ -1,7 +1,8 @@
 """Is the diagnosis right? Scripts bound on purpose (tests/bound), run through seatrial, and what their receipts say.
 
     python benchmarks/diagnosis.py OUT [--gpus 1|2|none] [--seconds 8] [--budget-s 540] [--lanes N] [--only NAME ...]
-                                   [--skip NAME ...] [--held-out] [--config seatrial.toml] [-- FLAGS FOR seatrial run]
+                                   [--first NAME ...] [--skip NAME ...] [--held-out] [--config seatrial.toml]
+                                   [-- FLAGS FOR seatrial run]
 
     python benchmarks/diagnosis.py out -- --on local
     python benchmarks/diagnosis.py out --gpus 2 -- --on docker
@@ -225,8 +226,8 @@ def chosen(options: argparse.Namespace, flags: list[str]) -> tuple[list[Path], d
     folder = BOUND / "held_out" if options.held_out else BOUND
     local = "local" in flags
     run, left = [], {}
-    named = {name: place for place, name in enumerate(options.only)}
-    for path in sorted(folder.glob("*.py"), key=lambda path: (named.get(path.stem, 0), path.stem)):
+    named = {name: place for place, name in enumerate([*options.first, *options.only])}
+    for path in sorted(folder.glob("*.py"), key=lambda path: (named.get(path.stem, len(named)), path.stem)):
         told = header(path)
         if (options.only and path.stem not in options.only) or path.stem in options.skip:
             continue
@@ -279,6 +280,7 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--config", type=Path, help="a seatrial.toml for every run")
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--first", nargs="*", default=[], help="run these before the others")
     parser.add_argument("--skip", nargs="*", default=[])
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--pack", type=Path, help="write what was judged again here, small and without names")

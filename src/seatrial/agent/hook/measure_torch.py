@@ -6,6 +6,7 @@ Copies and synchronisations, which are many small calls, and the GPU's own time 
 
 import functools
 import os
+import pickle
 import sys
 import weakref
 from collections.abc import Mapping
@@ -111,6 +112,7 @@ class Measuring:
         self.steps.place(sys.modules["torch.optim.optimizer"])
         self._loaders(sys.modules["torch.utils.data.dataloader"])
         self._wrap(torch, "save", self._saves)
+        self._wrap(pickle, "dump", self._saves)
         self._without_gradients(torch.no_grad)
         self._without_gradients(torch.inference_mode)
         self._wrap(torch.nn.Module, "train", self._mode)
@@ -295,7 +297,7 @@ class Measuring:
         return train
 
     def wrap_saving(self, safetensors: Any) -> None:
-        """Of ``safetensors.torch``: the other way in which models are saved, by transformers and its kin."""
+        """Of ``safetensors.torch``: another way in which models are saved, by transformers and its kin."""
         for name in ("save_file", "save_model"):
             self._wrap(safetensors, name, self._saves)
 

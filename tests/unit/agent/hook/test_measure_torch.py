@@ -183,6 +183,20 @@ def test_an_error_in_the_hook_switches_it_off_and_says_so(tmp_path):
     assert last(with_hook[2], "hook_stopped")["reason"] == "RuntimeError: ours"
 
 
+def test_a_model_that_is_pickled_is_saved(tmp_path):
+    body = """
+import io, pickle
+opt = torch.optim.SGD(net.parameters(), 0.1)
+big = torch.randn(200, 1000).tolist()
+for _ in range(40):
+    net(torch.randn(4, 12)).sum().backward(); opt.step()
+    pickle.dump({"net": net.state_dict(), "big": big}, io.BytesIO())
+"""
+    _, _, lines = run(tmp_path, body, measured=True)
+    regions = last(lines, "anatomy")["regions"]
+    assert regions["checkpoint"] > 0.5 * sum(regions.values())
+
+
 def test_functions_that_wait_may_take_their_tensor_by_name_within_a_window(tmp_path):
     body = PLAIN.replace("losses.append", "torch.nonzero(input=x); torch.histc(input=x, bins=4); losses.append")
     _, _, lines = run(tmp_path, body, measured=True)
