@@ -99,7 +99,9 @@ def edit_behind_move(edits: Edits, key: str, value: Any, moves: Sequence[int], c
     name, statement = found
     if key == "compile_forward":  # of torch's own classes, whose compile() does nothing (agent/hook/seat.py)
         mode = "" if value == "default" else f', mode="{value}"'
-        lines = [f"{name}.forward = torch.compile({name}.forward{mode})  # {name}.compile() passes over torch's classes"]
+        lines = [
+            f"{name}.forward = torch.compile({name}.forward{mode})  # {name}.compile() passes over torch's classes"
+        ]
         there = f"torch.compile({name}.forward"
         need_torch(edits)
     elif key == "compile":

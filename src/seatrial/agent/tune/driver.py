@@ -151,6 +151,7 @@ class Driver:
             "baseline", {}, rates, None, "", "", last.examples_per_s, last.peak_bytes, None, last.places
         )
         self.record.band = self.band.width if len(self.band.curves) > 1 else None
+        self.record.level = self.band.level
         self.record.tell()
         say("    %s" % _rate(rates))
 
