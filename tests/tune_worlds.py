@@ -59,5 +59,6 @@ class World:
         return Trial(
             number=number, changes=changes, seed_offset=seed_offset, report=report, ranks=[report] if report else [],
             applied=applied, refused={key: self.refused[key] for key in changes if key in self.refused}, places={},
-            anatomy=window, facts=self.facts, exit_code=code, output=output, wall_s=self.walls_s.get(number, self.wall_s), lines=[], restored={},
+            anatomy=window, facts=self.facts, exit_code=code, output=output, lines=[], restored={},
+            wall_s=self.walls_s.get(number, self.wall_s),
         )  # fmt: skip

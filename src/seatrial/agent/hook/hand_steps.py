@@ -62,7 +62,7 @@ class HandSteps:
                     self._on = False
                     return
                 self._counts = True
-                recorder.facts.update(optimizer="none: steps are backward passes", **_of_loss(args))
+                recorder.facts.update(optimizer="none, a step is a backward pass", **_of_loss(args))
             recorder.stepped(self)
         except Exception as error:  # noqa: BLE001  never the script's trouble
             recorder.stop(error)
