@@ -13,6 +13,7 @@ class World:
     Attributes:
         factors: (key, value) → factor of the step's time. shifts: (key, value) → what the losses differ by.
         broken: (key, value) → what the trial prints before it fails. refused: key → why.
+        waits: share of marks at which the GPU has caught up; walls_s: of single trials, by number.
         jitter: factors of the step's time, one for each trial in turn.
     """
 
@@ -24,11 +25,12 @@ class World:
         if workers is not None:
             self.facts["loader"] = {"workers": workers, "pin_memory": False}
         self.exit_code, self.output, self.steps, self.ended, self.losses = 0, "", 60, "steps", True
+        self.waits, self.walls_s = None, {}
         self.ran, self.clock_s = [], 0.0
 
     def run(self, spec, number, changes, seed_offset, limit_s):
         self.ran.append(dict(changes))
-        wall_s = self.wall_s + (20 if "compile" in changes else 0)
+        wall_s = self.walls_s.get(number, self.wall_s) + (20 if "compile" in changes else 0)
         self.clock_s += min(wall_s, limit_s)
         done = {item for item in changes.items() if item[0] not in self.refused}
         output = next((text for item, text in self.broken.items() if item in done), None)
@@ -53,8 +55,10 @@ class World:
 
     def _trial(self, number, changes, seed_offset, report, code, output):
         applied = {key: value for key, value in changes.items() if key not in self.refused}
+        window = {"window": {"caught_up": [round(100 * self.waits), 100]}} if self.waits is not None else {}
         return Trial(
             number=number, changes=changes, seed_offset=seed_offset, report=report, ranks=[report] if report else [],
             applied=applied, refused={key: self.refused[key] for key in changes if key in self.refused}, places={},
-            anatomy={}, facts=self.facts, exit_code=code, output=output, wall_s=self.wall_s, lines=[], restored={},
+            anatomy=window, facts=self.facts, exit_code=code, output=output, lines=[], restored={},
+            wall_s=self.walls_s.get(number, self.wall_s),
         )  # fmt: skip

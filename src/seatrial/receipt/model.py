@@ -195,7 +195,8 @@ class TuneRecord(Record):
 
     Attributes:
         done: it came to its end. rows: in the order in which they were tried, each on top of what was kept by then.
-        kept: what is faster and trains the same; {} where nothing is. loss_band: how much two seeds differ.
+        kept: what is faster and trains the same; {} where nothing is. loss_band: how much two seeds differ, and
+            loss_level: losses of this size.
         not_tried: name → why. refusal: why the script cannot be tuned.
     """
 
@@ -208,6 +209,7 @@ class TuneRecord(Record):
     kept: dict[str, bool | int | str] = Field(default_factory=dict)
     places: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     loss_band: float | None = None
+    loss_level: float | None = None
     not_tried: dict[str, str] = Field(default_factory=dict)
     refusal: str | None = None
     refusal_fix: str | None = None

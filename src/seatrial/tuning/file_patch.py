@@ -47,7 +47,8 @@ class FilePatch:
         edits = self._edits
         if key in ("channels_last", "compile"):
             calls = lines.get("model", ())
-            why = model.edit_behind_move(edits, key, value, lines.get("model_to", ()), calls)
+            how = "compile_forward" if key == "compile" and "forward" in places.get("compiled", ()) else key
+            why = model.edit_behind_move(edits, how, value, lines.get("model_to", ()), calls)
             if why is None and key == "channels_last":
                 for line in calls:
                     model.edit_pictures(edits, line, places.get("pictures", ()))

@@ -198,3 +198,10 @@ def test_places_outside_the_project_are_not_touched(tmp_path, place):
 def test_what_is_no_python_is_said(tmp_path):
     _, result = patched(tmp_path, "print 'two'\n", {"workers": ["train.py:1"]}, {"workers": 8})
     assert result.files == () and "cannot be parsed" in result.left_out[0]
+
+
+def test_a_model_of_torchs_own_class_has_its_forward_compiled(tmp_path):
+    places = {**PLACES, "compiled": ["forward"]}
+    after, result = patched(tmp_path, SCRIPT, places, {"compile": "reduce-overhead"})
+    assert 'model.forward = torch.compile(model.forward, mode="reduce-overhead")  # model.compile() passes' in after
+    assert result.left_out == () and "model.compile(mode" not in after

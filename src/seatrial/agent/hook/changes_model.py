@@ -8,6 +8,7 @@ import threading
 import weakref
 from typing import Any, Dict, Optional
 
+from .recorder import shared
 from .seat import Seat
 
 #: Optimizer steps during which modules are looked for. torch.compile begins behind them, so that it sees a torch
@@ -190,9 +191,11 @@ class Models:
             self._changes.refuse("compile", "the script calls %d modules by themselves" % len(self._seats))
             self._changes.pending.discard("compile")
             return
-        for seat in list(self._seats.values()):
-            if seat.to_compile:
-                seat.compile()
+        seats = [seat for seat in self._seats.values() if seat.to_compile]
+        if seats:
+            shared().compile_begins_at = self._steps  # the hooks of ours that measure keep out of its sight
+        for seat in seats:
+            seat.compile()
 
     def _evaluating(self) -> bool:
         modules = [module for module in (seat.module() for seat in self._seats.values()) if module is not None]

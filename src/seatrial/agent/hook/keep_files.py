@@ -20,6 +20,10 @@ _MOST_FILES = 2000
 #: No files of the user's are there.
 _NOT_KEPT = ("/dev/", "/proc/", "/sys/")
 
+#: Parts of a path in which torch.compile, Triton and CUDA cache what they have compiled: no trial need do it again.
+_CACHES = ("/torchinductor_", "/.triton/", "/.nv/ComputeCache/", "/__pycache__/")
+_CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
+
 _state: Dict[str, Any] = {"pid": None, "folder": "", "seen": set(), "skipped": 0, "left": [], "files": 0}
 _busy = threading.local()
 
@@ -119,10 +123,15 @@ def _users_own(path: Any, again: bool = False) -> Optional[str]:
     seen: Set[str] = _state["seen"]
     if (whole in seen and not again) or whole.startswith(_NOT_KEPT) or whole.startswith(_own_folder()):
         return None
-    if len(seen) >= _MOST_FILES:
+    if len(seen) >= _MOST_FILES or any(part in whole for part in _CACHES) or whole.startswith(_caches()):
         return None
     seen.add(whole)
     return whole
+
+
+def _caches() -> Any:
+    folders = [os.environ.get(name) for name in _CACHE_VARIABLES]
+    return tuple(os.path.abspath(folder) + os.sep for folder in folders if folder)
 
 
 def _own_folder() -> str:

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, Callable, Dict, Iterator, List
 
 from .communication import Communication
+from .hand_steps import HandSteps
 from .optimizer_steps import OptimizerSteps, compiling_check
 from .recorder import Recorder, age_s, shared
 from .windows import Windows
@@ -90,6 +91,8 @@ class Measuring:
         self.windows = Windows(torch, recorder)
         self.compiling = compiling_check(torch)
         self.steps = OptimizerSteps(torch, recorder, self.windows)
+        self.by_hand = HandSteps(torch, recorder, self.compiling)
+        self.steps.seen = self.by_hand.optimizer_stepped
         self.communication = Communication(torch, recorder, self.windows, self.compiling)
         self.latest: Callable[[], Any] = lambda: None  # the iterator of the last batch, while it lives
         self.asked: Dict[int, List[Any]] = {}  # loaders' iterators in doubt, and how many batches were asked of them
@@ -110,6 +113,7 @@ class Measuring:
     def place(self) -> None:
         torch = self.torch
         self.steps.place(sys.modules["torch.optim.optimizer"])
+        self.by_hand.place()
         self._loaders(sys.modules["torch.utils.data.dataloader"])
         self._wrap(torch, "save", self._saves)
         self._wrap(pickle, "dump", self._saves)

@@ -29,12 +29,15 @@ class OptimizerSteps:
     Attributes:
         capturing: a CUDA graph is being captured: its steps are counted in ``captured_steps``, and happen when it is
             replayed.
+        seen: called with the first optimizer that steps.
     """
 
     def __init__(self, torch: Any, recorder: Recorder, windows: Windows) -> None:
         self.torch, self.recorder, self.windows = torch, recorder, windows
         self.capturing = False
         self.captured_steps = 0
+        self.seen: Callable[[Any], None] = lambda optimizer: None
+        self._seen_one = False
         self._compiling = compiling_check(torch)
         self._place_before: Callable[[], Any] = lambda: None
         self._handle: Any = None
@@ -133,6 +136,9 @@ class OptimizerSteps:
             if get_ident() != recorder.thread and (recorder.steps or not recorder.on):
                 return
             try:
+                if not self._seen_one:
+                    self._seen_one = True
+                    self.seen(optimizer)
                 if windows.open:
                     recorder.optimizer_ended()
                 if self.capturing:

@@ -45,6 +45,7 @@ class Recorder:
         extras: called for more keys of a line. at_ends: called before the last one.
         evaluated: called when some time has turned out to be evaluation.
         compiles: whether torch.compile is at work, which looks into what it meets.
+        compile_begins_at: the step behind which a change of ours has torch.compile begin.
     """
 
     def __init__(self) -> None:
@@ -58,6 +59,7 @@ class Recorder:
         self.at_ends: List[Callable[[], None]] = []
         self.evaluated: Callable[[], None] = lambda: None
         self.compiles: Callable[[], bool] = lambda: False
+        self.compile_begins_at: Optional[int] = None
         self.stepped_elsewhere: Callable[[], None] = lambda: None
         self._at_step: Optional[Callable[[int], None]] = None
         self._told_facts: Dict[str, Any] = {}

@@ -5,6 +5,7 @@ saved as before. Its state_dict, hooks and parts are untouched.
 """
 
 import copyreg
+import importlib
 import weakref
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -84,11 +85,24 @@ class Seat:
             torch, mode = self._torch, self._changes.wanted["compile"]
             if not hasattr(torch, "compile"):
                 raise RuntimeError("torch %s has no torch.compile" % torch.__version__)
-            self._compiled = torch.compile(module._call_impl, mode=mode)
+            self._compiled = torch.compile(self._to_trace(module), mode=mode)
             self._copies_outputs = mode == "reduce-overhead"
             self._to_prove = _PROVING_CALLS
         except Exception as error:  # noqa: BLE001
             self._give_up_compiling(error)
+
+    def _to_trace(self, module: Any) -> Any:
+        """What torch.compile is given: of a class of torch's own, nn.Sequential say, it passes over the call and all in
+        it, without a word, unless a frame of another file is around it. ``module.compile()`` does nothing for them."""
+        call = module._call_impl
+        if not str(getattr(type(module).forward, "__module__", "")).startswith("torch.nn."):
+            return call
+        try:
+            wrap = importlib.import_module("torch._dynamo.external_utils").wrap_inline
+        except (ImportError, AttributeError):  # torch 2.0
+            return call
+        self._changes.hint("compiled", "forward")
+        return wrap(call)
 
     def call(self, module: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         if self._to_prove:

@@ -132,6 +132,7 @@ class Trial:
             return step >= self.end_after
         measured_s = now_s - self.began_s
         enough = len(self.durations) >= self.steps and measured_s >= min(_LEAST_S, self.seconds)
+        enough = enough and not self._amid_a_pass()
         if not enough and self.warm_s + measured_s < self.seconds:
             return False
         if world > 1:
@@ -139,6 +140,14 @@ class Trial:
             _write_end(self.end_after)
             return False
         return True
+
+    def _amid_a_pass(self) -> bool:
+        """A loader that starts its workers for each short pass is measured over whole passes, which cost the same."""
+        steps, in_pass = len(self.durations), self._steps_in_pass()
+        return bool(in_pass and steps % in_pass and in_pass - steps % in_pass <= max(self.steps, steps // 2))
+
+    def _steps_in_pass(self) -> int:
+        return int((self.loader_of() or {}).get("length") or 0)
 
     def _is_told_to_end(self, step: int) -> bool:
         """Rank 0 has named the step; this rank may still be warming up by its own clock."""
@@ -196,7 +205,11 @@ class Trial:
         totals = self.recorder.timeline.totals()
         regions = {name: spent - self.began_regions.get(name, 0.0) for name, spent in totals.items()}
         seconds = max(1e-9, now_s - self.began_s - sum(regions.get(name, 0.0) for name in _BETWEEN_STEPS))
+        examples = self.recorder.examples - self.began_examples
+        in_pass = self._steps_in_pass()
         each = max(1, steps // _PARTS)
+        if in_pass and steps >= 3 * in_pass:
+            each = max(1, each // in_pass) * in_pass
         parts = [self.durations[at : at + each] for at in range(0, each * (steps // each), each)]
         return {
             "steps": steps,
@@ -205,7 +218,7 @@ class Trial:
             "steps_per_s": round(steps / seconds, 4),
             "median_step_s": round(sorted(self.durations)[steps // 2], 7),
             "parts_s": [round(sum(part) / len(part), 7) for part in parts],
-            "examples_per_s": round((self.recorder.examples - self.began_examples) / seconds, 3),
+            "examples_per_s": round(examples / seconds, 3) if examples > 0 else None,
             "regions": {name: round(spent, 6) for name, spent in regions.items() if spent > 0},
         }
 

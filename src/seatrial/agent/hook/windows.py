@@ -18,6 +18,10 @@ _FIRST_STEP, _STEPS = 3, 10
 #: Each changes torch.Tensor, which Python's specialised bytecode has to learn anew.
 _BETWEEN_STEPS, _BETWEEN_S = 20, 1.0
 
+#: No window opens in so many steps behind a change that compiles: it would be compiled with what windows place, and
+#: once more without. Two steps compile, a third records CUDA graphs; sizes that vary are compiled a second time.
+_COMPILE_STEPS = 6
+
 #: Methods of a tensor that wait for the GPU where the tensor is on it, and those that may copy.
 _SYNCS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__")
 _COPIES = ("to", "cuda", "copy_")
@@ -70,12 +74,15 @@ class Windows:
     def at_step(self, step: int) -> None:
         """A step has ended, the ``step``-th."""
         recorder = self._recorder
-        if self.open:
+        if self.open and self._is_compiled_now(step):
+            self.spoil()
+            recorder.next_look = step + 1
+        elif self.open:
             self.mark("end")
             if step >= self._until:
                 self._close(step)
             recorder.next_look = step + 1
-        elif step < _FIRST_STEP:
+        elif step < _FIRST_STEP or self._is_compiled_now(step):
             recorder.next_look = step + 1
         elif step >= self._next and perf_counter() >= self._due_s:
             self._gpu.collect()
@@ -83,6 +90,10 @@ class Windows:
             recorder.next_look = step + 1
         else:
             recorder.next_look = max(step + 8, self._next)
+
+    def _is_compiled_now(self, step: int) -> bool:
+        began = self._recorder.compile_begins_at
+        return began is not None and step < began + _COMPILE_STEPS
 
     def spoil(self) -> None:
         """There was an evaluation in this window: it tells nothing of steps."""

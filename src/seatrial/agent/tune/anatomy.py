@@ -12,16 +12,20 @@ class Anatomy(NamedTuple):
     """Shares of the step's time, 0 to 1, and what is known of the training.
 
     gpu_waits: share of marks at which the GPU had nothing left to do; None where nobody looked.
-    workers: of the loader, None where no DataLoader gives the batches. pageable: share of copies from pageable memory.
+    workers: of the loader, None where no DataLoader gives the batches. persistent: whether they stay between passes.
+    in_pass: batches in a pass, 0 where that is not known. pageable: share of copies from pageable memory.
     """
 
     data: float
     copy: float
     optimizer: float
+    sync: float
     communication: float
     computing: float
     gpu_waits: Optional[float]
     workers: Optional[int]
+    persistent: bool
+    in_pass: int
     pinned: bool
     copies: float
     pageable: float
@@ -50,10 +54,13 @@ def of(trial: Trial) -> Anatomy:
         data=shares.get("data", 0.0),
         copy=shares.get("copy", 0.0),
         optimizer=shares.get("optimizer", 0.0),
+        sync=shares.get("sync", 0.0),
         communication=shares.get("communication", 0.0),
         computing=sum(shares.get(name, 0.0) for name in ("other", "backward", "sync", "optimizer")),
         gpu_waits=caught[0] / caught[1] if isinstance(caught, list) and len(caught) == 2 and caught[1] else None,
         workers=int(_number(loader.get("workers"))) if loader is not None else None,
+        persistent=bool(loader and loader.get("persistent_workers")),
+        in_pass=int(_number((loader or {}).get("length"))),
         pinned=bool(loader and loader.get("pin_memory")),
         copies=copies / max(1.0, _number(window.get("steps"))),
         pageable=_number(copied.get("pageable")) / copies if copies else 0.0,

@@ -32,6 +32,15 @@ _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 #: Most workers that are tried for one rank, whatever the machine has.
 _MOST_WORKERS = 16
 
+#: Below this share of a step few workers are tried first: many take time from the thread that trains.
+_MUCH_DATA = 0.25
+
+#: Passes of fewer batches start their workers so often that it shows.
+_SHORT_PASS = 400
+
+#: Above this share of marks without work for it the GPU waits for the script's Python.
+_LAUNCH_BOUND = 0.5
+
 
 class Candidate(NamedTuple):
     """Attributes:
@@ -104,16 +113,28 @@ def _workers(found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any
     refused = {each.get("workers") for each in tried if "workers" in each}
     # The second number of a script that has none is for where the first failed, by shared memory or by load. Later
     # also more than there are cores: workers may wait for a disk themselves.
-    counts = [min(most, 2 * now), most, 2 * most] if now else [min(most, 8), max(1, most // 4)]
+    first = min(most, 8 if found.data >= _MUCH_DATA else 2)
+    counts = [min(most, _enough(now, found.data)), most, 2 * most] if now else [first, max(1, most // 4)]
     able = [
         Candidate("workers", {"workers": count, "persistent_workers": True}, found.data)
         for count in dict.fromkeys(counts)
         if count > now and count not in refused
     ][:1]
-    if "workers" in kept and "prefetch_factor" not in kept and found.data > 2 * _LEAST_SHARE:
-        able.append(Candidate("workers", {"prefetch_factor": 6}, found.data / 2))
+    if now and "prefetch_factor" not in kept and found.data > 2 * _LEAST_SHARE:
+        able.append(Candidate("workers", {"prefetch_factor": 6}, found.data / 3))
+    if now and not found.persistent and 0 < found.in_pass < _SHORT_PASS:
+        able.append(Candidate("workers", {"persistent_workers": True}, found.data / 3))
     waits = "%.0f %% of a step waits for data" % (100 * found.data) if found.data < _LEAST_SHARE else None
     return Way("workers", able, None, waits)
+
+
+def _enough(now: int, data: float) -> int:
+    """Workers that give batches half as fast again as the rest of the step takes them, at least twice as many as now.
+
+    While a step waits for ``now`` workers they give a batch in each step's time, and the rest of it is 1 - data.
+    """
+    wanted = max(2.0 * now, 1.5 * now / max(0.05, 1.0 - data))
+    return next((count for count in (2, 4, 6, 8, 12, 16, 24) if count >= wanted), int(wanted))
 
 
 def _pinning(found: Anatomy) -> Way:
@@ -128,7 +149,8 @@ def _pinning(found: Anatomy) -> Way:
 
 def _arithmetic(found: Anatomy, kept: Dict[str, Any]) -> Tuple[Way, ...]:
     """Cheaper arithmetic, where the GPU is what the step waits for."""
-    busy = found.computing * (1.0 - (found.gpu_waits or 0.0))
+    # What the script waits for the GPU, the GPU computes; of the rest it computes where it has not caught up.
+    busy = found.sync + (found.computing - found.sync) * (1.0 - (found.gpu_waits or 0.0))
     little = "the GPU waits for the script: faster arithmetic would wait as well" if busy < _LEAST_SHARE else None
     if found.device != "cuda":
         little = "the script trains on the CPU"
@@ -145,6 +167,8 @@ def _arithmetic(found: Anatomy, kept: Dict[str, Any]) -> Tuple[Way, ...]:
 
 
 def _fused(found: Anatomy) -> Way:
+    if found.optimizer_name.startswith("none"):  # hook/hand_steps.py
+        return Way("fused_optimizer", [], "the script has no optimizer")
     if found.optimizer_name not in _FUSED:
         return Way("fused_optimizer", [], "%s has no fused form" % (found.optimizer_name or "its optimizer"))
     little = "%.0f %% of a step is the optimizer's" % (100 * found.optimizer)
@@ -154,17 +178,21 @@ def _fused(found: Anatomy) -> Way:
 
 
 def _compile(found: Anatomy, kept: Dict[str, Any]) -> Way:
-    if "compile" in kept:
-        return Way("compile", [], "one mode is kept")
-    if found.compile_s or found.cuda_graph:
+    if kept.get("compile") == "reduce-overhead":
+        return Way("compile", [], "its fastest mode is kept")
+    if "compile" not in kept and (found.compile_s or found.cuda_graph):
         return Way("compile", [], "the script compiles or captures its steps already")
     little = "%.0f %% of a step computes" % (100 * found.computing) if found.computing < 0.1 else None
     if found.device != "cuda":
         little = "the script trains on the CPU"
     waits = found.gpu_waits or 0.0
-    plain = Candidate("compile", {"compile": "default"}, 0.3 * found.computing, slow=True)
-    graphs = Candidate("compile", {"compile": "reduce-overhead"}, (0.1 + 0.4 * waits) * found.computing, slow=True)
-    return Way("compile", [plain, graphs], None, little)
+    # Fewer kernels are fewer launches, too. CUDA graphs come behind it: what it has compiled lies in caches by then.
+    plain = Candidate("compile", {"compile": "default"}, (0.3 + 0.2 * waits) * found.computing, slow=True)
+    graphs = Candidate("compile", {"compile": "reduce-overhead"}, 0.3 * waits * found.computing, slow=True)
+    able = [] if "compile" in kept else [plain]
+    if waits >= _LAUNCH_BOUND:
+        able.append(graphs)
+    return Way("compile", able, None, little)
 
 
 def _buckets(found: Anatomy) -> Way:

@@ -21,8 +21,12 @@ EXIT_CANNOT = 1
 #: The first trial may take this share of the budget: more is no tuning any more.
 _FIRST_SHARE = 0.6
 
-#: A trial that compiles gets so much longer than the others.
-_COMPILE_S = 60.0
+#: A trial that compiles gets so much longer than the others, and is taken to need so much longer until one was seen.
+_COMPILE_S, _COMPILES_S = 60.0, 10.0
+
+#: After a change that makes steps so much faster, another thing may be what they wait for: what was no faster before
+#: is worth another trial.
+_MOVES_THE_BOUND = 1.3
 
 #: Examples in a step may differ by so much between trials: the last batch of a pass is smaller.
 _SAME_BATCH = 0.1
@@ -78,7 +82,9 @@ class Driver:
         self.baselines: List[Trial] = []
         self.reference: List[Trial] = []
         self.tried: List[Dict[str, Any]] = []
-        self.hopeless: Set[str] = set()
+        self.no_faster: List[Dict[str, Any]] = []
+        self.hopeless: Set[str] = set()  # keys of changes
+        self.compiled_s: List[float] = []
         self.seeds = 0
         self.since_reference = 0
 
@@ -131,6 +137,8 @@ class Driver:
         say("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.left_s), words))
         made = trial.run(self.spec, self.record.trials, changes, seed_offset, limit_s)
         self.record.add_files(made)
+        if "compile" in changes:
+            self.compiled_s.append(made.wall_s)
         self.record.seconds = time.monotonic() - self.began_s
         return made
 
@@ -143,6 +151,7 @@ class Driver:
             "baseline", {}, rates, None, "", "", last.examples_per_s, last.peak_bytes, None, last.places
         )
         self.record.band = self.band.width if len(self.band.curves) > 1 else None
+        self.record.level = self.band.level
         self.record.tell()
         say("    %s" % _rate(rates))
 
@@ -167,14 +176,15 @@ class Driver:
 
     def _end_s(self) -> float:
         """For the combination once more at the end; for the baseline, too, where the budget is not small."""
-        usual_s = sum(each.wall_s for each in self.reference) / max(1, len(self.reference))
-        base_s = sum(each.wall_s for each in self.baselines) / max(1, len(self.baselines))
-        return 1.1 * usual_s + (1.1 * base_s if self.spec.budget_s > 10 * base_s else 0.0)
+        base_s = _usual_s(self.baselines)
+        return 1.1 * _usual_s(self.reference) + (1.1 * base_s if self.spec.budget_s > 10 * base_s else 0.0)
 
     def _needed_s(self, slow: bool) -> float:
         """For one more trial, and for what comes at the end."""
-        usual_s = sum(each.wall_s for each in self.reference) / max(1, len(self.reference))
-        return 1.2 * usual_s * (2.0 if slow else 1.0) + self._end_s()
+        usual_s = _usual_s(self.reference)
+        if slow and "compile" not in self.kept:
+            usual_s = max(usual_s, *self.compiled_s) if self.compiled_s else usual_s + _COMPILES_S
+        return 1.15 * usual_s + self._end_s()
 
     # one change at a time
 
@@ -183,7 +193,7 @@ class Driver:
         while True:
             found = anatomy.of(self.reference[-1])
             able, self.record.not_tried = candidates(found, self.kept, self.tried, cpus, self.spec.only)
-            able = [each for each in able if each.name not in self.hopeless]
+            able = [each for each in able if not self.hopeless & set(each.changes)]
             fits = [each for each in able if self._needed_s(each.slow) < self.left_s]
             if not fits:
                 tried = {row.name for row in self.record.rows}
@@ -206,9 +216,17 @@ class Driver:
             made.append(self.trial(changes, in_words(candidate.changes) + ", again", self.limit_s(candidate.slow)))
             row = self._judged(candidate, made, last=True)
         self.record.rows.append(row)
-        if candidate.name == "workers" and row.verdict in ("slower", "no-faster"):
-            self.hopeless.add("workers")  # another number of them is for where this one failed
+        if row.verdict in ("slower", "no-faster"):
+            self.no_faster.append(candidate.changes)
+            if "workers" in candidate.changes:
+                self.hopeless.add("workers")  # another number of them is for where this one failed
+        if candidate.name == "compile" and row.verdict in ("refused", "failed"):
+            self.hopeless.add("compile")  # the other mode compiles the same code
         if row.verdict == "kept":
+            if row.rates and row.against and row.rates.median > _MOVES_THE_BOUND * row.against:
+                self.tried = [each for each in self.tried if each not in self.no_faster]
+                self.no_faster = []
+                self.hopeless.discard("workers")
             applied = {key: value for key, value in candidate.changes.items() if key not in made[-1].refused}
             self.kept = {**self.kept, **applied}
             self.kept_order.append((candidate.name, applied, made))
@@ -311,7 +329,8 @@ class Driver:
             newest, gain = self.reference[-1], judging.gain(rates, against)
             why = self._why_different(self.kept_order[-1][0], newest)
             if gain <= judging.noise(rates, against, self._deviation()):
-                why = why or "with it, the script is no faster beyond the noise than as it is"
+                told = "measured again, %.4g steps/s with it and %.4g as it is are no more apart than the noise"
+                why = why or told % (rates.median, against.median)
             if not why:
                 self.record.combination = Row(
                     "combination",
@@ -334,7 +353,7 @@ class Driver:
         name, applied, _ = self.kept_order.pop()
         self.record.rows = [
             row._replace(verdict="removed", why="removed from the combination: %s" % why)
-            if row.name == name and row.verdict == "kept" and set(applied) <= set(row.changes)
+            if row.name == name and row.verdict == "kept" and applied.items() <= row.changes.items()
             else row
             for row in self.record.rows
         ]
@@ -348,6 +367,12 @@ class Driver:
         if whole is None or whole.rates is None:
             return "nothing that was tried makes it faster beyond the noise and trains the same"
         return "%s: %s (%s)" % (in_words(self.kept), whole.why, _rate(whole.rates))
+
+
+def _usual_s(trials: List[Trial]) -> float:
+    """What a trial of these takes; of the very first one files came from the disk."""
+    walls_s = sorted(each.wall_s for each in trials if each.number > 1 or len(trials) == 1)
+    return walls_s[len(walls_s) // 2] if walls_s else 0.0
 
 
 def _examples(made: Trial) -> float:

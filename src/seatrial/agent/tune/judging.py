@@ -120,6 +120,12 @@ class Band:
         levels = [abs(value) for curve in self.curves for value in smoothed(curve)]
         return max([*found, _ROUNDING * max(levels, default=0.0)])
 
+    @property
+    def level(self) -> Optional[float]:
+        """The size of the losses, half way through; None without any."""
+        levels = sorted(abs(value) for value in smoothed(self.curves[0])) if self.curves else []
+        return levels[len(levels) // 2] if levels else None
+
     def distance(self, trial: Trial) -> Optional[float]:
         """From the baseline under the same seed; None where either has no losses."""
         return difference(self.curves[0], trial.losses) if self.curves and trial.losses else None

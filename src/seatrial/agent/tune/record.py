@@ -67,6 +67,7 @@ class Record:
         self.kept: Dict[str, Any] = {}
         self.places: Dict[str, Any] = {}
         self.band: Optional[float] = None
+        self.level: Optional[float] = None
         self.not_tried: Dict[str, str] = {}
         self.refusal: Optional[Refusal] = None
         self.trials = 0
@@ -96,6 +97,7 @@ class Record:
                 "kept": self.kept,
                 "places": self.places,
                 "band": self.band,
+                "level": self.level,
                 "not_tried": self.not_tried,
                 "refusal": self.refusal._asdict() if self.refusal else None,
                 "files": self.files,

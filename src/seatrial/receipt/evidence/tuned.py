@@ -35,6 +35,7 @@ def read_tune(events: Iterable[Mapping[str, Any]]) -> TuneRecord | None:
         kept=changes_of(last.get("kept")),
         places=_places(last.get("places")),
         loss_band=number(last.get("band")),
+        loss_level=number(last.get("level")),
         not_tried=_texts(last.get("not_tried")),
         refusal=text(refusal.get("words")),
         refusal_fix=text(refusal.get("fix")),

@@ -50,7 +50,8 @@ def tune_rows(receipt: Receipt) -> list[Row]:
         rows.append(Row(FIX, tune.refusal_fix))
     rows.append(Row("trials", f"{tune.trials} in {format_seconds(tune.seconds)}"))
     if tune.loss_band is not None:
-        rows.append(Row("two seeds", f"losses of the script as it is differ by up to {figure(tune.loss_band)}"))
+        share = f", {percent(100 * tune.loss_band / tune.loss_level)} of a loss" if tune.loss_level else ""
+        rows.append(Row("two seeds", f"losses of the script as it is differ by up to {figure(tune.loss_band)}{share}"))
     where: dict[str, list[str]] = {}
     for key, places in tune.places.items():
         if key in tune.kept:

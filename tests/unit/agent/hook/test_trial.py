@@ -213,3 +213,50 @@ while True:
     told = [one for one in told if one["all_steps"]]  # torchrun imports torch, too
     assert sorted(one["rank"] for one in told) == [0, 1] and {one["world"] for one in told} == {2}
     assert len({one["all_steps"] for one in told}) == 1
+
+
+def test_a_script_that_changes_its_parameters_by_hand_makes_a_step_with_each_backward_pass(tmp_path):
+    script = loop().replace("opt.step()", "[p.data.add_(p.grad, alpha=-0.1) for p in net.parameters()]")
+    ended, [one] = trial(tmp_path, script)
+    assert ended.returncode == 0 and ended.stderr == ""
+    assert one["ended"] in ("steps", "seconds") and one["steps"] >= 20
+    assert one["examples_per_s"] == pytest.approx(16 * one["steps_per_s"], rel=0.02)
+
+
+def test_backward_passes_before_an_optimizers_first_step_are_its_step(tmp_path):
+    script = loop().replace("opt.step()", "seen = globals().get('seen', 0) + 1; seen % 24 or opt.step()")
+    _, [one] = trial(tmp_path, script)
+    assert one["examples_per_s"] == pytest.approx(24 * 16 * one["steps_per_s"], rel=0.1)
+
+
+def test_examples_that_nobody_has_seen_are_unknown(tmp_path):
+    script = PREAMBLE + "while True:\n    loss = net(data.tensors[0]).sum(); loss.backward(); opt.step()"
+    _, [one] = trial(tmp_path, script)
+    assert one["steps"] >= 20 and one["examples_per_s"] is None
+
+
+def test_a_loader_with_short_passes_is_measured_over_whole_ones(tmp_path):
+    _, [one] = trial(tmp_path, loop().replace("batch_size=16", "batch_size=40"), seconds=5.0)  # 13 batches
+    assert one["ended"] == "steps" and one["steps"] % 13 == 0
+
+
+def test_what_measures_is_out_of_the_way_while_a_change_compiles(tmp_path, monkeypatch):
+    breaks = """
+import torch
+from torch._dynamo.utils import counters
+compile = torch.compile
+torch.compile = lambda call, mode: compile(call, backend="eager")
+"""
+    told = "if epoch and not epoch % 2: print(dict(counters['stats']), dict(counters['graph_break']), flush=True)"
+    monkeypatch.setattr(hook, "install", _with_changes(hook.install, {"compile": "default"}))
+    ended, [one] = trial(tmp_path, breaks + loop(more=told), seconds=5.0)
+    assert ended.returncode == 0 and one["steps"] >= 20, ended.stderr
+    last = ended.stdout.splitlines()[-1]
+    assert "'unique_graphs': 1" in last and last.endswith("{}")  # nn.Sequential, which module.compile() passes over
+
+
+def _with_changes(install, changes):
+    def with_changes(folder, env, limit_bytes, measure_steps):
+        install(folder, env, limit_bytes, measure_steps, changes)
+
+    return with_changes

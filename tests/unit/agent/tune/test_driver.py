@@ -159,3 +159,74 @@ def test_a_few_slow_steps_are_enough(tuned):
 def test_a_script_that_leaves_its_gpu_alone_is_told_so(tuned):
     code, told, _ = tuned(World(device="cpu"))
     assert code == 1 and told["refusal"]["id"] == "on-cpu"
+
+
+def test_a_first_trial_whose_files_come_from_the_disk_takes_no_time_from_the_others(tuned):
+    world = World(wall_s=11.0)
+    world.walls_s, world.factors = {1: 21.0}, {BF16: 0.5}
+    _, told, _ = tuned(world, budget_s=60.0)
+    assert world.clock_s <= 60 and told["kept"] == {"precision": "bf16"}
+    assert "no time was left" in told["not_tried"]["compile"]  # and it stands in nobody's way
+
+
+def test_a_gpu_that_waits_for_the_script_gets_compiled_steps_and_then_cuda_graphs(tuned):
+    world = World()
+    world.waits = 1.0
+    world.factors = {("compile", "default"): 0.7, ("compile", "reduce-overhead"): 0.4}
+    _, told, _ = tuned(world, budget_s=400.0)
+    words = [row["words"] for row in told["rows"]]
+    assert words.index("compile=default") < words.index("compile=reduce-overhead")
+    assert told["kept"]["compile"] == "reduce-overhead"
+    assert "the GPU waits for the script" in told["not_tried"]["bf16"]
+
+
+def test_a_gpu_that_is_waited_for_gets_faster_arithmetic_though_it_has_caught_up_everywhere_else(tuned):
+    world = World(regions={**SHARES, "sync": 0.3})
+    world.waits, world.factors = 1.0, {BF16: 0.8}
+    assert tuned(world)[1]["kept"] == {"precision": "bf16"}
+
+
+def test_what_was_no_faster_is_tried_again_when_something_else_bounds_the_steps(tuned):
+    world = World(regions={**SHARES, "data": 2.0})
+    original = world.run
+
+    def run(spec, number, changes, seed_offset, limit_s):  # workers show nothing while the GPU is what is waited for
+        world.factors = {BF16: 0.5, ("workers", 8): 0.4 if "precision" in changes else 1.0}
+        return original(spec, number, changes, seed_offset, limit_s)
+
+    world.run = run
+    _, told, _ = tuned(world)
+    assert [row["verdict"] for row in told["rows"] if row["name"] == "workers"][:2] == ["no-faster", "kept"]
+    assert told["kept"]["workers"] == 8 and told["kept"]["precision"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("now", "data", "next_count"), [(1, 0.63, 6), (1, 0.3, 4), (4, 0.48, 12), (4, 0.66, 16), (2, 0.1, 4), (8, 0.4, 16)]
+)
+def test_workers_are_as_many_as_the_rest_of_the_step_leaves_them_time_for(tuned, now, data, next_count):
+    world = World(regions={"data": data, "other": 1 - data}, workers=now)
+    _, told, _ = tuned(world, only=["workers"], budget_s=60.0)
+    assert told["rows"][0]["changes"]["workers"] == next_count
+
+
+def test_passes_of_few_batches_keep_their_workers_where_more_of_them_are_no_use(tuned):
+    world = World(regions={**SHARES, "data": 0.5}, workers=16)
+    world.facts["loader"].update(length=16)
+    world.factors = {("workers", 32): 1.5, ("persistent_workers", True): 0.8}
+    assert tuned(world)[1]["kept"] == {"persistent_workers": True}
+
+
+def test_what_goes_out_of_the_combination_says_what_it_made(tuned):
+    world = World(wall_s=5.0)
+    world.factors = {("fused_optimizer", True): 0.8}
+    original = world.run
+
+    def slower_later(spec, number, changes, seed_offset, limit_s):
+        if "fused_optimizer" in changes and {"fused_optimizer": True} in world.ran:
+            world.factors = {}
+        return original(spec, number, changes, seed_offset, limit_s)
+
+    world.run = slower_later
+    _, told, _ = tuned(world)
+    [row] = [row for row in told["rows"] if row["name"] == "fused_optimizer"]
+    assert row["verdict"] == "removed" and "100 steps/s with it and 100 as it is" in row["why"]
