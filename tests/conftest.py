@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, settings
 #: The real engines and the cluster, for tests/integration and tests/attacks.
 pytest_plugins = ["engines"]
 
+#: Scripts as people write them, one of which is called test_….py; tests/unit/diagnosis judges what they recorded.
+collect_ignore = ["bound"]
+
 
 # Who starts the tests in the background of a script leaves them deaf to Ctrl-C (nohup: to a hang-up), and all processes
 # that they start; Python then makes no KeyboardInterrupt of it.

@@ -11,7 +11,7 @@ from seatrial.errors import UsageError
 from seatrial.job.model import Job
 from seatrial.job.script import ScriptFacts
 
-_EXAMPLE = """{"cluster": {"worker": ["a:29400", "b:29400"]}, "task": {"type": "worker", "index": 0}}"""
+_EXAMPLE = json.dumps({"cluster": {"worker": ["a:29400", "b:29400"]}, "task": {"type": "worker", "index": 0}})
 
 
 def refuse_half_set(job: Job, script: ScriptFacts, environ: Mapping[str, str], *, inherits: bool) -> None:
