@@ -151,7 +151,7 @@ def _source(target: Target, project: Path) -> Path | None:
     if target.kind == "script":
         return project / target.value
     if target.kind == "recipe":
-        return source_of(target.value)  # read only
+        return source_of(target.value, target.args)  # read only
     if target.kind == "module":
         return find_module(target.value, [project, project / "src"], main=True)
     return None
