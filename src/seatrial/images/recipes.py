@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from seatrial.errors import TargetError
+from seatrial.errors import TargetError, UsageError
 from seatrial.job.model import Target
 from seatrial.job.serving import Serving
+from seatrial.recipe_names import KERAS_FRAMEWORKS, KERAS_RECIPES, framework_of, is_keras
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,32 @@ def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:
 
 def recipe_requirements(target: Target) -> tuple[str, ...]:
     """What pip is asked for, for a target that is a recipe."""
+    _check_framework(target)
+    if is_keras(target.value, target.args):
+        own: tuple[str, ...] = ("keras", "numpy", framework_of(target.args))
+    else:
+        own = recipe(target.value).requirements
     inner = [RECIPES[word].requirements for word in target.args if word in RECIPES] if target.value == "bench" else []
     tracked = [packages for name, packages in TRACKER_REQUIREMENTS.items() if tracks(target.args, name)]
     if target.value == "export":
         inner = [_of_export(target.args)]
-    together = (recipe(target.value).requirements, *inner, *tracked)
+    together = (own, *inner, *tracked)
     return tuple(dict.fromkeys(name for needs in together for name in needs))
+
+
+def _check_framework(target: Target) -> None:
+    """Raises UsageError: the recipe does not train with the framework named; argparse would say so in a built image."""
+    if target.value not in RECIPES:
+        return
+    framework = framework_of(target.args)
+    known = ("torch", *(KERAS_FRAMEWORKS if target.value in KERAS_RECIPES else ()))
+    if framework not in known:
+        raise UsageError(
+            f"The recipe {target.value} does not train with {framework or 'no framework'}: --framework takes "
+            f"{', '.join(known)}",
+            cause=None if target.value in KERAS_RECIPES else f"{', '.join(KERAS_RECIPES)} alone is written for others",
+            run=f"seatrial run {KERAS_RECIPES[0]} -- --framework {KERAS_FRAMEWORKS[-1]}",
+        )
 
 
 def _of_export(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module
 from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.job.reading.unreadable import notebook_error
-from seatrial.recipe_names import source_of
+from seatrial.recipe_names import framework_of, is_keras, source_of
 
 #: The frameworks, the likeliest to train first: JAX's and torch's scripts often read their data through TensorFlow.
 FRAMEWORKS = ("torch", "jax", "tensorflow")
@@ -131,7 +131,12 @@ def script_facts(target: Target, project: Path, *, any_python: bool = False) -> 
     inside = start.parent if target.kind == "recipe" else project
     reading = read_project(project, roots, inside, start, any_python=any_python)
     _refuse_a_notebook(reading, project)
-    return _facts(reading)
+    facts = _facts(reading)
+    if target.kind != "recipe" or not is_keras(target.value, target.args):
+        return facts
+    framework = framework_of(target.args)
+    imports = tuple(sorted({*facts.imports, "keras", framework}))
+    return replace(facts, framework=framework, imports=imports, keras_backend=f"--framework {framework}")
 
 
 def _refuse_a_notebook(reading: Reading, project: Path) -> None:

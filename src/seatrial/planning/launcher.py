@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Literal
 
 from seatrial.errors import UsageError
@@ -9,6 +10,7 @@ from seatrial.images.recipes import recipe
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.job.script import ScriptFacts
+from seatrial.recipe_names import framework_of, is_keras
 
 Launcher = Literal["torchrun", "none"]
 
@@ -42,8 +44,15 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
     Args:
         gpus: of each node.
 
-    Raises UsageError: several nodes would train the same model again, each for itself.
+    Raises UsageError: several nodes would train the same model again, each for itself; a recipe in Keras would leave
+    GPUs idle.
     """
+    if gpus > 1 and job.target.kind == "recipe" and is_keras(job.target.value, job.target.args):
+        raise UsageError(
+            f"the recipe {job.target.value} with --framework {framework_of(job.target.args)} trains on one GPU; "
+            f"this run has {gpus}",
+            run=f"seatrial run {job.target.value} --gpus 1 -- {shlex.join(job.target.args)}",
+        )
     chosen, reason = _chosen(job, script, gpus)
     if chosen == "none" and job.nodes > 1 and job.launcher == "auto" and not script.workers_evidence:
         cause, run = _HOW_TO_JOIN.get(script.framework or "torch", _HOW_TO_JOIN["torch"])
@@ -83,7 +92,8 @@ def _value(chosen: Launcher, nodes: int, gpus: int) -> str:
 
 def has_a_rank_per_gpu(job: Job) -> bool:
     """Whether the target is a recipe that runs under torchrun on several GPUs; bench starts its own."""
-    return job.target.kind == "recipe" and recipe(job.target.value).ranks
+    target = job.target
+    return target.kind == "recipe" and recipe(target.value).ranks and not is_keras(target.value, target.args)
 
 
 def restarts(job: Job, *, keeps_checkpoints: bool) -> int:
