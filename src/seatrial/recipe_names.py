@@ -24,14 +24,22 @@ def framework_of(arguments: Sequence[str]) -> str:
     return named
 
 
+def frameworks_of(recipe: str, arguments: Sequence[str]) -> tuple[str, ...]:
+    """What the recipe trains with; bench with several, in the order of its ``--compare``."""
+    compared = [value for flag, value in pairwise(arguments) if flag == "--compare" and recipe == "bench"]
+    named = [name for name in ",".join(compared).split(",") if name in ("torch", *KERAS_FRAMEWORKS)]
+    return tuple(named) or (framework_of(arguments),)
+
+
 def is_keras(recipe: str, arguments: Sequence[str]) -> bool:
-    """Whether the recipe trains in Keras with these arguments."""
-    return recipe in KERAS_RECIPES and framework_of(arguments) in KERAS_FRAMEWORKS
+    """Whether the recipe trains in Keras with these arguments, and never in torch."""
+    takes = recipe in KERAS_RECIPES or recipe == "bench"
+    return takes and all(name in KERAS_FRAMEWORKS for name in frameworks_of(recipe, arguments))
 
 
 def module_of(recipe: str, arguments: Sequence[str] = ()) -> str:
     """The module that a recipe's name stands for, ``seatrial.recipes.mnist_deep``; with these arguments."""
-    keras = "_keras" if is_keras(recipe, arguments) else ""
+    keras = "_keras" if recipe in KERAS_RECIPES and is_keras(recipe, arguments) else ""
     return f"seatrial.{recipe}" if recipe in _PROGRAMS else f"seatrial.recipes.{recipe.replace('-', '_')}{keras}"
 
 

@@ -10,7 +10,7 @@ from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module
 from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.job.reading.unreadable import notebook_error
-from seatrial.recipe_names import framework_of, is_keras, source_of
+from seatrial.recipe_names import frameworks_of, is_keras, source_of
 
 #: The frameworks, the likeliest to train first: JAX's and torch's scripts often read their data through TensorFlow.
 FRAMEWORKS = ("torch", "jax", "tensorflow")
@@ -134,9 +134,9 @@ def script_facts(target: Target, project: Path, *, any_python: bool = False) -> 
     facts = _facts(reading)
     if target.kind != "recipe" or not is_keras(target.value, target.args):
         return facts
-    framework = framework_of(target.args)
-    imports = tuple(sorted({*facts.imports, "keras", framework}))
-    return replace(facts, framework=framework, imports=imports, keras_backend=f"--framework {framework}")
+    frameworks = frameworks_of(target.value, target.args)
+    imports = tuple(sorted({*facts.imports, "keras", *frameworks}))
+    return replace(facts, framework=frameworks[0], imports=imports, keras_backend=f"--framework {frameworks[0]}")
 
 
 def _refuse_a_notebook(reading: Reading, project: Path) -> None:
