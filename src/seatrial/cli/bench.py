@@ -30,7 +30,10 @@ def bench(
     ] = None,
     compare: Annotated[
         str | None,
-        typer.Option("--compare", help="For train: cpu,gpu  eager,compile,graph  fp32,tf32,bf16,fp16  dp,ddp"),
+        typer.Option(
+            "--compare",
+            help="For train: cpu,gpu  eager,compile,graph  fp32,tf32,bf16,fp16  dp,ddp  torch,tensorflow,jax",
+        ),
     ] = None,
     repeats: Annotated[
         int, typer.Option("--repeats", min=1, help="Interleaved runs of each variant; medians are compared.")

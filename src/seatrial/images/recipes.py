@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from seatrial.errors import TargetError
+from seatrial.errors import TargetError, UsageError
 from seatrial.job.model import Target
 from seatrial.job.serving import Serving
+from seatrial.recipe_names import KERAS_FRAMEWORKS, KERAS_RECIPES, frameworks_of
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,41 @@ def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*SERVER, *needs)))
 
 
-def recipe_requirements(target: Target) -> tuple[str, ...]:
-    """What pip is asked for, for a target that is a recipe."""
-    inner = [RECIPES[word].requirements for word in target.args if word in RECIPES] if target.value == "bench" else []
-    tracked = [packages for name, packages in TRACKER_REQUIREMENTS.items() if tracks(target.args, name)]
+def recipe_requirements(target: Target, *, gpus: bool = False) -> tuple[str, ...]:
+    """What pip is asked for, for a target that is a recipe.
+
+    Raises UsageError: a framework that it does not train with, or several that no one environment can hold.
+    """
+    frameworks = frameworks_of(target.value, target.args)
+    if gpus and "tensorflow" in frameworks and len(frameworks) > 1:
+        raise UsageError(
+            "TensorFlow's packages include CUDA 12 and those of torch and JAX CUDA 13: one image cannot hold both",
+            cause="both bring a cuDNN, under the same file names",
+            run="seatrial run mnist -- --framework tensorflow   # each by itself, then: seatrial runs compare RUN RUN",
+        )
+    trained = [word for word in target.args if word in RECIPES] if target.value == "bench" else [target.value]
+    needs = [recipe(target.value).requirements] if target.value in TOOLS and "torch" in frameworks else []
+    for name in trained:
+        _check_frameworks(name, frameworks)
+        needs += [
+            ("keras", "numpy", each) if each in KERAS_FRAMEWORKS else recipe(name).requirements for each in frameworks
+        ]
+    needs += [packages for name, packages in TRACKER_REQUIREMENTS.items() if tracks(target.args, name)]
     if target.value == "export":
-        inner = [_of_export(target.args)]
-    together = (recipe(target.value).requirements, *inner, *tracked)
-    return tuple(dict.fromkeys(name for needs in together for name in needs))
+        needs += [_of_export(target.args)]
+    return tuple(dict.fromkeys(name for few in needs for name in few))
+
+
+def _check_frameworks(name: str, frameworks: Sequence[str]) -> None:
+    """Raises UsageError: the recipe does not train with one of these; argparse would say so in a built image."""
+    known = ("torch", *(KERAS_FRAMEWORKS if name in KERAS_RECIPES else ()))
+    if strange := [each for each in frameworks if each not in known]:
+        raise UsageError(
+            f"The recipe {name} does not train with {strange[0] or 'no framework'}: --framework takes "
+            f"{', '.join(known)}",
+            cause=None if name in KERAS_RECIPES else f"{', '.join(KERAS_RECIPES)} alone is written for others",
+            run=f"seatrial run {KERAS_RECIPES[0]} -- --framework {KERAS_FRAMEWORKS[-1]}",
+        )
 
 
 def _of_export(arguments: Sequence[str]) -> tuple[str, ...]:

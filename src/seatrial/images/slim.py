@@ -106,7 +106,7 @@ def _used(job: Job) -> Iterator[str]:
 
 def _sources(job: Job) -> list[Path]:
     if job.target.kind == "recipe":
-        return [source_of(job.target.value)]
+        return [source_of(job.target.value, job.target.args)]
     hidden = {"venv", ".venv", "node_modules", "site-packages", ".git", ".seatrial"}
     found = (path for path in sorted(job.project.rglob("*.py")) if not hidden & set(path.parts))
     return [path for path, _ in zip(found, range(_MOST_FILES), strict=False)]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module
 from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.job.reading.unreadable import notebook_error
-from seatrial.recipe_names import source_of
+from seatrial.recipe_names import frameworks_of, is_keras, source_of
 
 #: The frameworks, the likeliest to train first: JAX's and torch's scripts often read their data through TensorFlow.
 FRAMEWORKS = ("torch", "jax", "tensorflow")
@@ -131,7 +131,12 @@ def script_facts(target: Target, project: Path, *, any_python: bool = False) -> 
     inside = start.parent if target.kind == "recipe" else project
     reading = read_project(project, roots, inside, start, any_python=any_python)
     _refuse_a_notebook(reading, project)
-    return _facts(reading)
+    facts = _facts(reading)
+    if target.kind != "recipe" or not is_keras(target.value, target.args):
+        return facts
+    frameworks = frameworks_of(target.value, target.args)
+    imports = tuple(sorted({*facts.imports, "keras", *frameworks}))
+    return replace(facts, framework=frameworks[0], imports=imports, keras_backend=f"--framework {frameworks[0]}")
 
 
 def _refuse_a_notebook(reading: Reading, project: Path) -> None:
@@ -151,7 +156,7 @@ def _source(target: Target, project: Path) -> Path | None:
     if target.kind == "script":
         return project / target.value
     if target.kind == "recipe":
-        return source_of(target.value)  # read only
+        return source_of(target.value, target.args)  # read only
     if target.kind == "module":
         return find_module(target.value, [project, project / "src"], main=True)
     return None

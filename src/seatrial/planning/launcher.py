@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Literal
 
 from seatrial.errors import UsageError
@@ -9,6 +10,7 @@ from seatrial.images.recipes import recipe
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.job.script import ScriptFacts
+from seatrial.recipe_names import frameworks_of, is_keras
 
 Launcher = Literal["torchrun", "none"]
 
@@ -42,8 +44,11 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
     Args:
         gpus: of each node.
 
-    Raises UsageError: several nodes would train the same model again, each for itself.
+    Raises UsageError: several nodes would train the same model again, each for itself; a recipe in Keras would leave
+    GPUs idle.
     """
+    if gpus > 1:
+        _refuse_keras(job, gpus)
     chosen, reason = _chosen(job, script, gpus)
     if chosen == "none" and job.nodes > 1 and job.launcher == "auto" and not script.workers_evidence:
         cause, run = _HOW_TO_JOIN.get(script.framework or "torch", _HOW_TO_JOIN["torch"])
@@ -53,6 +58,17 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
             run=run,
         )
     return chosen, Choice(what="launcher", value=_value(chosen, job.nodes, max(1, gpus)), reason=reason)
+
+
+def _refuse_keras(job: Job, gpus: int) -> None:
+    target = job.target
+    if target.kind != "recipe" or not is_keras(target.value, target.args):
+        return
+    named = " and ".join(frameworks_of(target.value, target.args))
+    raise UsageError(
+        f"the recipe {target.value} trains on one GPU with {named}; this run has {gpus}",
+        run=f"seatrial run {target.value} --gpus 1 -- {shlex.join(target.args)}",
+    )
 
 
 def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
@@ -83,7 +99,8 @@ def _value(chosen: Launcher, nodes: int, gpus: int) -> str:
 
 def has_a_rank_per_gpu(job: Job) -> bool:
     """Whether the target is a recipe that runs under torchrun on several GPUs; bench starts its own."""
-    return job.target.kind == "recipe" and recipe(job.target.value).ranks
+    target = job.target
+    return target.kind == "recipe" and recipe(target.value).ranks and not is_keras(target.value, target.args)
 
 
 def restarts(job: Job, *, keeps_checkpoints: bool) -> int:

@@ -87,7 +87,7 @@ def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
     if job.serve is not None:
         names = serving_requirements(job.serve, gpus=gpus)
         return (*(name.partition("[")[0] for name in names), *(script.imports if job.serve.kind == "code" else ()))
-    return recipe_requirements(job.target) if job.target.kind == "recipe" else script.imports
+    return recipe_requirements(job.target, gpus=gpus) if job.target.kind == "recipe" else script.imports
 
 
 def _candidates(environ: Mapping[str, str]) -> list[Path]:

@@ -28,6 +28,7 @@ from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
 from seatrial.planning.target_command import Places
 from seatrial.planning.tf_config import refuse_half_set
+from seatrial.recipe_names import is_keras
 
 #: What each kind of place has to be planned.
 PARTS: Mapping[PlaceKind, Callable[[Job, Site, ScriptFacts], Parts]] = {
@@ -190,7 +191,7 @@ def _check(job: Job, script: ScriptFacts, gpus: int) -> Check:
         return "none"
     if job.serve is not None and job.serve.suffix == ".onnx":  # an image without torch
         return "driver"
-    if job.target.kind == "recipe":
+    if job.target.kind == "recipe" and not is_keras(job.target.value, job.target.args):
         return "torch"
     if script.framework != "torch" and not script.needs_framework:
         return "driver"

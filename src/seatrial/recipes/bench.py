@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from seatrial import events
-from seatrial.recipe_names import module_of
-from seatrial.train import script
+from seatrial.recipe_names import KERAS_FRAMEWORKS, KERAS_RECIPES, frameworks_of, module_of
+from seatrial.train import command_line
 from seatrial.train.errors import InputError, TrainError
 from seatrial.train.saving.atomic import write_text
 
@@ -36,6 +36,7 @@ WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
     **{name: (["--precision", name], {}) for name in ("fp32", "tf32", "bf16", "fp16")},
     "dp": (["--data-parallel"], {}),
     "ddp": ([], {}),
+    **{name: (["--framework", name], {}) for name in ("torch", *KERAS_FRAMEWORKS)},
 }
 BATCHES = (64, 128, 256, 512, 1024, 2048, 4096)
 #: A larger batch must be this much faster to be picked: within it the smaller one trains better per example.
@@ -69,6 +70,7 @@ def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     arguments, rest = parse(argv)
     recipe, ways = arguments.recipe, plan(arguments)
+    _check_frameworks(arguments, ways, rest)
     for repeat in range(arguments.repeats):  # interleaved: a machine that warms up or is shared touches all ways alike
         for way in ways:
             if way.failure is None:
@@ -101,16 +103,16 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     for mode in ("train", "scaling", "batch"):
         sub = modes.add_parser(mode)
         sub.add_argument("recipe", choices=RECIPES)
-        sub.add_argument("--repeats", type=script.positive, default=3)
-        sub.add_argument("--json", type=Path, default=script.result_file("bench.json"), metavar="FILE")
-        sub.add_argument("--plot", type=Path, default=script.result_file("bench.svg"), metavar="FILE.svg")
+        sub.add_argument("--repeats", type=command_line.positive, default=3)
+        sub.add_argument("--json", type=Path, default=command_line.result_file("bench.json"), metavar="FILE")
+        sub.add_argument("--plot", type=Path, default=command_line.result_file("bench.svg"), metavar="FILE.svg")
         if mode == "train":
             sub.add_argument("--compare", required=True, help=f"some of {','.join(WAYS)}")
             sub.add_argument("--gpus", default="1", help="ranks of ddp")
         elif mode == "scaling":
             sub.add_argument("--gpus", default="1,2,4")
         else:
-            sub.add_argument("--batches", type=script.positive, nargs="+", default=list(BATCHES))
+            sub.add_argument("--batches", type=command_line.positive, nargs="+", default=list(BATCHES))
     return parser.parse_args(own), rest
 
 
@@ -129,6 +131,21 @@ def plan(arguments: argparse.Namespace) -> list[Way]:
         Way(name, *WAYS[name], ranks=gpus if name == "ddp" else 1, gpus=gpus if name in ("dp", "ddp") else 1)
         for name in names
     ]
+
+
+def _check_frameworks(arguments: argparse.Namespace, ways: list[Way], rest: Sequence[str]) -> None:
+    """Raises InputError: a recipe that is not written for them, or ranks that torchrun cannot start."""
+    others = {name for way in ways for name in frameworks_of(arguments.recipe, [*rest, *way.options])} - {"torch"}
+    if others and arguments.recipe not in KERAS_RECIPES:
+        raise InputError(
+            f"{arguments.recipe} trains only with torch",
+            fix=f"bench train {KERAS_RECIPES[0]} --compare torch,{','.join(KERAS_FRAMEWORKS)}",
+        )
+    if others and any(way.ranks > 1 for way in ways):
+        raise InputError(
+            f"{arguments.recipe} trains on one GPU with {', '.join(sorted(others))}",
+            fix="omit --framework, or --gpus 1",
+        )
 
 
 def run(recipe: str, options: list[str], env: dict[str, str], ranks: int = 1) -> dict[str, float] | str:
@@ -162,7 +179,7 @@ def _inside(recipe: str, options: list[str], env: dict[str, str], ranks: int, fa
     os.environ.update(env)
     if ranks == 1:
         try:
-            sys.exit(importlib.import_module(module_of(recipe)).main(options))
+            sys.exit(importlib.import_module(module_of(recipe, options)).main(options))
         except TrainError as error:
             failure.write_text(error.message)
             sys.exit(error.exit_code)
@@ -223,4 +240,4 @@ def plot(mode: str, recipe: str, ways: list[Way]) -> str:
 
 
 if __name__ == "__main__":
-    script.run(main)
+    command_line.run(main)

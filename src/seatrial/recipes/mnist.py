@@ -2,6 +2,7 @@
 
     python -m seatrial.recipes.mnist --data DIR --models DIR --epochs 5
 
+With ``--framework tensorflow`` or ``jax`` the same network trains in Keras 3: mnist_keras.py.
 Batch 64, Adam at 1e-3, five epochs: about 99 % test accuracy. Shapes: N images, C channels, H and W pixels.
 """
 
@@ -14,8 +15,12 @@ from contextlib import closing
 import torch
 from torch import nn
 
+from seatrial.recipe_names import KERAS_FRAMEWORKS, framework_of
+from seatrial.recipes import mnist_keras
+from seatrial.recipes.mnist_files import FILES as FILES  # for mnist-deep
+from seatrial.recipes.mnist_files import MIRRORS as MIRRORS
 from seatrial.train import script
-from seatrial.train.data.download import RemoteFile, fetch
+from seatrial.train.data.download import fetch
 from seatrial.train.data.idx import Bytes, IdxFolder, read_folder
 from seatrial.train.data.images import ImageSet, Normalisation, TestImages
 from seatrial.train.data.streaming import training_images
@@ -34,20 +39,6 @@ from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
-
-#: Public mirrors of the original files, as torchvision 0.27 (datasets/mnist.py) and TensorFlow Datasets name them.
-MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
-#: SHA-256 of files whose MD5 are the ones torchvision publishes (f68b3c2d…, d53e105e…, 9fb629c4…, ec29112d…).
-FILES = (
-    RemoteFile("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-    RemoteFile("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-    RemoteFile("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-    RemoteFile("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
-)
-
 
 SCHEDULES: dict[str, Schedule | None] = {"constant": None, "triangle": triangle(0.2), "cosine": cosine(0.1)}
 
@@ -78,6 +69,8 @@ def _pooled(pixels: int) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
+    if framework_of(argv) in KERAS_FRAMEWORKS:
+        return mnist_keras.main(argv)
     arguments = parse(argv, "mnist")
     if arguments.download:
         fetch(FILES, MIRRORS, arguments.data)
@@ -92,6 +85,7 @@ def parse(argv: Sequence[str], name: str) -> argparse.Namespace:
     parser.add_argument("--schedule", choices=tuple(SCHEDULES), default="constant")
     if name == "mnist":
         parser.add_argument("--download", action="store_true", help="fetch the files into --data first")
+        parser.add_argument("--framework", choices=("torch", *KERAS_FRAMEWORKS), default="torch")
     return script.parse(parser, argv)
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from seatrial.errors import DataError, UsageError
 from seatrial.images.recipes import RECIPES
+from seatrial.recipe_names import KERAS_RECIPES
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Recipe → the weights that it saves, below the models folder.
@@ -98,8 +99,10 @@ def of_recipe(name: str, models: Path) -> TrainedModel:
     path = models / WEIGHTS[name]
     if path.is_file():
         return TrainedModel("recipe", name, name, models, (path,))
-    older = path.with_suffix(".pth")
+    older, keras = path.with_suffix(".pth"), models / "trained-model.keras"
     cause = f"{older.name} there is a pickle of an older version, which is not read" if older.is_file() else None
+    if cause is None and name in KERAS_RECIPES and keras.is_file():
+        cause = f"{keras.name} there is a model of Keras, which is neither exported nor served"
     raise DataError(f"There is no trained {name} model in {from_here(models)}", cause=cause, run=f"seatrial run {name}")
 
 

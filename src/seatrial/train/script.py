@@ -1,88 +1,28 @@
-"""The edges of a training script: its usual options, and errors as one sentence instead of a traceback."""
+"""The edges of a training script of torch's: the options of the loop, beside what any script has."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NoReturn
+from collections.abc import Sequence
 
 import torch
 
 from seatrial.train import engine, precision
-from seatrial.train.errors import FIX_LABEL, InputError, TrainError
+from seatrial.train.command_line import RESUME_DIR_VARIABLE as RESUME_DIR_VARIABLE  # for its readers, as the next
+from seatrial.train.command_line import RUN_DIR_VARIABLE as RUN_DIR_VARIABLE
+from seatrial.train.command_line import add_folder_options as add_folder_options
+from seatrial.train.command_line import default_checkpoints as default_checkpoints
+from seatrial.train.command_line import default_folder as default_folder
+from seatrial.train.command_line import input_lines as input_lines
+from seatrial.train.command_line import positive as positive
+from seatrial.train.command_line import positive_float as positive_float
+from seatrial.train.command_line import result_file as result_file
+from seatrial.train.command_line import run as run
+from seatrial.train.command_line import settle_places
+from seatrial.train.errors import InputError
 from seatrial.train.loop import Settings
 from seatrial.train.saving.checkpoint import checkpoints
 from seatrial.train.trackers import TRACKERS
-
-RUN_DIR_VARIABLE = "SEATRIAL_RUN_DIR"
-RESUME_DIR_VARIABLE = "SEATRIAL_RESUME_DIR"
-
-
-def default_folder(name: str) -> Path:
-    """What seatrial names in SEATRIAL_NAME_DIR, /NAME inside a container, ./NAME elsewhere."""
-    if told := os.environ.get(f"SEATRIAL_{name.upper()}_DIR"):
-        return Path(told)
-    inside = Path("/") / name
-    return inside if inside.is_dir() else Path(name)
-
-
-def input_lines() -> list[str]:
-    """Lines of the run folder's input.txt where seatrial has put one, else of standard input if that is no terminal."""
-    run_dir = os.environ.get(RUN_DIR_VARIABLE)
-    if run_dir and (handed := Path(run_dir) / "input.txt").is_file():
-        return handed.read_text(encoding="utf-8", errors="replace").splitlines()
-    return [] if sys.stdin.isatty() else sys.stdin.read().splitlines()
-
-
-def result_file(name: str) -> Path | None:
-    """Where a measurement leaves its results: a file of the run's folder, or nowhere outside of a run."""
-    run_dir = os.environ.get(RUN_DIR_VARIABLE)
-    return Path(run_dir) / name if run_dir else None
-
-
-def default_checkpoints(models: Path) -> Path:
-    """Where checkpoints go: the run's folder when there is one, else beside the models."""
-    run_dir = os.environ.get(RUN_DIR_VARIABLE)
-    return Path(run_dir) / "checkpoints" if run_dir else models / "checkpoints"
-
-
-def positive(text: str) -> int:
-    """argparse type: a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text}")
-    return int(text)
-
-
-def positive_float(text: str) -> float:
-    """argparse type: a number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text}")
-    return number
-
-
-def add_folder_options(parser: argparse.ArgumentParser) -> None:
-    """--data --models --checkpoints --resume: the same in every recipe."""
-    parser.usage = "%(prog)s [OPTION …]      (--help lists the options)"  # a mistake is told in two lines, not twelve
-    parser.add_argument("--data", type=Path, default=default_folder("data"), metavar="DIR")
-    parser.add_argument("--models", type=Path, default=default_folder("models"), metavar="DIR")
-    parser.add_argument(
-        "--checkpoints", type=Path, metavar="DIR", help="default: the run's folder, or MODELS/checkpoints"
-    )
-    parser.add_argument(
-        "--resume",
-        type=Path,
-        nargs="?",
-        const=Path(),
-        metavar="PATH",
-        help="resume from the newest checkpoint in this folder (or this file); default: --checkpoints",
-    )
 
 
 def add_training_options(parser: argparse.ArgumentParser, *, epochs: int, batch: int, learning_rate: float) -> None:
@@ -121,23 +61,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
             f"a batch of {arguments.batch} cannot be split into {arguments.accumulation} micro-batches",
             fix=f"--accumulation {arguments.batch} or less",
         )
-    arguments.checkpoints = arguments.checkpoints or default_checkpoints(arguments.models)
-    if arguments.resume == Path():
-        arguments.resume = arguments.checkpoints
-    if _begins_anew(arguments.resume):
-        if os.environ.get("RANK", "0") == "0":
-            print("the run to resume from saved no checkpoint: training starts from scratch", file=sys.stderr)
-        arguments.resume = None
-    return arguments
-
-
-def _begins_anew(place: Path | None) -> bool:
-    """Whether seatrial has named an earlier run that ended before its first checkpoint.
-
-    A folder that a person has named is another matter: without a checkpoint in it, it is the wrong one.
-    """
-    told = os.environ.get(RESUME_DIR_VARIABLE)
-    return place is not None and told is not None and place == Path(told) and not checkpoints(place)
+    return settle_places(arguments, checkpoints)
 
 
 def settings(arguments: argparse.Namespace) -> Settings:
@@ -153,16 +77,3 @@ def settings(arguments: argparse.Namespace) -> Settings:
         patience=arguments.patience,
         hang_s=arguments.hang,
     )
-
-
-def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> NoReturn:
-    """Call ``main`` with the command line and exit with its code; TrainError prints one sentence."""
-    try:
-        code = main(sys.argv[1:] if argv is None else argv)
-    except TrainError as error:
-        print(f"error: {error.message}", file=sys.stderr)
-        if error.fix:
-            print(f"  {FIX_LABEL}: {error.fix}", file=sys.stderr)
-        code = error.exit_code
-    sys.stdout.flush()
-    sys.exit(code)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -61,13 +62,19 @@ class TensorBoardTracker:
     """
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard.writer import SummaryWriter
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # torch's writer would need torch
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._writer = SummaryWriter(os.environ.get("TENSORBOARD_LOGGING_DIR") or str(folder), flush_secs=2)
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._writer = EventFileWriter(os.environ.get("TENSORBOARD_LOGGING_DIR") or str(folder), flush_secs=2)
 
     def log(self, values: Values) -> None:
-        for name, number in _numbers(values).items():
-            self._writer.add_scalar(f"{values['phase']}/{name}", number, int(values["step"]))
+        told = [
+            self._summary.Value(tag=f"{values['phase']}/{name}", simple_value=number)
+            for name, number in _numbers(values).items()
+        ]
+        summary = self._summary(value=told)
+        self._writer.add_event(self._event(summary=summary, step=int(values["step"]), wall_time=time.time()))
 
     def close(self) -> None:
         self._writer.close()

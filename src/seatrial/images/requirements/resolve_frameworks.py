@@ -115,7 +115,7 @@ def _resolve_one(
         found, place = found + Requirements(lines=(line,)), len(found.lines)
     else:
         line, reason = found.lines[place], "imported" if needs.source == "the imports" else f"in {needs.source}"
-        if needs.source == "the imports" and line == framework:
+        if line == framework and (needs.source == "the imports" or needs.source.startswith("the recipe ")):
             line = _name_alone(framework, machine)
             found = found.replaced(place, line)
     constraints = replace(_constraints(framework, line, found, needs, machine, python), barred=barred)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from seatrial.events import AgentFinished, AgentStarted, GpuCheck, HostLaunched, HostPod
+from seatrial.job.script import FRAMEWORKS
 from seatrial.receipt.evidence.facts import Moment
 from seatrial.receipt.evidence.fields import mapping, number, text, whole
 from seatrial.receipt.judging.judging_input import Case
@@ -102,7 +103,7 @@ def _image(case: Case, launched: Moment | None) -> Image | None:
 
 
 def _framework(case: Case) -> tuple[str | None, str | None]:
-    """``("torch 2.13.0", "13.0")`` from its kernel, else from what the agent found at the target's start."""
+    """``("torch 2.13.0", "13.0")`` from its kernel, else what the agent found at the start, or the image has."""
     for kernel in (kernel for kernels in case.evidence.kernels.values() for kernel in kernels):
         found = mapping(kernel.keys.get("torch")) or mapping(kernel.keys.get("framework"))
         if version := text(found.get("version")):
@@ -110,7 +111,9 @@ def _framework(case: Case) -> tuple[str | None, str | None]:
     started = case.evidence.target_started
     found = mapping(started.keys.get("framework")) if started else {}
     words = [word for key in ("name", "version") if (word := text(found.get(key)))]
-    return " ".join(words) or None, None
+    stack = case.plan.image.stack if case.plan.image else {}
+    built = [f"{name} {stack[name]}" for name in FRAMEWORKS if name in stack]
+    return " ".join(words) or next(iter(built), None), None
 
 
 def _cuda_version(check: Moment | None) -> str | None:

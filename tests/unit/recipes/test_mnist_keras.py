@@ -1,0 +1,217 @@
+"""mnist in Keras 3: its options without any framework, its training with the real ones where they are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+from seatrial.recipe_names import framework_of, frameworks_of, module_of  # noqa: E402
+from seatrial.recipes import mnist_keras  # noqa: E402
+from seatrial.train.errors import InputError  # noqa: E402
+
+FRAMEWORKS = ("tensorflow", "jax")
+
+with_framework = [
+    pytest.mark.slow,  # Keras and a framework take 5 to 10 s to start
+    pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="keras is not installed here"),
+    pytest.mark.parametrize(
+        "framework",
+        [
+            pytest.param(
+                name,
+                marks=pytest.mark.skipif(
+                    importlib.util.find_spec(name) is None, reason=f"{name} is not installed here"
+                ),
+            )
+            for name in FRAMEWORKS
+        ],
+    ),
+]
+
+
+def real(test):  # type: ignore[no-untyped-def]
+    for mark in with_framework:
+        test = mark(test)
+    return test
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of 12×12 images: a bright bar at the left, in the middle or at the right, in noise."""
+    folder = tmp_path_factory.mktemp("idx")
+    numbers = np.random.default_rng(0)
+    for part, count in (("train", 300), ("t10k", 90)):
+        labels = numbers.integers(0, 3, count).astype(np.uint8)
+        images = numbers.integers(0, 100, (count, 12, 12)).astype(np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            image[:, 4 * label : 4 * label + 3] += 120
+        for array, kind in ((images, "images-idx3"), (labels, "labels-idx1")):
+            header = struct.pack(f">{1 + array.ndim}I", 0x0800 | array.ndim, *array.shape)
+            (folder / f"{part}-{kind}-ubyte").write_bytes(header + array.tobytes())
+    return folder
+
+
+def command(framework: str, data: Path, models: Path, *more: str) -> list[str]:
+    module = module_of("mnist", ["--framework", framework])
+    folders = ["--data", str(data), "--models", str(models), "--batch", "32"]
+    return [sys.executable, "-u", "-m", module, "--framework", framework, *folders, *more]
+
+
+def run(framework: str, data: Path, models: Path, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
+    words = command(framework, data, models, *more)
+    return subprocess.run(words, capture_output=True, text=True, env={**os.environ, **env})
+
+
+@pytest.mark.parametrize(
+    ("words", "framework"),
+    [
+        ([], "torch"),
+        (["--framework", "jax"], "jax"),
+        (["--framework=tensorflow", "--epochs", "2"], "tensorflow"),
+        (["--framework", "torch", "--framework=jax"], "jax"),
+        (["--framework=jax", "--framework", "torch"], "torch"),
+        (["--framework"], "torch"),
+        (["--framework="], "torch"),
+    ],
+)
+def test_the_framework_is_what_argparse_would_take(words: list[str], framework: str) -> None:
+    assert framework_of(words) == framework
+
+
+def test_bench_names_several() -> None:
+    words = ["train", "mnist", "--compare", "torch,jax", "--", "--epochs", "2"]
+    assert frameworks_of("bench", words) == ("torch", "jax")
+    assert frameworks_of("bench", ["batch", "mnist", "--", "--framework", "jax"]) == ("jax",)
+    assert frameworks_of("bench", ["train", "mnist", "--compare", "eager,graph"]) == ("torch",)
+
+
+def test_no_framework_is_imported_before_it_trains() -> None:
+    program = (
+        "import json, sys\nfrom seatrial.recipes import bench, mnist_keras\n"
+        "mnist_keras.parse(['--framework', 'jax'])\n"
+        "print(json.dumps(sorted({'torch', 'keras', 'jax', 'tensorflow'} & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--engine", "graph"], "--engine works only with torch"),
+        (["--precision=bf16"], "--precision works only with torch"),
+        (["--data-parallel"], "--data-parallel works only with torch"),
+        (["--schedule", "triangle"], "Keras has no such schedule"),
+    ],
+)
+def test_what_is_torchs_alone_is_refused(options: list[str], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        mnist_keras.parse(["--framework", "jax", *options])
+
+
+def test_ranks_of_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="one process"):
+        mnist_keras.parse(["--framework", "jax"])
+
+
+def test_every_option_of_the_torch_recipe_is_taken_or_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    from seatrial.recipes import mnist
+
+    def options(parse: object, argv: list[str]) -> set[str]:
+        with pytest.raises(SystemExit):
+            parse(argv)  # type: ignore[operator]
+        words = capsys.readouterr().out.replace(",", " ").replace("[", " ").split()
+        return {word for word in words if word.startswith("--")} - {"--help"}
+
+    torchs = options(lambda argv: mnist.parse(argv, "mnist"), ["--help"])
+    assert torchs == options(mnist_keras.parse, ["--help"]) | set(mnist_keras.TORCH_ONLY)
+
+
+def test_without_keras_it_is_one_sentence(data: Path, tmp_path: Path) -> None:
+    if importlib.util.find_spec("keras") is not None:
+        pytest.skip("keras is installed here")
+    done = run("jax", data, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Keras cannot start on jax") and "Traceback" not in done.stderr
+
+
+@real
+def test_learns_saves_and_reports(framework: str, data: Path, tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    done = run(framework, data, tmp_path, "--epochs", "3", "--schedule", "cosine", SEATRIAL_EVENTS=str(events))
+    assert done.returncode == 0, done.stderr
+    assert "epoch 3: loss" in done.stdout and "accuracy" in done.stdout
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    tests = [line for line in lines if line["phase"] == "test"]
+    assert [line["epoch"] for line in tests] == [1, 2, 3]
+    assert tests[-1]["accuracy"] > 0.95
+    of_steps = [line for line in lines if line["phase"] == "train" and "images" not in line]
+    assert [line["step"] for line in of_steps] == list(range(1, 31))
+    of_epochs = [line for line in lines if "images" in line]
+    for epoch, told in enumerate(of_epochs):  # nine batches of 32 and one of 12
+        losses = [line["loss"] for line in of_steps[10 * epoch : 10 * epoch + 10]]
+        assert told["loss"] == pytest.approx((32 * sum(losses[:9]) + 12 * losses[9]) / 300, rel=1e-4)
+    assert {"loop_s", "train_s", "images_per_s", "accuracy"} <= lines[-1].keys()
+    assert "Keras 3" in (tmp_path / "training_metadata.txt").read_text()
+    assert sorted(path.name for path in tmp_path.glob("*.keras")) == ["trained-model.keras"]
+    assert not list(tmp_path.rglob("*.part"))
+
+
+@real
+def test_resume_is_bit_identical(framework: str, data: Path, tmp_path: Path) -> None:
+    for folder, *more in (
+        ("whole", "--epochs", "3"),
+        ("parts", "--epochs", "2"),
+        ("parts", "--epochs", "3", "--resume"),
+    ):
+        done = run(framework, data, tmp_path / folder, *more)
+        assert done.returncode == 0, done.stderr
+    assert "resumed from" in done.stdout and "epoch 2:" not in done.stdout
+    program = (
+        "import sys, keras, numpy\n"
+        "one, other = (keras.saving.load_model(path) for path in sys.argv[1:])\n"
+        "state = lambda model: [numpy.asarray(each) for each in (*model.weights, *model.optimizer.variables)]\n"
+        "assert len(state(one)) > 20 and all(map(numpy.array_equal, state(one), state(other)))\n"
+    )
+    models = [str(tmp_path / folder / "trained-model.keras") for folder in ("whole", "parts")]
+    env = {**os.environ, "KERAS_BACKEND": framework}
+    done = subprocess.run([sys.executable, "-c", program, *models], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+
+
+@real
+def test_sigterm_ends_143_with_the_last_epoch_saved(framework: str, data: Path, tmp_path: Path) -> None:
+    words = command(framework, data, tmp_path, "--epochs", "100000", "--keep", "2")
+    stopped = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert stopped.stdout is not None
+    for line in stopped.stdout:
+        if line.startswith("epoch 3:"):
+            break
+    stopped.send_signal(signal.SIGTERM)
+    rest = stopped.stdout.read()
+    assert stopped.wait(60) == 143
+    saved = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert len(saved) == 2 and f"epoch {int(saved[-1][6:11])} is saved" in rest
+
+
+@real
+def test_a_checkpoint_that_does_not_fit(framework: str, data: Path, tmp_path: Path) -> None:
+    place = tmp_path / "checkpoints"
+    place.mkdir()
+    (place / "epoch-00009.keras").write_bytes(b"no zip file")
+    done = run(framework, data, tmp_path, "--resume")
+    assert done.returncode == 2
+    assert "skipped" in done.stdout and "there is no checkpoint of Keras" in done.stderr
+    assert "Traceback" not in done.stderr
