@@ -20,7 +20,7 @@ from typing import Any
 
 from seatrial.agent.hook import install as hook
 
-#: Multicast of NVLink hangs on some lent machines.
+#: Multicast of NVLink hangs on some machines.
 QUIET = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 
 HEAD = """
