@@ -6,14 +6,13 @@ import importlib.util
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-np = pytest.importorskip("numpy")
+pytest.importorskip("numpy")
 
 from seatrial.recipe_names import framework_of, frameworks_of, module_of  # noqa: E402
 from seatrial.recipes import mnist_keras  # noqa: E402
@@ -43,22 +42,6 @@ def real(test):  # type: ignore[no-untyped-def]
     for mark in with_framework:
         test = mark(test)
     return test
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of 12×12 images: a bright bar at the left, in the middle or at the right, in noise."""
-    folder = tmp_path_factory.mktemp("idx")
-    numbers = np.random.default_rng(0)
-    for part, count in (("train", 300), ("t10k", 90)):
-        labels = numbers.integers(0, 3, count).astype(np.uint8)
-        images = numbers.integers(0, 100, (count, 12, 12)).astype(np.uint8)
-        for image, label in zip(images, labels, strict=True):
-            image[:, 4 * label : 4 * label + 3] += 120
-        for array, kind in ((images, "images-idx3"), (labels, "labels-idx1")):
-            header = struct.pack(f">{1 + array.ndim}I", 0x0800 | array.ndim, *array.shape)
-            (folder / f"{part}-{kind}-ubyte").write_bytes(header + array.tobytes())
-    return folder
 
 
 def command(framework: str, data: Path, models: Path, *more: str) -> list[str]:

@@ -1,9 +1,10 @@
 """Putting back what a trial changed: the hook's journal (hook/keep_files.py), from its end to its beginning."""
 
-import json
 import os
 import shutil
 from typing import Any, Dict, List
+
+from seatrial.agent.tune.lines import read
 
 #: New files that nobody wants of a trial. Others, such as a data set that was loaded, are left and told.
 _UNWANTED = (".pt", ".pth", ".ckpt", ".safetensors")
@@ -14,7 +15,7 @@ def restore(events: str) -> Dict[str, Any]:
     """``{"restored": number of files, "removed": number, "new": [paths left]}``."""
     restored, removed = 0, 0
     new: List[str] = []
-    for line in reversed(_journal(events + ".journal")):
+    for line in reversed(read(events + ".journal")):
         try:
             if "new" in line:
                 path = line["new"]
@@ -66,19 +67,3 @@ def _same(path: str, copy: str) -> bool:
 def _unwanted(path: str) -> bool:
     name = os.path.basename(path)
     return name.endswith(_UNWANTED) or any(part in name for part in _UNWANTED_PARTS)
-
-
-def _journal(path: str) -> List[Dict[str, Any]]:
-    lines = []
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                try:
-                    value = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(value, dict):
-                    lines.append(value)
-    except OSError:
-        pass
-    return lines

@@ -10,6 +10,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from seatrial.agent.tune import restore
+from seatrial.agent.tune.lines import read
 from seatrial.agent.tune.spec import Spec
 from seatrial.probe import proc
 
@@ -32,8 +33,6 @@ _QUIET = {
     "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1",
 }
-
-_MOST_LINE = 8 << 20
 
 
 class Trial(NamedTuple):
@@ -133,7 +132,7 @@ def run(spec: Spec, number: int, changes: Dict[str, Any], seed_offset: int, limi
             _end(process)
             restored = restore.restore(events)
     wall_s = time.monotonic() - began_s
-    lines = _read(events)
+    lines = read(events)
     ranks = _last_of_each(lines, "trial")
     told = next((line for line in ranks if not line.get("rank")), None)
     tuned = list({line.get("rank"): line["tuned"] for line in lines if isinstance(line.get("tuned"), dict)}.values())
@@ -217,22 +216,6 @@ def _has_told(events: str) -> bool:
 
 #: A helper of the script's that imports torch tells ``script`` at its own end.
 _WHOLE = re.compile(rb'"ended":"(steps|seconds)"')
-
-
-def _read(events: str) -> List[Dict[str, Any]]:
-    lines = []
-    try:
-        with open(events, "rb") as file:
-            for line in file:
-                try:
-                    value = json.loads(line) if len(line) < _MOST_LINE else None
-                except ValueError:
-                    continue
-                if isinstance(value, dict):
-                    lines.append(value)
-    except OSError:
-        pass
-    return lines
 
 
 def _last_of_each(lines: List[Dict[str, Any]], key: str) -> List[Dict[str, Any]]:

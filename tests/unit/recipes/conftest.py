@@ -1,0 +1,23 @@
+"""Data that recipes of MNIST's kind are tried on."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of 12×12 images: a bright bar at the left, in the middle or at the right, in noise."""
+    np = pytest.importorskip("numpy")
+    folder = tmp_path_factory.mktemp("idx")
+    numbers = np.random.default_rng(0)
+    for part, count in (("train", 300), ("t10k", 90)):
+        labels = numbers.integers(0, 3, count).astype(np.uint8)
+        images = numbers.integers(0, 100, (count, 12, 12)).astype(np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            image[:, 4 * label : 4 * label + 3] += 120
+        for array, kind in ((images, "images-idx3"), (labels, "labels-idx1")):
+            header = struct.pack(f">{1 + array.ndim}I", 0x0800 | array.ndim, *array.shape)
+            (folder / f"{part}-{kind}-ubyte").write_bytes(header + array.tobytes())
+    return folder
