@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from seatrial.recipe_names import framework_of, frameworks_of, module_of  # noqa: E402
-from seatrial.recipes import mnist_keras  # noqa: E402
-from seatrial.train.errors import InputError  # noqa: E402
+from seatrial.recipe_names import framework_of, frameworks_of, module_of
+from seatrial.recipes import mnist_keras
+from seatrial.train.errors import InputError
 
 FRAMEWORKS = ("tensorflow", "jax")
 
