@@ -13,8 +13,8 @@ CHANGES_VARIABLE = "SEATRIAL_TUNE"
 #: The package that entry.py loads its parts from.
 _PACKAGE = "seatrial_hook"
 _MEASURING = (
-    *("__init__", "communication", "gpu_spans", "hand_steps", "measure_jax", "measure_keras", "measure_torch"),
-    *("memory_limit", "optimizer_steps", "recorder", "report", "timeline", "windows"),
+    *("__init__", "communication", "gpu_spans", "hand_steps", "loaders", "measure_jax", "measure_keras"),
+    *("measure_torch", "memory_limit", "optimizer_steps", "recorder", "report", "timeline", "windows", "wrapping"),
 )
 _CHANGING = (
     *("changes", "changes_backend", "changes_copies", "changes_hooks", "changes_loader", "changes_model"),

@@ -4,21 +4,20 @@ What is patched costs some hundred nanoseconds a call and changes no number: it 
 Copies and synchronisations, which are many small calls, and the GPU's own time are measured in windows (windows.py).
 """
 
-import functools
 import os
 import pickle
 import sys
 import weakref
-from collections.abc import Mapping
 from threading import get_ident
-from time import perf_counter
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List
 
 from .communication import Communication
 from .hand_steps import HandSteps
+from .loaders import Loaders
 from .optimizer_steps import OptimizerSteps, compiling_check
 from .recorder import Recorder, age_s, shared
 from .windows import Windows
+from .wrapping import wrap
 
 _BEGUN: Dict[str, "Measuring"] = {}
 
@@ -33,7 +32,7 @@ def begin(torch: Any) -> None:
         if os.environ.get("SEATRIAL_TRIAL"):
             from . import trial
 
-            trial.begin(torch, recorder, measuring.loader_now, os.environ["SEATRIAL_TRIAL"])
+            trial.begin(torch, recorder, measuring.loaders.now, os.environ["SEATRIAL_TRIAL"])
     except Exception as error:  # noqa: BLE001  never the script's trouble
         recorder.stop(error)
 
@@ -94,10 +93,7 @@ class Measuring:
         self.by_hand = HandSteps(torch, recorder, self.compiling)
         self.steps.seen = self.by_hand.optimizer_stepped
         self.communication = Communication(torch, recorder, self.windows, self.compiling)
-        self.latest: Callable[[], Any] = lambda: None  # the iterator of the last batch, while it lives
-        self.asked: Dict[int, List[Any]] = {}  # loaders' iterators in doubt, and how many batches were asked of them
-        self.loader: Dict[str, Any] = {}
-        self.passed: List[int] = []  # batches of the pass so far, and in all
+        self.loaders = Loaders(torch, recorder, self.windows)
         self.unwrapped: Any = None  # torch.autograd.backward as it was, while it is wrapped
         self.compiled = False
         self.graphs: Any = weakref.WeakKeyDictionary()  # a captured graph → optimizer steps in it
@@ -105,7 +101,6 @@ class Measuring:
         recorder.extras.append(self.extra)
         recorder.at_ends.append(self.at_end)
         recorder.compiles = _compiles
-        recorder.stepped_elsewhere = self.trained_on
         recorder.facts.setdefault("framework", "torch")
         recorder.facts.update(version=str(torch.__version__), imported_after_s=round(age_s(), 3))
         self.visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -114,12 +109,12 @@ class Measuring:
         torch = self.torch
         self.steps.place(sys.modules["torch.optim.optimizer"])
         self.by_hand.place()
-        self._loaders(sys.modules["torch.utils.data.dataloader"])
-        self._wrap(torch, "save", self._saves)
-        self._wrap(pickle, "dump", self._saves)
+        self.loaders.place(sys.modules["torch.utils.data.dataloader"])
+        wrap(torch, "save", self._saves)
+        wrap(pickle, "dump", self._saves)
         self._without_gradients(torch.no_grad)
         self._without_gradients(torch.inference_mode)
-        self._wrap(torch.nn.Module, "train", self._mode)
+        wrap(torch.nn.Module, "train", self._mode)
         self._graphs(getattr(torch.cuda, "CUDAGraph", None))
         self.communication.place()
         self.windows.also += [self.steps.window, self.window]
@@ -129,135 +124,9 @@ class Measuring:
         autograd = self.torch.autograd
         if opens and self.unwrapped is None:
             self.unwrapped = autograd.backward
-            self._wrap(autograd, "backward", self._backward)
+            wrap(autograd, "backward", self._backward)
         elif not opens and self.unwrapped is not None and not self.compiled:
             autograd.backward, self.unwrapped = self.unwrapped, None
-
-    def _wrap(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:
-        original = getattr(owner, name, None)
-        if original is None:
-            return
-        wrapper = around(original)
-        try:
-            functools.update_wrapper(wrapper, original)
-        except (AttributeError, TypeError):
-            pass
-        setattr(owner, name, wrapper)
-
-    # loaders
-
-    def _loaders(self, dataloader: Any) -> None:
-        base = dataloader._BaseDataLoaderIter
-        base._seatrial_trains = False  # True on those that steps follow
-        self._wrap(base, "__init__", self._loader_begins)
-        self._wrap(base, "__next__", self._next)
-
-    def _loader_begins(self, original: Any) -> Any:
-        def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            if self.recorder.mine():
-                self.recorder.timeline.enter("data")  # workers start in here
-                try:
-                    original(iterator, loader, *args, **kwargs)
-                finally:
-                    self.recorder.timeline.leave()
-            else:
-                original(iterator, loader, *args, **kwargs)
-
-        return __init__
-
-    def _next(self, original: Any) -> Any:
-        recorder, windows, measuring, tensor = self.recorder, self.windows, self, self.torch.Tensor
-        timeline, spent = recorder.timeline, recorder.timeline.spent
-
-        def __next__(iterator: Any) -> Any:
-            if get_ident() != recorder.thread:
-                return original(iterator)
-            if not iterator._seatrial_trains:
-                recorder.doubt()
-                measuring.asks(iterator)
-            elif recorder.doubtful is not None:
-                recorder.doubt_ends()
-            outer, now_s = timeline.current, perf_counter()
-            spent[outer] += now_s - timeline.since_s
-            timeline.current, timeline.since_s = "data", now_s
-            batch = None
-            try:
-                batch = original(iterator)
-            finally:
-                now_s = perf_counter()
-                spent["data"] += now_s - timeline.since_s
-                timeline.current, timeline.since_s = outer, now_s
-                if batch is None:
-                    measuring.pass_ended(iterator)
-            try:
-                first = batch[0] if type(batch) is list else batch
-                recorder.examples += first.size(0) if type(first) is tensor and first.dim() else first_dimension(batch)
-                if windows.open:
-                    windows.mark("forward")
-            except Exception as error:  # noqa: BLE001
-                recorder.stop(error)
-            return batch
-
-        return __next__
-
-    def pass_ended(self, iterator: Any) -> None:
-        """A loader is at its end, or it failed. One that no step followed was for evaluation."""
-        try:
-            if iterator._seatrial_trains:
-                self.look_at(iterator)
-            else:
-                self.recorder.doubt_ends()
-                self.asked.clear()
-        except Exception as error:  # noqa: BLE001
-            self.recorder.stop(error)
-
-    def asks(self, iterator: Any) -> None:
-        """Of one in doubt, a batch."""
-        known = self.asked.pop(id(iterator), None)
-        if known is not None and known[0]() is not iterator:  # another one lives where one that is gone lived
-            self.asked[-1 - len(self.asked)], known = known, None
-        if known is None:
-            known = [weakref.ref(iterator), 0, self.recorder.timeline.totals(), self.recorder.examples]
-        known[1] += 1
-        self.asked[id(iterator)] = known  # the last one asked is the last one in it
-
-    def trained_on(self) -> None:
-        """A step has followed loaders in doubt: the last one is trained on, and those that were asked as often."""
-        asked = list(self.asked.values())
-        trained = [known for known in asked if abs(known[1] - asked[-1][1]) <= 1]
-        for known in trained:
-            iterator = known[0]()
-            if iterator is not None:
-                iterator._seatrial_trains = True
-                self.latest = known[0]
-        if len(trained) < len(asked):
-            self.recorder.doubt_ended_at(trained[0][2], trained[0][3])
-        self.asked.clear()
-
-    def look_at(self, iterator: Any) -> None:
-        """A loader as it is, and how far; its length only where nothing of the script's own is asked for it."""
-        try:
-            settings: Dict[str, Any] = {"workers": iterator._num_workers, "pin_memory": bool(iterator._pin_memory)}
-            settings["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))
-            if iterator._num_workers:
-                settings["prefetch_factor"] = getattr(iterator, "_prefetch_factor", 2)
-            sampler = iterator._index_sampler
-            self.passed = []
-            if type(sampler) is self.torch.utils.data.BatchSampler:
-                settings["batch_size"] = sampler.batch_size
-                if type(sampler.sampler).__module__.startswith("torch.") and hasattr(sampler.sampler, "__len__"):
-                    settings["length"] = len(sampler)
-                    self.passed = [iterator._num_yielded, settings["length"]]
-            self.loader = settings
-        except Exception as error:  # noqa: BLE001
-            self.recorder.stop(error)
-
-    def loader_now(self) -> Dict[str, Any]:
-        """Settings of the loader that the last batch came from; empty where there is none."""
-        iterator = self.latest()
-        if iterator is not None:
-            self.look_at(iterator)
-        return self.loader
 
     # backward, checkpoints
 
@@ -303,7 +172,7 @@ class Measuring:
     def wrap_saving(self, safetensors: Any) -> None:
         """Of ``safetensors.torch``: another way in which models are saved, by transformers and its kin."""
         for name in ("save_file", "save_model"):
-            self._wrap(safetensors, name, self._saves)
+            wrap(safetensors, name, self._saves)
 
     def _without_gradients(self, context: Any) -> None:
         """Evaluation that neither asks a loader nor tells its model: long, and without gradients."""
@@ -325,8 +194,8 @@ class Measuring:
 
             return __exit__
 
-        self._wrap(context, "__enter__", around_enter)
-        self._wrap(context, "__exit__", around_exit)
+        wrap(context, "__enter__", around_enter)
+        wrap(context, "__exit__", around_exit)
 
     # CUDA graphs
 
@@ -366,9 +235,9 @@ class Measuring:
 
             return replay
 
-        self._wrap(graph, "capture_begin", around_begin)
-        self._wrap(graph, "capture_end", around_end)
-        self._wrap(graph, "replay", around_replay)
+        wrap(graph, "capture_begin", around_begin)
+        wrap(graph, "capture_end", around_end)
+        wrap(graph, "replay", around_replay)
 
     # lines
 
@@ -387,10 +256,9 @@ class Measuring:
         self.recorder.facts.pop("compiles_since_s", None)
         self.windows.at_step(step)
         if "loader" not in self.recorder.facts:
-            iterator = self.latest()
-            if iterator is not None:
-                self.look_at(iterator)
-                self.recorder.facts["loader"] = self.loader
+            loader = self.loaders.now()
+            if loader:
+                self.recorder.facts["loader"] = loader
 
     def at_end(self) -> None:
         """Why a script stayed on the CPU, as far as it shows: none of it is asked of the driver."""
@@ -405,13 +273,11 @@ class Measuring:
 
     def extra(self) -> Dict[str, Any]:
         torch, more = self.torch, dict(self.windows.totals())
-        iterator = self.latest()
-        if iterator is not None:
-            self.look_at(iterator)
-        if self.loader != self.recorder.facts.get("loader") and self.loader:
-            self.recorder.facts["loader"] = self.loader
-        if self.passed:
-            more["pass"] = self.passed
+        loader = self.loaders.now()
+        if loader:
+            self.recorder.facts["loader"] = loader
+        if self.loaders.passed:
+            more["pass"] = self.loaders.passed
         if torch.cuda.is_initialized():
             stats = torch.cuda.memory_stats_as_nested_dict()  # memory_stats itself flattens and sorts 100 names
             more["peak_bytes"] = stats["reserved_bytes"]["all"]["peak"] if stats else 0
@@ -439,20 +305,6 @@ def own_code() -> Iterator[Any]:
                 code = codes.pop()
                 yield code
                 codes += [inner for inner in code.co_consts if isinstance(inner, type(code))]
-
-
-def first_dimension(batch: Any, depth: int = 3) -> int:
-    """Examples in a batch: the first dimension of its first tensor; 0 where there is none to be found."""
-    listed = isinstance(batch, (list, tuple))
-    shape = None if listed else getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else 1
-    if depth:
-        for item in batch if listed else batch.values() if isinstance(batch, Mapping) else ():
-            found = first_dimension(item, depth - 1)
-            if found:
-                return found
-    return 0
 
 
 def _compiles() -> bool:
