@@ -33,7 +33,7 @@ channels = 96 if CUDA else 4
 model = nn.Sequential(*[Timed(f"conv{i}", nn.Conv2d(channels, channels, 3, padding=1)) for i in range(12)]).to(device)
 model[:8].requires_grad_(False)
 optimizer = torch.optim.SGD(model[8:].parameters(), lr=1e-4)
-x = torch.randn(24 if CUDA else 8, channels, 32, 32, device=device)
+x = torch.randn(44 if CUDA else 8, channels, 32, 32, device=device)
 end = time.time() + (float(sys.argv[1]) if len(sys.argv) > 1 else 8.0)
 while time.time() < end:
     loss = model(x).square().mean()
