@@ -28,7 +28,7 @@ class World:
         self.waits, self.walls_s = None, {}
         self.ran, self.clock_s = [], 0.0
 
-    def run(self, spec, number, changes, seed_offset, limit_s):
+    def run(self, spec, number, changes, seed_offset, limit_s, ahead=None, tried=()):
         self.ran.append(dict(changes))
         wall_s = self.walls_s.get(number, self.wall_s) + (20 if "compile" in changes else 0)
         self.clock_s += min(wall_s, limit_s)

@@ -52,8 +52,17 @@ def begin(torch: Any, text: str) -> None:
         report.write("tuned", {"applied": {}, "refused": {"changes": "cannot be read: %s" % error}, "places": {}})
         return
     changes = Changes(torch, wanted)
+    _BEGUN[:] = [changes]
     for room in (Loaders, Copies, Backend, Optimizers, Parallel, Models):
         changes.place(room)
+
+
+def refused(key: str) -> bool:
+    """Whether this change was asked for, and is not made."""
+    return any(key in each.refused and key not in each.pending for each in _BEGUN)
+
+
+_BEGUN: List["Changes"] = []
 
 
 class Changes:

@@ -21,7 +21,7 @@ _CHANGING = (
     *("changes_optimizer", "changes_parallel", "loader_safety", "longest_first", "places", "reason", "seat"),
 )
 _LIMITING = ("join_jax", "limit_jax", "limit_tensorflow")
-_TRIALS = ("keep_files", "trial", "trial_losses")
+_TRIALS = ("hold", "keep_files", "trial", "trial_losses")
 _PARTS = _MEASURING + _CHANGING + _LIMITING + _TRIALS
 
 

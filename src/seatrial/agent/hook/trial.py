@@ -12,7 +12,7 @@ from collections import deque
 from time import perf_counter
 from typing import Any, Deque, Dict, List, Optional
 
-from . import keep_files, report
+from . import changes, keep_files, report
 from .recorder import Recorder
 from .trial_losses import Losses
 
@@ -25,6 +25,9 @@ _ALIKE_STEPS, _ALIKE, _ALIKE_S = 5, 3.0, 0.3
 
 #: Measured for at least so long: sixty steps of a small network take a tenth of a second, and say little.
 _LEAST_S = 1.5
+
+#: A change that could not be made is known to be refused behind so many steps: what compiles begins behind the third.
+_REFUSED_BY = 5
 
 #: The measured steps' time is also told in so many parts, for its spread.
 _PARTS = 6
@@ -55,6 +58,7 @@ class Trial:
         self.warmup_steps = int(asked.get("warmup_steps", 10))
         self.steps, self.seconds = int(asked.get("steps", 60)), float(asked.get("seconds", 20.0))
         self.seed_offset = int(asked.get("seed_offset", 0))
+        self.tried = [str(key) for key in asked.get("tried", ())]
         self.losses = Losses(torch)
         self._synchronize = torch.cuda.synchronize  # windows, which note who waits, wrap it later
         self.pid = os.getpid()
@@ -90,6 +94,8 @@ class Trial:
         now_s = perf_counter()
         if self._is_told_to_end(step):
             self._leave("steps")
+        if self.tried and _REFUSED_BY <= step <= _MOST_WARMUP_STEPS and self._all_refused():
+            self._leave("refused")
         if not self.first_s:
             self.first_s = now_s
         elif not self.began_s:
@@ -116,7 +122,13 @@ class Trial:
             return True
         return step >= least and steady
 
+    def _all_refused(self) -> bool:
+        """Whether none of the changes that this trial is about could be made: there is nothing to measure."""
+        return ranks(self.torch)[1] == 1 and all(changes.refused(key) for key in self.tried)
+
     def _begin(self, step: int) -> float:
+        if not ranks(self.torch)[0]:
+            _mark(".measuring")
         self._wait_for_gpu()
         self.began_step, self.began_examples = step, self.recorder.examples
         self.began_regions = self.recorder.timeline.totals()
@@ -264,6 +276,15 @@ def ranks(torch: Any) -> Any:
     except Exception:  # noqa: BLE001
         pass
     return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def _mark(name: str) -> None:
+    """Tell the driver by an empty file beside the reports."""
+    try:
+        with open(os.environ.get("SEATRIAL_EVENTS", "") + name, "w", encoding="utf-8"):
+            pass
+    except OSError:
+        pass
 
 
 def _end_file() -> str:

@@ -4,10 +4,11 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from seatrial.agent.process.target import become_subreaper
 from seatrial.agent.tune import anatomy, judging, spec, trial
+from seatrial.agent.tune.ahead import Ahead, how_many
 from seatrial.agent.tune.candidates import NEUTRAL, Candidate, candidates, in_words
 from seatrial.agent.tune.fitting import Fitting
 from seatrial.agent.tune.record import Record, Row, tell
@@ -15,6 +16,7 @@ from seatrial.agent.tune.refusal import last_line, refusal
 from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.trial import Trial
 from seatrial.probe.cgroup import Cgroup
+from seatrial.probe.machine import Machine
 
 EXIT_CANNOT = 1
 
@@ -51,6 +53,7 @@ def main(path: str) -> int:
         say("stopped after %d trials" % driver.record.trials)
         return 128 + signal.SIGTERM
     finally:
+        driver.ahead.end()
         driver.record.seconds = time.monotonic() - driver.began_s
         driver.record.tell()
 
@@ -87,6 +90,7 @@ class Driver:
         self.compiled_s: List[float] = []
         self.seeds = 0
         self.since_reference = 0
+        self.ahead = Ahead(asked, how_many(_cpus(), _free_bytes()))
 
     @property
     def left_s(self) -> float:
@@ -132,10 +136,18 @@ class Driver:
         self._tell_baseline()
         return made
 
-    def trial(self, changes: Dict[str, Any], words: str, limit_s: float, seed_offset: int = 0) -> Trial:
+    def trial(
+        self,
+        changes: Dict[str, Any],
+        words: str,
+        limit_s: float,
+        seed_offset: int = 0,
+        tried: Sequence[str] = (),
+    ) -> Trial:
+        """One trial. ``tried``: keys that it is about, of which it needs one."""
         self.record.trials += 1
         say("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.left_s), words))
-        made = trial.run(self.spec, self.record.trials, changes, seed_offset, limit_s)
+        made = trial.run(self.spec, self.record.trials, changes, seed_offset, limit_s, self.ahead, tried)
         self.record.add_files(made)
         if "compile" in changes:
             self.compiled_s.append(made.wall_s)
@@ -209,7 +221,8 @@ class Driver:
         self.tried.append(candidate.changes)
         self.since_reference += 1
         changes = {**self.kept, **candidate.changes}
-        made = [self.trial(changes, in_words(candidate.changes), self.limit_s(candidate.slow))]
+        keys = tuple(candidate.changes)
+        made = [self.trial(changes, in_words(candidate.changes), self.limit_s(candidate.slow), tried=keys)]
         row = self._judged(candidate, made)
         if row.verdict == "again":
             self._measure_reference()
@@ -389,3 +402,13 @@ def _cpus() -> int:
     quota = Cgroup().cpu_quota_cores()
     cores = len(os.sched_getaffinity(0))
     return max(1, int(min(cores, quota) if quota else cores))
+
+
+def _free_bytes() -> Optional[int]:
+    """Memory that the container, or the machine, has left; None where nobody knows."""
+    group, machine = Cgroup(), Machine().read()
+    pairs = [
+        (group.memory_limit_bytes(), group.memory_bytes()),
+        (machine["memory_total_bytes"], machine["memory_used_bytes"]),
+    ]
+    return min((most - used for most, used in pairs if most is not None and used is not None), default=None)

@@ -7,9 +7,10 @@ import re
 import signal
 import subprocess
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from seatrial.agent.tune import restore
+from seatrial.agent.tune.ahead import Ahead, Started
 from seatrial.agent.tune.lines import read
 from seatrial.agent.tune.spec import Spec
 from seatrial.probe import proc
@@ -18,21 +19,13 @@ from seatrial.probe import proc
 _LEAVE_S = 5.0
 
 #: Looked whether it is over so often.
-_LOOK_S = 0.05
+_LOOK_S = 0.02
 
 #: Measured steps below which a rate is none: of a script that ended before its trial, and of one with slow steps.
 LEAST_STEPS, _LEAST_SLOW_STEPS = 10, 3
 
 #: Of a script's output, kept for the one who asks why a trial failed.
 _MOST_OUTPUT_BYTES = 64 << 10
-
-#: Trackers in trials keep to themselves: a dozen runs of seventy steps are of no use to anybody.
-_QUIET = {
-    "WANDB_MODE": "disabled",
-    "COMET_MODE": "disabled",
-    "NEPTUNE_MODE": "debug",
-    "CLEARML_OFFLINE_MODE": "1",
-}
 
 
 class Trial(NamedTuple):
@@ -101,36 +94,37 @@ class Trial(NamedTuple):
         return str((self.report or {}).get("ended", ""))
 
 
-def run(spec: Spec, number: int, changes: Dict[str, Any], seed_offset: int, limit_s: float) -> Trial:
-    """Start it, wait, end what is left of it, put changed files back, read what it told."""
-    folder = os.path.join(spec.folder, "%02d" % number)
-    os.makedirs(folder, exist_ok=True)
-    events, printed = os.path.join(folder, "events.jsonl"), os.path.join(folder, "output.log")
-    env = dict(os.environ, **_QUIET)
-    env.setdefault("MLFLOW_TRACKING_URI", "file:" + os.path.join(folder, "mlruns"))
-    env["TENSORBOARD_LOGGING_DIR"] = os.path.join(folder, "tensorboard")
-    env["SEATRIAL_EVENTS"] = events
-    asked = {"warmup_steps": 10, "steps": spec.steps, "seconds": spec.seconds, "seed_offset": seed_offset}
-    env["SEATRIAL_TRIAL"] = json.dumps(asked)
-    env.pop("SEATRIAL_TUNE", None)
-    if changes:
-        env["SEATRIAL_TUNE"] = json.dumps(changes)
+def run(
+    spec: Spec,
+    number: int,
+    changes: Dict[str, Any],
+    seed_offset: int,
+    limit_s: float,
+    ahead: Optional[Ahead] = None,
+    tried: Sequence[str] = (),
+) -> Trial:
+    """Start it, wait, end what is left of it, put changed files back, read what it told.
+
+    Args:
+        ahead: has started processes for it. tried: keys of ``changes`` that it is about; without one of them it ends.
+    """
+    own = ahead or Ahead(spec, 0)
+    asked: Dict[str, Any] = {
+        "warmup_steps": 10,
+        "steps": spec.steps,
+        "seconds": spec.seconds,
+        "seed_offset": seed_offset,
+    }
+    asked["tried"] = list(tried)
     began_s = time.monotonic()
     restored: Dict[str, Any] = {}
-    with open(printed, "wb") as output:
-        process = subprocess.Popen(
-            spec.argv,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            code = _wait(process, events, began_s + limit_s)
-        finally:  # also where the run is being stopped
-            _end(process)
-            restored = restore.restore(events)
+    started = own.take({"SEATRIAL_TRIAL": json.dumps(asked), "SEATRIAL_TUNE": json.dumps(changes) if changes else None})
+    events, printed = started.events, started.output
+    try:
+        code = _wait(started, began_s + limit_s, own)
+    finally:  # also where the run is being stopped
+        _end(started.process, own.sessions)
+        restored = restore.restore(events)
     wall_s = time.monotonic() - began_s
     lines = read(events)
     ranks = _last_of_each(lines, "trial")
@@ -161,16 +155,17 @@ def run(spec: Spec, number: int, changes: Dict[str, Any], seed_offset: int, limi
     )
 
 
-def _wait(process: "subprocess.Popen[bytes]", events: str, until_s: float) -> Optional[int]:
+def _wait(started: Started, until_s: float, ahead: Ahead) -> Optional[int]:
     """Its exit code; None where it took too long. A launcher that does not see its ranks' end is ended."""
     told_s = None
     code = None
     while True:
-        code = process.poll()
+        code = started.process.poll()
         now_s = time.monotonic()
         if code is not None or now_s >= until_s:
             break
-        if told_s is None and _has_told(events):
+        ahead.look(started)
+        if told_s is None and _has_told(started.events):
             told_s = now_s
         if told_s is not None and now_s - told_s >= _LEAVE_S:
             code = 0
@@ -179,11 +174,12 @@ def _wait(process: "subprocess.Popen[bytes]", events: str, until_s: float) -> Op
     return code
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """All that the trial has left: below this process, which inherits orphans, nothing else is."""
+def _end(process: "subprocess.Popen[bytes]", spared: Set[int]) -> None:
+    """All that the trial has left: below this process, which inherits orphans, nothing else is but the sessions of
+    ``spared``."""
     until_s = time.monotonic() + _LEAVE_S
     while time.monotonic() < until_s:
-        pids = [each.pid for each in proc.descendants(os.getpid())]
+        pids = [each.pid for each in proc.descendants(os.getpid()) if _session(each.pid) not in spared]
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -194,6 +190,13 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         if not pids:
             return
         time.sleep(0.02)
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:  # it is gone
+        return 0
 
 
 def _reap() -> None:
@@ -215,7 +218,7 @@ def _has_told(events: str) -> bool:
 
 
 #: A helper of the script's that imports torch tells ``script`` at its own end.
-_WHOLE = re.compile(rb'"ended":"(steps|seconds)"')
+_WHOLE = re.compile(rb'"ended":"(steps|seconds|refused)"')
 
 
 def _last_of_each(lines: List[Dict[str, Any]], key: str) -> List[Dict[str, Any]]:

@@ -112,8 +112,8 @@ def test_a_combination_that_fails_at_the_end_loses_the_last_change_that_went_in(
     world.factors = {BF16: 0.5, ("fused_optimizer", True): 0.85}
     run, seen = world.run, []
 
-    def later_not_finite(spec, number, changes, seed_offset, limit_s):
-        made = run(spec, number, changes, seed_offset, limit_s)
+    def later_not_finite(spec, number, changes, seed_offset, limit_s, *more):
+        made = run(spec, number, changes, seed_offset, limit_s, *more)
         seen.append(changes)
         if "fused_optimizer" in changes and seen.count(changes) > 1 and made.report:
             made.report["losses"][30:] = [float("nan")] * 40
@@ -190,9 +190,10 @@ def test_what_was_no_faster_is_tried_again_when_something_else_bounds_the_steps(
     world = World(regions={**SHARES, "data": 2.0})
     original = world.run
 
-    def run(spec, number, changes, seed_offset, limit_s):  # workers show nothing while the GPU is what is waited for
+    def run(spec, number, changes, seed_offset, limit_s, *more):
+        # workers show nothing while the GPU is what is waited for
         world.factors = {BF16: 0.5, ("workers", 8): 0.4 if "precision" in changes else 1.0}
-        return original(spec, number, changes, seed_offset, limit_s)
+        return original(spec, number, changes, seed_offset, limit_s, *more)
 
     world.run = run
     _, told, _ = tuned(world)
@@ -221,10 +222,10 @@ def test_what_goes_out_of_the_combination_says_what_it_made(tuned):
     world.factors = {("fused_optimizer", True): 0.8}
     original = world.run
 
-    def slower_later(spec, number, changes, seed_offset, limit_s):
+    def slower_later(spec, number, changes, seed_offset, limit_s, *more):
         if "fused_optimizer" in changes and {"fused_optimizer": True} in world.ran:
             world.factors = {}
-        return original(spec, number, changes, seed_offset, limit_s)
+        return original(spec, number, changes, seed_offset, limit_s, *more)
 
     world.run = slower_later
     _, told, _ = tuned(world)
