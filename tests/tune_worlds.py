@@ -14,14 +14,20 @@ class World:
         factors: (key, value) → factor of the step's time. shifts: (key, value) → what the losses differ by.
         broken: (key, value) → what the trial prints before it fails. refused: key → why.
         waits: share of marks at which the GPU has caught up; walls_s: of single trials, by number.
-        jitter: factors of the step's time, one for each trial in turn.
+        jitter: factors of the step's time, one for each trial in turn. steady: (key, value) → what is left of it.
     """
 
     def __init__(self, base_s=0.01, regions=None, device="cuda", workers=0, wall_s=5.0, **facts):
         self.base_s, self.regions, self.wall_s = base_s, regions or SHARES, wall_s
         self.factors, self.shifts, self.broken, self.refused = {}, {}, {}, {}
-        self.jitter = [1.0]
-        self.facts = {"device": device, "optimizer": "AdamW", "parameter_dtype": "float32", **facts}
+        self.jitter, self.steady = [1.0], {}
+        self.facts = {
+            "device": device,
+            "optimizer": "AdamW",
+            "parameter_dtype": "float32",
+            "convolutions": True,
+            **facts,
+        }
         if workers is not None:
             self.facts["loader"] = {"workers": workers, "pin_memory": False}
         self.exit_code, self.output, self.steps, self.ended, self.losses = 0, "", 60, "steps", True
@@ -38,7 +44,8 @@ class World:
             return self._trial(number, changes, seed_offset, None, 1, output)
         if wall_s > limit_s:
             return self._trial(number, changes, seed_offset, None, None, "")
-        step_s = self.base_s * self.jitter[(number - 1) % len(self.jitter)]
+        calm = min([self.steady[item] for item in done if item in self.steady], default=1.0)
+        step_s = self.base_s * (1 + calm * (self.jitter[(number - 1) % len(self.jitter)] - 1))
         for item, factor in self.factors.items():
             step_s *= factor if item in done else 1
         shift = sum(by for item, by in self.shifts.items() if item in done)
@@ -49,7 +56,7 @@ class World:
         report = {
             "pid": 1, "rank": 0, "world": 1, "ended": self.ended, "all_steps": self.steps + 10, "steps": self.steps,
             "steps_per_s": 1 / step_s, "examples_per_s": 16 / step_s, "losses": losses if self.losses else [],
-            "parts_s": [step_s * (1 + 0.01 * (at % 2)) for at in range(6)], "regions": regions, "peak_bytes": 10**9,
+            "parts_s": [step_s * (1 + 0.01 * calm * (at % 2)) for at in range(6)], "regions": regions, "peak_bytes": 10**9,
         }  # fmt: skip
         return self._trial(number, changes, seed_offset, report, self.exit_code, self.output)
 

@@ -117,7 +117,7 @@ class Models:
         for mover in (module, getattr(module, "module", None)):
             if mover is not None and mover in self._moved:
                 changes.seen("model_to", self._moved[mover])
-        kept_out = {key for kind in type(module).__mro__ for key in _SPREAD.get(kind.__name__, ())}
+        kept_out = set() if on_one_gpu(module) else _kept_out(module)
         for key, change in (("channels_last", self._channels_last), ("precision", self._precision)):
             if key not in changes.wanted:
                 continue
@@ -200,6 +200,16 @@ class Models:
     def _evaluating(self) -> bool:
         modules = [module for module in (seat.module() for seat in self._seats.values()) if module is not None]
         return bool(modules) and not any(module.training for module in modules)
+
+
+def _kept_out(module: Any) -> Any:
+    return {key for kind in type(module).__mro__ for key in _SPREAD.get(kind.__name__, ())}
+
+
+def on_one_gpu(module: Any) -> bool:
+    """Whether this is a DataParallel that calls its module itself, in this thread. Source: its forward, torch 2.13."""
+    is_one = any(kind.__name__ == "DataParallel" for kind in type(module).__mro__)
+    return is_one and len(getattr(module, "device_ids", (0, 0))) <= 1 and hasattr(module, "module")
 
 
 def to_channels_last(torch: Any, module: Any) -> Optional[str]:

@@ -24,7 +24,15 @@ _NOT_KEPT = ("/dev/", "/proc/", "/sys/")
 _CACHES = ("/torchinductor_", "/.triton/", "/.nv/ComputeCache/", "/__pycache__/")
 _CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
 
-_state: Dict[str, Any] = {"pid": None, "folder": "", "seen": set(), "skipped": 0, "left": [], "files": 0}
+_state: Dict[str, Any] = {
+    "pid": None,
+    "folder": "",
+    "seen": set(),
+    "skipped": 0,
+    "left": [],
+    "files": 0,
+    "empty": set(),
+}
 _busy = threading.local()
 
 
@@ -48,17 +56,42 @@ def told() -> Dict[str, Any]:
 
 
 def _skip_saving(owner: Any, name: str, place: int) -> None:
-    """``owner.name(what, path)`` writes nothing; into a buffer it writes as ever."""
+    """``owner.name(what, path)`` writes nothing but an empty file where there is none, as a script may rename or link
+    it (timm does); into a buffer it writes as ever."""
     original = getattr(owner, name)
 
     def save(*args: Any, **kwargs: Any) -> Any:
         path = args[place] if len(args) > place else kwargs.get("f", kwargs.get("filename"))
         if isinstance(path, (str, os.PathLike)):
             _state["skipped"] += 1
+            _stand_in(path)
             return None
         return original(*args, **kwargs)
 
     setattr(owner, name, save)
+
+
+def _stand_in(path: Any) -> None:
+    """An empty file, which is removed in the end under every name that it was given (agent/tune/restore.py)."""
+    try:
+        whole = os.path.abspath(os.fsdecode(path))
+        if _state["folder"] and _state["pid"] == os.getpid() and not os.path.lexists(whole):
+            _state["seen"].add(whole)
+            _note_new(whole, whole)
+            with open(whole, "ab"):
+                pass
+    except (OSError, ValueError):  # where it could not be saved either
+        pass
+
+
+def _note_new(path: str, source: str) -> None:
+    """``source``: what it was before it had this name."""
+    empty: Set[str] = _state["empty"]
+    if source == path or source in empty:
+        empty.add(path)
+        _note({"new": path, "empty": True})
+    else:
+        _note({"new": path})
 
 
 def _told(event: str, args: Any) -> None:
@@ -98,9 +131,13 @@ def _removed(path: Any, dir_fd: Any = -1) -> None:
 def _renamed(source: Any, to: Any, source_fd: Any = -1, to_fd: Any = -1) -> None:
     _removed(source, source_fd)
     _removed(to, to_fd)
+    _linked(source, to, source_fd, to_fd)
+
+
+def _linked(source: Any, to: Any, source_fd: Any = -1, to_fd: Any = -1) -> None:
     whole = _users_own(to, again=True) if to_fd in (-1, None) else None
     if whole is not None and not os.path.lexists(whole):
-        _note({"new": whole})
+        _note_new(whole, os.path.abspath(os.fsdecode(source)))
 
 
 def _tree_removed(path: Any, dir_fd: Any = None) -> None:
@@ -113,6 +150,7 @@ _LOOKED_AT: Dict[str, Callable[..., None]] = {
     "open": _opened,
     "os.remove": _removed,
     "os.rename": _renamed,
+    "os.link": _linked,
     "shutil.rmtree": _tree_removed,
 }
 

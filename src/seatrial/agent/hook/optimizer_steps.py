@@ -163,6 +163,10 @@ class OptimizerSteps:
                 parameter_dtype=str(parameters[0].dtype)[6:],
                 optimizer=type(optimizer).__name__,
             )
+            if all(group.get("fused") for group in optimizer.param_groups):
+                self.recorder.facts["fused"] = True
+            if any(p.dim() == 4 for p in parameters):
+                self.recorder.facts["convolutions"] = True
 
 
 def compiling_check(torch: Any) -> Callable[[], bool]:

@@ -72,12 +72,12 @@ class Seat:
         return ours
 
     def compile(self) -> None:
-        """Compile the module at its next call; DDP's inner one, whose gradients it waits for."""
+        """Compile the module at its next call; DDP's inner one, whose gradients it waits for, and DataParallel's."""
         module = self.module()
         if module is None:
             return
         try:
-            if type(module).__name__ == "DistributedDataParallel":
+            if type(module).__name__ in ("DistributedDataParallel", "DataParallel"):
                 self._inner = Seat(self._changes, module.module)
                 self._inner.compile()
                 self._inner.sit(module.module)

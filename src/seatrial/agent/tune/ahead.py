@@ -174,7 +174,7 @@ class Ahead:
 
 
 def how_many(cores: int, free_bytes: Optional[int]) -> int:
-    """Processes to start ahead on a machine with so many cores for the trial; ``free_bytes``: None where nobody knows."""
+    """Processes to start ahead where a trial has so many cores; ``free_bytes``: None where nobody knows."""
     if cores < _CORES_FOR_ONE or (free_bytes is not None and free_bytes < _FREE_BYTES):
         return 0
     return 1 if cores < _CORES_FOR_TWO else 2

@@ -13,6 +13,7 @@ class Anatomy(NamedTuple):
 
     gpu_waits: share of marks at which the GPU had nothing left to do; None where nobody looked.
     workers: of the loader, None where no DataLoader gives the batches. persistent: whether they stay between passes.
+    fused: whether the optimizer is as the script has it. convolutions: whether there are weights of 2-D ones.
     in_pass: batches in a pass, 0 where that is not known. pageable: share of copies from pageable memory.
     """
 
@@ -34,6 +35,8 @@ class Anatomy(NamedTuple):
     dtype: str
     autocast: Optional[str]
     optimizer_name: str
+    fused: bool
+    convolutions: bool
     parallel: Optional[str]
     compile_s: float
     cuda_graph: bool
@@ -69,6 +72,8 @@ def of(trial: Trial) -> Anatomy:
         dtype=str(trial.facts.get("parameter_dtype", "")),
         autocast=trial.facts.get("autocast"),
         optimizer_name=str(trial.facts.get("optimizer", "")),
+        fused=bool(trial.facts.get("fused")),
+        convolutions=bool(trial.facts.get("convolutions")),
         parallel=trial.facts.get("parallel"),
         compile_s=_number(trial.anatomy.get("compile_s")),
         cuda_graph=bool(trial.facts.get("cuda_graph")),

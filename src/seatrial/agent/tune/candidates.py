@@ -23,6 +23,13 @@ NAMES: Dict[str, Tuple[str, ...]] = {
 #: Numbers change in these only by the order of sums, or not at all: they need no losses to be kept.
 NEUTRAL = ("workers", "pin_memory", "cudnn_benchmark", "channels_last", "fused_optimizer", "buckets")
 
+#: Between the names of what is tried in one trial.
+BESIDE = "+"
+
+#: What may be tried together; and the trials that each change needs alone: one, and a second one where it is close.
+_CHEAP = ("bf16", "tf32", "channels_last", "cudnn_benchmark", "fused_optimizer", "pin_memory")
+_TRIALS_EACH = 2.5
+
 #: Below this share of the step a thing is not worth a trial: it could win no more than is told from noise.
 _LEAST_SHARE = 0.03
 
@@ -75,13 +82,21 @@ class Way(NamedTuple):
 
 
 def candidates(
-    found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int, only: Sequence[str]
+    found: Anatomy,
+    kept: Dict[str, Any],
+    tried: Sequence[Dict[str, Any]],
+    cpus: int,
+    only: Sequence[str],
+    slow_costs: float = 3.0,
+    trials_left: float = 1e9,
 ) -> Tuple[List[Candidate], Dict[str, str]]:
-    """(what to try next, the most promising first; name → why it is not tried).
+    """(what to try next, the most promising for its time first; name → why it is not tried).
 
     Args:
         kept: changes so far, under which ``found`` was measured. tried: changes that were tried already.
         cpus: cores for one rank. only: names that are tried, then even where they promise nothing.
+        slow_costs: trials that one which compiles takes the time of. trials_left: so many can still be made: where
+            they are few, what takes no time of its own to try is tried in one trial.
     """
     ways = (
         _workers(found, kept, tried, cpus),
@@ -99,10 +114,26 @@ def candidates(
         reason = way.cannot or (None if way.name in only else way.not_worth)
         was_tried = any(set(each) & set(NAMES[way.name]) for each in tried)
         if reason is None:
-            able += [each for each in way.able if each.changes not in tried]
+            untried = [each for each in way.able if each.changes not in tried]
+            able += [each for each in untried if not each.changes.items() <= kept.items()]
         elif not was_tried:
             reasons[way.name] = reason
-    return sorted(able, key=lambda each: -each.share / (2 if each.slow else 1)), reasons
+    if trials_left < _TRIALS_EACH * len(able) + slow_costs:
+        bundle = _together(able)
+        able += [bundle] if bundle and bundle.changes not in tried else []
+    return sorted(able, key=lambda each: -each.share / (slow_costs if each.slow else 1)), reasons
+
+
+def _together(able: Sequence[Candidate]) -> Optional[Candidate]:
+    """All that changes arithmetic, copies or the optimizer at once; None where that is one thing, or none."""
+    members = [each for each in able if each.name in _CHEAP]
+    if len(members) < 2:
+        return None
+    left, changes = 1.0, {}
+    for each in members:
+        left *= 1.0 - each.share
+        changes.update(each.changes)
+    return Candidate(BESIDE.join(each.name for each in members), changes, 1.0 - left)
 
 
 def _workers(found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int) -> Way:
@@ -158,10 +189,11 @@ def _arithmetic(found: Anatomy, kept: Dict[str, Any]) -> Tuple[Way, ...]:
     taken = "the script computes in %s" % lower if lower else None
     if "precision" in kept:
         taken = "what bf16 leaves is little"
+    flat = None if found.convolutions else "the model has no 2-D convolutions"
     return (
         Way("bf16", [Candidate("bf16", {"precision": "bf16"}, 0.5 * busy)], taken, little),
         Way("tf32", [Candidate("tf32", {"tf32": True}, 0.45 * busy)], taken, little),
-        Way("channels_last", [Candidate("channels_last", {"channels_last": True}, 0.25 * busy)], None, little),
+        Way("channels_last", [Candidate("channels_last", {"channels_last": True}, 0.25 * busy)], flat, little),
         Way("cudnn_benchmark", [Candidate("cudnn_benchmark", {"cudnn_benchmark": True}, 0.15 * busy)], None, little),
     )
 
@@ -171,6 +203,8 @@ def _fused(found: Anatomy) -> Way:
         return Way("fused_optimizer", [], "the script has no optimizer")
     if found.optimizer_name not in _FUSED:
         return Way("fused_optimizer", [], "%s has no fused form" % (found.optimizer_name or "its optimizer"))
+    if found.fused:
+        return Way("fused_optimizer", [], "the script's optimizer is fused already")
     little = "%.0f %% of a step is the optimizer's" % (100 * found.optimizer)
     worth = found.device == "cuda" and found.optimizer >= _LEAST_SHARE
     able = [Candidate("fused_optimizer", {"fused_optimizer": True}, 0.6 * found.optimizer)]
@@ -186,9 +220,10 @@ def _compile(found: Anatomy, kept: Dict[str, Any]) -> Way:
     if found.device != "cuda":
         little = "the script trains on the CPU"
     waits = found.gpu_waits or 0.0
-    # Fewer kernels are fewer launches, too. CUDA graphs come behind it: what it has compiled lies in caches by then.
-    plain = Candidate("compile", {"compile": "default"}, (0.3 + 0.2 * waits) * found.computing, slow=True)
-    graphs = Candidate("compile", {"compile": "reduce-overhead"}, 0.3 * waits * found.computing, slow=True)
+    # Fewer kernels are fewer launches, too, and a CUDA graph is one launch. What was compiled lies in caches: where
+    # CUDA graphs are no gain, compiling without them is tried in less time.
+    plain = Candidate("compile", {"compile": "default"}, (0.3 + 0.1 * waits) * found.computing, slow=True)
+    graphs = Candidate("compile", {"compile": "reduce-overhead"}, (0.3 + 0.3 * waits) * found.computing, slow=True)
     able = [] if "compile" in kept else [plain]
     if waits >= _LAUNCH_BOUND:
         able.append(graphs)

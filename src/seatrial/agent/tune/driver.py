@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 from seatrial.agent.process.target import become_subreaper
 from seatrial.agent.tune import anatomy, judging, spec, trial
 from seatrial.agent.tune.ahead import Ahead, how_many
-from seatrial.agent.tune.candidates import NEUTRAL, Candidate, candidates, in_words
+from seatrial.agent.tune.candidates import BESIDE, NAMES, NEUTRAL, Candidate, candidates, in_words
 from seatrial.agent.tune.fitting import Fitting
 from seatrial.agent.tune.record import Record, Row, tell
 from seatrial.agent.tune.refusal import last_line, refusal
@@ -23,12 +23,17 @@ EXIT_CANNOT = 1
 #: The first trial may take this share of the budget: more is no tuning any more.
 _FIRST_SHARE = 0.6
 
-#: A trial that compiles gets so much longer than the others, and is taken to need so much longer until one was seen.
-_COMPILE_S, _COMPILES_S = 60.0, 10.0
+#: A trial that compiles may take so much longer than the others, as a share of the budget, and is taken to take so
+#: many seconds longer until one was seen. Source: mingpt on an H200, 26 s; BERT with batches of varying length never
+#: ended.
+_COMPILE_SHARE, _COMPILES_S = 0.25, 20.0
 
 #: After a change that makes steps so much faster, another thing may be what they wait for: what was no faster before
 #: is worth another trial.
 _MOVES_THE_BOUND = 1.3
+
+#: What was refused once is refused again.
+_ONE_KEY = ("precision", "tf32", "channels_last", "cudnn_benchmark", "fused_optimizer")
 
 #: Examples in a step may differ by so much between trials: the last batch of a pass is smaller.
 _SAME_BATCH = 0.1
@@ -177,14 +182,17 @@ class Driver:
         return trials
 
     def _deviation(self) -> float:
+        """Of what was measured before the last change that is kept, as far as its steps vary as much as now."""
         groups = [self._warm(self.baselines), *(made for _, _, made in self.kept_order)]
-        return judging.deviation(groups)
+        return judging.deviation(groups, [judging.steadier(self.reference, group) for group in groups])
 
     def limit_s(self, slow: bool = False) -> float:
         """Of one trial: twice what the reference took, and never what the end still needs."""
         usual_s = max([each.wall_s for each in self.reference or self.baselines] or [self.spec.seconds])
         end_s = self._end_s() if slow and self.kept else 0.0
-        return max(1.0, min(self.left_s - end_s, 2 * usual_s + 10 + (_COMPILE_S if slow else 0.0)))
+        return max(
+            1.0, min(self.left_s - end_s, 2 * usual_s + 10 + (_COMPILE_SHARE * self.spec.budget_s if slow else 0))
+        )
 
     def _end_s(self) -> float:
         """For the combination once more at the end; for the baseline, too, where the budget is not small."""
@@ -204,11 +212,20 @@ class Driver:
         cpus = _cpus() // max(1, self.spec.ranks)
         while True:
             found = anatomy.of(self.reference[-1])
-            able, self.record.not_tried = candidates(found, self.kept, self.tried, cpus, self.spec.only)
+            usual_s = max(0.1, _usual_s(self.reference))
+            able, self.record.not_tried = candidates(
+                found,
+                self.kept,
+                self.tried,
+                cpus,
+                self.spec.only,
+                slow_costs=max(1.0, (self._needed_s(True) - self._end_s()) / (1.15 * usual_s)),
+                trials_left=(self.left_s - self._end_s()) / (1.15 * usual_s),
+            )
             able = [each for each in able if not self.hopeless & set(each.changes)]
             fits = [each for each in able if self._needed_s(each.slow) < self.left_s]
             if not fits:
-                tried = {row.name for row in self.record.rows}
+                tried = {name for row in self.record.rows for name in row.name.split(BESIDE)}
                 for each in able:
                     if each.name not in tried:
                         self.record.not_tried[each.name] = "no time was left for it (--budget)"
@@ -229,8 +246,14 @@ class Driver:
             made.append(self.trial(changes, in_words(candidate.changes) + ", again", self.limit_s(candidate.slow)))
             row = self._judged(candidate, made, last=True)
         self.record.rows.append(row)
+        self.hopeless |= {key for key in made[-1].refused if key in _ONE_KEY}
         if row.verdict in ("slower", "no-faster"):
             self.no_faster.append(candidate.changes)
+            if row.verdict == "no-faster" and BESIDE in candidate.name:  # then none of it alone
+                alone = [NAMES[name] for name in candidate.name.split(BESIDE)]
+                parts = [{key: candidate.changes[key] for key in keys if key in candidate.changes} for keys in alone]
+                self.tried += parts
+                self.no_faster += parts
             if "workers" in candidate.changes:
                 self.hopeless.add("workers")  # another number of them is for where this one failed
         if candidate.name == "compile" and row.verdict in ("refused", "failed"):
@@ -321,7 +344,8 @@ class Driver:
             return "its steps are of %.4g examples, and the script's of %.4g" % (batches[1], batches[0])
         agrees = self.band.agrees(made)
         if agrees is None:
-            return None if name in NEUTRAL else "no losses were seen, so nobody can say that it trains the same"
+            neutral = all(each in NEUTRAL for each in name.split(BESIDE))
+            return None if neutral else "no losses were seen, so nobody can say that it trains the same"
         if agrees:
             return None
         return "its losses differ by %.3g, and two seeds' by %.3g" % (self.band.distance(made) or 0.0, self.band.width)

@@ -58,17 +58,32 @@ def gain(trial: Rates, reference: Rates) -> float:
     return trial.median / reference.median - 1
 
 
-def deviation(groups: Sequence[Sequence[Trial]]) -> float:
+def steadier(now: Sequence[Trial], before: Sequence[Trial]) -> float:
+    """By how much steps vary less now than they did in other trials: 1 for as much or more, a quarter at least.
+
+    A script that waits for too few workers gives 10 to 15 % in each trial; with enough of them it gives 2 %.
+    """
+    spreads = [sorted(_spread_of_parts(trial) for trial in group) for group in (now, before)]
+    if not all(spreads):
+        return 1.0
+    new, old = (each[len(each) // 2] for each in spreads)
+    return min(1.0, max(_LEAST_STEADIER, new / old)) if old else 1.0
+
+
+def deviation(groups: Sequence[Sequence[Trial]], scales: Optional[Sequence[float]] = None) -> float:
     """Relative standard deviation from one trial of the same to the next, from the ranges of groups of the same.
 
     Of two trials the range says little, so that ``noise`` is large after two that differ.
+
+    Args:
+        scales: of each group's deviation, see ``steadier``; 1 for all where it is None.
     """
     squares, count = _PRIOR_TRIALS * _PRIOR**2, _PRIOR_TRIALS
-    for group in groups:
+    for group, scale in zip(groups, scales or [1.0] * len(groups)):
         values = sorted(trial.steps_per_s for trial in group if trial.steps_per_s)
         if len(values) > 1:
             sigma = (values[-1] - values[0]) / values[len(values) // 2] / _RANGE[min(len(values), len(_RANGE) + 1) - 2]
-            squares += (len(values) - 1) * sigma**2
+            squares += (len(values) - 1) * (scale * sigma) ** 2
             count += len(values) - 1
     return math.sqrt(squares / count)
 
@@ -80,6 +95,9 @@ def noise(trial: Rates, reference: Rates, sigma: float) -> float:
 
 #: Mean range of so many normal values (from two on), in standard deviations. Source: d2 of control charts.
 _RANGE = (1.128, 1.693, 2.059, 2.326, 2.534)
+
+#: Steps that vary less say only so much of how trials vary.
+_LEAST_STEADIER = 0.25
 
 #: What is taken for the deviation before anything was run twice, and how many trials' worth it counts later.
 _PRIOR, _PRIOR_TRIALS = 0.02, 2

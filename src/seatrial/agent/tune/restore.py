@@ -7,7 +7,7 @@ from typing import Any, Dict, List
 from seatrial.agent.tune.lines import read
 
 #: New files that nobody wants of a trial. Others, such as a data set that was loaded, are left and told.
-_UNWANTED = (".pt", ".pth", ".ckpt", ".safetensors")
+_UNWANTED = (".pt", ".pth", ".pth.tar", ".ckpt", ".safetensors")
 _UNWANTED_PARTS = ("tfevents",)
 
 
@@ -19,9 +19,10 @@ def restore(events: str) -> Dict[str, Any]:
         try:
             if "new" in line:
                 path = line["new"]
-                if _unwanted(path) and os.path.isfile(path):
+                stands_in = "empty" in line and os.path.isfile(path) and not os.path.getsize(path)
+                if os.path.isfile(path) and (_unwanted(path) or stands_in):
                     os.remove(path)
-                    removed += 1
+                    removed += "empty" not in line
                 elif os.path.isfile(path):
                     new.append(path)
             elif "copy" in line:

@@ -309,6 +309,25 @@ print(json.dumps(losses))
 """
 
 
+def test_data_parallel_on_one_device_is_changed_like_the_model_in_it(tmp_path):
+    script = DISTRIBUTED.replace("dist.init_process_group", "#").replace("dist.destroy_process_group()", "")
+    script = script.replace("DistributedDataParallel(", "nn.DataParallel(")
+    losses, told = run(tmp_path, script, {"precision": "bf16", "channels_last": True})
+    assert told["applied"] == {"precision": "bf16", "channels_last": True}
+    assert losses != run(tmp_path, script, None)[0] and losses == pytest.approx(
+        run(tmp_path, script, None)[0], abs=0.05
+    )
+
+
+@pytest.mark.slow
+def test_data_parallel_on_one_device_is_compiled(tmp_path):
+    script = DISTRIBUTED.replace("dist.init_process_group", "#").replace("dist.destroy_process_group()", "")
+    script = script.replace("DistributedDataParallel(", "nn.DataParallel(")
+    losses, told = run(tmp_path, script, {"compile": "default"})
+    assert told["applied"] == {"compile": "default"} and "compile" not in told["refused"]
+    assert losses == pytest.approx(run(tmp_path, script, None)[0], abs=1e-4)
+
+
 @pytest.mark.slow
 def test_ddp_gets_other_buckets_and_a_model_that_is_laid_out_before(tmp_path):
     (tmp_path / "without").mkdir()

@@ -37,7 +37,7 @@ def loop(epochs=9999, loader="", more="pass"):
     return PREAMBLE + LOOP.format(epochs=epochs, loader=loader, more=more)
 
 
-def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, asked=True):
+def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, asked=True, changes=None, tried=()):
     (tmp_path / "train.py").write_text(script)
     folder = tmp_path / "told"
     folder.mkdir(exist_ok=True)
@@ -47,8 +47,10 @@ def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, asked=True
     hook.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
     if asked:
         env["SEATRIAL_TRIAL"] = json.dumps(
-            {"warmup_steps": 10, "steps": 20, "seconds": seconds, "seed_offset": seed_offset}
+            {"warmup_steps": 10, "steps": 20, "seconds": seconds, "seed_offset": seed_offset, "tried": tried}
         )
+    if changes:
+        env["SEATRIAL_TUNE"] = json.dumps(changes)
     command = [sys.executable, *prefix, "train.py"]
     ended = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path, timeout=90)
     lines = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
@@ -192,6 +194,33 @@ def test_checkpoints_are_not_written_and_files_that_it_changes_are_put_back(tmp_
     assert not (tmp_path / "model.pt").exists() and not (tmp_path / "events.out.tfevents.1").exists()
     assert (tmp_path / "data.bin").exists() and done["new"] == [str(tmp_path / "data.bin")]
     assert done["restored"] == 3 and done["removed"] == 1
+
+
+def test_a_script_that_renames_and_links_its_checkpoint_goes_on_and_nothing_of_it_is_left(tmp_path):
+    """As timm's CheckpointSaver does: tmp.pth.tar is renamed to last.pth.tar, which gets further names."""
+    (tmp_path / "best.bin").write_text("the user's best")
+    more = """
+        if epoch < 2:
+            import os, shutil
+            torch.save(net.state_dict(), "tmp.weights")
+            if os.path.exists("last.weights"): os.unlink("last.weights")
+            os.rename("tmp.weights", "last.weights")
+            if not os.path.exists("epoch.weights"): os.link("last.weights", "epoch.weights")
+            shutil.copyfile("last.weights", "best.bin"); shutil.copyfile("last.weights", "copy.pth.tar")
+"""
+    ended, [one] = trial(tmp_path, loop(more=more))
+    assert ended.returncode == 0 and one["ended"] in ("steps", "seconds"), ended.stderr
+    restore.restore(str(tmp_path / "told" / "events.jsonl"))
+    assert sorted(path.name for path in tmp_path.glob("*.*")) == ["best.bin", "train.py"]
+    assert (tmp_path / "best.bin").read_text() == "the user's best"
+
+
+def test_a_trial_whose_change_is_refused_ends_at_once_and_one_with_half_of_it_goes_on(tmp_path):
+    changes = {"pin_memory": True, "workers": 1}  # without a GPU the first is refused
+    _, [one] = trial(tmp_path, loop(), changes=changes, tried=["pin_memory"])
+    assert one["ended"] == "refused" and one["steps"] == 0 and one["all_steps"] < 10
+    _, [one] = trial(tmp_path, loop(), changes=changes, tried=list(changes))
+    assert one["ended"] in ("steps", "seconds") and one["steps"] >= 3
 
 
 @pytest.mark.slow

@@ -102,9 +102,9 @@ def test_the_budget_holds_and_what_there_was_no_time_for_is_named(tuned):
     world = World(wall_s=11.0)
     world.factors = {BF16: 0.5}
     _, told, _ = tuned(world, budget_s=75.0)
-    assert world.clock_s <= 75 and told["kept"] == {"precision": "bf16"}
+    assert world.clock_s <= 75 and told["kept"]["precision"] == "bf16"
     assert "no time was left" in told["not_tried"]["compile"]
-    assert told["combination"]["trials"] == 1
+    assert told["combination"]["trials"] == 2
 
 
 def test_a_combination_that_fails_at_the_end_loses_the_last_change_that_went_in(tuned):
@@ -165,19 +165,63 @@ def test_a_first_trial_whose_files_come_from_the_disk_takes_no_time_from_the_oth
     world = World(wall_s=11.0)
     world.walls_s, world.factors = {1: 21.0}, {BF16: 0.5}
     _, told, _ = tuned(world, budget_s=60.0)
-    assert world.clock_s <= 60 and told["kept"] == {"precision": "bf16"}
+    assert world.clock_s <= 60 and told["kept"]["precision"] == "bf16"
     assert "no time was left" in told["not_tried"]["compile"]  # and it stands in nobody's way
 
 
-def test_a_gpu_that_waits_for_the_script_gets_compiled_steps_and_then_cuda_graphs(tuned):
+def test_a_gpu_that_waits_for_the_script_gets_cuda_graphs_and_where_they_are_no_gain_compiled_steps(tuned):
     world = World()
     world.waits = 1.0
     world.factors = {("compile", "default"): 0.7, ("compile", "reduce-overhead"): 0.4}
     _, told, _ = tuned(world, budget_s=400.0)
-    words = [row["words"] for row in told["rows"]]
-    assert words.index("compile=default") < words.index("compile=reduce-overhead")
+    assert told["rows"][0]["words"] == "compile=reduce-overhead" and "compile=default" not in verdicts(told)
     assert told["kept"]["compile"] == "reduce-overhead"
     assert "the GPU waits for the script" in told["not_tried"]["bf16"]
+    world.factors[("compile", "reduce-overhead")] = 1.1
+    assert tuned(world, budget_s=800.0)[1]["kept"]["compile"] == "default"
+
+
+#: What is tried at once where trials are few.
+ALL = {"precision": "bf16", "tf32": True, "channels_last": True, "cudnn_benchmark": True, "fused_optimizer": True}
+
+
+def few(**factors):
+    """A script of which 180 s are fifteen trials; key=(value, factor)."""
+    world = World(wall_s=11.0)
+    world.factors = {(key, value): factor for key, (value, factor) in factors.items()}
+    return world
+
+
+def test_where_trials_are_few_cheap_changes_are_tried_at_once(tuned):
+    _, told, _ = tuned(few(precision=("bf16", 0.6), channels_last=(True, 0.8)))
+    assert told["rows"][0]["changes"] == ALL == told["kept"]
+    assert told["rows"][0]["name"] == "bf16+tf32+channels_last+cudnn_benchmark+fused_optimizer"
+    assert told["combination"]["steps_per_s"] == pytest.approx(told["baseline"]["steps_per_s"] / 0.48, rel=0.01)
+
+
+def test_what_is_tried_at_once_and_trains_differently_is_tried_apart(tuned):
+    world = few(precision=("bf16", 0.6), channels_last=(True, 0.7))
+    world.shifts = {BF16: 0.4}
+    _, told, _ = tuned(world)
+    assert told["rows"][0]["verdict"] == "different"
+    assert told["kept"].get("channels_last") and "precision" not in told["kept"]
+
+
+def test_what_is_no_faster_at_once_takes_no_time_alone_and_what_was_refused_is_not_tried_again(tuned):
+    world = few()
+    world.refused = {"cudnn_benchmark": "the model has no convolutions"}
+    _, told, _ = tuned(world)
+    assert told["kept"] == {} and sum("+" in row["name"] for row in told["rows"]) == 1
+    alone = {row["name"] for row in told["rows"]} & {"bf16", "tf32", "channels_last", "cudnn_benchmark"}
+    assert not alone
+
+
+def test_noise_of_a_script_that_waited_for_data_is_not_that_of_one_with_workers(tuned):
+    """imagenet's example on an H200: 13.0 and 11.3 steps/s as it is, 29.4 with workers, and then 12 % by bf16."""
+    world = World(regions={**SHARES, "data": 2.0})
+    world.factors, world.steady = {("workers", 8): 0.4, BF16: 0.88}, {("workers", 8): 0.1}
+    world.jitter = [1.0, 1.15]
+    assert tuned(world)[1]["kept"].get("precision") == "bf16"
 
 
 def test_a_gpu_that_is_waited_for_gets_faster_arithmetic_though_it_has_caught_up_everywhere_else(tuned):
