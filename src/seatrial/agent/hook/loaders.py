@@ -72,9 +72,11 @@ class Loaders:
                     loaders.pass_ended(iterator)
             try:
                 first = batch[0] if type(batch) is list else batch
-                recorder.examples += first.size(0) if type(first) is tensor and first.dim() else first_dimension(batch)
+                recorder.examples += first.size(0) if type(first) is tensor else first_dimension(batch)
                 if windows.open:
                     windows.mark("forward")
+            except IndexError:  # a number has no first dimension
+                recorder.examples += first_dimension(batch)
             except Exception as error:  # noqa: BLE001
                 recorder.stop(error)
             return batch

@@ -4,18 +4,20 @@ What is patched costs some hundred nanoseconds a call and changes no number: it 
 Copies and synchronisations, which are many small calls, and the GPU's own time are measured in windows (windows.py).
 """
 
+import importlib.util
 import os
 import pickle
 import sys
 import weakref
 from threading import get_ident
+from time import perf_counter
 from typing import Any, Dict, Iterator, List
 
 from .communication import Communication
 from .hand_steps import HandSteps
 from .loaders import Loaders
 from .optimizer_steps import OptimizerSteps, compiling_check
-from .recorder import Recorder, age_s, shared
+from .recorder import NEVER, SHORTEST_EVALUATION_S, Recorder, age_s, shared
 from .windows import Windows
 from .wrapping import wrap
 
@@ -47,15 +49,23 @@ def dynamo_is_here(eval_frame: Any) -> None:
         if skip is not None:
             for code in own_code():
                 skip(code)
-        measuring.compiled = True
-        measuring.window(opens=True)
         measuring.steps.dynamo_is_here(eval_frame)
+        if not has_callbacks():
+            measuring.compiling_begins()
     except Exception as error:  # noqa: BLE001
         measuring.recorder.stop(error)
 
 
+def has_callbacks() -> bool:
+    """Importing torch._dynamo says little: since torch 2.1 or so making an optimizer imports it."""
+    try:
+        return importlib.util.find_spec("torch._dynamo.callback") is not None
+    except (ImportError, ValueError):
+        return False
+
+
 def compiling_is_here(callback: Any) -> None:
-    """torch.compile says when it begins. Source: torch/_dynamo/callback.py, since torch 2.4."""
+    """torch.compile says when it begins, before it looks at anything. Source: torch/_dynamo/callback.py, since 2.4."""
     measuring = _BEGUN.get("torch")
     register = getattr(getattr(callback, "callback_handler", None), "register_start_callback", None)
     if measuring is not None and register is not None:
@@ -95,7 +105,7 @@ class Measuring:
         self.communication = Communication(torch, recorder, self.windows, self.compiling)
         self.loaders = Loaders(torch, recorder, self.windows)
         self.unwrapped: Any = None  # torch.autograd.backward as it was, while it is wrapped
-        self.compiled = False
+        self.compiled = False  # or torch.compile is at work
         self.graphs: Any = weakref.WeakKeyDictionary()  # a captured graph → optimizer steps in it
         recorder.look = self.look
         recorder.extras.append(self.extra)
@@ -176,20 +186,30 @@ class Measuring:
 
     def _without_gradients(self, context: Any) -> None:
         """Evaluation that neither asks a loader nor tells its model: long, and without gradients."""
-        recorder, compiling = self.recorder, self.compiling
+        recorder, compiling, timeline = self.recorder, self.compiling, self.recorder.timeline
+        spent = timeline.spent
 
         def around_enter(original: Any) -> Any:
             def __enter__(entered: Any) -> Any:
-                if not compiling() and recorder.mine():
-                    recorder.gradients_off(entered)
+                # Each step of many optimizers comes here: no call of ours that can be spared.
+                if (
+                    recorder.without[0] is None
+                    and recorder.steps
+                    and not compiling()
+                    and get_ident() == recorder.thread
+                ):
+                    recorder.without = (entered, perf_counter(), spent.copy(), timeline.current, timeline.since_s)
                 return original(entered)
 
             return __enter__
 
         def around_exit(original: Any) -> Any:
             def __exit__(entered: Any, *args: Any) -> Any:
-                if not compiling() and recorder.mine():
-                    recorder.gradients_on(entered)
+                if recorder.without[0] is entered and not compiling() and get_ident() == recorder.thread:
+                    began_s = recorder.without[1]
+                    if perf_counter() - began_s > SHORTEST_EVALUATION_S:
+                        recorder.gradients_on()
+                    recorder.without = NEVER
                 return original(entered, *args)
 
             return __exit__
@@ -241,9 +261,20 @@ class Measuring:
 
     # lines
 
+    def compiling_begins(self) -> None:
+        """What compiled code may look at stays as it is from now on."""
+        self.compiled = True
+        self.window(opens=True)
+        self.steps.compiling_begins()
+
     def compile_begins(self, *_: Any) -> None:
         """Told at once: a run that is ended before its first step tells nothing more."""
         recorder = self.recorder
+        if not self.compiled:
+            try:
+                self.compiling_begins()
+            except Exception as error:  # noqa: BLE001
+                recorder.stop(error)
         if recorder.steps or not recorder.on or "compiles_since_s" in recorder.facts:
             return
         try:

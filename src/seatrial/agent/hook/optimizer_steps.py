@@ -65,13 +65,16 @@ class OptimizerSteps:
             self._handle.remove()
             self._handle = None
 
-    def dynamo_is_here(self, eval_frame: Any) -> None:
-        """torch.compile is about to be used. A step that it compiles calls no hook. Steps of torch's own optimizers end
-        their graph before the hooks anyway (``_use_grad`` in torch/optim/optimizer.py), so that ending it once more
-        changes no graph, and the hook is called as in any step. Other optimizers' compiled steps go uncounted."""
+    def compiling_begins(self) -> None:
+        """torch.compile is about to be used: it may look at the hooks, which stay as they are from now on."""
         global COMPILES
         COMPILES = True
-        self.window(opens=True)  # compiled code may have looked at the hooks: they stay as they are from now on
+        self.window(opens=True)
+
+    def dynamo_is_here(self, eval_frame: Any) -> None:
+        """torch.compile may be used. A step that it compiles calls no hook. Steps of torch's own optimizers end
+        their graph before the hooks anyway (``_use_grad`` in torch/optim/optimizer.py), so that ending it once more
+        changes no graph, and the hook is called as in any step. Other optimizers' compiled steps go uncounted."""
         patcher = getattr(eval_frame, "TorchPatcher", None)
         if patcher is None:
             return

@@ -23,13 +23,16 @@ _MOST_DURATIONS = 4096
 
 #: What has no gradients for so long, and for as long as so many steps on average, is evaluation. The average has
 #: evaluations in it, so it is far above a step's own time where there are many.
-_SHORTEST_EVALUATION_S, _EVALUATION_STEPS = 0.03, 2.0
+SHORTEST_EVALUATION_S, _EVALUATION_STEPS = 0.03, 2.0
 
 #: What a script does for longer after its last step is no part of its steps.
 _LONGEST_END_S = 0.5
 
 #: The thread of a recorder that is switched off.
 NOBODY = -1
+
+#: No context without gradients is entered.
+NEVER = (None,)
 
 
 class Recorder:
@@ -44,6 +47,7 @@ class Recorder:
         look, next_look: called with the number of the step that has ended, from step ``next_look`` on.
         extras: called for more keys of a line. at_ends: called before the last one.
         evaluated: called when some time has turned out to be evaluation.
+        without: the outermost context without gradients that is entered, when, and the timeline then; else NEVER.
         compiles: whether torch.compile is at work, which looks into what it meets.
         compile_begins_at: the step behind which a change of ours has torch.compile begin.
     """
@@ -69,9 +73,7 @@ class Recorder:
         self.doubtful: Optional[Dict[str, float]] = None
         self._doubtful_examples = 0
         self._evaluates_since: Optional[Dict[str, float]] = None
-        self._without_by: Any = None
-        self._without_since: Dict[str, float] = {}
-        self._without_s = 0.0
+        self.without: Any = NEVER
         self._first_step_s: Optional[float] = None
         self._before_first: Dict[str, float] = {}
         self._last_step_s = self._line_due_s = 0.0
@@ -147,20 +149,14 @@ class Recorder:
             self._evaluates_since = None
             self.evaluated()
 
-    def gradients_off(self, by: Any) -> None:
-        """The outermost of the contexts without gradients is entered."""
-        if self._without_by is None and self._first_step_s is not None:
-            self._without_by, self._without_since = by, self.timeline.totals()
-            self._without_s = perf_counter()
-
-    def gradients_on(self, by: Any) -> None:
-        """It is left. So many steps' time without a gradient was evaluation; a short one is part of a step."""
-        if by is not self._without_by:
-            return
-        self._without_by = None
+    def gradients_on(self) -> None:
+        """The outermost context without gradients is left, and was not short. So many steps' time without a gradient
+        was evaluation; less is part of a step."""
+        _, began_s, spent, current, since_s = self.without
         steps_s = (self._last_step_s - (self._first_step_s or 0.0)) / max(1, self.steps - 1)
-        if perf_counter() - self._without_s > max(_SHORTEST_EVALUATION_S, _EVALUATION_STEPS * steps_s):
-            self.timeline.move_to_evaluation(self._without_since)
+        if perf_counter() - began_s > _EVALUATION_STEPS * steps_s:
+            spent[current] += began_s - since_s
+            self.timeline.move_to_evaluation(spent)
             self.evaluated()
 
     # in windows only
@@ -207,7 +203,7 @@ class Recorder:
         if self.doubtful is not None:
             self.stepped_elsewhere()
             self.doubtful = None
-        self._evaluates_since = self._without_by = None  # that was another model: a teacher, a frozen one
+        self._evaluates_since, self.without = None, NEVER  # that was another model: a teacher, a frozen one
         if self._first_step_s is None:
             self._first_step_s, self._line_due_s = now_s, now_s + LINE_EVERY_S
             self._before_first = self.timeline.totals()
