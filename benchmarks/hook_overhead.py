@@ -34,7 +34,7 @@ from torch.utils.data import DataLoader, TensorDataset
 device = sys.argv[1]
 torch.manual_seed(1); torch.use_deterministic_algorithms(True, warn_only=True)
 clock = time.perf_counter if device == "cuda" else time.thread_time  # others use these cores, too
-losses, blocks, began, in_turn = [], [], clock(), len(sys.argv) > 2
+losses, blocks, began, in_turn = [], [], (clock(), time.thread_time()), len(sys.argv) > 2
 deadline, order = time.perf_counter() + float(sys.argv[2]) if in_turn else 0.0, ["all"]
 class Switch:
     # Takes the hook away and puts it back.
@@ -44,7 +44,8 @@ class Switch:
         self.recorder, self.windows = self.measuring.recorder, self.measuring.windows
         base, optimizer = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter, sys.modules["torch.optim.optimizer"]
         self.places = [(owner, name, vars(owner)[name], vars(owner)[name].__wrapped__) for owner, name in
-                       ((base, "__next__"), (base, "__init__"), (torch, "save"), (torch.nn.Module, "train"))]
+                       ((base, "__next__"), (base, "__init__"), (torch, "save"), (torch.nn.Module, "train"),
+                        *((kind, part) for kind in (torch.no_grad, torch.inference_mode) for part in ("__enter__", "__exit__")))]
         self.hooks = [(each, dict(each)) for each in (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)]
         self.thread, self.due_s = self.recorder.thread, 0.0
     def to(self, mode):
@@ -66,16 +67,16 @@ def tick(step, loss):
     losses.append(loss.detach())
     if in_turn and step % BLOCK == BLOCK - 1:
         if device == "cuda": torch.cuda.synchronize()
-        blocks.append((mode, clock() - began))
+        blocks.append((mode, clock() - began[0], time.thread_time() - began[1]))
         if time.perf_counter() > deadline: raise StopAsyncIteration
         switch = switch or Switch()
         switch.leaves(mode)
         if not order[1:]:
             import random
-            pairs = [random.sample([each, "nothing"], 2) for each in random.sample(["regions", "window", "all"], 3)]
+            pairs = [random.sample([each, "nothing"], 2) for each in random.sample(PARTS, len(PARTS))]
             order.extend(each for pair in pairs for each in pair)
         del order[0]; mode = order[0]; switch.to(mode)
-        began = clock()
+        began = (clock(), time.thread_time())
 def net():
     return nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
                          nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)).to(device)
@@ -87,7 +88,7 @@ def bert():
 TAIL = """
 if device == "cuda": torch.cuda.synchronize()
 digest = hashlib.sha256(torch.stack(losses).float().cpu().numpy().tobytes()).hexdigest()[:16]
-print("RESULT", digest, *["%s=%.6f" % each for each in blocks], flush=True)
+print("RESULT", digest, *["%s=%.7f=%.7f" % each for each in blocks], flush=True)
 """
 MNIST = """
 model = net(); opt = torch.optim.Adadelta(model.parameters(), lr=1.0)
@@ -147,6 +148,7 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="*", default=list(SCRIPTS))
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--precise", action="store_true", help="all of the hook against nothing of it, in short blocks")
     parser.add_argument("--seconds", type=float, default=100.0, help="of timing, for each script that is timed")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -161,9 +163,12 @@ def main() -> int:
             plain, hooked = (each.result() for each in both)
         digests = (plain.get("digest"), hooked.get("digest"))
         found[name] = {"equal": digests[0] == digests[1] is not None, "told": hooked["told"]}
+        block = max(1, block * 2 // 5) if asked.precise else block
         found[name]["errors"] = [each["error"] for each in (plain, hooked) if "error" in each]
         if block:
-            found[name] |= slower(one(body, 100_000, asked, measured=True, block=block), block)
+            timed = one(body, 100_000, asked, measured=True, block=block)
+            found[name] |= slower(timed, block)
+            found[name]["of_the_thread"] = slower(timed, block, clock=2)
         print(name, json.dumps({k: v for k, v in found[name].items() if k != "told"}), flush=True)
         (asked.out / "hook.json").write_text(json.dumps(found, indent=1))
     found["start"] = start()
@@ -172,15 +177,20 @@ def main() -> int:
     return 0
 
 
-def slower(run: dict[str, Any], block: int) -> dict[str, Any]:
-    """Blocks with a part of the hook against their neighbours without it; the first six start things up."""
+def slower(run: dict[str, Any], block: int, clock: int = 1) -> dict[str, Any]:
+    """Blocks with a part of the hook against their neighbours without it; the first six start things up.
+
+    Args:
+        clock: 1 for the wall's (on a CPU the thread's), 2 for the CPU time of the thread that trains, which is where
+            the hook works: other processes are not in it.
+    """
     blocks = run.get("blocks", [])
     blocks = blocks[1 + 6 :]
-    pairs: dict[str, list[tuple[float, float]]] = {"regions": [], "window": [], "all": []}
+    pairs: dict[str, list[tuple[float, float]]] = {}
     for first, second in zip(blocks[0::2], blocks[1::2], strict=False):
-        (part, on), (_, off) = (first, second) if second[0] == "nothing" else (second, first)
-        pairs[part].append((on, off))
-    if not all(pairs.values()):
+        with_it, without = (first, second) if second[0] == "nothing" else (second, first)
+        pairs.setdefault(with_it[0], []).append((with_it[clock], without[clock]))
+    if not pairs:
         return {"error": run.get("error", "too few blocks")}
     step_s = median(off for each in pairs.values() for _, off in each) / block
     found: dict[str, Any] = {"step_ms": round(1000 * step_s, 4), "steps_a_block": block}
@@ -192,9 +202,10 @@ def slower(run: dict[str, Any], block: int) -> dict[str, Any]:
             "percent": [round(100 * value / step_s, 3) for value in (low, mean, high)],
             "median_percent": round(100 * median((on - off) / block for on, off in each) / step_s, 3),
         }
-    windows = [1000 * block * (on - off) / block for on, off in pairs["window"]]
-    aside = 1000 * block * median((on - off) / block for on, off in pairs["regions"])
-    found["ms_a_window"] = [round(value - aside, 3) for value in interval(windows)]
+    if "window" in pairs and "regions" in pairs:
+        windows = [1000 * (on - off) for on, off in pairs["window"]]
+        aside = 1000 * median(on - off for on, off in pairs["regions"])
+        found["ms_a_window"] = [round(value - aside, 3) for value in interval(windows)]
     return found
 
 
@@ -237,7 +248,12 @@ def one(body: str, steps: int, asked: argparse.Namespace, *, measured: bool, blo
     """A run: its digest, the seconds of its blocks by what was on, and what the hook told."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        head = HEAD.replace("EXAMPLES", str(min(steps, 1000) * 64)).replace("BLOCK", str(block or 1))
+        parts = ["all"] if asked.precise else ["regions", "window", "all"]
+        head = (
+            HEAD.replace("PARTS", repr(parts))
+            .replace("EXAMPLES", str(min(steps, 1000) * 64))
+            .replace("BLOCK", str(block or 1))
+        )
         lines = body.replace("STEPS", str(steps)).strip().splitlines()
         if block:  # passes over the data until the time is over
             loops = (
@@ -260,7 +276,7 @@ def one(body: str, steps: int, asked: argparse.Namespace, *, measured: bool, blo
         told = [line for line in told if "anatomy" in line][-1:] + [line for line in told if "anatomy" not in line]
         if result is None:
             return {"error": (ended.stderr or ended.stdout)[-600:], "told": told}
-        blocks = [(mode, float(seconds)) for mode, seconds in (each.split("=") for each in result[2:])]
+        blocks = [(words[0], *map(float, words[1:])) for words in (each.split("=") for each in result[2:])]
         return {"digest": result[1], "blocks": blocks, "told": told}
 
 
