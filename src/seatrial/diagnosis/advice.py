@@ -130,6 +130,16 @@ def _compute(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice
     return found
 
 
+def _latency(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+    most = max(seen.gpu.get(key, 0.0) for key in ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct"))
+    fill = _full(most, "arithmetic and memory are at work at most")
+    return [
+        Advice("a larger batch: as many kernels, more work in each", f"{fill}, in examples a second"),
+        Advice("fewer steps one behind the other: shorter sequences, or attention or convolutions for the loop", fill),
+        Advice("torch.compile(model); and where it computes in float64 or sorts, float32 or no sorting", UNKNOWN),
+    ]
+
+
 def _bandwidth(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
     dram = min(1.0, seen.gpu.get("dram_activity_pct", 0.0) / 100)
     moved = f"memory is at work {100 * dram:.0f} % of the time"
@@ -286,6 +296,7 @@ def _idle(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
 ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals, str], list[Advice]]] = {
     "data-bound": _data,
     "launch-bound": _launch,
+    "latency-bound": _latency,
     "compute-bound": _compute,
     "memory-bandwidth-bound": _bandwidth,
     "communication-bound": _communication,

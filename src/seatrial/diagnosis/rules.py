@@ -109,6 +109,21 @@ def _compute(seen: Signals) -> bool:
     return seen.gpu.get("utilization_pct", 0.0) >= 95.0
 
 
+def _latency(seen: Signals) -> bool:
+    """Kernels run all the time, and not for want of launches, yet neither arithmetic nor memory is at work: each waits
+    for its own last result. With SMs at work all the time that needs no word of the hook's."""
+    keys = ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct")
+    gpu = seen.gpu
+    if "sm_activity_pct" not in gpu or gpu.get("utilization_pct", 0.0) < at.LATENCY_UTILIZATION_PCT:
+        return False
+    if any(gpu.get(key, 100.0) >= at.LATENCY_ACTIVITY_PCT for key in keys):
+        return False
+    caught_up = seen.ranks[0].caught_up if seen.ranks else None
+    return (caught_up is not None and caught_up <= at.LATENCY_CAUGHT_UP) or gpu[
+        "sm_activity_pct"
+    ] >= at.COMPUTE_BOUND_SM_PCT
+
+
 def _host_memory(seen: Signals) -> bool:
     copies = max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
     # Where copies that the script stands still for were measured, and are few, it takes the whole link to be the limit.
@@ -240,8 +255,9 @@ RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
     ("idle", _idle),
     ("communication-bound", _communication),
     ("memory-bandwidth-bound", _memory_bandwidth),
-    ("compute-bound", _compute),
     ("host-memory-bound", _host_memory),
+    ("latency-bound", _latency),
+    ("compute-bound", _compute),
     ("data-bound", _only_guessed(_workers_busy)),
     ("launch-bound", _main_launches),
     ("launch-bound", _kernels_too_small),
@@ -300,6 +316,7 @@ def _evidence(seen: Signals) -> tuple[str, ...]:
             ("utilization_pct", "utilisation"),
             ("sm_activity_pct", "SM activity"),
             ("tensor_activity_pct", "tensor"),
+            *((("fp32_activity_pct", "fp32"), ("sm_occupancy_pct", "occupancy")) if _latency(seen) else ()),
             ("dram_activity_pct", "DRAM"),
         )
         if key in seen.gpu

@@ -41,6 +41,10 @@ CASES = {
     ),
     "fp32": ("compute-bound", samples(utilization_pct=100, sm_activity_pct=95, tensor_activity_pct=0,
                                       fp32_activity_pct=70, dram_activity_pct=10, **BUSY)),
+    "sorting small pieces": ("latency-bound", samples(utilization_pct=99, sm_activity_pct=88, tensor_activity_pct=0,
+                                                      fp32_activity_pct=3, dram_activity_pct=9, **BUSY)),
+    "MNIST as a CUDA graph": ("launch-bound", samples(utilization_pct=98, sm_activity_pct=33, tensor_activity_pct=0.9,
+                                                      fp32_activity_pct=4, dram_activity_pct=2, **BUSY)),
     "elementwise": ("memory-bandwidth-bound", samples(utilization_pct=100, sm_activity_pct=95, tensor_activity_pct=0,
                                                       dram_activity_pct=88, **BUSY)),
     "normalisation, a little slower": ("memory-bandwidth-bound", samples(
@@ -123,12 +127,21 @@ def anatomy(steps=400, seconds=20.0, rank=0, window=None, **regions):
 STARVED = samples(utilization_pct=12, sm_activity_pct=3, tensor_activity_pct=1, dram_activity_pct=2, **BUSY)
 LOADERS = samples(utilization_pct=12, sm_activity_pct=3, worker_cpu_cores=3.9, workers=4, **WAITS)
 FULL = samples(utilization_pct=99, sm_activity_pct=90, tensor_activity_pct=60, **BUSY)
+LATENCY = samples(
+    utilization_pct=99, sm_activity_pct=6, tensor_activity_pct=0, fp32_activity_pct=2, dram_activity_pct=1, **BUSY
+)
 RESTING = samples(utilization_pct=2, sm_activity_pct=0.2, **BUSY)
 NOTHING = samples(utilization_pct=0, sm_activity_pct=0, main_cpu_cores=0.0, cpu_cores=0.02)
 WAITS_AT = [["train.py:41 item", 400, 1.2]]
 
 #: What was measured inside decides where samples alone would guess, or guess wrong.
 MEASURED = {
+    "a long small LSTM": ("latency-bound", LATENCY, [anatomy(window={"gpu": {"forward": 1.0}, "caught_up": [2, 40]})]),
+    "the same, and a GPU that waits for the host": ("launch-bound", LATENCY, [
+        anatomy(window={"gpu": {"forward": 1.0}, "caught_up": [39, 40]})]),
+    "a long LSTM that computes": ("compute-bound", samples(utilization_pct=99, sm_activity_pct=72, fp32_activity_pct=40,
+                                  tensor_activity_pct=0, dram_activity_pct=4, **BUSY), [
+        anatomy(window={"gpu": {"forward": 1.0}, "caught_up": [2, 40]})]),
     "a loader that is slow": ("data-bound", STARVED, [anatomy(data=0.8)]),
     "workers that nobody waits for": ("launch-bound", LOADERS, [anatomy(data=0.02, backward=0.5)]),
     "a GPU that works while the loader is waited for": ("compute-bound", FULL, [
