@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Set
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = "seatrial_hook"
+FOLDER = PACKAGE + "_like_importlib_bootstrap"  # see install.py
 #: Modules that hold what FSDP waits in; see communication.py.
 FSDP = (
     "torch.distributed.fsdp._runtime_utils",
@@ -90,7 +91,7 @@ WAITING = (change_torch, measure_torch, dynamo_is_here, compiling_is_here, savin
 def part(name: str) -> Any:
     """A module of the package beside this file, which is on no path that the script sees."""
     if PACKAGE not in sys.modules:
-        folder = os.path.join(HERE, PACKAGE)
+        folder = os.path.join(HERE, FOLDER)
         spec: Any = importlib.util.spec_from_file_location(
             PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
         )
@@ -199,6 +200,38 @@ def wait_for_a_trial(finder: Finder) -> None:
         pass
 
 
+def without_ours(kind: Any, error: Any, trace: Any) -> None:
+    """An exception that nobody caught is shown as it would be without the hook: of its frames none of ours."""
+    try:
+        seen: Set[int] = set()
+        each = error
+        while each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = outside(each.__traceback__)
+            each = each.__cause__ or each.__context__
+        trace = outside(trace)
+    except Exception:  # noqa: BLE001  then with them
+        pass
+    sys.__excepthook__(kind, error, trace)
+
+
+def outside(trace: Any) -> Any:
+    """A traceback without frames of files beside this one; as it is where there is none of them, or nothing else."""
+    entries = []
+    while trace is not None:
+        entries.append(trace)
+        trace = trace.tb_next
+    kept = [each for each in entries if not each.tb_frame.f_code.co_filename.startswith(HERE + os.sep)]
+    if not kept or len(kept) == len(entries):
+        return entries[0] if entries else None
+    built = None
+    for each in reversed(kept):
+        built = type(each)(built, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return built
+
+
+if sys.excepthook is sys.__excepthook__ and wanted():
+    sys.excepthook = without_ours
 ours = Finder(wanted())
 if os.environ.get("SEATRIAL_HOLD"):
     wait_for_a_trial(ours)

@@ -10,8 +10,11 @@ from typing import Any, Dict, Optional
 LIMIT_VARIABLE, STEPS_VARIABLE = "SEATRIAL_GPU_MEMORY_BYTES", "SEATRIAL_MEASURE_STEPS"
 CHANGES_VARIABLE = "SEATRIAL_TUNE"
 
-#: The package that entry.py loads its parts from.
-_PACKAGE = "seatrial_hook"
+#: The folder that entry.py loads its parts from, as the package seatrial_hook. A warning that torch raises for its
+#: caller (stacklevel=2) names the line of the first caller whose file has not both "importlib" and "_bootstrap" in its
+#: path, so that it names the script's line and not one of ours. Source: is_internal_frame in CPython's
+#: Python/_warnings.c and Lib/warnings.py, 3.3 to 3.14; skip_file_prefixes is for who raises the warning.
+_FOLDER = "seatrial_hook_like_importlib_bootstrap"
 _MEASURING = (
     *("__init__", "communication", "gpu_spans", "hand_steps", "loaders", "measure_jax", "measure_keras"),
     *("measure_torch", "memory_limit", "optimizer_steps", "recorder", "report", "timeline", "windows", "wrapping"),
@@ -37,7 +40,7 @@ def install(
     Args:
         changes: that the script is to be run with, as decisions/0037-tune.md has them.
     """
-    package = os.path.join(folder, _PACKAGE)
+    package = os.path.join(folder, _FOLDER)
     os.makedirs(package, exist_ok=True)
     _copy("entry", os.path.join(folder, "sitecustomize.py"))
     for part in _PARTS:

@@ -1,8 +1,13 @@
 """What the hook wraps of torch still does what it did: contexts without gradients, loaders without a length."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from hooked_script import last, run
+from hooked_script import PREAMBLE, last, run
+from seatrial.agent.hook import install as hook
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
@@ -100,3 +105,34 @@ time.sleep(1.5)
 """
     _, _, lines = run(tmp_path, body, measured=True)
     assert last(lines, "anatomy")["seconds"] < 1.2 and last(lines, "anatomy")["steps"] == 20
+
+
+def test_warnings_and_tracebacks_name_lines_of_the_script_and_none_of_the_hooks(tmp_path):
+    body = """
+import warnings
+warnings.simplefilter("always")
+opt = torch.optim.SGD(net.parameters(), 0.1)
+def callers(which):
+    for level in range(2, 9):  # of a file of torch, of torch's iterator, of the loop
+        warnings.warn("%s, %d callers up" % (which, level), stacklevel=level)
+class Warns(torch.utils.data.Dataset):
+    def __len__(self): return 600
+    def __getitem__(self, i):
+        if i % 96 == 0: callers("data")
+        if i == 599: raise ValueError("the last one")
+        return data[i % 256]
+loss_hook = lambda gradient: callers("backward")
+for x, y in DataLoader(Warns(), batch_size=16):
+    loss = F.cross_entropy(net(x), y); loss.register_hook(loss_hook); opt.zero_grad(); loss.backward(); opt.step()
+"""
+    outputs = []
+    for measured in (False, True):
+        (tmp_path / "train.py").write_text(PREAMBLE + body)
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SEATRIAL_EVENTS": str(tmp_path / "events.jsonl")}
+        if measured:
+            hook.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
+        ended = subprocess.run([sys.executable, "train.py"], env=env, capture_output=True, text=True, cwd=tmp_path)
+        assert ended.returncode == 1 and "ValueError: the last one" in ended.stderr
+        outputs.append(ended.stderr)
+    assert outputs[0].count("callers up") >= 200
+    assert outputs[1] == outputs[0]
