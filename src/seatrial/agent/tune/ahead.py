@@ -82,7 +82,7 @@ class Ahead:
         Args:
             told: variable → value, or None for none; what the trial is.
         """
-        self._go_on()
+        self.go_on()
         while self._waiting:
             started = self._waiting.pop(0)
             if started.process.poll() is None:
@@ -162,7 +162,8 @@ class Ahead:
             for each in self._waiting:
                 _signal(each, signal.SIGSTOP)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Nothing is measured any more."""
         if self._stopped:
             self._stopped = False
             for each in self._waiting:

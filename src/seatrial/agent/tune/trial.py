@@ -124,6 +124,7 @@ def run(
         code = _wait(started, began_s + limit_s, own)
     finally:  # also where the run is being stopped
         _end(started.process, own.sessions)
+        own.go_on()
         restored = restore.restore(events)
     wall_s = time.monotonic() - began_s
     lines = read(events)
