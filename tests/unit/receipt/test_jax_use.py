@@ -26,7 +26,9 @@ def test_the_dispatch_rate_and_compilations(tmp_path):
     words = "step called 4001 times, 800/s; evaluate called 1 time; 12 compilations took 3.2 s; on cpu, cuda"
     assert row(tmp_path, FACTS) == words
     fewer = {**FACTS, "jax_calls": [], "jax_compiled": 1}
-    assert row(tmp_path, fewer, FACTS, fewer) == words, "of several processes, the one that trained"
+    other = tmp_path / "other"
+    other.mkdir()
+    assert row(other, fewer, FACTS, fewer) == words, "of several processes, the one that trained"
 
 
 @pytest.mark.parametrize(
