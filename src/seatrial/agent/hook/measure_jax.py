@@ -8,6 +8,7 @@ Source: jax.monitoring, and the names in jax/_src/dispatch.py.
 """
 
 import functools
+import os
 import sys
 import sysconfig
 import types
@@ -122,15 +123,16 @@ def count_calls(jax: Any) -> None:
     recorder = recorders.shared()
     try:
         original = jax.jit
-        jax.jit = functools.wraps(original)(_counting(original, _foreign()))
+        jax.jit = functools.wraps(original)(_counting(original, _foreign(jax)))
     except Exception as error:  # noqa: BLE001  never the script's trouble
         recorder.stop(error)
 
 
-def _foreign() -> List[str]:
+def _foreign(jax: Any) -> List[str]:
     """Folders whose files are no script's own."""
     paths = sysconfig.get_paths()
-    return [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib") if paths.get(key)]
+    its_own = os.path.dirname(jax.__file__) + os.sep  # wherever it is installed
+    return [its_own, *(paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib") if paths.get(key))]
 
 
 def _counting(original: Any, foreign: List[str]) -> Any:
