@@ -177,6 +177,8 @@ def _constraints(
             specifier, variant = specifier & more, variant or build
     if requirement is not None and framework == "jax" and requirement.extras:
         variant = next((extra for extra in sorted(requirement.extras) if extra.startswith("cuda")), variant)
+    if machine is not None and canonical_name(line) == "tensorflow-cpu":
+        variant = "cpu"  # on GPUs it is a conflict; without any, either package is its CPU build
     return Constraints(
         framework,
         specifier,
