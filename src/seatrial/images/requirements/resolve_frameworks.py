@@ -290,7 +290,8 @@ def _keeping_name(chosen: str, asked: Requirement) -> str:
     """The resolved release under the package's own name and with its own extras."""
     resolved = Requirement(chosen)
     extras = sorted(asked.extras | resolved.extras)
-    name = asked.name if asked.name in PACKAGES else resolved.name
+    own = canonical_name(asked.name) or ""
+    name = own if own in PACKAGES else resolved.name
     if name == "tensorflow-cpu":
         extras = []
     return name + (f"[{','.join(extras)}]" if extras else "") + str(resolved.specifier)
