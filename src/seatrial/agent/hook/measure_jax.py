@@ -40,7 +40,8 @@ def jax_is_here(monitoring: Any) -> None:
         told.update(jax_compiled=seen["compiled"], jax_compile_s=round(seen["seconds"], 3))
         if seen["backends"]:
             told["jax_backends"] = seen["backends"]
-        if calls := [each.told() for each in sorted(_CALLS.values(), key=Calls.order)[:_MOST_FUNCTIONS] if each.count]:
+        calls = [each.told() for each in sorted(_CALLS.values(), key=Calls.order)[:_MOST_FUNCTIONS] if each.count]
+        if calls:
             told["jax_calls"] = calls
         if "framework" not in recorder.facts:
             told.update(framework="jax", version=told["jax"])
