@@ -52,6 +52,13 @@ _LIBRARIES = (
     "ultralytics",
 )
 
+#: Libraries that use a GPU unasked → what makes them say what they found.
+_ASK = {
+    "jax": "import jax; print(jax.devices())",
+    "tensorflow": 'import tensorflow as tf; print(tf.config.list_physical_devices("GPU"))',
+    "keras": "import keras; print(keras.distribution.list_devices())",
+}
+
 #: Words of a flag that switches the GPU on.
 _ON_FLAGS = ("--cuda", "--gpu", "--use-cuda", "--use_cuda", "--use-gpu", "--use_gpu", "--accel")
 _OFF_FLAGS = ("--no-cuda", "--no_cuda", "--cpu", "--no-gpu", "--no_gpu", "--use-cpu", "--use_cpu", "--no-accel")
@@ -108,6 +115,15 @@ def _nowhere(script: str, trees: Iterable[ast.Module], imported: set[str]) -> It
             f'nothing in {script} moves model or data to the GPU: no .to(…), .cuda() or "cuda" in it',
             'model.to("cuda") before the optimizer is made, and each batch.to("cuda")',
         )
+    elif "torch" not in imported:
+        for library, ask in _ASK.items():
+            if library in imported:
+                yield Reason(
+                    5,
+                    f"{script} computes with {library}, which takes a GPU by itself where it finds one: it found none",
+                    f"{ask}, as the script's first line, says what it finds and why it is no GPU",
+                )
+                break
 
 
 def _moves(tree: ast.Module) -> bool:
@@ -175,7 +191,10 @@ class _File:
         called = dotted(call.func)
         last = called.rpartition(".")[2]
         words = [value for arg in call.args if isinstance(value := _constant(arg), str)]
-        if last in ("setdefault", "putenv") and len(call.args) == 2:
+        if called.endswith("config.update") and words in (["jax_platforms", "cpu"], ["jax_platform_name", "cpu"]):
+            line = self._at(call.lineno)
+            yield Reason(0, f"{line} keeps JAX on the CPU: {words[0]} is 'cpu'", f"take {line} out")
+        elif last in ("setdefault", "putenv") and len(call.args) == 2:
             yield from self._variable(_constant(call.args[0]), call.args[1], call.lineno)
         elif last == "update" and "environ" in called:
             for keyword in call.keywords:

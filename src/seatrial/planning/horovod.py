@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from seatrial.backends.base import PlaceKind
 from seatrial.errors import TargetError
 from seatrial.images.requirements.requirements_files import canonical_name
 from seatrial.job.model import Job
@@ -54,7 +55,7 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
         choice = Choice(what="horovod", value=f"as {brought} has it", reason=reason)
         warning = f"{reason}, and the log's first line says so: it is not Horovod"
         return HorovodParts((HOROVOD,), (choice,), (warning,))
-    _refuse(job, script)
+    refuse_parts(job, script)
     reason = f"{imports}; Horovod is not installed: {_WHY_NOT}"
     choice = Choice(what="horovod", value="seatrial's stand-in on torch.distributed", reason=reason)
     warning = (
@@ -62,6 +63,14 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
         "docs/horovod.md has the three lines that make it DistributedDataParallel"
     )
     return HorovodParts((HOROVOD,), (choice,), (warning,))
+
+
+def refuse_first(job: Job, script: ScriptFacts, place: PlaceKind) -> None:
+    """As ``refuse_parts``, before anything is resolved, where the image will be ours: what the script's other imports
+    lack is then no news."""
+    brought = job.image.ready or any(canonical_name(line) == HOROVOD for line in job.image.requirements)
+    if script.horovod and place != "process" and not brought:
+        refuse_parts(job, script)
 
 
 def _brought_by(job: Job, parts: Parts) -> str | None:
@@ -75,7 +84,8 @@ def _brought_by(job: Job, parts: Parts) -> str | None:
     return None
 
 
-def _refuse(job: Job, script: ScriptFacts) -> None:
+def refuse_parts(job: Job, script: ScriptFacts) -> None:
+    """Raises TargetError: the script cannot do without a part of Horovod that nothing stands in for."""
     for needed in (*script.needs_horovod, *(["horovod.torch.elastic"] if script.horovod_elastic else [])):
         for part, instead in REFUSED.items():
             if needed == part or needed.startswith(f"{part}."):

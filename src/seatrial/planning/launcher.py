@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Literal
 
 from seatrial.errors import UsageError
@@ -44,11 +43,8 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
     Args:
         gpus: of each node.
 
-    Raises UsageError: several nodes would train the same model again, each for itself; a recipe in Keras would leave
-    GPUs idle.
+    Raises UsageError: several nodes would train the same model again, each for itself.
     """
-    if gpus > 1:
-        _refuse_keras(job, gpus)
     chosen, reason = _chosen(job, script, gpus)
     if chosen == "none" and job.nodes > 1 and job.launcher == "auto" and not script.workers_evidence:
         cause, run = _HOW_TO_JOIN.get(script.framework or "torch", _HOW_TO_JOIN["torch"])
@@ -60,17 +56,6 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
     return chosen, Choice(what="launcher", value=_value(chosen, job.nodes, max(1, gpus)), reason=reason)
 
 
-def _refuse_keras(job: Job, gpus: int) -> None:
-    target = job.target
-    if target.kind != "recipe" or not is_keras(target.value, target.args):
-        return
-    named = " and ".join(frameworks_of(target.value, target.args))
-    raise UsageError(
-        f"the recipe {target.value} trains on one GPU with {named}; this run has {gpus}",
-        run=f"seatrial run {target.value} --gpus 1 -- {shlex.join(target.args)}",
-    )
-
-
 def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
     if job.launcher != "auto":
         return job.launcher, f"--launcher {job.launcher}"
@@ -80,6 +65,8 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
         how = "JAX_COORDINATOR_ADDRESS" if script.framework == "jax" else "TF_CONFIG"
         told = f", which are told of each other by {how}" if job.nodes > 1 else ""
         return "none", f"one process on each node{told}: {script.workers_evidence}"
+    if job.target.kind == "recipe" and gpus > 1 and is_keras(job.target.value, job.target.args):
+        return "none", f"{job.target.value} drives all GPUs from one process with {' and '.join(_frameworks(job))}"
     several = max(1, gpus) * job.nodes > 1
     if several and script.torchrun_evidence and not script.one_process_evidence:
         return "torchrun", f"the script joins a process group: {script.torchrun_evidence}"
@@ -88,6 +75,10 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
     if script.torchrun_evidence and not script.one_process_evidence:
         return "none", f"one process: the script also runs without torchrun ({script.torchrun_evidence})"
     return "none", script.one_process_evidence or "no sign that the script joins a process group"
+
+
+def _frameworks(job: Job) -> tuple[str, ...]:
+    return frameworks_of(job.target.value, job.target.args)
 
 
 def _value(chosen: Launcher, nodes: int, gpus: int) -> str:

@@ -20,7 +20,6 @@ OPTIONS: Mapping[str, tuple[Callable[[Job], Any], frozenset[PlaceKind]]] = {
     "--network": (lambda job: job.network, frozenset({"process", "cluster"})),
     "--device": (lambda job: job.devices, frozenset({"process", "cluster"})),
     "--ulimit": (lambda job: job.ulimits, frozenset({"process", "cluster"})),
-    "--gpu-memory": (lambda job: job.gpu_memory_bytes, frozenset({"cluster"})),
     "--cpus": (lambda job: job.cpus, frozenset({"process"})),
     "--memory": (lambda job: job.memory_bytes, frozenset({"process"})),
     "--shm-size": (lambda job: job.shm_bytes, frozenset({"process"})),

@@ -16,7 +16,7 @@ from seatrial.job.script import ScriptFacts
 from seatrial.planning.cluster.parts import cluster_parts
 from seatrial.planning.container.parts import container_parts
 from seatrial.planning.container.service import service_parts
-from seatrial.planning.horovod import horovod_parts
+from seatrial.planning.horovod import horovod_parts, refuse_first
 from seatrial.planning.host import HostFacts, git_commit
 from seatrial.planning.launcher import Launcher, choose_launcher, restarts
 from seatrial.planning.options import gpu_memory_limit, refuse_options
@@ -72,6 +72,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         SeatrialError: something named in the job is not there or cannot be done on this backend.
     """
     refuse_options(job, site.backend.place, site.backend.name)
+    refuse_first(job, script, site.backend.place)
     refuse_half_set(job, script, site.host.environ, inherits=site.backend.place == "process")
     parts = (service_parts if site.service else PARTS[site.backend.place])(job, site, script)
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)

@@ -203,6 +203,24 @@ class GpuMemory(Record):
     failed: str | None = None
 
 
+class JaxCalls(Record):
+    """A compiled function of the script's. ``calls_per_s``: from its first call's end to its last's."""
+
+    name: str
+    calls: int
+    calls_per_s: float | None = None
+
+
+class JaxUse(Record):
+    """What JAX told of itself: for what, how often and how long XLA compiled, and the functions with the most calls."""
+
+    version: str
+    backends: tuple[str, ...] = ()
+    compiled: int = 0
+    compile_s: float = 0.0
+    functions: tuple[JaxCalls, ...] = ()
+
+
 class Measurements(Record):
     """What was measured.
 
@@ -212,7 +230,7 @@ class Measurements(Record):
         energy_j: of all GPUs. energy_from: ``counter`` (the GPU's own) or ``power`` (samples, integrated).
         memory_peak_bytes: of the container, or of the target's processes where there is none.
         images, images_per_s: of training, as the target counted them.
-        gpu_memory: None without ``--gpu-memory``.
+        gpu_memory: None without ``--gpu-memory``. jax: None where the script did not use it, or without the hook.
     """
 
     wall_s: float | None = None
@@ -234,6 +252,7 @@ class Measurements(Record):
     images_per_s: float | None = None
     metrics: tuple[Metric, ...] = ()
     gpu_memory: GpuMemory | None = None
+    jax: JaxUse | None = None
 
 
 class Line(Record):

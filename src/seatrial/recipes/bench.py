@@ -143,8 +143,8 @@ def _check_frameworks(arguments: argparse.Namespace, ways: list[Way], rest: Sequ
         )
     if others and any(way.ranks > 1 for way in ways):
         raise InputError(
-            f"{arguments.recipe} trains on one GPU with {', '.join(sorted(others))}",
-            fix="omit --framework, or --gpus 1",
+            f"{arguments.recipe} drives its GPUs from one process with {', '.join(sorted(others))}: no ranks to start",
+            fix="omit --framework, or ddp and scaling",
         )
 
 

@@ -2,8 +2,8 @@
 
     python -m seatrial.recipes.mnist_keras --framework jax --data DIR --models DIR --epochs 5
 
-One process on one GPU. First weights are drawn as Keras does. Imports no torch, and Keras only when it trains, so that
-KERAS_BACKEND is set before. Shapes: N images, H and W pixels.
+One process on all GPUs that it sees, with a batch of --batch on each. First weights are drawn as Keras does. Imports no
+torch, and Keras only when it trains, so that KERAS_BACKEND is set before. Shapes: N images, H and W pixels.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from seatrial.recipe_names import KERAS_FRAMEWORKS
+from seatrial.recipes.keras_devices import devices, tested
 from seatrial.recipes.mnist_files import FILES, MIRRORS
 from seatrial.train import command_line
 from seatrial.train.command_line import positive, positive_float
@@ -78,7 +79,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InputError(
             "mnist with Keras trains in one process; torchrun has started several",
-            fix="seatrial run mnist --gpus 1 --launcher none …",
+            fix="seatrial run mnist --launcher none …",
         )
     return command_line.settle_places(arguments, keras_files.checkpoints)
 
@@ -95,7 +96,7 @@ def _refuse_torch_options(argv: Sequence[str]) -> None:
 
 
 def _keras(framework: str) -> Any:
-    """Keras on this framework. Raises InputError: it is not installed, or sees several GPUs."""
+    """Keras on this framework. Raises InputError: it is not installed."""
     os.environ["KERAS_BACKEND"] = framework
     try:
         import keras
@@ -107,10 +108,6 @@ def _keras(framework: str) -> Any:
         raise InputError(
             f"Keras already computes with {keras.backend.backend()} in this process",
             fix="python -m seatrial.recipes.mnist_keras",
-        )
-    if (count := len(_gpus(framework))) > 1:
-        raise InputError(
-            f"mnist with Keras trains on one GPU; this process sees {count}", fix="seatrial run mnist --gpus 1 …"
         )
     return keras
 
@@ -169,19 +166,25 @@ def train(keras: Any, data: IdxFolder, arguments: argparse.Namespace, trackers: 
     """
     images, labels = data.train_images[..., None], data.train_labels.astype(np.int32)
     tests, test_labels = data.test_images[..., None], data.test_labels.astype(np.int32)
-    count, steps = len(labels), math.ceil(len(labels) / arguments.batch)
-    model = compiled(keras, data, arguments, steps)
-    device = (_gpus(arguments.framework) or ["cpu"])[0]
-    print(f"mnist: batch {arguments.batch}, Keras {keras.__version__} on {_version(arguments.framework)}, {device}")
-    place, done, metrics, best, train_s = _resume_place(arguments), 0, {"accuracy": 0.0, "test_loss": 0.0}, 0.0, 0.0
-    if place:
-        done = keras_files.resume(keras, model, place)
-        print(f"resumed from {place}: {done} epochs done", flush=True)
+    used = devices(arguments.framework)
+    batch = arguments.batch * used.count
+    count = len(labels) - len(labels) % used.shares  # an epoch leaves out a few, others each time
+    steps, place = math.ceil(count / batch), _resume_place(arguments)
+    done, metrics, best, train_s = 0, {"accuracy": 0.0, "test_loss": 0.0}, 0.0, 0.0
+    of_each = f"{arguments.batch} on each of {used.count} devices, {batch} together" if used.count > 1 else f"{batch}"
+    print(f"mnist: batch {of_each}, Keras {keras.__version__} on {_version(arguments.framework)}, {used.words}")
+    with used.scope(keras):
+        model = compiled(keras, data, arguments, steps)
+        if place:
+            done = keras_files.resume(keras, model, place)
+            print(f"resumed from {place}: {done} epochs done", flush=True)
     first, began = done, time.perf_counter()
     for epoch in range(done + 1, arguments.epochs + 1):
-        order = np.random.default_rng((arguments.seed % 2**32, epoch)).permutation(count)  # known after a resume, too
+        order = np.random.default_rng((arguments.seed % 2**32, epoch)).permutation(len(labels))[
+            :count
+        ]  # as before a resume
         epoch_began = time.perf_counter()
-        loss = run_epoch(keras, model, images[order], labels[order], arguments.batch, epoch, trackers, stop)
+        loss = run_epoch(keras, model, images[order], labels[order], batch, epoch, trackers, stop)
         seconds = time.perf_counter() - epoch_began
         if loss is None:
             return _terminated(arguments, epoch, done)
@@ -190,8 +193,7 @@ def train(keras: Any, data: IdxFolder, arguments: argparse.Namespace, trackers: 
                 f"the loss became {loss} in epoch {epoch}; the checkpoints from before it are kept",
                 fix="a lower --learning-rate; --resume continues from the last checkpoint",
             )
-        tested = model.evaluate(tests, test_labels, batch_size=TEST_BATCH, verbose=0, return_dict=True)
-        metrics = {"test_loss": float(tested["loss"]), "accuracy": float(tested["accuracy"])}
+        metrics = tested(model, tests, test_labels, TEST_BATCH, used)
         best, train_s, done = max(best, metrics["accuracy"]), train_s + seconds, epoch
         where = {"step": epoch * steps, "epoch": epoch}
         trackers.log({**where, "phase": "train", "loss": loss, "images": count, "images_per_s": count / seconds})
@@ -209,7 +211,7 @@ def train(keras: Any, data: IdxFolder, arguments: argparse.Namespace, trackers: 
         rate = {"loop_s": loop_s, "train_s": train_s, "images_per_s": trained / train_s}
         trackers.log({"step": done * steps, "epoch": done, "phase": "end", **rate, **metrics})
         print(f"trained {trained:,} images in {loop_s:.3f} s", flush=True)
-        save(keras, model, arguments, {**metrics, "best": best}, data.classes, device)
+        save(keras, model, arguments, {**metrics, "best": best}, data.classes, used.words)
     else:
         print(f"nothing to train: {done} epochs are done and --epochs is {arguments.epochs}", flush=True)
     return 0
@@ -287,15 +289,6 @@ def _terminated(arguments: argparse.Namespace, epoch: int, done: int) -> int:
     kept = f"epoch {done} is saved in {arguments.checkpoints}" if done else "no epoch was done"
     print(f"terminated in epoch {epoch}: {kept}", flush=True)
     return EXIT_TERMINATED
-
-
-def _gpus(framework: str) -> list[str]:
-    """Those that this process sees, by kind."""
-    library: Any = importlib.import_module(framework)
-    if framework == "jax":
-        return [each.device_kind for each in library.devices() if each.platform == "gpu"]
-    found = library.config.list_physical_devices("GPU")
-    return [library.config.experimental.get_device_details(each).get("device_name", "GPU") for each in found]
 
 
 def _version(framework: str) -> str:

@@ -223,11 +223,15 @@ def _python_alone(constraints: Constraints) -> str | None:
 
 
 def _conflict(constraints: Constraints, machine: Machine) -> Conflict:
-    """The candidate that breaks least tells the reason; then each side gives way in turn, as far as that helps."""
+    """The candidate that breaks least tells the reason; then each side gives way in turn, as far as that helps.
+
+    A CPU build that nobody named says nothing of why there is none for the GPU.
+    """
+    on_a_gpu = constraints.gpu and constraints.variant != "cpu"
     ranked = [
         (list(violations(each, constraints, machine)), each)
         for each in candidates(constraints)
-        if not each.forward_compat
+        if not each.forward_compat and not (each.cpu and on_a_gpu)
     ]
     broken, _ = min(ranked, key=lambda pair: (_distance(pair[0]), _preference(pair[1], constraints)))
     ways = {

@@ -27,6 +27,9 @@ CASES = {
     "nothing moves": (NET + "net(torch.zeros(3))", "nothing in train.py moves"),
     "no library": ("import numpy as np\nnp.zeros(3)", "imports no library that uses a GPU (numpy)"),
     "JAX": ('import os\nos.environ["JAX_PLATFORMS"] = "cpu"\nimport jax\n', "JAX_PLATFORMS"),
+    "JAX's own setting": ('import jax\njax.config.update("jax_platforms", "cpu")', "train.py:2 keeps JAX on the CPU"),
+    "JAX with nothing of the kind": ("import jax\njax.jit(f)(x)", "jax, which takes a GPU by itself"),
+    "TensorFlow": ("import tensorflow as tf\ntf.constant(1)", "tensorflow, which takes a GPU by itself"),
 }  # fmt: skip
 
 INNOCENT = {

@@ -10,7 +10,7 @@ from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.images.plan import plan_image
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.script import ScriptFacts
-from seatrial.planning.cluster.machine import cluster_machine
+from seatrial.planning.cluster.machine import cluster_machine, gpu_memory_warnings
 
 A100 = {
     "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
@@ -58,3 +58,13 @@ def test_the_build_of_torch_follows_the_clusters_driver(tmp_path: Path) -> None:
         return plan.stack["build"]
 
     assert (build(A100), build(H200), build(A100, H200)) == ("cu126", "cu130", "cu126")
+
+
+def test_a_limit_that_no_gpu_of_the_cluster_has_is_told(tmp_path: Path) -> None:
+    job = Job(project=tmp_path, target=Target(kind="script", value="t.py"), gpu_memory_bytes=100 * 2**30)
+    small, large = ({"nvidia.com/gpu.memory": mib} for mib in ("81920", "143771"))
+    assert gpu_memory_warnings(job, cluster(small, small)) == (
+        "--gpu-memory 100 GiB: the largest GPU of this cluster has 80 GiB",
+    )
+    assert gpu_memory_warnings(job, cluster(small, large)) == ()
+    assert gpu_memory_warnings(job, cluster(small, {})) == gpu_memory_warnings(job, cluster()) == ()

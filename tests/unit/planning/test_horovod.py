@@ -78,6 +78,11 @@ def test_a_module_of_the_projects_is_its_own(project: Path) -> None:
     [
         ("import horovod.tensorflow as hvd\n", "train.py:1 needs horovod.tensorflow", "tf.distribute.MirroredStrategy"),
         ("import horovod.tensorflow.keras as hvd\n", "horovod.tensorflow", "tf.distribute.MirroredStrategy"),
+        (
+            "import tensorflow as tf\nimport horovod.tensorflow as hvd\nconfig = tf.ConfigProto()\n",
+            "train.py:2 needs horovod.tensorflow",  # before that the script is of TensorFlow 1
+            "tf.distribute.MirroredStrategy",
+        ),
         ("from horovod import keras\n", "horovod.keras", "tf.distribute.MirroredStrategy"),
         ("import horovod.spark.torch as hvd\n", "horovod.spark", "files that Spark has written"),
         ("from horovod.ray import RayExecutor\n", "horovod.ray", "seatrial starts the ranks"),

@@ -66,9 +66,8 @@ def test_what_is_started_and_checked(tmp_path: Path, args: tuple[str, ...], fram
     argv, _ = target_argv(asked.target, None, "python", container_places(asked, resumes=True))
     assert argv[:3] == ["python", "-m", "seatrial.recipes.mnist_keras"] and argv[-len(args) :] == list(args)
     assert choose_launcher(asked, script, 1)[0] == "none"
-    with pytest.raises(UsageError, match="trains on one GPU") as raised:
-        choose_launcher(asked, script, 2)
-    assert raised.value.run is not None and "--gpus 1" in raised.value.run and framework in raised.value.run
+    launcher, choice = choose_launcher(asked, script, 2)
+    assert launcher == "none" and f"all GPUs from one process with {framework}" in choice.reason
 
 
 @pytest.mark.parametrize(("recipe", "framework"), [("mnist", "mxnet"), ("cifar10", "jax"), ("mnist", "JAX")])

@@ -198,3 +198,49 @@ def test_a_checkpoint_that_does_not_fit(framework: str, data: Path, tmp_path: Pa
     assert done.returncode == 2
     assert "skipped" in done.stdout and "there is no checkpoint of Keras" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+#: Makes several devices of the CPU before the recipe runs.
+PARTS = """
+import os, sys
+framework, count = sys.argv[1], int(sys.argv[2])
+if framework == "jax":
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count}"
+else:
+    import tensorflow as tf
+    [cpu] = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+from seatrial.recipes import mnist_keras
+from seatrial.train import command_line
+sys.argv = ["mnist", "--framework", framework, *sys.argv[3:]]
+command_line.run(mnist_keras.main)
+"""
+
+
+def run_on(count: int, framework: str, data: Path, models: Path, *more: str) -> list[dict[str, float]]:
+    """What the recipe tells of its tests, on so many devices."""
+    events = models.parent / f"{models.name}.jsonl"
+    words = [framework, str(count), "--data", str(data), "--models", str(models), *more]
+    env = {**os.environ, "SEATRIAL_EVENTS": str(events)}
+    done = subprocess.run([sys.executable, "-c", PARTS, *words], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert (f"on each of {count} devices" in done.stdout) == (count > 1)
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    return [line for line in told if line["phase"] == "test"]
+
+
+@real
+def test_two_devices_train_as_one_with_the_batch_of_both(framework: str, data: Path, tmp_path: Path) -> None:
+    one = run_on(1, framework, data, tmp_path / "one", "--batch", "32", "--epochs", "3")
+    two = run_on(2, framework, data, tmp_path / "two", "--batch", "16", "--epochs", "2")
+    two += run_on(2, framework, data, tmp_path / "two", "--batch", "16", "--epochs", "3", "--resume")[-1:]
+    assert [line["test_loss"] for line in two] == pytest.approx([line["test_loss"] for line in one], rel=1e-3)
+    assert [line["epoch"] for line in two] == [1, 2, 3] and two[-1]["accuracy"] > 0.9
+
+
+@real
+def test_devices_that_no_number_is_a_multiple_of(framework: str, data: Path, tmp_path: Path) -> None:
+    """300 training and 90 test images on seven devices."""
+    told = run_on(7, framework, data, tmp_path / "seven", "--batch", "5", "--epochs", "3")
+    assert told[-1]["accuracy"] > 0.9
+    assert round(told[-1]["accuracy"] * 90, 3) == round(told[-1]["accuracy"] * 90), "all 90 count"

@@ -84,6 +84,10 @@ def jax_is_here(monitoring: Any) -> None:
     part("measure_jax").jax_is_here(monitoring)
 
 
+def count_jax(jax: Any) -> None:
+    part("measure_jax").count_calls(jax)
+
+
 #: What a process that waits for its trial keeps back: it rests on what the trial is.
 WAITING = (change_torch, measure_torch, dynamo_is_here, compiling_is_here, saving_is_here, fsdp_is_here)
 
@@ -117,6 +121,7 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
         for keras in KERAS:
             found[keras] = [keras_is_here]
         found["jax._src.monitoring"] = [jax_is_here]
+        found["jax"] = [count_jax]
         if os.environ.get("SEATRIAL_TRIAL"):
             found["safetensors.torch"].append(skip_safetensors)
     if "JAX_PROCESS_ID" in os.environ:

@@ -177,6 +177,8 @@ def _constraints(
             specifier, variant = specifier & more, variant or build
     if requirement is not None and framework == "jax" and requirement.extras:
         variant = next((extra for extra in sorted(requirement.extras) if extra.startswith("cuda")), variant)
+    if machine is not None and canonical_name(line) == "tensorflow-cpu":
+        variant = "cpu"  # on GPUs it is a conflict; without any, either package is its CPU build
     return Constraints(
         framework,
         specifier,
@@ -288,7 +290,8 @@ def _keeping_name(chosen: str, asked: Requirement) -> str:
     """The resolved release under the package's own name and with its own extras."""
     resolved = Requirement(chosen)
     extras = sorted(asked.extras | resolved.extras)
-    name = asked.name if asked.name in PACKAGES else resolved.name
+    own = canonical_name(asked.name) or ""
+    name = own if own in PACKAGES else resolved.name
     if name == "tensorflow-cpu":
         extras = []
     return name + (f"[{','.join(extras)}]" if extras else "") + str(resolved.specifier)

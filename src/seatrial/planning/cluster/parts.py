@@ -33,6 +33,7 @@ from seatrial.planning.cluster.claims import pod_resource
 from seatrial.planning.cluster.gpus import PodGpus, pod_gpus
 from seatrial.planning.cluster.image import cluster_image
 from seatrial.planning.cluster.kind import kind_warnings, queue_warnings, workload_kind
+from seatrial.planning.cluster.machine import gpu_memory_warnings
 from seatrial.planning.cluster.volumes import Volumes, volume_warnings, volumes_of
 from seatrial.planning.container.env import without_steering
 from seatrial.planning.container.limits import shm_limit, shm_warnings
@@ -95,6 +96,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         ),
         warnings=(
             *gpus.warnings,
+            *gpu_memory_warnings(job, gpus.facts),
             *kind_warnings(kind, facts, job.kubernetes.runtime),
             *queue_warnings(job.kubernetes.queue, facts),
             *facts.unread,

@@ -50,6 +50,14 @@ def computed_nothing(case: Case, gpu: Gpu) -> bool:
     return len(worked) >= MIN_IDLE_SAMPLES and not any(worked)
 
 
+#: The plan's check → what a script of that framework does to use the GPU.
+_HOW_TO_USE = {
+    "torch": 'device = "cuda" in the script: model.to("cuda"), data.to("cuda")',
+    "tensorflow": 'no tf.device("CPU") in the script, and no set_visible_devices([], "GPU")',
+    "jax": "no JAX_PLATFORMS=cpu, and no jax.devices('cpu') in the script",
+}
+
+
 def not_used_finding(case: Case, unused: tuple[Gpu, ...]) -> Finding:
     """Why a GPU was asked for and not used, probably, and what to do."""
     names = ", ".join(f"GPU {gpu.index} ({short_uuid(gpu.uuid)})" for gpu in unused)
@@ -65,5 +73,5 @@ def not_used_finding(case: Case, unused: tuple[Gpu, ...]) -> Finding:
         fix = f"seatrial run --gpus {used} {case.plan.target_line}   (or --launcher torchrun for a distributed script)"
     else:
         cause = "The script never moved its model or data to the GPU, or its framework is a CPU build"
-        fix = 'device = "cuda" in the script: model.to("cuda"), data.to("cuda"); or seatrial run --gpus none'
+        fix = f"{_HOW_TO_USE.get(case.plan.agent.check, _HOW_TO_USE['torch'])}; or seatrial run --gpus none"
     return Finding("gpu-not-used", "error", f"Requested but not used: {names}", cause, fix, evidence)

@@ -12,6 +12,7 @@ from seatrial.events import AgentFinished, AgentStarted
 from seatrial.receipt.evidence.facts import Evidence, Sample
 from seatrial.receipt.evidence.fields import mapping, number
 from seatrial.receipt.evidence.series import Point
+from seatrial.receipt.judging.jax_use import jax_use
 from seatrial.receipt.judging.memory_held import gpu_memory
 from seatrial.receipt.model import GpuUse, Measurements, Metric
 
@@ -45,6 +46,7 @@ def measure(evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | No
         images_per_s=evidence.steps.images_per_s,
         metrics=tuple(_metric(name, points) for name, points in evidence.steps.series.items()),
         gpu_memory=gpu_memory(evidence, gpu_memory_bytes),
+        jax=jax_use(evidence),
     )
 
 

@@ -73,7 +73,8 @@ def _checked(moment: Moment) -> str:
 
 
 def _kernel(moment: Moment) -> str:
-    ms, kind = moment.number("ms"), (moment.text("kind") or "driver").capitalize()
+    ms, told = moment.number("ms"), moment.text("kind") or "driver"
+    kind = {"jax": "JAX", "tensorflow": "TensorFlow"}.get(told, told.capitalize())
     uuid = short_uuid(moment.text("uuid") or "?")
     if moment.keys.get("ok") is not True:
         return f"{kind} kernel failed on {uuid}: {moment.text('error') or 'no reason given'}"

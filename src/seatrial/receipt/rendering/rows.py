@@ -11,6 +11,7 @@ from seatrial.receipt.model import (
     Criterion,
     GpuMemory,
     GpuUse,
+    JaxUse,
     Measurements,
     Metric,
     Receipt,
@@ -131,6 +132,7 @@ def measured_rows(receipt: Receipt) -> list[Row]:
         ("window", _window(measured)),
         *[row for use in measured.gpus for row in _gpu_rows(names.get(use.uuid, use.uuid), use)],
         ("GPU memory limit", _limit(measured.gpu_memory)),
+        ("JAX", _jax(measured.jax)),
         ("energy", _energy(measured)),
         ("CPU", _cpu(measured)),
         ("memory", _of("peak of the whole run", measured.memory_peak_bytes, measured.memory_limit_bytes)),
@@ -138,6 +140,19 @@ def measured_rows(receipt: Receipt) -> list[Row]:
         ("throughput", _throughput(measured)),
     ]
     return [Row(label, value) for label, value in rows if value]
+
+
+def _jax(used: JaxUse | None) -> str | None:
+    """``train_step called 4,210 times, 812 a second; 12 compilations took 3.2 s; on cuda``."""
+    if used is None:
+        return None
+    told = [
+        f"{each.name} called {count(each.calls, 'time')}"
+        + (f", {rate(each.calls_per_s)}/s" if each.calls_per_s else "")
+        for each in used.functions
+    ]
+    told += [f"{count(used.compiled, 'compilation')} took {format_seconds(used.compile_s)}"] if used.compiled else []
+    return "; ".join([*told, f"on {', '.join(used.backends)}"] if used.backends else told) or None
 
 
 def serving_rows(receipt: Receipt) -> list[Row]:

@@ -146,3 +146,20 @@ def test_conflicts_name_both_sides_and_what_works() -> None:
         resolved("torch==2.0.1", python="3.12")
     with pytest.raises(ConfigError, match=r"needs cuDNN 9.20.0.48, but the requirements pin cuDNN 8.9.2.26"):
         resolved("torch==2.13.0", "nvidia-cudnn-cu12==8.9.2.26")
+
+
+def test_tensorflows_cpu_package_is_no_build_for_gpus() -> None:
+    h100 = parse_target("driver=580.65.06,gpu=h100")
+    for line in ("tensorflow-cpu==2.20.0", "Tensorflow_CPU<2.21"):
+        with pytest.raises(
+            GpuContractError, match=r"tensorflow 2.20.0\+cpu has no CUDA, but GPUs are requested"
+        ) as told:
+            resolved(line, imports=("tensorflow",), machine=h100)
+        assert told.value.run is not None and told.value.run.startswith("write tensorflow[and-cuda]==2.2")
+        alone = resolved(line, imports=("tensorflow",), machine=None)
+        assert alone.requirements.lines == ("tensorflow-cpu==2.20.0",)
+
+
+def test_a_gpu_without_code_is_the_reason_and_not_the_build_for_cpus() -> None:
+    with pytest.raises(GpuContractError, match=r"has code for capability 7.5 and later, but K80 is sm_37"):
+        resolved(imports=("jax",), machine=parse_target("driver=450.80,gpu=k80"))

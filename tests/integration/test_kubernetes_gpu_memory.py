@@ -1,0 +1,112 @@
+"""--gpu-memory in the pods of a real cluster: the limit reaches the framework in each, and the receipt has the peak.
+
+The image has a driver made for tests, with a GPU of 1 GiB, and a small package in JAX's place; the node says that it
+has two GPUs. The script can do without JAX, so the GPU is tried by the driver alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli_project import Project
+from seatrial.backends.kubernetes.client import Cluster
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.kubernetes,
+    pytest.mark.docker,
+    pytest.mark.xdist_group("kubernetes"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here"),
+]
+
+DOCKERFILE = """
+FROM python:3.11-slim-bookworm
+COPY . /site
+ENV PYTHONPATH=/site LD_LIBRARY_PATH=/site FAKE_CUDA_GPUS=de421f490f0c00000000000000000001
+"""
+TAG = "seatrial-test/gpu-memory:1"
+NODE = "/api/v1/nodes/test-node"
+
+JAX = """
+class Device:
+    platform = "gpu"
+    def memory_stats(self): return {"peak_bytes_in_use": 200 * 2**20}
+def local_devices(): return [Device()]
+"""
+BRIDGE = "_backends = {'cuda': 1}"
+CLIENT = "def make_c_api_client(name, options=None): print('client', sorted(options.items()), flush=True)"
+
+SCRIPT = """
+import os
+try:
+    import jax, jax._src.xla_bridge
+    from jaxlib import xla_client
+except ImportError:
+    jax = None
+os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ".95"
+fraction = float(os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"])
+xla_client.make_c_api_client("cuda", {"memory_fraction": fraction, "allocator": "platform"})
+"""
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory, docker_backend: object) -> Iterator[str]:
+    site = tmp_path_factory.mktemp("site")
+    for name, text in (("jax", JAX), ("jax/_src", ""), ("jaxlib", "")):
+        (site / name).mkdir()
+        (site / name / "__init__.py").write_text(text)
+    (site / "jax" / "_src" / "xla_bridge.py").write_text(BRIDGE)
+    (site / "jaxlib" / "xla_client.py").write_text(CLIENT)
+    source = Path(__file__).parents[1] / "fake_libcuda.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", site / "libcuda.so.1", source], check=True)
+    (site / "Dockerfile").write_text(DOCKERFILE)
+    subprocess.run(["docker", "build", "-q", "-t", TAG, site], check=True, stdout=subprocess.DEVNULL)
+    yield TAG
+    subprocess.run(["docker", "image", "rm", "-f", TAG], check=False, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path, image: str) -> Iterator[Project]:
+    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+    made.write("seatrial.toml", f'[image]\nready = "{image}"\n[kubernetes]\nkind = "job"\nuid = 1234\n')
+    yield made
+    made.clean()
+
+
+@pytest.fixture
+def two_gpus(cluster: Cluster) -> Iterator[None]:
+    """The node's capacity, as a device plugin would report it."""
+
+    def report(count: str | None) -> None:
+        cluster.patch(f"{NODE}/status", {"status": {"capacity": {"nvidia.com/gpu": count}}})
+
+    report("2")
+    deadline_s = time.monotonic() + 30
+    while cluster.get(NODE)["status"]["allocatable"].get("nvidia.com/gpu") != "2":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.5)
+    yield
+    report(None)
+
+
+def test_a_script_that_asks_for_nearly_all_gets_a_quarter(project: Project, two_gpus: None) -> None:
+    project.write("train.py", SCRIPT)
+    project.run("train.py", "--gpus", "1", "--gpu-memory", "256MiB", exit_code=3)  # no context is seen
+    assert project.output() == "client [('allocator', 'default'), ('memory_fraction', 0.25)]\n"
+    told = project.receipt()["measurements"]["gpu_memory"]
+    assert told == {"limit_bytes": 256 * 2**20, "frameworks": ["JAX"], "peak_bytes": 200 * 2**20, "failed": None}
+
+
+def test_two_pods_are_held_each(project: Project, two_gpus: None) -> None:
+    project.write("train.py", SCRIPT)
+    words = ["train.py", "--gpus", "1", "--gpu-memory", "256MiB", "--nodes", "2", "--launcher", "none"]
+    project.run(*words, exit_code=3)
+    assert project.output().count("client [('allocator', 'default'), ('memory_fraction', 0.25)]") == 2
+    told = project.receipt()["measurements"]["gpu_memory"]
+    assert (told["frameworks"], told["peak_bytes"]) == (["JAX"], 200 * 2**20)
