@@ -39,7 +39,8 @@ _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 #: Most workers that are tried for one rank, whatever the machine has.
 _MOST_WORKERS = 16
 
-#: Below this share of a step few workers are tried first: many take time from the thread that trains.
+#: Below this share of a step few workers are tried first: many take time from the thread that trains. Where a trial of
+#: another change waits for data so long, the loader kept it from showing what it can do.
 _MUCH_DATA = 0.25
 
 #: Passes of fewer batches start their workers so often that it shows.
@@ -134,6 +135,23 @@ def _together(able: Sequence[Candidate]) -> Optional[Candidate]:
         left *= 1.0 - each.share
         changes.update(each.changes)
     return Candidate(BESIDE.join(each.name for each in members), changes, 1.0 - left)
+
+
+def with_workers(
+    behind: Candidate, found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int
+) -> Optional[Candidate]:
+    """The same change beside more workers, where its own trial (``found``) waited for the loader; None where not.
+
+    Source: SimpleDLA on CIFAR-10, an H200, two workers. Its steps took 16 ms and waited 1 % for data. With CUDA graphs
+    they take 5 ms where no loader is; in the tune they took 17.
+    """
+    if "workers" in behind.changes or found.data < _MUCH_DATA:
+        return None
+    numbers = [each for each in _workers(found, kept, tried, cpus).able if "workers" in each.changes]
+    if not numbers:
+        return None
+    name = BESIDE.join((numbers[0].name, behind.name))
+    return Candidate(name, {**numbers[0].changes, **behind.changes}, found.data, behind.slow)
 
 
 def _workers(found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int) -> Way:

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 from seatrial.agent.process.target import become_subreaper
 from seatrial.agent.tune import anatomy, judging, spec, trial
 from seatrial.agent.tune.ahead import Ahead, how_many
-from seatrial.agent.tune.candidates import BESIDE, NAMES, NEUTRAL, Candidate, candidates, in_words
+from seatrial.agent.tune.candidates import BESIDE, NAMES, NEUTRAL, Candidate, candidates, in_words, with_workers
 from seatrial.agent.tune.fitting import Fitting
 from seatrial.agent.tune.record import Record, Row, tell
 from seatrial.agent.tune.refusal import last_line, refusal
@@ -94,6 +94,7 @@ class Driver:
         self.hopeless: Set[str] = set()  # keys of changes
         self.compiled_s: List[float] = []
         self.seeds = 0
+        self.newest: Optional[Trial] = None
         self.since_reference = 0
         self.ahead = Ahead(asked, how_many(_cpus(), _free_bytes()))
 
@@ -231,6 +232,18 @@ class Driver:
                         self.record.not_tried[each.name] = "no time was left for it (--budget)"
                 return
             self._try(fits[0])
+            self._try_with_workers(fits[0], cpus)
+
+    def _try_with_workers(self, candidate: Candidate, cpus: int) -> None:
+        """What was no faster because the loader gave no more batches is tried once more beside more workers."""
+        if self.spec.only and "workers" not in self.spec.only:
+            return
+        if self.record.rows[-1].verdict not in ("slower", "no-faster") or self.newest is None:
+            return
+        found = anatomy.of(self.newest)
+        beside = with_workers(candidate, found, self.kept, self.tried, cpus) if self.newest.measured else None
+        if beside is not None and self._needed_s(beside.slow) < self.left_s:
+            self._try(beside)
 
     def _try(self, candidate: Candidate) -> None:
         if self.since_reference >= _REFERENCE_EVERY and self._needed_s(candidate.slow) * 1.5 < self.left_s:
@@ -240,6 +253,7 @@ class Driver:
         changes = {**self.kept, **candidate.changes}
         keys = tuple(candidate.changes)
         made = [self.trial(changes, in_words(candidate.changes), self.limit_s(candidate.slow), tried=keys)]
+        self.newest = made[0]
         row = self._judged(candidate, made)
         if row.verdict == "again":
             self._measure_reference()
