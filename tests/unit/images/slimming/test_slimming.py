@@ -142,7 +142,7 @@ def test_a_stub_satisfies_the_loader_and_says_what_was_called(tmp_path: Path) ->
         "print('loaded', flush=True); print(l.use(41))"
     )
     assert python(code).stdout == "loaded\n42\n"
-    real.write_bytes(stub_library(elf.dynamic_names(DT_SONAME)[0], elf.symbols(), "it was left out"))
+    real.write_bytes(stub_library(elf.dynamic_names(DT_SONAME)[0], elf.symbols(), "it was left out", {}))
     ended = python(code)
     assert ended.stdout == "loaded\n"
     assert ended.returncode == -6
