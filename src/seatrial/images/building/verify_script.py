@@ -127,7 +127,7 @@ def _train(torch: Any, device: str) -> str:
 
 
 def _train_tensorflow(tf: Any, device: str) -> str:
-    """The same in TensorFlow; on the CPU each second step by XLA, which ends the process on a GPU that it does not know."""
+    """The same in TensorFlow; on the CPU each second step by XLA, which ends the process on GPUs it does not know."""
     later = hasattr(tf.config.experimental, "enable_op_determinism")  # than 2.7
     if later:
         tf.config.experimental.enable_op_determinism()
