@@ -164,7 +164,10 @@ class Trial:
     def _with_its_words(self, error: str) -> str:
         """The error, and what the framework had logged before it: there the reason stands."""
         logged = [line.strip() for line in self._complained.splitlines()]
-        known = [line for line in logged if any(each.severity != "info" for each in match_text(line))]
+        found = {line: [each.id for each in match_text(line) if each.severity != "info"] for line in logged}
+        known = [line for line in logged if found[line]]
+        # "Could not find cuda drivers" is what it says without libcudart, too; the driver ran a kernel before.
+        known.sort(key=lambda line: found[line] == ["tensorflow-no-gpu"])
         return "%s: %s" % (error, known[0][:_MOST_WORDS]) if known and known[0] not in error else error
 
     def _result(self) -> Dict[str, Any]:
