@@ -69,6 +69,7 @@ import numpy
 __version__ = "0.10.2"
 class Array(numpy.ndarray):
     def block_until_ready(self): return self
+sys.stderr.write(os.environ.get("FAKE_LOG", "") + "\\n")
 def fail(name):
     if name in os.environ: raise RuntimeError(os.environ[name])
 def devices(kind): fail("DEVICES"); return ["cuda:0"]
@@ -218,7 +219,6 @@ class TestTensorFlow:
         agent, done = run(tmp_path, driver, "tensorflow", **fake)
         assert done.returncode == 0 and agent.events("gpu.kernel")[1]["ok"]
         assert [(each["id"], each["severity"]) for each in agent.events("finding")] == [(id, "warning")]
-
 
     def test_cudnn_alone_that_is_missing_is_named(self, tmp_path, driver):
         for name in ("cudart", "cublas", "cufft", "cusolver", "cusparse"):
