@@ -29,7 +29,7 @@ _SIGNS: dict[str, re.Pattern[str]] = {
     "nvshmem": re.compile(r"nvshmem|symm_mem|symmetric_memory", re.IGNORECASE),
     "nccl": re.compile(r"nccl|distributed|DataParallel|Accelerator|lightning|deepspeed|torchrun", re.IGNORECASE),
     "linalg": re.compile(
-        r"linalg|\binv(erse)?\(|cholesky|\bsvd|\bqr\(|\beigh?|lstsq|lu_solve|pinverse|matrix_exp|orthogonal|"
+        r"linalg|\binv(erse)?\(|cholesky|\bsvd|\bqr\(|\beigh?(vals)?\b|lstsq|lu_solve|pinverse|matrix_exp|orthogonal|"
         r"spectral_norm|logdet|slogdet|\bdet\(|MultivariateNormal|gpytorch",
         re.IGNORECASE,
     ),

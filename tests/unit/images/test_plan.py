@@ -245,6 +245,7 @@ EVERYTHING = "compile fft libclang linalg nccl nvcc nvshmem random rnn sparse sp
     [
         ("loss = SparseCategoricalCrossentropy(); m = 'sparse_categorical_accuracy'; k = sparse_top_k", ""),
         ("attention = MultiHeadAttention(8, 64); x = jnp.matmul(a, b); construct(function)", ""),
+        ("eight = 8  # Eight layers, a weight each", ""),
         ("tf.sparse.sparse_dense_matmul(a, b)", "sparse"),
         ("layer = keras.layers.LSTM(32)", "linalg rnn sparse"),  # its first weights come from a QR decomposition
         ("x = nn.GRUCell(features=8)", "linalg rnn sparse"),
