@@ -49,6 +49,7 @@ def test_slimmed_torch_gives_the_same_weights(docker_project: Project) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # two builds
 @pytest.mark.parametrize("framework", ["tensorflow", "jax"])
 def test_slimmed_tensorflow_and_jax_give_the_same_weights(docker_project: Project, framework: str) -> None:
     (docker_project.folder / "requirements.txt").write_text("jax==0.10.2\n" if framework == "jax" else "tensorflow\n")
