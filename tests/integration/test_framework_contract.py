@@ -69,6 +69,7 @@ import numpy
 __version__ = "0.10.2"
 class Array(numpy.ndarray):
     def block_until_ready(self): return self
+sys.stderr.write(os.environ.get("FAKE_LOG", "") + "\\n")
 def fail(name):
     if name in os.environ: raise RuntimeError(os.environ[name])
 def devices(kind): fail("DEVICES"); return ["cuda:0"]
@@ -96,7 +97,7 @@ def run(tmp_path, driver, check, *, fake=True, plugin=True, **variables):
     variables = {**variables, "TF_CONFIG": "{}", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"} if fake else variables
     if fake:
         site = tmp_path / "site"
-        site.mkdir()
+        site.mkdir(exist_ok=True)
         (site / f"{check}.py").write_text({"tensorflow": TENSORFLOW, "jax": JAX}[check])
         if plugin:
             (site / "jax_cuda12_plugin-0.10.2.dist-info").mkdir()
@@ -156,6 +157,13 @@ TENSORFLOW_BREAKS = [
         },
         "tensorflow-without-cuda",
     ),
+    (  # TensorFlow 2.21 without [and-cuda], in a container whose driver works
+        {
+            "FAKE_SEEN": "0",
+            "FAKE_LOG": "I0000 cudart_stub.cc:31] Could not find cuda drivers on your machine, GPU will not be used.",
+        },
+        "tensorflow-without-cuda",
+    ),
     (
         {
             "FAKE_SEEN": "0",
@@ -211,6 +219,14 @@ class TestTensorFlow:
         agent, done = run(tmp_path, driver, "tensorflow", **fake)
         assert done.returncode == 0 and agent.events("gpu.kernel")[1]["ok"]
         assert [(each["id"], each["severity"]) for each in agent.events("finding")] == [(id, "warning")]
+
+    def test_cudnn_alone_that_is_missing_is_named(self, tmp_path, driver):
+        for name in ("cudart", "cublas", "cufft", "cusolver", "cusparse"):
+            library = tmp_path / "site" / "nvidia" / name / "lib" / f"lib{name}.so.12"
+            library.parent.mkdir(parents=True)
+            library.touch()
+        agent, done = run(tmp_path, driver, "tensorflow", FAKE_SEEN="0")
+        assert done.returncode == 3 and [each["id"] for each in agent.events("finding")] == ["cudnn-not-found"]
 
 
 class TestJax:

@@ -13,6 +13,7 @@ from cli_project import Project
 SCRIPTS = {
     "torch": "import torch\nprint(torch.__version__)\n",
     "tensorflow": "import tensorflow as tf\nprint(tf.__version__)\n",
+    "jax": "import jax\nprint(jax.__version__)\n",
     "transformers": "import torch\nfrom transformers import BertConfig, BertForSequenceClassification\n",
 }
 
@@ -45,6 +46,17 @@ def test_slimmed_torch_gives_the_same_weights(docker_project: Project) -> None:
     assert slim["verification"]["training"] == whole["verification"]["training"]
     assert slim["size_bytes"] - slim["base_bytes"] <= 750_000_000
     assert whole["size_bytes"] - slim["size_bytes"] > 150_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)  # two builds
+@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
+def test_slimmed_tensorflow_and_jax_give_the_same_weights(docker_project: Project, framework: str) -> None:
+    (docker_project.folder / "requirements.txt").write_text("jax==0.10.2\n" if framework == "jax" else "tensorflow\n")
+    whole = built(docker_project, SCRIPTS[framework])
+    slim = built(docker_project, SCRIPTS[framework], "--slim", "unused")
+    assert slim["verification"]["training"] == whole["verification"]["training"] is not None
+    assert whole["size_bytes"] - slim["size_bytes"] > 50_000_000
 
 
 @pytest.mark.slow

@@ -175,11 +175,14 @@ def _framework_build(expected: List[Facts], visible: List[Facts], context: Facts
 
 
 def _install_jax(gpu: Facts, context: Facts) -> str:
-    """The command that installs JAX with the CUDA that this driver runs.
+    """The command that installs JAX with the CUDA that this driver runs; that of its plug-in, where none is known.
 
     Source: docs.jax.dev/en/latest/installation.html: CUDA 13 needs driver 580 and sm_75.
     """
     branch = str(context.get("driver_version") or "").split(".")[0]
+    plugin = str((context.get("framework") or {}).get("cuda") or "")
+    if not branch and plugin in ("12", "13"):
+        return "pip install --upgrade 'jax[cuda%s]'" % plugin
     new = branch.isdigit() and int(branch) >= 580 and (_capability(gpu) or (0, 0)) >= (7, 5)
     return "pip install --upgrade 'jax[cuda%d]'" % (13 if new else 12)
 
@@ -229,7 +232,7 @@ def _kernel(expected: List[Facts], visible: List[Facts], context: Facts) -> Opti
         found.fix = _install_torch(gpu, context)
     elif found.id == "no-kernel-image" and name == "tensorflow":
         found = _finding("gpu-too-new-for-tensorflow", found.evidence)
-    elif name == "jax" and (found.id in _NO_CODE or found.id.startswith("jax-plugin")):
+    elif name == "jax" and (found.id in (*_NO_CODE, "cudnn-not-found") or found.id.startswith("jax-plugin")):
         found.fix = _install_jax(gpu, context)
     if found.id == "cuda-out-of-memory":  # a kernel of a few kilobytes: others fill the GPU
         return _finding("gpu-memory-held", found.evidence)

@@ -87,6 +87,14 @@ FRAMEWORK = (
         sources=("docs/images.md",),
     ),
     Known(
+        id="slimmed-away",
+        title="The script called {function}, but {library} was left out of the image",
+        symptoms=("seatrial: {function} was called, but {library} was left out of this image",),
+        cause="It was built with image.slim = 'unused' or 'arch', and the project's source showed no use of it",
+        fix="seatrial run … --slim files",
+        sources=("docs/images.md",),
+    ),
+    Known(
         id="framework-cannot-compute",
         title="The framework sees the GPU but cannot compute on it",
         symptoms=(),

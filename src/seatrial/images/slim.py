@@ -9,7 +9,6 @@ from pathlib import Path
 
 import seatrial
 from seatrial.errors import ConfigError
-from seatrial.images.slimming.unused import FEATURES
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.recipe_names import source_of
@@ -30,11 +29,38 @@ _SIGNS: dict[str, re.Pattern[str]] = {
     "nvshmem": re.compile(r"nvshmem|symm_mem|symmetric_memory", re.IGNORECASE),
     "nccl": re.compile(r"nccl|distributed|DataParallel|Accelerator|lightning|deepspeed|torchrun", re.IGNORECASE),
     "linalg": re.compile(
-        r"linalg|\binv(erse)?\(|cholesky|\bsvd|\bqr\(|\beigh?|lstsq|lu_solve|pinverse|matrix_exp|orthogonal|"
+        r"linalg|\binv(erse)?\(|cholesky|\bsvd|\bqr\(|\beigh?(vals)?\b|lstsq|lu_solve|pinverse|matrix_exp|orthogonal|"
         r"spectral_norm|logdet|slogdet|\bdet\(|MultivariateNormal|gpytorch",
         re.IGNORECASE,
     ),
     "compile": re.compile(r"triton|xformers|flash_attn|unsloth|liger|deepspeed|bitsandbytes|flex_attention"),
+}
+
+#: The same for TensorFlow and JAX: what they call by other names, and what calls it without a word of it in the script:
+#: recurrent layers of Keras and Flax draw their first weights by a QR decomposition, which is cuSOLVER's.
+_XLA_SIGNS: dict[str, re.Pattern[str]] = {
+    "fft": re.compile(r"fft|stft|spectrogram|fourier|fnet|librosa|tensorflow_io", re.IGNORECASE),
+    "sparse": re.compile(
+        r"sparse(?!_?(categorical|top_?k|softmax))|to_csr|tridiagonal|\bgraph_?nets?|jraph", re.IGNORECASE
+    ),
+    "random": re.compile(r"curand|cupy", re.IGNORECASE),
+    "nvshmem": re.compile(r"nvshmem|mosaic|pallas", re.IGNORECASE),
+    "nccl": re.compile(
+        r"nccl|distribute|Strategy|DataParallel|ModelParallel|pmap|shard|\bMesh\b|PartitionSpec|psum|pmean|all_?reduce|"
+        r"multihost|horovod",
+        re.IGNORECASE,
+    ),
+    "linalg": re.compile(
+        _SIGNS["linalg"].pattern
+        + r"|lstm|gru|rnn|solve|\blu\b|expm|sqrtm|polar\b|schur|tridiagonal|multivariate|shampoo|"
+        r"\bsoap\b|kfac|tensorflow_probability|\btfp\b|gpflow|gpjax|numpyro|distrax|blackjax|lineax|diffrax|jaxopt|optimistix",
+        re.IGNORECASE,
+    ),
+    "rnn": re.compile(r"lstm|gru|rnn|ctc|multiheadattn", re.IGNORECASE),
+    "nvcc": re.compile(
+        r"numba|cupy|nvcc|nvvm|pycuda|cuda\.core|cuda\.bindings|load_op_library|\bwarp\b", re.IGNORECASE
+    ),
+    "libclang": re.compile(r"clang"),
 }
 
 _MOST_FILES, _MOST_SOURCE_BYTES = 500, 50_000_000
@@ -56,7 +82,7 @@ class Slimming:
 def slimming_for(job: Job, stack: Stack, machine: Machine | None, *, compiles: bool, multi_gpu: bool) -> Slimming:
     """What ``image.slim`` means for this job.
 
-    Raises ConfigError where the level cannot be meant: other frameworks than torch, or an unknown GPU.
+    Raises ConfigError where the level cannot be meant: no framework, or an unknown GPU.
     """
     level = job.image.slim
     if level == "none":
@@ -65,17 +91,20 @@ def slimming_for(job: Job, stack: Stack, machine: Machine | None, *, compiles: b
     choices = [Choice(what="slimming", value=level, reason="image.slim; docs/images.md says what it leaves out")]
     if level == "files":
         return Slimming(tuple(arguments), choices=tuple(choices))
-    if stack.wheel is None or stack.wheel.framework != "torch":
+    if stack.wheel is None:
         raise ConfigError(
-            f"image.slim = {level!r} supports only torch's libraries",
-            cause=f"this project uses {stack.wheel.framework if stack.wheel else 'no framework'}",
+            f"image.slim = {level!r} supports only libraries of torch, TensorFlow and JAX",
+            cause="this project uses no framework",
             run='in seatrial.toml: [image] slim = "files"',
         )
-    used = set(_used(job)) | ({"compile"} if compiles else set())
+    signs = _SIGNS if stack.wheel.framework == "torch" else _XLA_SIGNS
+    used = set(_used(job, signs)) | ({"compile", "nvcc"} if compiles else set())
     if job.target.kind == "recipe":
         used.discard("nccl")  # recipes can, and do so with several ranks alone: that is known here
     used |= {"nccl"} if multi_gpu or job.nodes > 1 else set()
-    unused = sorted({*FEATURES, "compile"} - used)
+    if signs is _XLA_SIGNS and "linalg" in used:
+        used.add("sparse")  # cuSOLVER is linked to cuSPARSE
+    unused = sorted({*signs, "sparselt", "compile"} - used)
     arguments += ["--unused", ",".join(unused)]
     shown = ", ".join(sorted(used)) or "none of them"
     choices.append(Choice(what="left out", value=", ".join(unused), reason=f"the project shows use of: {shown}"))
@@ -95,12 +124,12 @@ def slimming_for(job: Job, stack: Stack, machine: Machine | None, *, compiles: b
     return Slimming(tuple(arguments), architectures, tuple(choices))
 
 
-def _used(job: Job) -> Iterator[str]:
+def _used(job: Job, signs: dict[str, re.Pattern[str]]) -> Iterator[str]:
     """Features whose signs stand in the project's source, or in a recipe's."""
     inside = _PACKAGE if job.target.kind == "recipe" else job.project
     texts = list(read_sources(_sources(job), inside, _MOST_SOURCE_BYTES))
-    for feature, signs in _SIGNS.items():
-        if any(signs.search(text) for text in texts):
+    for feature, sign in signs.items():
+        if any(sign.search(text) for text in texts):
             yield feature
 
 

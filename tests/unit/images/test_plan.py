@@ -236,6 +236,35 @@ def test_slimming_follows_what_the_source_shows(project: Path, snapshot: Snapsho
     assert planned(project, slim="unused", built_for="h100", compiles=True)[0].tag != plan.tag
 
 
+EVERYTHING = "compile fft libclang linalg nccl nvcc nvshmem random rnn sparse sparselt"
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("loss = SparseCategoricalCrossentropy(); m = 'sparse_categorical_accuracy'; k = sparse_top_k", ""),
+        ("attention = MultiHeadAttention(8, 64); x = jnp.matmul(a, b); construct(function)", ""),
+        ("eight = 8  # Eight layers, a weight each", ""),
+        ("tf.sparse.sparse_dense_matmul(a, b)", "sparse"),
+        ("layer = keras.layers.LSTM(32)", "linalg rnn sparse"),  # its first weights come from a QR decomposition
+        ("x = nn.GRUCell(features=8)", "linalg rnn sparse"),
+        ("loss = tf.nn.ctc_loss(labels, logits)", "rnn"),
+        ("jax.scipy.linalg.cho_solve(c, b)", "linalg sparse"),
+        ("strategy = tf.distribute.MirroredStrategy()", "nccl"),
+        ("mesh = jax.make_mesh((2,), ('x',)); NamedSharding(mesh, P('x'))", "nccl"),
+        ("tf.signal.stft(x, 256, 128)", "fft"),
+        ("from numba import cuda", "nvcc"),
+        ("from jax.experimental import pallas as pl", "nvshmem"),
+    ],
+)
+def test_slimming_tensorflow_and_jax(project: Path, framework: str, line: str, kept: str) -> None:
+    (project / "train.py").write_text(f"import {framework}\n{line}\n")
+    plan, _ = planned(project, imports=frozenset({framework}), slim="unused", built_for="h100")
+    [unused] = set(re.findall(r"--unused (\S+)", str(plan.dockerfile)))
+    assert set(unused.split(",")) == set(EVERYTHING.split()) - set(kept.split())
+
+
 @pytest.mark.parametrize("name", sorted({**RECIPES, **TOOLS}))
 def test_slimming_reads_the_source_of_every_recipe(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
@@ -250,7 +279,7 @@ def test_slimming_reads_the_source_of_every_recipe(project: Path, name: str, mon
     ("options", "message"),
     [
         ({"slim": "arch"}, "needs to know the GPUs"),
-        ({"slim": "unused", "imports": frozenset({"tensorflow"})}, "supports only torch's libraries"),
+        ({"slim": "unused", "imports": frozenset({"numpy"})}, "supports only libraries of torch, TensorFlow and JAX"),
         ({"base": "python:3.12-alpine"}, "uses musl as its C library"),
         ({"built_for": "h1000"}, "unknown GPU 'h1000'"),
     ],

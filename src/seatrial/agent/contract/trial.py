@@ -164,7 +164,8 @@ class Trial:
     def _with_its_words(self, error: str) -> str:
         """The error, and what the framework had logged before it: there the reason stands."""
         logged = [line.strip() for line in self._complained.splitlines()]
-        known = [line for line in logged if any(each.severity != "info" for each in match_text(line))]
+        found = {line: [each.id for each in match_text(line) if each.severity != "info"] for line in logged}
+        known = sorted((line for line in logged if found[line]), key=lambda line: _GENERAL.get(found[line][0], 0))
         return "%s: %s" % (error, known[0][:_MOST_WORDS]) if known and known[0] not in error else error
 
     def _result(self) -> Dict[str, Any]:
@@ -183,6 +184,11 @@ class Trial:
             last = (self._complained.strip().splitlines() or ["no message"])[-1]
             self._trouble = "the GPU check failed with exit code %s: %s" % (self._code, last)
         return {"torch": None, "kernels": [], "error": self._trouble}
+
+
+#: Findings that say that it does not start, and not why: any other line comes before them. "Could not find cuda
+#: drivers" is what TensorFlow and JAX say without libcudart, too; the driver has run a kernel by then.
+_GENERAL = {"jax-plugin-broken": 1, "jax-cuda-failed": 1, "jax-no-gpu": 2, "tensorflow-no-gpu": 3}
 
 
 def beaten_to_the_memory(kernel: Dict[str, Any]) -> bool:

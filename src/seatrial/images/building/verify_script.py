@@ -10,7 +10,7 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from typing import Any
 
@@ -58,18 +58,18 @@ def _torch(found: dict[str, Any], gpu: bool) -> None:
     found["architectures"] = (flags or "").split()
     devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if gpu else ["cpu"]
     found["kernels"] = {device: _kernels(_TorchProduct(torch, device)) for device in devices}
-    try:
-        found["training"] = _train(torch, "cpu")
-        if gpu:
-            found["training_gpu"] = _train(torch, "cuda")
-    except Exception as error:  # noqa: BLE001  as above
-        found["errors"]["training"] = f"{type(error).__name__}: {str(error)[:300]}"
+    found["training"] = _trained(found, lambda: _train(torch, "cpu"))
+    if gpu:
+        found["training_gpu"] = _trained(found, lambda: _train(torch, "cuda"))
 
 
 def _tensorflow(found: dict[str, Any], gpu: bool) -> None:
     tf: Any = sys.modules["tensorflow"]
     found["cuda"] = tf.sysconfig.get_build_info().get("cuda_version")
     found["kernels"] = {}
+    found["training"] = _trained(found, lambda: _train_tensorflow(tf, "CPU:0"))
+    if gpu:
+        found["training_gpu"] = _trained(found, lambda: _train_tensorflow(tf, "GPU:0"))
     for device in tf.config.list_logical_devices("GPU" if gpu else "CPU"):
 
         def product(name: str, device: Any = device) -> float | None:
@@ -90,6 +90,7 @@ def _jax(found: dict[str, Any], gpu: bool) -> None:
     except RuntimeError as error:  # no such devices
         found["errors"]["jax"] = str(error)[:300]
         return
+    found["training_gpu" if gpu else "training"] = _trained(found, lambda: _train_jax(jax, devices[0]))
     for device in devices:
 
         def product(name: str, device: Any = device) -> float | None:
@@ -99,6 +100,14 @@ def _jax(found: dict[str, Any], gpu: bool) -> None:
             return float((numbers @ numbers)[0, 0])
 
         found["kernels"][str(device).lower()] = _kernels(product)
+
+
+def _trained(found: dict[str, Any], train: Callable[[], str]) -> str | None:
+    try:
+        return train()
+    except Exception as error:  # noqa: BLE001  as above
+        found["errors"]["training"] = f"{type(error).__name__}: {str(error)[:300]}"
+        return None
 
 
 def _train(torch: Any, device: str) -> str:
@@ -114,8 +123,59 @@ def _train(torch: Any, device: str) -> str:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
-    weights = b"".join(each.detach().cpu().numpy().tobytes() for each in model.parameters())
-    return hashlib.sha256(weights).hexdigest()[:16]
+    return _digest(each.detach().cpu().numpy() for each in model.parameters())
+
+
+def _train_tensorflow(tf: Any, device: str) -> str:
+    """The same in TensorFlow; on the CPU each second step by XLA, which ends the process on GPUs it does not know."""
+    later = hasattr(tf.config.experimental, "enable_op_determinism")  # than 2.7
+    if later:
+        tf.config.experimental.enable_op_determinism()
+    random = tf.random.Generator.from_seed(0)
+    with tf.device(device):
+        images_NHWC, labels = random.normal((16, 28, 28, 1)), tf.one_hot(tf.range(16) % 10, 10)
+        shapes = ((3, 3, 1, 8), (8 * 26 * 26, 10))
+        weights = [tf.Variable(random.normal(shape) * 0.01) for shape in shapes]
+
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                hidden = tf.nn.relu(tf.nn.conv2d(images_NHWC, weights[0], 1, "VALID"))
+                logits = tf.reshape(hidden, (16, -1)) @ weights[1]
+                loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels, logits))
+            for place, gradient in enumerate(tape.gradient(loss, weights)):
+                weights[place].assign_sub(0.1 * gradient)
+
+        steps = [tf.function(step)]
+        steps += [tf.function(step, jit_compile=True)] if later and device == "CPU:0" else []
+        for each in steps * 5:
+            each()
+    return _digest(weight.numpy() for weight in weights)
+
+
+def _train_jax(jax: Any, device: Any) -> str:
+    """The same in JAX."""
+    jnp, lax = jax.numpy, jax.lax
+
+    def loss(weights: Any, images_NCHW: Any, labels: Any) -> Any:
+        hidden = jax.nn.relu(lax.conv(images_NCHW, weights[0], (1, 1), "VALID")).reshape(16, -1)
+        return -(jax.nn.log_softmax(hidden @ weights[1]) * labels).sum(1).mean()
+
+    def updated(weights: Any, images_NCHW: Any, labels: Any) -> Any:
+        gradients = jax.grad(loss)(weights, images_NCHW, labels)
+        return [weights[at] - 0.1 * gradients[at] for at in range(len(weights))]
+
+    with jax.default_device(device):
+        keys = jax.random.split(jax.random.key(0), 3)
+        images_NCHW, labels = jax.random.normal(keys[0], (16, 1, 28, 28)), jnp.eye(10)[jnp.arange(16) % 10]
+        filters, matrix = jax.random.normal(keys[1], (8, 1, 3, 3)), jax.random.normal(keys[2], (8 * 26 * 26, 10))
+        weights, step = [filters * 0.01, matrix * 0.01], jax.jit(updated)
+        for _ in range(5):
+            weights = step(weights, images_NCHW, labels)
+    return _digest(jax.device_get(weight) for weight in weights)
+
+
+def _digest(arrays: Iterable[Any]) -> str:
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:16]
 
 
 def _kernels(product: Callable[[str], float | None]) -> dict[str, str]:

@@ -6,11 +6,15 @@ Written byte by byte: the image that is slimmed has no linker. x86-64 Linux.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 from seatrial.images.slimming.elf import STT_FUNC, STT_IFUNC, STT_OBJECT, STT_TLS, Symbol
 
 X86_64 = 62
 _PAGE = 4096
+
+#: Bytes of a function.
+_ENTRY = 32
 
 #: Prints rsi[0:rdx] to standard error, then raises SIGABRT in this process: write(2, …); kill(getpid(), SIGABRT).
 _DIE = bytes.fromhex(
@@ -20,16 +24,17 @@ _DIE = bytes.fromhex(
 )
 
 
-def stub_library(soname: str, symbols: list[Symbol], why: str) -> bytes:
+def stub_library(soname: str, symbols: list[Symbol], why: str, answers: Mapping[str, tuple[int, ...]]) -> bytes:
     """The library's bytes.
 
     Args:
         symbols: those that the real library defines. Functions end the process; objects are zeros of their size.
         why: the sentence that a call prints before it ends the process; the function's name stands in front.
+        answers: functions that answer instead (versions.py), and what.
     """
     symbols = [each for each in symbols if each.section and each.kind != STT_TLS and each.name]
     strings, at_of = _strings([soname, *(each.name for each in symbols), *(v for v in _versions(symbols))])
-    text, function_at = _code(symbols, why)
+    text, function_at = _code(symbols, why, answers)
     image = _Image()
     dynsym_rows, versym = _symbol_rows(symbols, at_of, _versions(symbols))
     image.add("hash", _hash([each.name for each in symbols]), 8)
@@ -71,24 +76,37 @@ def _strings(texts: list[str]) -> tuple[bytes, dict[str, int]]:
     return bytes(data), at_of
 
 
-def _code(symbols: list[Symbol], why: str) -> tuple[bytes, dict[int, int]]:
+def _code(symbols: list[Symbol], why: str, answers: Mapping[str, tuple[int, ...]]) -> tuple[bytes, dict[int, int]]:
     """(machine code and messages, symbol's place → its offset)."""
     functions = [place for place, each in enumerate(symbols) if each.kind in (STT_FUNC, STT_IFUNC, 0)]
-    entry = 20
-    messages_at = len(_DIE) + entry * len(functions)
-    code, messages, at_of = bytearray(_DIE), bytearray(), {}
+    data_at = len(_DIE) + _ENTRY * len(functions)
+    code, data, at_of = bytearray(_DIE), bytearray(), {}
     for number, place in enumerate(functions):
-        message = f"seatrial: {symbols[place].name} was called, but {why}\n".encode()
-        here = len(_DIE) + entry * number
+        here = len(_DIE) + _ENTRY * number
         at_of[place] = here
-        to_message = messages_at + len(messages) - (here + 7)
-        to_die = -(here + 17)
-        # lea rsi,[rip+message]; mov edx,length; jmp die
-        row = b"\x48\x8d\x35" + struct.pack("<i", to_message) + b"\xba" + struct.pack("<I", len(message))
-        row += b"\xe9" + struct.pack("<i", to_die)
-        code += row + b"\x90" * (entry - len(row))
-        messages += message
-    return bytes(code + messages), at_of
+        to_data, answer = data_at + len(data) - here, answers.get(symbols[place].name)
+        if answer is None:
+            message = f"seatrial: {symbols[place].name} was called, but {why}\n".encode()
+            row, data = _dying(to_data, len(message), -here), data + message
+        else:
+            row, data = _answering(to_data, len(answer)), data + struct.pack(f"<{len(answer)}i", *answer)
+        code += row + b"\x90" * (_ENTRY - len(row))
+    return bytes(code + data), at_of
+
+
+def _dying(to_message: int, length: int, to_die: int) -> bytes:
+    """Lea rsi,[rip+message]; mov edx,length; jmp die. Distances are counted from this code's first byte."""
+    row = b"\x48\x8d\x35" + struct.pack("<i", to_message - 7) + b"\xba" + struct.pack("<I", length)
+    return row + b"\xe9" + struct.pack("<i", to_die - 17)
+
+
+def _answering(to_values: int, count: int) -> bytes:
+    """One value: ``f(int *out)``. Several: ``f(int which, int *out)``, 1 where there is no such value. Else 0."""
+    if count == 1:  # lea rax,[rip+values]; mov eax,[rax]; mov [rdi],eax; xor eax,eax; ret
+        return b"\x48\x8d\x05" + struct.pack("<i", to_values - 7) + bytes.fromhex("8b00 8907 31c0 c3".replace(" ", ""))
+    # cmp edi,count-1; ja none; lea rax,[rip+values]; mov edi,edi; mov eax,[rax+rdi*4]; mov [rsi],eax; xor eax,eax; ret
+    row = b"\x83\xff" + bytes([count - 1]) + b"\x77\x11\x48\x8d\x05" + struct.pack("<i", to_values - 12)
+    return row + bytes.fromhex("89ff 8b04b8 8906 31c0 c3 b801000000 c3".replace(" ", ""))  # none: mov eax,1; ret
 
 
 def _symbol_rows(

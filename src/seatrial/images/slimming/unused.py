@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from seatrial.images.slimming.elf import DT_NEEDED, DT_SONAME, mapped
 from seatrial.images.slimming.files import libraries, size_of
 from seatrial.images.slimming.report import Report
 from seatrial.images.slimming.stub import X86_64, stub_library
+from seatrial.images.slimming.versions import versions
 
 #: Feature → names of the libraries that only it uses. What torch calls each for: aten/src/ATen/cuda, native/cuda and
-#: torch/csrc/distributed of pytorch 2.13. Which functions of them torch refers to is read from its undefined symbols.
+#: torch/csrc/distributed of pytorch 2.13; which functions of them it refers to is read from its undefined symbols.
+#: TensorFlow and JAX open them by name, and look up functions by a list of names that stands in their own libraries
+#: (docs/decisions/0045-slimming-xla.md).
 FEATURES: dict[str, tuple[str, ...]] = {
     "fft": ("libcufft.so.*",),
     "sparse": ("libcusparse.so.*",),
@@ -22,6 +26,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "nvshmem": ("libnvshmem_host.so.*",),
     "nccl": ("libnccl.so.*",),
     "linalg": ("libcusolver.so.*",),
+    "rnn": ("libcudnn_adv.so.*",),
 }
 
 #: Feature → files and folders that go with it: nothing is linked to them.
@@ -30,10 +35,24 @@ _GONE: dict[str, tuple[str, ...]] = {
     "nvshmem": ("nvidia/nvshmem/lib/nvshmem_*", "nvidia/nvshmem/lib/libnvshmem_device.*"),
     "fft": ("nvidia/*/lib/libcufftw.so.*",),
     "linalg": ("nvidia/*/lib/libcusolverMg.so.*",),
+    "nccl": ("nvidia/nccl/lib/libnccl_device.*",),
+    # XLA calls ptxas, nvlink and fatbinary, and reads libdevice: these stay.
+    "nvcc": (
+        "nvidia/*/bin/nvcc*",
+        "nvidia/*/bin/cudafe++",
+        "nvidia/*/bin/__nvcc_device_query",
+        "nvidia/*/bin/bin2c",
+        "nvidia/*/bin/crt",
+        "nvidia/*/nvvm/bin",
+        "nvidia/*/nvvm/lib64",
+        "nvidia/*/lib/libnvvm.so*",
+    ),
+    "libclang": ("clang", "libclang-*.dist-info"),
 }
-#: nvJitLink is loaded by these alone.
+#: nvJitLink is loaded by these, and by what names it: cuDNN's engines since CUDA 13.
 _LINKERS = {"fft", "sparse", "linalg"}
 _LINKER = "libnvJitLink.so.*"
+_LINKER_NAME = b"libnvJitLink.so"
 
 #: Who may refer to a stubbed library: what torch itself loads it for. Another package that does keeps it.
 _FRAMEWORK = ("libtorch", "libc10", "libcu", "libnv", "libshm")
@@ -56,28 +75,51 @@ def slim_unused(site: Path, features: set[str], report: Report, *, keep_metadata
         wanted.append(("linking at run time", _LINKER))
     files = libraries(site)
     users = users_of(files)
-    for path in files:
-        for feature, pattern in wanted:
-            if fnmatch(path.name, pattern):
-                _replace(path, feature, users, report)
+    chosen = [(path, feature) for path in files for feature, pattern in wanted if fnmatch(path.name, pattern)]
+    staying = set(files) - {path for path, _ in chosen}
+    # All are made first: libraries of CUDA load each other, and a stub answers nothing about its neighbour.
+    stubs = [(path, _stub(path, feature, users, staying, report), feature) for path, feature in chosen]
+    for path, stub, feature in stubs:
+        if stub is not None:
+            _replace(path, stub, feature, report)
 
 
-def _replace(path: Path, feature: str, users: dict[str, set[str]], report: Report) -> None:
+def _stub(
+    path: Path, feature: str, users: dict[str, set[str]], staying: Collection[Path], report: Report
+) -> bytes | None:
+    """What stands in for the library; None where it stays as it is."""
     elf = mapped(path)
     if not elf.sections:  # a stub already: this environment was slimmed before
         if path.name not in report.stubs:
             report.stubs.append(path.name)
-        return
+        return None
     sonames = elf.dynamic_names(DT_SONAME) or [path.name]
     others = strangers(users.get(sonames[0], set()))
     if others:
         report.kept[path.name] = f"{others[0]} is linked to it"
-        return
+        return None
+    if fnmatch(path.name, _LINKER):
+        openers = sorted(each.name for each in staying if "nvidia" in each.parts and _names_the_linker(each))
+        if openers:
+            report.kept[path.name] = f"{openers[0]} opens it by name"
+            return None
     if elf.machine != X86_64:
         report.kept[path.name] = "stubs are written for x86-64 only"
-        return
-    why = f"{path.name} was removed from this image (image.slim): the project does not seem to use {feature}"
-    stub = stub_library(sonames[0], elf.symbols(), why)
+        return None
+    symbols = elf.symbols()
+    try:
+        answers = versions(path, (each.name for each in symbols if each.section))
+    except OSError as error:
+        report.kept[path.name] = f"its version, which a stub would answer with, cannot be read: {error}"
+        return None
+    why = (
+        f"{path.name} was left out of this image (image.slim): the project shows no use of {feature}; "
+        "run it with --slim files"
+    )
+    return stub_library(sonames[0], symbols, why, answers)
+
+
+def _replace(path: Path, stub: bytes, feature: str, report: Report) -> None:
     size = path.stat().st_size
     beside = path.with_name(path.name + ".stub")
     beside.write_bytes(stub)
@@ -85,6 +127,10 @@ def _replace(path: Path, feature: str, users: dict[str, set[str]], report: Repor
     os.replace(str(beside), str(path))
     report.stubs.append(path.name)
     report.add(f"unused: {feature}", size - len(stub))
+
+
+def _names_the_linker(path: Path) -> bool:
+    return mapped(path).data.find(_LINKER_NAME) >= 0
 
 
 def strangers(users: set[str]) -> list[str]:

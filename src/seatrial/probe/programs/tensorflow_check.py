@@ -4,9 +4,12 @@ Inside a tf.function: on GPUs newer than the wheel simple operations work, and g
 every script needs, cuDNN and XLA, comes after the first line: LLVM ends the process where it does not know the GPU.
 """
 
+import ctypes.util
+import glob
 import importlib
 import json
 import os
+import sys
 import time
 from typing import Any, Dict, List, Optional
 
@@ -44,9 +47,31 @@ def check() -> Dict[str, Any]:
         return result
     if not gpus:
         result["error"] = "TensorFlow %s finds no GPU" % tf.__version__
+        for library in missing():
+            sys.stderr.write("Could not load dynamic library '%s'\n" % library)
     for index in range(len(gpus)):
         result["kernels"].append(try_graph(tf, index))
     return result
+
+
+def missing() -> List[str]:
+    """Libraries that TensorFlow opens before it lists a GPU, and that are in no place where it looks.
+
+    It says "Could not find cuda drivers" where libcudart is not found (2.21: tsl/cuda/cudart_stub.cc), or nothing.
+    """
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    try:
+        for place in importlib.import_module("nvidia").__path__:
+            folders += glob.glob(os.path.join(place, "*", "lib"))
+    except ImportError:
+        pass
+    names = ("cudart", "cublas", "cufft", "cusolver", "cusparse", "cudnn")
+    return [
+        "lib%s.so" % name
+        for name in names
+        if not any(glob.glob(os.path.join(folder, "lib%s.so*" % name)) for folder in folders if folder)
+        and not ctypes.util.find_library(name)
+    ]
 
 
 def try_graph(tf: Any, index: int, kind: str = "GPU") -> Dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.findings.match import match_text
 from seatrial.images.slim import slimmer_bytes
 from seatrial.images.slimming.compact import PAGE, compact
 from seatrial.images.slimming.copies import cuda_copies
@@ -142,11 +143,114 @@ def test_a_stub_satisfies_the_loader_and_says_what_was_called(tmp_path: Path) ->
         "print('loaded', flush=True); print(l.use(41))"
     )
     assert python(code).stdout == "loaded\n42\n"
-    real.write_bytes(stub_library(elf.dynamic_names(DT_SONAME)[0], elf.symbols(), "it was left out"))
+    real.write_bytes(stub_library(elf.dynamic_names(DT_SONAME)[0], elf.symbols(), "it was left out", {}))
     ended = python(code)
     assert ended.stdout == "loaded\n"
     assert ended.returncode == -6
     assert ended.stderr == "seatrial: work was called, but it was left out\n"
+
+
+#: As cuFFT answers, on any machine.
+VERSIONS = """
+int cufftGetVersion(int *out) { *out = 12500; return 0; }
+int cufftGetProperty(unsigned which, int *out) { if (which > 2) return 3; *out = 12 + which; return 0; }
+int cufftPlan1d(void) { return 7; }
+"""
+
+
+class Site:
+    """A site-packages with NVIDIA's folders in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "env" / "lib" / "python3.11" / "site-packages"
+
+    def library(self, place: str, source: str, *options: str) -> Path:
+        target = self.path / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(compiled(self.folder, target.name, source, *options), target)
+        return target
+
+    def slimmed(self, unused: str) -> dict[str, object]:
+        program = self.folder / "slim.pyz"
+        program.write_bytes(slimmer_bytes())
+        argv = [sys.executable, str(program), "--root", str(self.folder / "env"), "--level", "unused"]
+        subprocess.run([*argv, "--unused", unused], capture_output=True, check=True)
+        report: dict[str, object] = json.loads((self.folder / "env" / "slim.json").read_text())
+        return report
+
+
+ASKED = """
+import ctypes, sys
+library, out = ctypes.CDLL(sys.argv[1]), ctypes.c_int(-1)
+print(library.cufftGetVersion(ctypes.byref(out)), out.value)
+for which in (0, 1, 2):
+    print(library.cufftGetProperty(which, ctypes.byref(out)), out.value)
+print([library.cufftGetProperty(which, ctypes.byref(out)) != 0 for which in (3, -1)], flush=True)
+print(library.cufftPlan1d())
+"""
+
+
+@gcc
+def test_a_stub_answers_its_version_and_ends_at_anything_else(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    fft = site.library("nvidia/cu13/lib/libcufft.so.12", VERSIONS)
+    if Elf(fft.read_bytes()).machine != X86_64:
+        pytest.skip("stubs are written for x86-64 only")
+    argv = [sys.executable, "-c", ASKED, str(fft)]
+    before = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert site.slimmed("fft")["stubs"] == ["libcufft.so.12"]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert before == ended.stdout + "7\n" == "0 12500\n0 12\n0 13\n0 14\n[True, True]\n7\n"
+    assert ended.returncode == -6
+    [finding] = match_text(ended.stderr)
+    assert (finding.id, finding.fix) == ("slimmed-away", "seatrial run … --slim files")
+    assert finding.message == "The script called cufftPlan1d, but libcufft.so.12 was left out of the image"
+
+
+@gcc
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        (VERSIONS.replace("*out = 12500; return 0", "return 5"), ()),  # a library that answers nothing here
+        ("extern int elsewhere(void); " + VERSIONS.replace("12500", "elsewhere()"), ()),  # or does not load
+    ],
+)
+def test_a_library_whose_version_cannot_be_read_stays(tmp_path: Path, source: str, options: tuple[str, ...]) -> None:
+    site = Site(tmp_path)
+    fft = site.library("nvidia/cu13/lib/libcufft.so.12", source, "-Wl,-z,now", *options)
+    report = site.slimmed("fft")
+    assert report["stubs"] == [] and "libcufft.so.12" in str(report["kept"])
+    assert Elf(fft.read_bytes()).section(".text") is not None
+
+
+@gcc
+@pytest.mark.parametrize("named", [True, False])
+def test_nvjitlink_stays_where_a_library_opens_it_by_name(tmp_path: Path, named: bool) -> None:
+    site = Site(tmp_path)
+    name = "libnvJitLink.so" if named else "libnvrtc.so"
+    site.library("nvidia/cudnn/lib/libcudnn_engines_tensor_ir.so.9", f'const char *name = "{name}";')
+    site.library("nvidia/cu13/lib/libcufft.so.12", VERSIONS + 'const char *name = "libnvJitLink.so";')
+    site.library("nvidia/cu13/lib/libnvJitLink.so.13", "int nvJitLinkCreate(void) { return 0; }")
+    report = site.slimmed("fft,sparse,linalg")
+    stubs = ["libcufft.so.12"] if named else ["libcufft.so.12", "libnvJitLink.so.13"]
+    assert (report["stubs"], bool(report["kept"])) == (stubs, named)
+
+
+def test_what_xla_calls_stays_where_nvcc_goes(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    stays = ("bin/ptxas", "bin/nvlink", "bin/fatbinary", "nvvm/libdevice/libdevice.10.bc", "lib/libnvrtc.so.13")
+    goes = ("bin/nvcc", "bin/nvcc.profile", "bin/cudafe++", "bin/crt/link.stub", "nvvm/bin/cicc", "lib/libnvvm.so.4")
+    for name in (*stays, *goes):
+        path = site.path / "nvidia" / "cu13" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 1000)
+    for name in ("jaxlib", "clang", "libclang-18.1.1.dist-info"):
+        (site.path / name).mkdir()
+    site.slimmed("nvcc,libclang")
+    left = [str(path.relative_to(site.path / "nvidia/cu13")) for path in site.path.rglob("cu13/**/*") if path.is_file()]
+    assert sorted(left) == sorted(stays)
+    assert [path.name for path in site.path.iterdir() if "clang" in path.name] == []
 
 
 @gcc
