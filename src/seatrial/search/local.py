@@ -2,9 +2,179 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+from seatrial.backends import table
+from seatrial.errors import GpusHeldError, SeatrialError
+from seatrial.runs import launch
+from seatrial.runs.adopt import handle_of
+from seatrial.runs.finalise import finalise
+from seatrial.runs.following.output import Stream
+from seatrial.runs.following.watch import follow, request_stop
+from seatrial.runs.store import Run, RunStore
+from seatrial.search.endings import ending_of, problem_of, series_of, unreported
+from seatrial.search.reading import Reading
 from seatrial.search.search import Search
+from seatrial.search.trial import Ending, Trial
+
+#: How often a trial that waits for a GPU looks again.
+_GPU_INTERVAL_S = 1.0
+
+#: How often the terminal's line is drawn anew.
+_LOOK_S = 0.2
+
+#: GPUs are chosen, and an image is built, by one at a time.
+_STARTING = threading.Lock()
 
 
 def run_trials(search: Search) -> None:
-    """Ask, run and tell until there are no more."""
-    raise NotImplementedError
+    """Ask, run and tell until there are no more; then raise what ended the search early, if something did."""
+    lost = search.study.take_lost()
+    with ThreadPoolExecutor(max_workers=search.parallel) as pool:
+        running: set[Future[None]] = set()
+        try:
+            while True:
+                while len(running) < search.parallel and (trial := lost.pop(0) if lost else search.ask()) is not None:
+                    running.add(pool.submit(run_one, search, trial))
+                if not running:
+                    break
+                ended, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                search.tick()
+                for future in ended:
+                    future.result()
+        except BaseException:
+            search.over.set()
+            raise
+
+
+def run_one(search: Search, trial: Trial) -> None:
+    """See one trial through: a new one is started, one whose searcher went is followed to its end."""
+    run = _left_behind(search, trial)
+    if run is None:
+        run = _start(search, trial)
+    if run is None:
+        return
+    reading = _follow(search, trial, run)
+    receipt = finalise(run, search.environ)
+    if receipt is None:  # the engine does not know how it ended, or it still lives: another searcher asks again
+        return
+    printed = None if reading is None else reading.last_printed
+    _tell(search, trial, ending_of(receipt, search.objective, printed))
+
+
+def _left_behind(search: Search, trial: Trial) -> Run | None:
+    """The run that this trial has already, if it ever started. What never started is begun anew."""
+    if trial.run_id is None:
+        return None
+    run = RunStore(search.job.project, search.environ).run(trial.run_id)
+    if run.folder.is_dir() and handle_of(run, search.environ) is not None:
+        search.say(f"trial {trial.number}: its searcher has gone; following run {run.id}")
+        return run
+    return None
+
+
+def _start(search: Search, trial: Trial) -> Run | None:
+    """The trial's run, started; None where it could not be, which has been told."""
+    told = False
+    while not search.over.is_set():
+        try:
+            with _STARTING:
+                if search.over.is_set():
+                    break
+                prepared = launch.prepare(search.job_of(trial), search.environ)
+                search.study.begin(trial.number, prepared.run.id)
+                launch.start(prepared, search.environ, search.say)
+                return prepared.run
+        except GpusHeldError as error:
+            if not told:
+                told = True
+                search.say(f"trial {trial.number} waits for a GPU: {error.message}")
+            search.over.wait(_GPU_INTERVAL_S)
+        except SeatrialError as error:
+            _not_started(search, trial, error)
+            return None
+    search.study.again(trial.number)
+    return None
+
+
+def _not_started(search: Search, trial: Trial, error: SeatrialError) -> None:
+    """What keeps the first trial from starting keeps them all; later it is this one's failure."""
+    if any(one.state in ("done", "pruned") for one in search.study.trials()):
+        _tell(search, trial, Ending("failed", outcome=error.message, exit_code=error.exit_code))
+        return
+    search.study.again(trial.number)
+    search.end(error)
+
+
+def _follow(search: Search, trial: Trial, run: Run) -> Reading | None:
+    """Until its end: reports are written down, and it is stopped where it falls behind or the time is over."""
+    series = search.study.get("series")
+    reading = Reading(run, search.objective, series) if search.objective is not None else None
+    known = len(trial.reports)
+    asked_to_stop = threading.Event()
+
+    def look() -> None:
+        for step, value in reading.new() if reading is not None else ():
+            why = search.report(trial, step, value) if step > known else None
+            if why is not None and not asked_to_stop.is_set():
+                asked_to_stop.set()
+                _stop(search, run, "pruner", why)
+        if search.killed.is_set() and (handle := run.handle()) is not None:
+            table.backend(handle.backend, search.environ).kill(handle)
+        if search.time_is_over() and not asked_to_stop.is_set():
+            asked_to_stop.set()
+            why = "the search has ended" if search.over.is_set() else "its time was over"
+            _stop(search, run, "user" if search.interrupted else "search", None if search.interrupted else why)
+
+    def output(stream: Stream, data: bytes) -> None:
+        if reading is not None:
+            reading.output(stream, data)
+
+    follow(run, output, search.environ, between_looks=look)
+    if reading is not None:
+        reading.finish()
+        for step, value in reading.new():
+            search.study.report(trial.number, step, value)
+    return reading
+
+
+def _stop(search: Search, run: Run, origin: str, why: str | None) -> None:
+    """SIGTERM, in a thread of its own: stopping waits until the run has ended."""
+    handle = run.handle()
+    if handle is None:
+        return
+    backend = table.backend(handle.backend, search.environ)
+    arguments = (run, backend, handle, run.plan().job.grace_s)
+    threading.Thread(target=request_stop, args=arguments, kwargs={"origin": origin, "why": why}, daemon=True).start()
+
+
+def _tell(search: Search, trial: Trial, ending: Ending) -> None:
+    """Write the end down, say it, and look whether it makes sense to go on."""
+    objective = search.objective
+    silent = objective is not None and ending.state == "done" and ending.value is None
+    if objective is not None and silent:
+        ending = Ending(**{**vars(ending), "state": "failed", "outcome": f"reported no {objective.metric}"})
+    search.study.tell(trial.number, ending)
+    trials = search.study.trials()
+    now = trials[trial.number]
+    value = f"{objective.metric} {now.value:.4g}, " if objective is not None and now.value is not None else ""
+    search.say(f"trial {now.number} ({now.label}): {value}{ending.outcome}")
+    if objective is None:
+        return
+    if ending.value is not None and objective.pattern is None and search.study.get("series") is None:
+        search.study.put("series", series_of(objective, ending))
+    if silent and all(one.value is None for one in trials):
+        search.end(unreported(objective, now, _last_line(search, now)))
+    elif (problem := problem_of(trials)) is not None:
+        search.end(problem)
+
+
+def _last_line(search: Search, trial: Trial) -> str:
+    """What it printed last."""
+    run = RunStore(search.job.project, search.environ).run(trial.run_id or "")
+    try:
+        lines = (run.folder / "stdout.log").read_text("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1][:200] if lines else ""

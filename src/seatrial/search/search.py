@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from seatrial.errors import SeatrialError
 from seatrial.job.model import Job
+from seatrial.search.endings import without_effect
 from seatrial.search.engine import Engine, Pruner
 from seatrial.search.objective import Objective
 from seatrial.search.settings import varied, ways_in
@@ -30,7 +31,9 @@ class Search:
         parallel: trials at once, of this process.
         ends_at: ``time.monotonic()`` at which the budget is used up; None: no budget.
         say: a line for the terminal.
+        tick: called several times a second by whoever carries trials out, in the main thread.
         over: set: no further trial is begun, and those that run are stopped.
+        interrupted: by the user. killed: who does not want to wait for running trials.
         problem: what ended the search early; raised at its end.
     """
 
@@ -46,13 +49,52 @@ class Search:
     parallel: int = 1
     ends_at: float | None = None
     over: threading.Event = field(default_factory=threading.Event)
+    interrupted: bool = False
+    killed: threading.Event = field(default_factory=threading.Event)
+    tick: Callable[[], None] = lambda: None
     problem: SeatrialError | None = None
+
+    @property
+    def expected(self) -> int | None:
+        """Trials that there will be; None: until the budget is used up."""
+        if not self.space.is_finite:
+            return self.most
+        return self.space.size if self.most is None else min(self.most, self.space.size)
+
+    def what(self) -> str:
+        """In words, for the beginning."""
+        definition = self.study.definition
+        of = f", at most {self.expected} trials" if self.expected is not None else ""
+        prune = f", {definition.prune} prunes" if definition.prune != "none" else ""
+        objective = f" for {self.objective}" if self.objective is not None else ""
+        return f"{definition.search} search over {', '.join(definition.space)}{objective}{of}{prune}"
+
+    def remarks(self, trials: Sequence[Trial]) -> list[str]:
+        """What the user should know of the whole study at its end."""
+        return [f"{name} made no difference to any number that the script reported" for name in without_effect(trials)]
+
+    def finish(self) -> list[Trial]:
+        """All trials; where none is left to do, the study is marked as ended."""
+        trials = self.study.trials()
+        if self.problem is not None:
+            self.study.put("ended", self.problem.message)
+        elif not self.interrupted and all(trial.ending is not None for trial in trials) and not self._stopped(trials):
+            self.study.put("ended", "complete")
+        return trials
+
+    def _stopped(self, trials: Sequence[Trial]) -> bool:
+        """The budget was used up before all was tried."""
+        return self.time_is_over() and (self.expected is None or len(trials) < self.expected)
 
     def ask(self) -> Trial | None:
         """The next trial; None: no more, or the time is over."""
-        if self.over.is_set() or (self.ends_at is not None and time.monotonic() >= self.ends_at):
+        if self.time_is_over():
             return None
         return self.study.ask(self._choose, most=self.most)
+
+    def time_is_over(self) -> bool:
+        """Whether no trial is to go on."""
+        return self.over.is_set() or (self.ends_at is not None and time.monotonic() >= self.ends_at)
 
     def _choose(self, trials: Sequence[Trial]) -> Settings | None:
         return self.engine.ask(self.space, self.objective, trials)

@@ -98,6 +98,14 @@ class Study:
         return study
 
     @property
+    def is_made(self) -> bool:
+        """Its tables are there: whoever made the file was not killed in between."""
+        if not self.path.is_file():
+            return False
+        with contextlib.closing(sqlite3.connect(self.path, timeout=_WAIT_S)) as file:
+            return bool(file.execute("pragma user_version").fetchone()[0])
+
+    @property
     def definition(self) -> Definition:
         with self._reading() as file:
             (text,) = file.execute("select value from study where key = 'definition'").fetchone()
@@ -169,6 +177,19 @@ class Study:
                 [number],
             )
             file.execute("delete from reports where trial = ?", [number])
+
+    def retry_stopped(self) -> int:
+        """Trials that were stopped wait to be run again; how many."""
+        with self._changing() as file:
+            stopped = [number for (number,) in file.execute("select number from trials where state = 'stopped'")]
+            for number in stopped:
+                file.execute("delete from reports where trial = ?", [number])
+                file.execute(
+                    "update trials set state = 'waiting', run_id = null, begun_at = null, ended_at = null, "
+                    "ending = null, notes = '{}' where number = ?",
+                    [number],
+                )
+        return len(stopped)
 
     def take_lost(self) -> list[Trial]:
         """Running trials whose searcher has gone; they are this process's from now on."""

@@ -107,12 +107,15 @@ def _has_finished(run: Run) -> bool:
     return any(of_type(tail(str(run.events_path), _LAST_LINES_BYTES)[0], AgentFinished))
 
 
-def request_stop(run: Run, backend: Backend, handle: Handle, grace_s: float) -> None:
+def request_stop(
+    run: Run, backend: Backend, handle: Handle, grace_s: float, *, origin: str = "user", why: str | None = None
+) -> None:
     """SIGTERM now; after ``grace_s`` the agent kills what is left, and has time to say so before the engine does.
 
-    Recorded, so that the receipt says who ended the run.
+    Recorded, so that the receipt says who ended the run, and a search why.
     """
-    run.record(Signal(signal=int(signal.SIGTERM), name="SIGTERM", origin="user", forwarded_to=[]))
+    told = {} if why is None else {"why": why}
+    run.record(Signal(signal=int(signal.SIGTERM), name="SIGTERM", origin=origin, forwarded_to=[], **told))
     backend.stop(handle, grace_s + AGENT_GRACE_S)
 
 
