@@ -31,6 +31,7 @@ class Search:
         parallel: trials at once, of this process.
         ends_at: ``time.monotonic()`` at which the budget is used up; None: no budget.
         say: a line for the terminal.
+        page_s, page_trials: when the page was written last, and with how many ended trials.
         tick: called several times a second by whoever carries trials out, in the main thread.
         over: set: no further trial is begun, and those that run are stopped.
         interrupted: by the user. killed: who does not want to wait for running trials.
@@ -52,6 +53,8 @@ class Search:
     interrupted: bool = False
     killed: threading.Event = field(default_factory=threading.Event)
     tick: Callable[[], None] = lambda: None
+    page_s: float = field(default_factory=time.monotonic)
+    page_trials: int = 0
     problem: SeatrialError | None = None
 
     @property
