@@ -14,6 +14,7 @@ from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import follow, request_stop
 from seatrial.runs.store import Run, RunStore
 from seatrial.search.endings import ending_of, problem_of, series_of, unreported
+from seatrial.search.left_behind import left_behind, processes_on
 from seatrial.search.reading import Reading
 from seatrial.search.search import Search
 from seatrial.search.trial import Ending, Trial
@@ -55,8 +56,11 @@ def run_one(search: Search, trial: Trial) -> None:
         run = _start(search, trial)
     if run is None:
         return
+    before = processes_on(run.plan())
     reading = _follow(search, trial, run)
     receipt = finalise(run, search.environ)
+    if (left := left_behind(run, before, search.over)) is not None:
+        search.say(f"trial {trial.number}: {left}")
     if receipt is None:  # the engine does not know how it ended, or it still lives: another searcher asks again
         return
     printed = None if reading is None else reading.last_printed

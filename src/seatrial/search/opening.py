@@ -17,7 +17,7 @@ from seatrial.errors import RunNotFoundError, UsageError
 from seatrial.job.model import Job
 from seatrial.runs.store import RunStore
 from seatrial.search.engines import ENGINES, PRUNERS
-from seatrial.search.parallel import how_many
+from seatrial.search.parallel import how_many, with_share
 from seatrial.search.request import Request
 from seatrial.search.search import Say, Search
 from seatrial.search.settings import ways_in
@@ -35,6 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 def open_search(request: Request, job: Job, environ: Mapping[str, str], say: Say) -> Search:
     """A search by what was typed. Raises UsageError where the target takes no such setting."""
     ways_in(job, request.space.names)
+    job = with_share(job, environ)
     definition = _definition(request, job)
     store = RunStore(job.project, environ)
     study = _joined(store, definition, say, named=request.name is not None)
