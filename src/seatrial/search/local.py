@@ -6,6 +6,8 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from seatrial.backends import table
+from seatrial.backends.base import State
+from seatrial.backends.remembered import remembering
 from seatrial.errors import GpusHeldError, SeatrialError
 from seatrial.runs import launch
 from seatrial.runs.adopt import handle_of
@@ -32,7 +34,7 @@ _STARTING = threading.Lock()
 def run_trials(search: Search) -> None:
     """Ask, run and tell until there are no more; then raise what ended the search early, if something did."""
     lost = search.study.take_lost()
-    with ThreadPoolExecutor(max_workers=search.parallel) as pool:
+    with remembering(), ThreadPoolExecutor(max_workers=search.parallel) as pool:
         running: set[Future[None]] = set()
         try:
             while True:
@@ -57,8 +59,8 @@ def run_one(search: Search, trial: Trial) -> None:
     if run is None:
         return
     before = processes_on(run.plan())
-    reading = _follow(search, trial, run)
-    receipt = finalise(run, search.environ)
+    reading, state = _follow(search, trial, run)
+    receipt = finalise(run, search.environ, ended=state)
     if (left := left_behind(run, before, search.over)) is not None:
         search.say(f"trial {trial.number}: {left}")
     if receipt is None:  # the engine does not know how it ended, or it still lives: another searcher asks again
@@ -111,7 +113,7 @@ def _not_started(search: Search, trial: Trial, error: SeatrialError) -> None:
     search.end(error)
 
 
-def _follow(search: Search, trial: Trial, run: Run) -> Reading | None:
+def _follow(search: Search, trial: Trial, run: Run) -> tuple[Reading | None, State | None]:
     """Until its end: reports are written down, and it is stopped where it falls behind or the time is over."""
     series = search.study.get("series")
     reading = Reading(run, search.objective, series) if search.objective is not None else None
@@ -135,12 +137,12 @@ def _follow(search: Search, trial: Trial, run: Run) -> Reading | None:
         if reading is not None:
             reading.output(stream, data)
 
-    follow(run, output, search.environ, between_looks=look)
+    state = follow(run, output, search.environ, between_looks=look)
     if reading is not None:
         reading.finish()
         for step, value in reading.new():
             search.study.report(trial.number, step, value)
-    return reading
+    return reading, state
 
 
 def _stop(search: Search, run: Run, origin: str, why: str | None) -> None:

@@ -65,7 +65,8 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(dimension, Choice):
-        return CategoricalDistribution(dimension.values)
+        order = _in_order(dimension)
+        return IntDistribution(0, len(order) - 1) if order else CategoricalDistribution(dimension.values)
     if not dimension.whole:
         high = float(dimension.points()[-1]) if dimension.step else dimension.high
         return FloatDistribution(dimension.low, high, step=dimension.step, log=dimension.log)
@@ -74,14 +75,27 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     return IntDistribution(low, low + (high - low) // step * step, step=step, log=dimension.log)
 
 
+def _in_order(choice: Choice) -> list[str] | None:
+    """A list of numbers from the smallest to the largest: between two good ones lies a better one. None: words."""
+    try:
+        ordered = sorted(choice.values, key=float)
+    except ValueError:
+        return None
+    return ordered if len(ordered) > 2 and "nan" not in choice.values else None
+
+
 def as_text(dimension: Dimension, value: Any) -> str:
     """A value of Optuna's as the script gets it."""
-    return str(value) if isinstance(dimension, Choice) else dimension.text(value)
+    if not isinstance(dimension, Choice):
+        return dimension.text(value)
+    order = _in_order(dimension)
+    return order[value] if order else str(value)
 
 
 def _as_value(dimension: Dimension, text: str) -> Any:
     if isinstance(dimension, Choice):
-        return text
+        order = _in_order(dimension)
+        return order.index(text) if order else text
     value = min(max(float(text), dimension.low), dimension.high)  # six digits may lie just outside
     return int(value) if dimension.whole else value
 
