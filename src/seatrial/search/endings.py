@@ -117,10 +117,10 @@ def _ignores_settings(trials: Sequence[Trial]) -> SeatrialError | None:
     done = [trial for trial in trials if trial.state == "done" and trial.ending and trial.ending.metrics]
     if len(done) < MOST_EQUAL or len({_numbers(trial) for trial in done}) > 1:
         return None
-    names = " and ".join(done[0].settings)
+    one = len(done[0].settings) == 1
+    names = f"The setting{'' if one else 's'} {' and '.join(done[0].settings)} make{'s' if one else ''} no difference"
     return UsageError(
-        f"{names} make{'s' if len(done[0].settings) == 1 else ''} no difference: "
-        f"{len(done)} trials reported exactly the same numbers",
+        f"{names}: {len(done)} trials reported exactly the same numbers",
         cause="the script reads the setting and does not use it, or overwrites it",
         run=f"seatrial runs compare {done[0].run_id} {done[-1].run_id}",
     )
