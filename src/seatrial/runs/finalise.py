@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from seatrial.backends import table
@@ -28,11 +28,18 @@ from seatrial.system.files import write_atomically
 from seatrial.system.typed_path import as_typed
 
 
-def finalise(run: Run, environ: Mapping[str, str], *, ended: State | None = None) -> Receipt | None:
+def finalise(
+    run: Run,
+    environ: Mapping[str, str],
+    *,
+    ended: State | None = None,
+    judged: Callable[[Receipt], None] = lambda receipt: None,
+) -> Receipt | None:
     """The receipt of an ended run, made now unless it is there already; None while the run lives.
 
     Args:
         ended: its last state, where the caller has just followed it to its end and collected all of it.
+        judged: gets a receipt that is made now as soon as it is written; the container is removed after that.
 
     Raises:
         EngineUnavailableError: the engine does not answer, so nobody can say whether the run has ended.
@@ -50,11 +57,17 @@ def finalise(run: Run, environ: Mapping[str, str], *, ended: State | None = None
             return None
         if run.is_starting():
             return None
-        return _finalise(run, handle, state, environ, collected=ended is not None)
+        return _finalise(run, handle, state, environ, collected=ended is not None, judged=judged)
 
 
 def _finalise(
-    run: Run, handle: Handle | None, state: State | None, environ: Mapping[str, str], *, collected: bool
+    run: Run,
+    handle: Handle | None,
+    state: State | None,
+    environ: Mapping[str, str],
+    *,
+    collected: bool,
+    judged: Callable[[Receipt], None],
 ) -> Receipt:
     plan = run.plan()
     if handle is not None and state is not None and plan.companion is not None:
@@ -86,6 +99,8 @@ def _finalise(
     receipt = tracker_pages.with_pages(receipt, stands)
     try:
         write_receipt(run.folder, receipt)
+        leases(environ).release(run.id)
+        judged(receipt)
         _give_back(run, handle, environ)
         # Last: a run with a summary has ended, and nobody looks for its container, secrets or GPUs any more.
         write_atomically(run.folder / "summary.json", json.dumps(_summary(run, receipt)).encode(), mode=0o600)

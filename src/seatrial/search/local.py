@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, Queue
 
 from seatrial.backends import table
 from seatrial.backends.base import State
 from seatrial.backends.remembered import remembering
 from seatrial.errors import GpusHeldError, SeatrialError
+from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.finalise import finalise
@@ -34,39 +38,73 @@ _STARTING = threading.Lock()
 def run_trials(search: Search) -> None:
     """Ask, run and tell until there are no more; then raise what ended the search early, if something did."""
     lost = search.study.take_lost()
-    with remembering(), ThreadPoolExecutor(max_workers=search.parallel) as pool:
-        running: set[Future[None]] = set()
+    freed: Queue[None] = Queue()  # by each trial once, when it has been told; its container is removed after that
+    busy, running = 0, []
+    with remembering(), ThreadPoolExecutor(max_workers=2 * search.parallel) as pool:
         try:
             while True:
-                while len(running) < search.parallel and (trial := lost.pop(0) if lost else search.ask()) is not None:
-                    running.add(pool.submit(run_one, search, trial))
-                if not running:
+                while busy < search.parallel and (trial := lost.pop(0) if lost else search.ask()) is not None:
+                    running.append(pool.submit(_run_and_free, search, trial, freed))
+                    busy += 1
+                if not busy:
                     break
-                ended, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                with suppress(Empty):
+                    freed.get(timeout=_LOOK_S)
+                    busy -= 1
                 search.tick()
-                for future in ended:
+                for future in [future for future in running if future.done()]:
+                    running.remove(future)
                     future.result()
         except BaseException:
             search.over.set()
             raise
+    for future in running:
+        future.result()
 
 
-def run_one(search: Search, trial: Trial) -> None:
-    """See one trial through: a new one is started, one whose searcher went is followed to its end."""
+def _run_and_free(search: Search, trial: Trial, freed: Queue[None]) -> None:
+    free_once = [freed]
+
+    def free() -> None:
+        if free_once:
+            free_once.pop().put(None)
+
+    try:
+        run_one(search, trial, free)
+    finally:
+        free()
+
+
+def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: None) -> None:
+    """See one trial through: a new one is started, one whose searcher went is followed to its end.
+
+    Args:
+        told: called when its end stands in the study, before its container is removed.
+    """
     run = _left_behind(search, trial)
+    just_started = run is None
     if run is None:
         run = _start(search, trial)
     if run is None:
         return
     before = processes_on(run.plan())
-    reading, state = _follow(search, trial, run)
-    receipt = finalise(run, search.environ, ended=state)
+    reading, state = _follow(search, trial, run, just_started=just_started)
+    printed = None if reading is None else reading.last_printed
+    is_told = threading.Event()
+
+    def judged(receipt: Receipt) -> None:
+        is_told.set()
+        _tell(search, trial, ending_of(receipt, search.objective, printed))
+        if not before:  # without a GPU the next trial need not wait until the container is removed
+            told()
+
+    receipt = finalise(run, search.environ, ended=state, judged=judged)
     if (left := left_behind(run, before, search.over)) is not None:
         search.say(f"trial {trial.number}: {left}")
     if receipt is None:  # the engine does not know how it ended, or it still lives: another searcher asks again
         return
-    printed = None if reading is None else reading.last_printed
-    _tell(search, trial, ending_of(receipt, search.objective, printed))
+    if not is_told.is_set():  # another process has made the receipt
+        _tell(search, trial, ending_of(receipt, search.objective, printed))
 
 
 def _left_behind(search: Search, trial: Trial) -> Run | None:
@@ -113,7 +151,7 @@ def _not_started(search: Search, trial: Trial, error: SeatrialError) -> None:
     search.end(error)
 
 
-def _follow(search: Search, trial: Trial, run: Run) -> tuple[Reading | None, State | None]:
+def _follow(search: Search, trial: Trial, run: Run, *, just_started: bool) -> tuple[Reading | None, State | None]:
     """Until its end: reports are written down, and it is stopped where it falls behind or the time is over."""
     series = search.study.get("series")
     reading = Reading(run, search.objective, series) if search.objective is not None else None
@@ -137,7 +175,7 @@ def _follow(search: Search, trial: Trial, run: Run) -> tuple[Reading | None, Sta
         if reading is not None:
             reading.output(stream, data)
 
-    state = follow(run, output, search.environ, between_looks=look)
+    state = follow(run, output, search.environ, just_started=just_started, between_looks=look)
     if reading is not None:
         reading.finish()
         for step, value in reading.new():

@@ -41,6 +41,7 @@ def follow(
     tail: int | None = None,
     until_end: bool = True,
     say: Say = lambda line: None,
+    just_started: bool = False,
     between_looks: Callable[[], None] = lambda: None,
     log_interval_s: float = LOG_INTERVAL_S,
     state_interval_s: float = STATE_INTERVAL_S,
@@ -50,6 +51,7 @@ def follow(
     Args:
         tail: begin with the last so many chunks of output; None: from the beginning.
         say: what a cluster does before the run has any output, and what the watchdog finds, in words.
+        just_started: by the caller, so that the engine need not be asked at once.
         between_looks: called after each look at the logs while the run lives.
     """
     while until_end and run.is_starting():  # its image may still be building
@@ -65,7 +67,7 @@ def follow(
             write(stream, data)
         return State("gone")
     backend = table.backend(handle.backend, environ)
-    state = backend.state(handle)
+    state = State("running") if just_started else backend.state(handle)
     asked = time.monotonic()
     alerts = Alerts(run, from_now=tail is not None)
     with witnessing(run, run.plan(), handle), backend.collect(handle, run.folder, say):
