@@ -58,7 +58,8 @@ def test_requests(text: str, canonical: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["0", "0.0", "count=0.5", "0.5,1", "", "-1", "0,", "two", "0,0", "0,x", "device=all", "all,utility", "1.5", "count=0", "count=1,2", "driver=amd",
+    ["0", "0.0", "count=0.5", "0.5,1", "", "-1", "0,", "two", "0,0", "0,x", "device=all", "all,utility", "1.5",
+     "count=0", "count=1,2", "driver=amd",
      "all,capabilities=fast", "all,capabilities=utility", "none,capabilities=compute", "GPU-", "GPU-xyz", "0:", "99999",
      "capabilities=compute", "all,options=x"],
 )  # fmt: skip
