@@ -25,13 +25,14 @@ static Place blockIdx, blockDim, gridDim, threadIdx;
 #define __device__ static
 #define __global__
 #define __shared__ static
+#define __launch_bounds__(...)
 static float __uint_as_float(unsigned bits) { float x; memcpy(&x, &bits, 4); return x; }
 static unsigned __float_as_uint(float x) { unsigned bits; memcpy(&bits, &x, 4); return bits; }
 using std::isnan;
 constexpr int STACK = 65536;
 static ucontext_t scheduler, fibers[1024];
 static std::vector<char> stacks(1024 * STACK);
-static float dynamic_shared[16384];
+static float dynamic_shared[32768];
 static int current;
 static bool ended[1024];
 static void __syncthreads() {
@@ -60,6 +61,13 @@ static void load_matrices(unsigned* parts, const unsigned short* row) {
       unsigned value = named_rows[own / 32 * 32 + k * 8 + own % 4 * 2 + two][own % 32 / 4];
       parts[k] = two ? parts[k] | value << 16 : value;
     }
+  __syncthreads();
+}
+static void load_rows(unsigned* parts, const unsigned short* row) {
+  int own = current;
+  named_rows[own] = row;
+  __syncthreads();
+  for (int k = 0; k < 4; k++) memcpy(parts + k, named_rows[own / 32 * 32 + k * 8 + own % 32 / 4] + own % 4 * 2, 4);
   __syncthreads();
 }
 static float half_of(unsigned pair, int which) { return __uint_as_float((which ? pair >> 16 : pair & 0xffff) << 16); }
@@ -105,7 +113,7 @@ template <class Body> static void run_grid(int across, int down, int threads, Bo
     }
 }
 """
-SIGNATURE = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)', re.S)
+SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(([^)]*)\)', re.S)
 
 
 @cache
@@ -130,7 +138,7 @@ def launch(source, name, blocks, arguments, *, shared_bytes=0):
     """In place of ``kernels.launch``."""
     import torch
 
-    assert shared_bytes <= 65536
+    assert shared_bytes <= 131072
     across, down = (blocks, 1) if isinstance(blocks, int) else blocks
     values = []
     for argument in arguments:
@@ -149,8 +157,12 @@ def kernels_on_cpu(monkeypatch):
     from seatrial.train import fused
     from seatrial.train.data import augment, images
     from seatrial.train.kernels import adam, classifier_head, filters, normpool, pool, single_channel_conv, sums
+    from seatrial.train.kernels import trial_adam, trial_conv, trial_grey, trial_head, trial_parts
+    from seatrial.train.trials import data
 
-    for module in (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums):
+    trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
+    lone = (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
+    for module in (*lone, *trials):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)

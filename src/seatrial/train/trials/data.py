@@ -13,10 +13,26 @@ from torch import Tensor
 from seatrial.train.data.images import Augment, ImageSet, Normalisation, places, shuffled
 from seatrial.train.data.shards import Shape, deal
 from seatrial.train.errors import InputError
+from seatrial.train.kernels.nvrtc import THREADS, launch, usable
 from seatrial.train.memory import RESIDENT_SHARE, free_bytes
 from seatrial.train.trials.losses import Batch
 from seatrial.train.trials.network import TrialNetworks
 from seatrial.train.trials.settings import Trial
+
+#: Every trial's rows of a step: images as numbers times scale plus shift, and their labels.
+SOURCE = """
+extern "C" __global__ void gather_trials(
+    const unsigned char* images, const long long* labels, const long long* rows, const long long* position,
+    const float* scale, const float* shift, float* out, long long* picked, int count, int first, int steps, int batch,
+    int C, int pixels) {
+  int thread = blockIdx.x * blockDim.x + threadIdx.x, numbers = C * pixels;
+  if (thread >= count * numbers) return;
+  int place = thread % numbers, row = thread / numbers, c = place / pixels;
+  long long trial = blockIdx.y, from = rows[(trial * steps + position[0]) * batch + first + row];
+  out[trial * count * numbers + thread] = images[from * numbers + place] * scale[c] + shift[c];
+  if (place == 0) picked[trial * count + row] = labels[from];
+}
+"""
 
 
 class TrialImages:
@@ -47,6 +63,9 @@ class TrialImages:
                 fix="fewer trials at once, or run without --fused",
             )
         self._data, self._normalise = data.to(device), normalise.to(device)
+        self._as_they_are = Normalisation(
+            torch.ones_like(self._normalise.scale), torch.zeros_like(self._normalise.shift)
+        )
         self._networks, self._trials, self._augment = networks, trials, augment
         self.copies = len(trials)  # each example of a step is trained on by so many networks
         self._places_SB = places(self.spans, batch).to(device)
@@ -63,12 +82,29 @@ class TrialImages:
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Batch, Tensor]:
         """Rows ``first`` to ``first + count`` of every trial's step ``position``: images and labels_TB."""
+        if usable(position.device):
+            return self._gather(position, shape, first, count)
         rows_TB = self._rows_TSB.index_select(1, position).squeeze(1)[:, first : first + count]
         images = self._data.images_NCHW.index_select(0, rows_TB.reshape(-1)).float()
         images = self._normalise(images if self._augment is None else self._augmented(images, count))
         images_TBCHW = images.view(len(self._trials), count, *images.shape[1:])
         labels_TB = self._data.labels_N.index_select(0, rows_TB.reshape(-1)).view(rows_TB.shape)
         return Batch(images_TBCHW, position, first == 0, count / shape.rows), labels_TB
+
+    def _gather(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Batch, Tensor]:
+        """The same in one kernel; normalised where nothing augments the images before."""
+        table = self._normalise if self._augment is None else self._as_they_are
+        trials, (channels, height, width) = len(self._trials), self._data.images_NCHW.shape[1:]
+        images = torch.empty(trials, count, channels, height, width, device=position.device)
+        labels_TB = torch.empty(trials, count, dtype=torch.long, device=position.device)
+        blocks = -(-count * channels * height * width // THREADS)
+        tensors = (self._data.images_NCHW, self._data.labels_N, self._rows_TSB, position, table.scale, table.shift)
+        numbers = (count, first, *self._rows_TSB.shape[1:], channels, height * width)
+        launch(SOURCE, "gather_trials", (blocks, trials), (*tensors, images, labels_TB, *numbers))
+        if self._augment is not None:
+            augmented = self._augmented(images.flatten(0, 1), count)
+            images = self._normalise(augmented).view_as(images)
+        return Batch(images, position, first == 0, count / shape.rows), labels_TB
 
     def _augmented(self, images: Tensor, count: int) -> Tensor:
         assert self._augment is not None
