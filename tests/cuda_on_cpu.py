@@ -156,8 +156,20 @@ def kernels_on_cpu(monkeypatch):
         pytest.skip("g++ is not installed")
     from seatrial.train import fused
     from seatrial.train.data import augment, images
-    from seatrial.train.kernels import adam, classifier_head, filters, normpool, pool, single_channel_conv, sums
-    from seatrial.train.kernels import trial_adam, trial_conv, trial_grey, trial_head, trial_parts
+    from seatrial.train.kernels import (
+        adam,
+        classifier_head,
+        filters,
+        normpool,
+        pool,
+        single_channel_conv,
+        sums,
+        trial_adam,
+        trial_conv,
+        trial_grey,
+        trial_head,
+        trial_parts,
+    )
     from seatrial.train.trials import data
 
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)

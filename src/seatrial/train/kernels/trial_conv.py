@@ -90,7 +90,8 @@ __device__ float spread(
   }
   return total;
 }
-
+"""
+POOL = """
 // out and which [T][B][C][PH * PW]: 0 to 3 in reading order, or 4: none was above 0.
 extern "C" __global__ void __launch_bounds__(256, 2) convolve_pool(
     const Real* x, const float* filters, const float* bias, Real* out, signed char* which, int B) {
@@ -165,7 +166,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) convolve_pool(
     }
   }
 }
-
+"""
+BACK = """
 // dx [T][B][H][W][I]
 extern "C" __global__ void __launch_bounds__(256, 2) convolve_back(
     const Real* grad, const signed char* which, const float* filters, Real* dx, int B) {
@@ -227,7 +229,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) convolve_back(
     }
   }
 }
-
+"""
+GRADIENT = """
 // parts [T][gridDim.x][SIZE + C]: of the filters as they lie, and of the bias. A warp has its tiles of 16 filters by 16
 // channels for every tap.
 extern "C" __global__ void __launch_bounds__(256, 2) filter_gradient(
@@ -281,6 +284,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) filter_gradient(
   if (threadIdx.x % LANES == 0) parts[SIZE + threadIdx.x / LANES] = bias;
 }
 """
+#: Kernel → its text: compiled side by side, for each takes a second.
+KERNELS = {"convolve_pool": POOL, "convolve_back": BACK, "filter_gradient": GRADIENT}
 
 
 class Layer:
@@ -293,12 +298,12 @@ class Layer:
         self.out = (self.wide[0] - size + 1, self.wide[1] - size + 1)
         self.pooled = self.out[0] // 2 * (self.out[1] // 2)
 
-    def source(self) -> str:
-        """The kernels' text."""
+    def source(self, name: str) -> str:
+        """A kernel's text."""
         numbers = {"I": self.inputs, "C": self.filters, "K": self.size, "P": self.padding, "H": self.height}
         numbers |= {"W": self.width, "SPARE": SPARE, "MOST": MOST_TILES}
         told = ", ".join(f"{name} = {number}" for name, number in numbers.items())
-        return f"{REALS[torch.bfloat16]}constexpr int {told};\n{EIGHT}{SOURCE}"
+        return f"{REALS[torch.bfloat16]}constexpr int {told};\n{EIGHT}{SOURCE}{KERNELS[name]}"
 
     def shared_bytes(self) -> dict[str, int]:
         """Shared memory of each kernel."""
@@ -329,7 +334,7 @@ class Layer:
         """Queue a kernel over so many images of each trial; the blocks that share them out."""
         together = 1 if name == "filter_gradient" else TOGETHER
         blocks = blocks_for(trials, -(-rows // together))
-        launch(self.source(), name, (blocks, trials), arguments, shared_bytes=self.shared_bytes()[name])
+        launch(self.source(name), name, (blocks, trials), arguments, shared_bytes=self.shared_bytes()[name])
         return blocks
 
 

@@ -76,7 +76,8 @@ def sources(networks: TrialNetworks, shape: tuple[int, ...]) -> list[str]:
     numbers = (first.weight.shape[1], first.kernel_size[0], int(first.padding[0]), *shape[2:])
     grey = trial_grey.source(DTYPE, *numbers)
     head = classifier_head.source(DTYPE, last.weight.shape[2], last.weight.shape[1])
-    return [grey, conv_layer(networks, shape).source(), head, classifier_head.relu_source(DTYPE), SUM_SOURCE]
+    convolutions = [conv_layer(networks, shape).source(name) for name in trial_conv.KERNELS]
+    return [grey, *convolutions, head, classifier_head.relu_source(DTYPE), SUM_SOURCE]
 
 
 def conv_layer(networks: TrialNetworks, shape: tuple[int, ...]) -> trial_conv.Layer:

@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
 from torch.nn import functional as F  # noqa: E402
 
+from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
 from seatrial.recipes import mnist  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
 from seatrial.train.kernels import trial_adam  # noqa: E402
