@@ -72,6 +72,9 @@ def sweep(
     engine: Annotated[
         str, typer.Option("--engine", metavar="NAME", help=f"Who runs the trials: {', '.join(RUNNERS)}.")
     ] = "local",
+    fused: Annotated[
+        bool, typer.Option("--fused", help="mnist, digits, mnist-deep: train all trials as one model, in one run.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON.")] = False,
     *,
     flags: dict[str, Any],
@@ -80,8 +83,10 @@ def sweep(
 
     \b
     seatrial sweep digits --set batch_size=32,64,128 --set mixed_precision=true,false --parallel 2
+    seatrial sweep mnist --fused --set lr=0.0005,0.001,0.002 --set seed=0,1,2 --metric accuracy:max
     seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --trials 40 --metric accuracy:max
     """
+    engine = "fused" if fused else engine
     if engine not in RUNNERS:
         raise UsageError(f"There is no engine {engine!r}: {', '.join(RUNNERS)}", run="seatrial sweep --help")
     screen = SearchScreen()

@@ -163,13 +163,13 @@ def _follow(search: Search, trial: Trial, run: Run, *, just_started: bool) -> tu
             why = search.report(trial, step, value) if step > known else None
             if why is not None and not asked_to_stop.is_set():
                 asked_to_stop.set()
-                _stop(search, run, "pruner", why)
+                stop_run(search, run, "pruner", why)
         if search.killed.is_set() and (handle := run.handle()) is not None:
             table.backend(handle.backend, search.environ).kill(handle)
         if search.time_is_over() and not asked_to_stop.is_set():
             asked_to_stop.set()
             why = "the search has ended" if search.over.is_set() else "its time was over"
-            _stop(search, run, "user" if search.interrupted else "search", None if search.interrupted else why)
+            stop_run(search, run, "user" if search.interrupted else "search", None if search.interrupted else why)
 
     def output(stream: Stream, data: bytes) -> None:
         if reading is not None:
@@ -183,7 +183,7 @@ def _follow(search: Search, trial: Trial, run: Run, *, just_started: bool) -> tu
     return reading, state
 
 
-def _stop(search: Search, run: Run, origin: str, why: str | None) -> None:
+def stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
     """SIGTERM, in a thread of its own: stopping waits until the run has ended."""
     handle = run.handle()
     if handle is None:

@@ -18,5 +18,11 @@ def _local(search: Search) -> None:
     run_trials(search)
 
 
-#: Name → runner. ``local``: each trial a run of this machine's.
-RUNNERS: dict[str, Runner] = {"local": _local}
+def _fused(search: Search) -> None:
+    from seatrial.search.fused import run_trials
+
+    run_trials(search)
+
+
+#: Name → runner. ``local``: each trial a run of this machine's. ``fused``: many trials of a recipe as one run.
+RUNNERS: dict[str, Runner] = {"local": _local, "fused": _fused}

@@ -1,9 +1,9 @@
-"""The second layers of several trials at once, on Tensor Cores in bf16: convolution, bias, ReLU, 2×2 max-pool, flatten.
+"""The second layers of several trials at once, on Tensor Cores in bf16: convolution, bias, ReLU, 2×2 max-pool, flat.
 
-cuDNN has no batch of convolutions with a filter set each but grouped ones. Here a block keeps a trial's filters in shared
-memory and takes its images in turns; the convolution's output and its gradient never leave shared memory.
-Shapes: T trials, B images of each, I channels in, C filters of K×K, padded by P on each side; H and W pixels, OH and OW
-of the convolution, PH and PW of the pooled output; channels last, but the output is flat as [C, PH, PW].
+cuDNN has no batch of convolutions with a filter set each but grouped ones. Here a block keeps a trial's filters in
+shared memory and takes its images in turns; the convolution's output and its gradient never leave shared memory.
+Shapes: T trials, B images of each, I channels in, C filters of K×K, padded by P on each side; H and W pixels, OH and
+OW of the convolution, PH and PW of the pooled output; channels last, but the output is flat as [C, PH, PW].
 """
 
 from __future__ import annotations

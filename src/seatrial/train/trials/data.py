@@ -111,7 +111,7 @@ class TrialImages:
         if images.is_cuda:
             return self._augment(images)
         parts = []
-        for trial, own in enumerate(images.split(count)):
+        for trial, own in enumerate(torch.split(images, count)):
             with self._networks.drawing(trial):
                 parts.append(self._augment(own))
         return torch.cat(parts)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from seatrial.train.fused import cross_entropy
 from seatrial.train.trials.network import TrialNetworks
 
 
@@ -53,12 +54,24 @@ def _grouped_logits(networks: TrialNetworks, images_BCHW: Tensor) -> Tensor:
     return logits
 
 
+class _Lone(nn.Module):
+    """A lone run's loss as a module, so that one trial's parameters can take the place of the stacked ones."""
+
+    def __init__(self, layers: nn.Sequential) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
+        return cross_entropy(self.layers, images_BCHW, labels_B)
+
+
 def _looped(networks: TrialNetworks, images_TBCHW: Tensor, labels_TB: Tensor) -> Tensor:
-    losses = []
+    losses, lone = [], _Lone(networks.layers)
     for trial, state in enumerate(networks.each()):
         images = images_TBCHW[trial].contiguous(memory_format=torch.channels_last)
+        own = {f"layers.{name}": tensor for name, tensor in state.items()}
         with networks.drawing(trial):
-            losses.append(F.cross_entropy(functional_call(networks.layers, state, images), labels_TB[trial]))
+            losses.append(functional_call(lone, own, (images, labels_TB[trial])))
     return torch.stack(losses)
 
 

@@ -92,7 +92,7 @@ class TrialNetworks(nn.Module):
             elif isinstance(layer, nn.BatchNorm2d):
                 x = self._normalised(layer, x)
             elif isinstance(layer, nn.Flatten):
-                x = x.unflatten(1, (self.trials, -1)).transpose(0, 1).flatten(2)
+                x = x.reshape(len(x), self.trials, -1).transpose(0, 1)
             elif isinstance(layer, nn.Linear):
                 x = torch.baddbmm(layer.bias[:, None], x, layer.weight.transpose(1, 2))
             elif isinstance(layer, nn.MaxPool2d):

@@ -45,7 +45,10 @@ class TrialAdam(Optimizer):
             for share, chosen in ((decay, True), (0.0, False)):
                 own = [[each[trial] for each in kind if (each.ndim > 2) == chosen] for kind in kinds]
                 torch._fused_adamw_(
-                    *own,
+                    own[0],
+                    own[1],
+                    own[2],
+                    own[3],
                     [],
                     [self._done] * len(own[0]),
                     lr=rate,

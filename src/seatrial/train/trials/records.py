@@ -1,8 +1,8 @@
 """What became of each trial: a line for people, trials.json for the sweep.
 
-trials.json: ``recipe``, ``way``, ``best`` (a trial's number or null), ``loop_s`` and ``trials``, each with ``trial`` (its
-number), its settings, one value an epoch in ``losses``, ``test_losses`` and ``accuracies``, ``diverged`` (the first step
-whose loss was no number, from 1, or null) and ``model`` (a file below the models folder, or null).
+trials.json: ``recipe``, ``way``, ``best`` (a trial's number or null), ``loop_s`` and ``trials``. Each of these has its
+number in ``trial``, its settings, one value an epoch in ``losses``, ``test_losses`` and ``accuracies``, in ``diverged``
+the first step whose loss was no number, from 1, or null, and in ``model`` a file below the models folder, or null.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from seatrial.train.trials.settings import Trial
 FILE = "trials.json"
 #: Lines of the table on the console; the file has all.
 SHOWN = 12
+#: What the best trial can be chosen by: much accuracy, or little of a loss.
+METRICS = ("accuracy", "test_loss", "loss")
 
 
 @dataclass
@@ -44,11 +46,22 @@ class Record:
         return told
 
 
-class Records:
-    """All trials, in the order of their settings."""
+def cost(record: Record, metric: str) -> float:
+    """What is smaller for a better trial, after its last epoch."""
+    if metric == "accuracy":
+        return -record.accuracies[-1]
+    return record.test_losses[-1] if metric == "test_loss" else record.losses[-1]
 
-    def __init__(self, recipe: str, trials: list[Trial]) -> None:
-        self.recipe, self.way = recipe, ""
+
+class Records:
+    """All trials, in the order of their settings.
+
+    Args:
+        metric: of METRICS, which makes the best trial: after the last epoch.
+    """
+
+    def __init__(self, recipe: str, trials: list[Trial], metric: str = "accuracy") -> None:
+        self.recipe, self.way, self.metric = recipe, "", metric
         self.trials = [Record(number, trial) for number, trial in enumerate(trials)]
 
     def epoch(self, losses_ST: Tensor, test_losses: list[float], accuracies: list[float], steps_before: int) -> None:
@@ -63,12 +76,12 @@ class Records:
             record.accuracies.append(accuracy)
 
     def ranked(self) -> list[Record]:
-        """Best first: by the accuracy after the last epoch, then by its test loss; who diverged comes last."""
+        """Best first, of equal ones the one with the smaller test loss; who diverged comes last."""
 
         def key(record: Record) -> tuple[bool, float, float]:
-            loss = record.test_losses[-1] if record.test_losses else math.inf
-            accuracy = record.accuracies[-1] if record.accuracies else 0.0
-            return record.diverged is not None, -accuracy, loss if math.isfinite(loss) else math.inf
+            if record.diverged is not None or not record.accuracies:
+                return True, 0.0, 0.0
+            return False, cost(record, self.metric), record.test_losses[-1]
 
         return sorted(self.trials, key=key)
 

@@ -33,7 +33,7 @@ from seatrial.train.trials.evaluate import ROWS_TOGETHER, evaluate
 from seatrial.train.trials.losses import TrialLosses
 from seatrial.train.trials.network import TrialNetworks
 from seatrial.train.trials.optimizer import TrialAdam
-from seatrial.train.trials.records import FILE, Records
+from seatrial.train.trials.records import FILE, METRICS, Records, cost
 from seatrial.train.trials.settings import Trial, read_trials
 
 
@@ -59,12 +59,16 @@ class Task:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """--fused-settings, --fused-models and --fused-way."""
+    """--fused-settings, and what goes with it."""
     parser.add_argument(
         "--fused-settings", metavar="JSON|FILE", help="train several trials as one model: a list of settings"
     )
     parser.add_argument(
         "--fused-models", type=script.positive, default=1, metavar="N", help="keep the models of the N best trials"
+    )
+    parser.add_argument("--fused-metric", choices=METRICS, default=METRICS[0], help="what the best trial is best in")
+    parser.add_argument(
+        "--fused-unless", type=float, metavar="VALUE", help="keep the saved model unless this value is beaten"
     )
     parser.add_argument("--fused-way", choices=WAYS, default="auto", help="how the layers of fused trials run")
 
@@ -78,7 +82,7 @@ def train_trials(task: Task, arguments: argparse.Namespace) -> int:
     defaults = Trial(arguments.learning_rate, arguments.weight_decay, arguments.seed)
     trials = read_trials(arguments.fused_settings, defaults)
     _refuse(arguments)
-    records = Records(task.name, trials)
+    records = Records(task.name, trials, arguments.fused_metric)
     normalise = Normalisation.of(task.train_set.images_NCHW)
     with ranks() as group, closing(open_trackers(arguments.track, arguments.models)) as trackers:
         if group.world > 1:
@@ -173,6 +177,10 @@ def _save(
     """The best trial's model as its lone run saves it, and the N best in folders of their numbers."""
     lone = task.build().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     chosen = [record for record in records.ranked() if record.diverged is None][: arguments.fused_models]
+    beaten = arguments.fused_unless
+    if beaten is not None and cost(chosen[0], records.metric) >= (-beaten if records.metric == "accuracy" else beaten):
+        print(f"the saved model stays: no trial is better than {beaten:g}", flush=True)
+        return
     for place, record in enumerate(chosen):
         lone.load_state_dict({name: tensor.cpu() for name, tensor in networks.of(record.trial).items()})
         folders = [arguments.models / "trials" / f"{record.trial:03d}"] if arguments.fused_models > 1 else []
