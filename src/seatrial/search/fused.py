@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -143,7 +144,11 @@ def job_of(search: Search, trials: Sequence[Trial]) -> Job:
         best = best_of(search.study.trials(), search.objective)
         if best is not None and best.value is not None:  # an earlier run's model is only replaced by a better one
             args += ["--fused-unless", repr(best.value)]
-    return search.job.model_copy(update={"target": target.model_copy(update={"args": tuple(args)})})
+    typed = " ".join(
+        [f"sweep {target.value} --fused", *(["--", shlex.join(target.args)] if target.args else [])]
+        + [f"# {len(trials)} trials as one model: {_shown(trials)} of study {search.study.definition.name}"]
+    )
+    return search.job.model_copy(update={"target": target.model_copy(update={"args": tuple(args), "typed": typed})})
 
 
 def _start(search: Search, trials: Sequence[Trial]) -> Run | None:
@@ -241,7 +246,7 @@ def ending(search: Search, receipt: Receipt, found: list[dict[str, Any]], place:
         value = next((metrics[name] for name in names if name in metrics), None)
     state, outcome = (
         of_run.state,
-        f"{of_run.outcome}, fused with {together - 1} more" if together > 1 else of_run.outcome,
+        f"{of_run.outcome}, one of {together} fused",
     )
     if state == "done" and record.get("diverged"):
         state, value, outcome = "failed", None, f"diverged at step {record['diverged']!s:.12}"

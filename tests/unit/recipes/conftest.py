@@ -9,12 +9,22 @@ import pytest
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three classes of 12×12 images: a bright bar at the left, in the middle or at the right, in noise."""
+    return bars(tmp_path_factory.mktemp("idx"), 12)
+
+
+@pytest.fixture(scope="module")
+def wide_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of 16×16, which mnist-deep takes."""
+    return bars(tmp_path_factory.mktemp("idx"), 16)
+
+
+def bars(folder: Path, pixels: int) -> Path:
+    """300 and 90 such images in a folder."""
     np = pytest.importorskip("numpy")
-    folder = tmp_path_factory.mktemp("idx")
     numbers = np.random.default_rng(0)
     for part, count in (("train", 300), ("t10k", 90)):
         labels = numbers.integers(0, 3, count).astype(np.uint8)
-        images = numbers.integers(0, 100, (count, 12, 12)).astype(np.uint8)
+        images = numbers.integers(0, 100, (count, pixels, pixels)).astype(np.uint8)
         for image, label in zip(images, labels, strict=True):
             image[:, 4 * label : 4 * label + 3] += 120
         for array, kind in ((images, "images-idx3"), (labels, "labels-idx1")):

@@ -76,12 +76,11 @@ class Records:
             record.accuracies.append(accuracy)
 
     def ranked(self) -> list[Record]:
-        """Best first, of equal ones the one with the smaller test loss; who diverged comes last."""
+        """Best first, of equal ones the one that was named first, as a study has it; who diverged comes last."""
 
-        def key(record: Record) -> tuple[bool, float, float]:
-            if record.diverged is not None or not record.accuracies:
-                return True, 0.0, 0.0
-            return False, cost(record, self.metric), record.test_losses[-1]
+        def key(record: Record) -> tuple[bool, float]:
+            lost = record.diverged is not None or not record.accuracies
+            return lost, 0.0 if lost else cost(record, self.metric)
 
         return sorted(self.trials, key=key)
 

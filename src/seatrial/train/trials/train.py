@@ -166,6 +166,8 @@ def _fit(
         return {"test_loss": best.test_losses[-1], "accuracy": best.accuracies[-1], "accuracy_mean": mean}
 
     outcome = fit(step, test, trackers, replace(script.settings(arguments), seed=trials[0].seed))
+    if not outcome.epochs and not outcome.terminated:
+        test()  # resumed after the last epoch
     if outcome.epochs:
         trackers.log({"step": outcome.epochs * steps, "epoch": outcome.epochs, "phase": "end", "trials": len(trials)})
     return outcome
