@@ -14,15 +14,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wide_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same of 16×16, which mnist-deep takes."""
-    return bars(tmp_path_factory.mktemp("idx"), 16)
+    """Fewer of 16×16, which mnist-deep takes."""
+    return bars(tmp_path_factory.mktemp("idx"), 16, (96, 30))
 
 
-def bars(folder: Path, pixels: int) -> Path:
-    """300 and 90 such images in a folder."""
+def bars(folder: Path, pixels: int, counts: tuple[int, int] = (300, 90)) -> Path:
+    """So many such images for training and test in a folder."""
     np = pytest.importorskip("numpy")
     numbers = np.random.default_rng(0)
-    for part, count in (("train", 300), ("t10k", 90)):
+    for part, count in zip(("train", "t10k"), counts, strict=True):
         labels = numbers.integers(0, 3, count).astype(np.uint8)
         images = numbers.integers(0, 100, (count, pixels, pixels)).astype(np.uint8)
         for image, label in zip(images, labels, strict=True):

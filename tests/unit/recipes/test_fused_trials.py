@@ -21,7 +21,8 @@ FLAGS = {"lr": "--learning-rate", "learning_rate": "--learning-rate", "weight_de
 
 
 def train(recipe, data, models, *more):
-    return recipe.main(["--data", str(data), "--models", str(models), "--batch", "64", "--epochs", "2", *more])
+    batch = "64" if recipe is mnist else "32"
+    return recipe.main(["--data", str(data), "--models", str(models), "--batch", batch, "--epochs", "2", *more])
 
 
 def fused(recipe, data, models, *more, settings=SETTINGS):
