@@ -19,7 +19,7 @@ HEAD = """
 #include <cstring>
 #include <vector>
 #include <ucontext.h>
-struct Place { int x, y; };
+struct Place { int x, y, z; };
 static Place blockIdx, blockDim, gridDim, threadIdx;
 #define ON_CPU
 #define __device__ static
@@ -86,11 +86,12 @@ static void multiply(float* sums, const unsigned* a, const unsigned* b) {
   }
   __syncthreads();
 }
-template <class Body> static void run_grid(int across, int down, int threads, Body body) {
+template <class Body> static void run_grid(int across, int down, int deep, int threads, Body body) {
   static Body* now;
   now = &body;
-  gridDim = {across, down};
-  blockDim = {threads, 1};
+  gridDim = {across, down, deep};
+  blockDim = {threads, 1, 1};
+  for (blockIdx.z = 0; blockIdx.z < deep; blockIdx.z++)
   for (blockIdx.y = 0; blockIdx.y < down; blockIdx.y++)
     for (blockIdx.x = 0; blockIdx.x < across; blockIdx.x++) {
       for (int t = 0; t < threads; t++) {
@@ -122,8 +123,8 @@ def library(source):
     text = HEAD + source.replace("extern __shared__ float shared[];", "float* shared = dynamic_shared;")
     for name, parameters in SIGNATURE.findall(source):
         names = ", ".join(re.split(r"[\s*]+", parameter.strip())[-1] for parameter in parameters.split(","))
-        text += f'extern "C" void run_{name}({parameters}, int gx_, int gy_, int threads_)'
-        text += f" {{ run_grid(gx_, gy_, threads_, [&] {{ {name}({names}); }}); }}\n"
+        text += f'extern "C" void run_{name}({parameters}, int gx_, int gy_, int gz_, int threads_)'
+        text += f" {{ run_grid(gx_, gy_, gz_, threads_, [&] {{ {name}({names}); }}); }}\n"
     folder = Path(tempfile.mkdtemp(prefix="seatrial-kernels-"))
     try:
         (folder / "kernels.cpp").write_text(text)
@@ -139,14 +140,14 @@ def launch(source, name, blocks, arguments, *, shared_bytes=0):
     import torch
 
     assert shared_bytes <= 131072
-    across, down = (blocks, 1) if isinstance(blocks, int) else blocks
+    across, down, deep = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     values = []
     for argument in arguments:
         if argument is None or isinstance(argument, torch.Tensor):
             values.append(ctypes.c_void_p(None if argument is None else argument.data_ptr()))
         else:
             values.append(ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int(argument))
-    getattr(library(source), f"run_{name}")(*values, across, down, THREADS)
+    getattr(library(source), f"run_{name}")(*values, across, down, deep, THREADS)
 
 
 @pytest.fixture

@@ -144,10 +144,9 @@ def job_of(search: Search, trials: Sequence[Trial]) -> Job:
         best = best_of(search.study.trials(), search.objective)
         if best is not None and best.value is not None:  # an earlier run's model is only replaced by a better one
             args += ["--fused-unless", repr(best.value)]
-    typed = " ".join(
-        [f"sweep {target.value} --fused", *(["--", shlex.join(target.args)] if target.args else [])]
-        + [f"# {len(trials)} trials as one model: {_shown(trials)} of study {search.study.definition.name}"]
-    )
+    own = f" -- {shlex.join(target.args)}" if target.args else ""
+    what = f"{len(trials)} trials as one model: {_shown(trials)} of study {search.study.definition.name}"
+    typed = f"sweep {target.value} --fused{own} # {what}"
     return search.job.model_copy(update={"target": target.model_copy(update={"args": tuple(args), "typed": typed})})
 
 

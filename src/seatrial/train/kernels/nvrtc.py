@@ -140,21 +140,21 @@ def usable(device: torch.device) -> bool:
 
 
 def launch(
-    source: str, name: str, blocks: int | tuple[int, int], arguments: Sequence[Any], *, shared_bytes: int = 0
+    source: str, name: str, blocks: int | tuple[int, ...], arguments: Sequence[Any], *, shared_bytes: int = 0
 ) -> None:
     """Queue a kernel of THREADS threads a block.
 
     Args:
         arguments: tensors go as pointers (None: a null pointer), ints as int, floats as double.
     """
-    across, down = (blocks, 1) if isinstance(blocks, int) else blocks
+    across, down, deep = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     device = next(argument.device for argument in arguments if isinstance(argument, Tensor))
     given = [torch.empty(0, device=device) if argument is None else argument for argument in arguments]  # at address 0
     _enter_context(device.index)
     kernel = compiled(source, device.index)[name]
     if shared_bytes >= PLAIN_SHARED_BYTES:
         _allow(kernel, shared_bytes)
-    kernel(grid=(across, down, 1), block=(THREADS, 1, 1), args=given, shared_mem=shared_bytes)
+    kernel(grid=(across, down, deep), block=(THREADS, 1, 1), args=given, shared_mem=shared_bytes)
 
 
 def _allow(kernel: Any, shared_bytes: int) -> None:

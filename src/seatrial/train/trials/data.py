@@ -23,13 +23,13 @@ from seatrial.train.trials.settings import Trial
 SOURCE = """
 extern "C" __global__ void gather_trials(
     const unsigned char* images, const long long* labels, const long long* rows, const long long* position,
-    const float* scale, const float* shift, float* out, long long* picked, int count, int first, int steps, int batch,
-    int C, int pixels) {
-  int thread = blockIdx.x * blockDim.x + threadIdx.x, numbers = C * pixels;
-  if (thread >= count * numbers) return;
-  int place = thread % numbers, row = thread / numbers, c = place / pixels;
+    const float* scale, const float* shift, float* out, long long* picked, int count, int first, int steps,
+    int batch) {
+  int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  if (thread >= count * NUMBERS) return;
+  int place = thread % NUMBERS, row = thread / NUMBERS, c = place / PIXELS;
   long long trial = blockIdx.y, from = rows[(trial * steps + position[0]) * batch + first + row];
-  out[trial * count * numbers + thread] = images[from * numbers + place] * scale[c] + shift[c];
+  out[trial * count * NUMBERS + thread] = images[from * NUMBERS + place] * scale[c] + shift[c];
   if (place == 0) picked[trial * count + row] = labels[from];
 }
 """
@@ -99,8 +99,9 @@ class TrialImages:
         labels_TB = torch.empty(trials, count, dtype=torch.long, device=position.device)
         blocks = -(-count * channels * height * width // THREADS)
         tensors = (self._data.images_NCHW, self._data.labels_N, self._rows_TSB, position, table.scale, table.shift)
-        numbers = (count, first, *self._rows_TSB.shape[1:], channels, height * width)
-        launch(SOURCE, "gather_trials", (blocks, trials), (*tensors, images, labels_TB, *numbers))
+        numbers = (count, first, *self._rows_TSB.shape[1:])
+        sizes = f"constexpr int PIXELS = {height * width}, NUMBERS = {channels} * PIXELS;"
+        launch(f"{sizes}\n{SOURCE}", "gather_trials", (blocks, trials), (*tensors, images, labels_TB, *numbers))
         if self._augment is not None:
             augmented = self._augmented(images.flatten(0, 1), count)
             images = self._normalise(augmented).view_as(images)

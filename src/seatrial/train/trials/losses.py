@@ -88,7 +88,7 @@ LOOPED = Way("looped", _looped, _looped_logits)
 class TrialLosses:
     """A ``step.Loss`` of all trials that keeps what each one's was at every step.
 
-    One trial that diverges hands no gradient on, and the others train as if it were not there.
+    Trials share no number, so one that diverges leaves the others as they are.
     """
 
     def __init__(self, way: Way, trials: int, steps: int, device: torch.device) -> None:
@@ -98,12 +98,25 @@ class TrialLosses:
     def __call__(self, model: nn.Module, inputs: Any, labels_TB: Tensor) -> Tensor:
         assert isinstance(model, TrialNetworks) and isinstance(inputs, Batch)
         losses_T = self.way.losses(model, inputs.images_TBCHW, labels_TB).float()
-        seen_T = losses_T.detach() * inputs.share
+        seen_T = losses_T.detach()
+        if inputs.share != 1:
+            seen_T = seen_T * inputs.share
         if inputs.first:
             self.kept_ST.index_copy_(0, inputs.position, seen_T[None])
         else:
             self.kept_ST.index_add_(0, inputs.position, seen_T[None])
-        finite_T = torch.where(losses_T.isfinite(), losses_T, torch.zeros_like(losses_T))
-        total = finite_T.sum()
-        mean = losses_T.detach().nanmean()  # what is reported; NaN where every trial has diverged
-        return mean + (total - total.detach())
+        mean: Tensor = _Mean.apply(losses_T)  # type: ignore[no-untyped-call]
+        return mean
+
+
+class _Mean(torch.autograd.Function):
+    """Losses [T] → the mean of those that are numbers, to be shown; each trial's gradient is that of its own loss."""
+
+    @staticmethod
+    def forward(ctx: Any, losses_T: Tensor) -> Tensor:
+        ctx.trials = len(losses_T)
+        return losses_T.nanmean()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0].expand(ctx.trials)

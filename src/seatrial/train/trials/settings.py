@@ -44,7 +44,7 @@ def read_trials(text: str, defaults: Trial) -> list[Trial]:
 
 def _loaded(text: str) -> Any:
     content, place = text, "--fused-settings"
-    if not text.lstrip().startswith("["):
+    if not text.lstrip().startswith(("[", "{")):
         place = text
         try:
             content = Path(text).read_text(encoding="utf-8")

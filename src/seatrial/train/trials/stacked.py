@@ -65,6 +65,8 @@ def mismatch(networks: TrialNetworks, shape: tuple[int, ...], shared_bytes: int)
     filters, features = first.weight.shape[1], last.weight.shape[2]
     if filters % 32 or first.kernel_size[0] > LARGEST_GREY:
         return f"{filters} filters of {first.kernel_size[0]}×{first.kernel_size[0]} in the first layer"
+    if trial_grey.shared_bytes(filters, first.kernel_size[0], int(first.padding[0]), *shape[2:]) > shared_bytes:
+        return f"images of {shape[2]}×{shape[3]} in the first layer"
     if features > classifier_head.MOST_FEATURES or last.weight.shape[1] > classifier_head.MOST_CLASSES:
         return f"a last layer of {last.weight.shape[1]}×{features}"
     return conv_layer(networks, shape).unfit(shared_bytes)
@@ -74,10 +76,10 @@ def sources(networks: TrialNetworks, shape: tuple[int, ...]) -> list[str]:
     """The texts that these networks need."""
     first, last = _convolution(networks.layers[0]), cast(nn.Linear, networks.layers[9])
     numbers = (first.weight.shape[1], first.kernel_size[0], int(first.padding[0]), *shape[2:])
-    grey = trial_grey.source(DTYPE, *numbers)
+    grey = [trial_grey.source(part, *numbers) for part in (trial_grey.POOL, trial_grey.BACK)]
     head = classifier_head.source(DTYPE, last.weight.shape[2], last.weight.shape[1])
     convolutions = [conv_layer(networks, shape).source(name) for name in trial_conv.KERNELS]
-    return [grey, *convolutions, head, classifier_head.relu_source(DTYPE), SUM_SOURCE]
+    return [*grey, *convolutions, head, classifier_head.relu_source(DTYPE), SUM_SOURCE]
 
 
 def conv_layer(networks: TrialNetworks, shape: tuple[int, ...]) -> trial_conv.Layer:
@@ -95,7 +97,7 @@ def losses(networks: TrialNetworks, images_TBCHW: Tensor, labels_TB: Tensor) -> 
     hidden, last = cast(nn.Linear, networks.layers[7]), cast(nn.Linear, networks.layers[9])
     layer = conv_layer(networks, images_TBCHW.shape[1:])
     images = images_TBCHW.contiguous()
-    x = trial_grey.GreyPool.apply(images, first.weight, first.bias, int(first.padding[0]), DTYPE)  # type: ignore[no-untyped-call]
+    x = trial_grey.GreyPool.apply(images, first.weight, first.bias, int(first.padding[0]))  # type: ignore[no-untyped-call]
     x = trial_conv.ConvolvePool.apply(x, second.weight, second.bias, layer)  # type: ignore[no-untyped-call]
     x = trial_head.TrialLinearRelu.apply(x, hidden.weight, hidden.bias)  # type: ignore[no-untyped-call]
     each: Tensor = trial_head.TrialCrossEntropy.apply(x, last.weight, last.bias, labels_TB.contiguous())  # type: ignore[no-untyped-call]
@@ -109,7 +111,7 @@ def logits(networks: TrialNetworks, images_BCHW: Tensor) -> Tensor:
     assert first.bias is not None and second.bias is not None
     padding = int(first.padding[0])
     images = images_BCHW.contiguous()
-    x, _ = trial_grey.grey_pool(images, first.weight, first.bias, padding, DTYPE, common=True)
+    x, _ = trial_grey.grey_pool(images, first.weight, first.bias, padding, common=True)
     layer = conv_layer(networks, images_BCHW.shape)
     x, _ = trial_conv.convolve_pool(layer, x, second.weight, second.bias)
     x = trial_head.linear_relu(x, hidden.weight, hidden.bias)
