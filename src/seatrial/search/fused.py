@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from seatrial.errors import SeatrialError, UntrustedPathError, UsageError
+from seatrial.errors import GpusHeldError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.job.model import Job
 from seatrial.receipt.evidence.steps import PHASES
 from seatrial.receipt.model import Receipt
@@ -65,8 +65,9 @@ def run_trials(search: Search) -> None:
                 search.study.again(trial.number)
     while trials := _asked(search):
         run = _start(search, trials)
-        if run is not None:
-            _see_through(search, trials, run)
+        if run is None:
+            return
+        _see_through(search, trials, run)
         search.tick()
 
 
@@ -151,18 +152,29 @@ def job_of(search: Search, trials: Sequence[Trial]) -> Job:
 
 
 def _start(search: Search, trials: Sequence[Trial]) -> Run | None:
-    try:
-        prepared = launch.prepare(job_of(search, trials), search.environ)
-        for trial in trials:
-            search.study.begin(trial.number, prepared.run.id)
-        launch.start(prepared, search.environ, search.say)
-    except SeatrialError as error:
-        for trial in trials:
-            search.study.again(trial.number)
-        search.end(error)
-        return None
-    search.say(f"{_shown(trials)}: one run, {prepared.run.id}")
-    return prepared.run
+    """Their run, started as soon as there is a GPU for it; None where it could not be, which ends the search."""
+    told, problem = False, None
+    while not search.time_is_over() and problem is None:
+        try:
+            prepared = launch.prepare(job_of(search, trials), search.environ)
+            for trial in trials:
+                search.study.begin(trial.number, prepared.run.id)
+            launch.start(prepared, search.environ, search.say)
+            search.say(f"{_shown(trials)}: one run, {prepared.run.id}")
+            return prepared.run
+        except GpusHeldError as error:
+            if not told:
+                told = True
+                search.say(f"{_shown(trials)} wait for a GPU: {error.message}")
+            search.tick()
+            search.over.wait(_LOOK_S)
+        except SeatrialError as error:
+            problem = error
+    for trial in trials:
+        search.study.again(trial.number)
+    if problem is not None:
+        search.end(problem)
+    return None
 
 
 def _see_through(search: Search, trials: Sequence[Trial], run: Run) -> None:
