@@ -40,7 +40,8 @@ from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
-from seatrial.train.trials.train import Task, add_options, train_trials
+from seatrial.train.trials.task import Task
+from seatrial.train.trials.train import add_options, train_trials
 
 SCHEDULES: dict[str, Schedule | None] = {"constant": None, "triangle": triangle(0.2), "cosine": cosine(0.1)}
 

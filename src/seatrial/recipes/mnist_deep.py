@@ -43,7 +43,8 @@ from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
-from seatrial.train.trials.train import Task, add_options, train_trials
+from seatrial.train.trials.task import Task
+from seatrial.train.trials.train import add_options, train_trials
 
 WIDTHS_AND_KERNELS = ((32, 5), (64, 5), (128, 3), (256, 3))
 DROPOUT, WEIGHT_DECAY = 0.5, 1e-4

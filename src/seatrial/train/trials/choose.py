@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,9 +13,7 @@ from seatrial.train.precision import Precision
 from seatrial.train.trials import stacked
 from seatrial.train.trials.losses import GROUPED, LOOPED, Way
 from seatrial.train.trials.network import TrialNetworks
-
-if TYPE_CHECKING:
-    from seatrial.train.trials.train import Task
+from seatrial.train.trials.task import Task
 
 NAMES = ("auto", "kernels", "grouped", "looped")
 #: Passes that are timed, after as many that are not.

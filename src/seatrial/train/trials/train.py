@@ -6,21 +6,18 @@ Each trial has the first weights, the order of the data, the learning rate and t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from seatrial.train import script
-from seatrial.train.data.images import Augment, ImageSet, Normalisation, TestImages
+from seatrial.train.data.images import Normalisation, TestImages
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError, TrainError
 from seatrial.train.loop import Outcome, fit
 from seatrial.train.memory import cap, summary
-from seatrial.train.optim.schedules import Schedule
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.saving.examples import image_examples, save_examples
 from seatrial.train.saving.model_files import save_model
@@ -35,27 +32,7 @@ from seatrial.train.trials.network import TrialNetworks
 from seatrial.train.trials.optimizer import TrialAdam
 from seatrial.train.trials.records import FILE, METRICS, Records, cost
 from seatrial.train.trials.settings import Trial, read_trials
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a recipe trains.
-
-    Attributes:
-        name: of the recipe. saved: its model's file, without the ending.
-        build: the lone network, its weights drawn from torch's default generator.
-        test_batch: images of a batch of the lone run's test. labels: of the classes.
-    """
-
-    name: str
-    saved: str
-    build: Callable[[], nn.Sequential]
-    train_set: ImageSet
-    test_set: ImageSet
-    test_batch: int
-    labels: Sequence[str]
-    schedule: Schedule | None = None
-    augment: Augment | None = None
+from seatrial.train.trials.task import Task
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
