@@ -44,7 +44,9 @@ def lone(recipe, data, models, setting, monkeypatch):
     return losses, [line["test_loss"] for line in lines if line["phase"] == "test"]
 
 
-@pytest.mark.parametrize(("recipe", "name"), [(mnist, "mnist"), (mnist_deep, "trained-model")])
+@pytest.mark.parametrize(
+    ("recipe", "name"), [(mnist, "mnist"), pytest.param(mnist_deep, "trained-model", marks=pytest.mark.slow)]
+)
 def test_equal_to_lone_runs(recipe, name, data, wide_data, tmp_path, monkeypatch):
     folder = data if recipe is mnist else wide_data
     looped = fused(recipe, folder, tmp_path / "looped", "--fused-models", "3")
@@ -77,6 +79,7 @@ def test_one_that_diverges_leaves_the_others_as_they_are(data, tmp_path, capsys)
         fused(mnist, data, tmp_path / "none", settings=[{"lr": 1e30}, {"lr": 1e31}])
 
 
+@pytest.mark.slow
 def test_resumed_is_bit_identical(wide_data, tmp_path):
     """Dropout and augmentation go on where they were, each trial's own."""
     told = ["--fused-settings", json.dumps(SETTINGS[:2])]
