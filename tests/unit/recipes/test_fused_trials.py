@@ -84,8 +84,8 @@ def test_resumed_is_bit_identical(wide_data, tmp_path):
     """Dropout and augmentation go on where they were, each trial's own."""
     told = ["--fused-settings", json.dumps(SETTINGS[:2])]
     train(mnist_deep, wide_data, tmp_path / "whole", *told)
-    train(mnist_deep, wide_data, tmp_path / "parts", *told, "--epochs", "1")
-    train(mnist_deep, wide_data, tmp_path / "parts", *told, "--resume")
+    after_one = tmp_path / "whole" / "checkpoints" / "checkpoint-0000000003.pt"
+    train(mnist_deep, wide_data, tmp_path / "parts", *told, "--resume", str(after_one))
     whole, parts = (load_newest(tmp_path / name / "checkpoints", print)["model"] for name in ("whole", "parts"))
     assert all(torch.equal(whole[key], parts[key]) for key in whole)
     train(mnist_deep, wide_data, tmp_path / "parts", *told, "--resume")  # nothing is left to train
