@@ -19,19 +19,20 @@ HEAD = """
 #include <cstring>
 #include <vector>
 #include <ucontext.h>
-struct Place { int x, y; };
+struct Place { int x, y, z; };
 static Place blockIdx, blockDim, gridDim, threadIdx;
 #define ON_CPU
 #define __device__ static
 #define __global__
 #define __shared__ static
+#define __launch_bounds__(...)
 static float __uint_as_float(unsigned bits) { float x; memcpy(&x, &bits, 4); return x; }
 static unsigned __float_as_uint(float x) { unsigned bits; memcpy(&bits, &x, 4); return bits; }
 using std::isnan;
 constexpr int STACK = 65536;
 static ucontext_t scheduler, fibers[1024];
 static std::vector<char> stacks(1024 * STACK);
-static float dynamic_shared[16384];
+static float dynamic_shared[32768];
 static int current;
 static bool ended[1024];
 static void __syncthreads() {
@@ -62,6 +63,13 @@ static void load_matrices(unsigned* parts, const unsigned short* row) {
     }
   __syncthreads();
 }
+static void load_rows(unsigned* parts, const unsigned short* row) {
+  int own = current;
+  named_rows[own] = row;
+  __syncthreads();
+  for (int k = 0; k < 4; k++) memcpy(parts + k, named_rows[own / 32 * 32 + k * 8 + own % 32 / 4] + own % 4 * 2, 4);
+  __syncthreads();
+}
 static float half_of(unsigned pair, int which) { return __uint_as_float((which ? pair >> 16 : pair & 0xffff) << 16); }
 static void multiply(float* sums, const unsigned* a, const unsigned* b) {
   int own = current, warp = own / 32 * 32, lane = own % 32;
@@ -78,11 +86,12 @@ static void multiply(float* sums, const unsigned* a, const unsigned* b) {
   }
   __syncthreads();
 }
-template <class Body> static void run_grid(int across, int down, int threads, Body body) {
+template <class Body> static void run_grid(int across, int down, int deep, int threads, Body body) {
   static Body* now;
   now = &body;
-  gridDim = {across, down};
-  blockDim = {threads, 1};
+  gridDim = {across, down, deep};
+  blockDim = {threads, 1, 1};
+  for (blockIdx.z = 0; blockIdx.z < deep; blockIdx.z++)
   for (blockIdx.y = 0; blockIdx.y < down; blockIdx.y++)
     for (blockIdx.x = 0; blockIdx.x < across; blockIdx.x++) {
       for (int t = 0; t < threads; t++) {
@@ -105,7 +114,7 @@ template <class Body> static void run_grid(int across, int down, int threads, Bo
     }
 }
 """
-SIGNATURE = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)', re.S)
+SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(([^)]*)\)', re.S)
 
 
 @cache
@@ -114,8 +123,8 @@ def library(source):
     text = HEAD + source.replace("extern __shared__ float shared[];", "float* shared = dynamic_shared;")
     for name, parameters in SIGNATURE.findall(source):
         names = ", ".join(re.split(r"[\s*]+", parameter.strip())[-1] for parameter in parameters.split(","))
-        text += f'extern "C" void run_{name}({parameters}, int gx_, int gy_, int threads_)'
-        text += f" {{ run_grid(gx_, gy_, threads_, [&] {{ {name}({names}); }}); }}\n"
+        text += f'extern "C" void run_{name}({parameters}, int gx_, int gy_, int gz_, int threads_)'
+        text += f" {{ run_grid(gx_, gy_, gz_, threads_, [&] {{ {name}({names}); }}); }}\n"
     folder = Path(tempfile.mkdtemp(prefix="seatrial-kernels-"))
     try:
         (folder / "kernels.cpp").write_text(text)
@@ -130,15 +139,15 @@ def launch(source, name, blocks, arguments, *, shared_bytes=0):
     """In place of ``kernels.launch``."""
     import torch
 
-    assert shared_bytes <= 65536
-    across, down = (blocks, 1) if isinstance(blocks, int) else blocks
+    assert shared_bytes <= 131072
+    across, down, deep = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     values = []
     for argument in arguments:
         if argument is None or isinstance(argument, torch.Tensor):
             values.append(ctypes.c_void_p(None if argument is None else argument.data_ptr()))
         else:
             values.append(ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int(argument))
-    getattr(library(source), f"run_{name}")(*values, across, down, THREADS)
+    getattr(library(source), f"run_{name}")(*values, across, down, deep, THREADS)
 
 
 @pytest.fixture
@@ -148,9 +157,25 @@ def kernels_on_cpu(monkeypatch):
         pytest.skip("g++ is not installed")
     from seatrial.train import fused
     from seatrial.train.data import augment, images
-    from seatrial.train.kernels import adam, classifier_head, filters, normpool, pool, single_channel_conv, sums
+    from seatrial.train.kernels import (
+        adam,
+        classifier_head,
+        filters,
+        normpool,
+        pool,
+        single_channel_conv,
+        sums,
+        trial_adam,
+        trial_conv,
+        trial_grey,
+        trial_head,
+        trial_parts,
+    )
+    from seatrial.train.trials import data
 
-    for module in (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums):
+    trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
+    lone = (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
+    for module in (*lone, *trials):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)

@@ -13,6 +13,7 @@
     ├── GpuContractError          exit 3   GPUs asked for are missing, unusable or unused
     │   ├── StackError                     no build of the framework does on these GPUs; the message has both sides
     │   └── CapacityError                  the cluster has too few GPUs; nothing on this machine tells why
+    ├── TrialsFailError           exit 1   every trial of a search fails by itself
     ├── CriteriaError             exit 4   criteria unmet under --strict
     └── EngineError               exit 5   Docker, Podman or this machine would not do it
         ├── EngineUnavailableError         no engine, or one that does not answer
@@ -122,6 +123,12 @@ class StackError(GpuContractError):
 
 class CapacityError(GpuContractError):
     """The cluster has too few GPUs for the request."""
+
+
+class TrialsFailError(SeatrialError):
+    """Every trial of a search fails by itself."""
+
+    exit_code = EXIT_TARGET_FAILED
 
 
 class CriteriaError(SeatrialError):

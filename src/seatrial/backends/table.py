@@ -10,6 +10,7 @@ from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.backends.containers.podman import Podman
 from seatrial.backends.local.backend import Local
+from seatrial.backends.remembered import remembered
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.plan import Choice
 from seatrial.system.client_call import client_call as client_call  # part of this table for its callers
@@ -64,20 +65,25 @@ def choose(
     """
     if requested != "auto":
         chosen = backend(requested, environ)
-        facts = chosen.facts()
+        facts = _facts(chosen, environ)
         if not facts.available:
             raise EngineUnavailableError(_sentence(facts.reason), run=facts.fix)
         return chosen, facts, Choice(what="backend", value=requested, reason=f"asked for; {facts.reason}")
     passed_over: list[str] = []
     for name in [name for name in BACKENDS if name not in NEVER_AUTO]:  # a test may have added one
         candidate = backend(name, environ)
-        facts = candidate.facts()
+        facts = _facts(candidate, environ)
         obstacle = _obstacle(facts, gpus_wanted)
         if obstacle is None:
             reason = "; ".join([f"first available: {facts.reason}", *passed_over])
             return candidate, facts, Choice(what="backend", value=name, reason=reason)
         passed_over.append(f"not {name}: {obstacle}")
     raise EngineUnavailableError("No backend is available", cause="; ".join(passed_over), run="seatrial doctor")
+
+
+def _facts(candidate: Backend, environ: Mapping[str, str]) -> EngineFacts:
+    question = ("facts", candidate.name, tuple(client_call(candidate.name, environ)))
+    return remembered(question, candidate.facts, lambda facts: facts.available)
 
 
 def _obstacle(facts: EngineFacts, gpus_wanted: bool) -> str | None:

@@ -72,7 +72,7 @@ FLAGS = (
     Flag(
         "gpus",
         "--gpus",
-        "auto, none, all, a count, 0,2, device=0,2, GPU-<uuid>, MIG-<uuid>, 0:1 (MIG slice) or mig-1g.10gb.",
+        "auto, none, all, a count, 0.5, 0,2, device=0,2, GPU-<uuid>, MIG-<uuid>, 0:1 (MIG slice) or mig-1g.10gb.",
         metavar="REQUEST",
     ),
     Flag("nodes", "--nodes", "Number of nodes, or a host list: 2, or host1,host2.", metavar="N"),

@@ -1,21 +1,34 @@
-"""``seatrial sweep``: the same job with other settings, compared."""
+"""``seatrial sweep``: the same job with other settings, chosen by a grid, at random, or by Optuna."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
+from seatrial.cli.screens.consent import require_consent
 from seatrial.cli.screens.run import Screen
-from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
-from seatrial.reports import sweep_page
-from seatrial.runs import sweep as sweeps
+from seatrial.cli.screens.search import SearchScreen, print_table
+from seatrial.cli.typed import check_folder
+from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, UsageError
+from seatrial.job.keys import read_duration
+from seatrial.job.loading import read_sweep
+from seatrial.runs.following.watch import handled
+from seatrial.search import page
+from seatrial.search.opening import open_search, resume_search
+from seatrial.search.request import Flags, make_request, parse_parallel
+from seatrial.search.runners import RUNNERS
+from seatrial.search.search import Search
+from seatrial.search.standing import best_of
+from seatrial.search.trial import Trial
 from seatrial.system.names import Names, names_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -27,46 +40,139 @@ def sweep(
     context: typer.Context,
     words: Words = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=V1,V2", help="Values to try; can be given again.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=SPEC", help="V1,V2; LOW..HIGH[:STEP]; log:LOW..HIGH; int:LOW..HIGH."),
     ] = None,
-    parallel: Annotated[int, typer.Option("--parallel", min=1, help="Number of parallel runs.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    search: Annotated[
+        str | None, typer.Option("--search", metavar="NAME", help="grid (default), random or tpe (Optuna).")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option("--metric", metavar="NAME:max|min", help="What a good trial has much or little of.")
+    ] = None,
+    metric_from: Annotated[
+        str | None,
+        typer.Option("--metric-from", metavar="PATTERN", help="Read it from the output: the pattern's first group."),
+    ] = None,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Maximum number of trials.")] = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", metavar="TIME", help="End the search after this long, e.g. 30m.")
+    ] = None,
+    prune: Annotated[
+        str | None,
+        typer.Option("--prune", metavar="NAME", help="Stop trials that fall behind: asha, median or none."),
+    ] = None,
+    parallel: Annotated[
+        str | None, typer.Option("--parallel", metavar="N", help="Number of parallel trials; auto: what fits.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of the engine; default 0.")] = None,
+    study: Annotated[str | None, typer.Option("--study", metavar="NAME", help="A name for the study.")] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="STUDY", help="Go on with a study, from any terminal.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="NAME", help=f"Who runs the trials: {', '.join(RUNNERS)}.")
+    ] = "local",
+    fused: Annotated[
+        bool, typer.Option("--fused", help="mnist, digits, mnist-deep: train all trials as one model, in one run.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON.")] = False,
     *,
     flags: dict[str, Any],
 ) -> int:
-    """Run a job once for each combination of settings, and compare: a table here, and a page with bars.
+    """Run a job with several settings, and compare: a table here, and a page.
 
     \b
     seatrial sweep digits --set batch_size=32,64,128 --set mixed_precision=true,false --parallel 2
+    seatrial sweep mnist --fused --set lr=0.0005,0.001,0.002 --set seed=0,1,2 --metric accuracy:max
+    seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --trials 40 --metric accuracy:max
     """
-    if not settings:
-        raise UsageError("Nothing to sweep over: --set names it", run="seatrial sweep train.py --set batch_size=64,128")
-    screen = Screen(json=True)
-    job = read_allowed_job(words or [], context.obj, flags, screen)
-    made = sweeps.variants(job, [sweeps.parse_setting(text) for text in settings])
-    results = sweeps.sweep(made, dict(os.environ), screen.say, parallel=parallel)
-    folder = sweeps.page_path(job.project, time.strftime("%Y%m%d-%H%M%S"))
-    names = Names() if job.with_names else names_of(os.environ, secrets=job.secrets)
-    page = sweep_page.write(folder, f"{job.target.value}: {', '.join(settings)}", results, names)
-    if as_json:
-        print(json.dumps([result.as_dict() for result in results], indent=1))
+    engine = "fused" if fused else engine
+    if engine not in RUNNERS:
+        raise UsageError(f"There is no engine {engine!r}: {', '.join(RUNNERS)}", run="seatrial sweep --help")
+    screen = SearchScreen()
+    environ = dict(os.environ)
+    budget_s = None if budget is None else _seconds(budget)
+    if resume is not None:
+        project = check_folder(flags.get("project") or Path.cwd())
+        wanted = parse_parallel(parallel or "1")
+        found = resume_search(project, resume, environ, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
+        require_consent(found.job, os.environ, Screen(json=True), trust=bool(flags.get("trust")))
     else:
-        Console(highlight=False).print(_table(results))
-    screen.say(f"page: {page}")
-    return EXIT_TARGET_FAILED if any(result.exit_code for result in results) else EXIT_DONE
+        typed = Flags(settings or (), search, metric, metric_from, prune, trials, budget_s, parallel, seed, study)
+        request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
+        job = read_allowed_job(words or [], context.obj, flags, Screen(json=True))
+        found = open_search(request, job, environ, screen.say)
+    return _carry_out(found, engine, screen, as_json=as_json)
 
 
-def _table(results: list[sweeps.Result]) -> Table:
-    """Settings, numbers (the best bold) and how each run ended."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    shown = sweep_page.columns(results)
-    for title in (*results[0].settings, *(column[0] for column in shown), "outcome"):
-        table.add_column(title, overflow="fold")
-    for result in results:
-        cells = list(result.settings.values())
-        for column in shown:
-            value = column[1](result)
-            text = "" if value is None else f"{value:.4g}"
-            cells.append(f"[bold]{text}[/]" if sweep_page.best(results, column) is result else text)
-        table.add_row(*cells, result.outcome)
-    return table
+def _carry_out(search: Search, engine: str, screen: SearchScreen, *, as_json: bool) -> int:
+    """Run it, then table, page and exit code; what ended it early is raised behind them."""
+    name = search.study.definition.name
+    screen.say(f"study {name}: {search.what()}")
+    job = search.job
+    names = Names() if job.with_names else names_of(search.environ, secrets=job.secrets)
+
+    def tick() -> None:
+        screen.show(search)
+        page.refresh(search, names)
+
+    search.tick = tick
+    with _interrupt_ends(search, screen):
+        RUNNERS[engine](search)
+    screen.close()
+    trials = search.finish()
+    if as_json:
+        print(json.dumps([trial.as_dict() for trial in trials], indent=1))
+    else:
+        print_table(trials, search.objective)
+    _summary(search, trials, screen)
+    screen.say(f"page: {page.write(search, names)}")
+    if search.problem is not None:
+        raise search.problem
+    if search.interrupted:
+        screen.say(f"go on: seatrial sweep --resume {name}")
+        return EXIT_INTERRUPTED
+    return _exit_code(search, trials)
+
+
+def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
+    best = best_of(trials, search.objective)
+    if best is not None and search.objective is not None:
+        screen.say(f"best: {search.objective.metric} {best.value:.6g} with {best.label} (run {best.run_id})")
+    for line in search.remarks(trials):
+        screen.say(line)
+
+
+def _exit_code(search: Search, trials: list[Trial]) -> int:
+    """Without an objective each trial counts; with one, that there is a best."""
+    if search.objective is None:
+        return EXIT_TARGET_FAILED if any(one.state == "failed" or _code(one) for one in trials) else EXIT_DONE
+    return EXIT_DONE if best_of(trials, search.objective) is not None else EXIT_TARGET_FAILED
+
+
+def _code(trial: Trial) -> int:
+    return (trial.ending.exit_code if trial.ending else None) or 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(read_duration(text))
+    except ValueError as error:
+        raise UsageError(f"--budget: {error}", run="seatrial sweep … --budget 30m") from None
+
+
+@contextmanager
+def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
+    """Ctrl-C or SIGTERM once stops the trials cleanly, and twice kills them."""
+
+    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
+        if search.interrupted:
+            search.killed.set()
+            return
+        search.interrupted = True
+        search.over.set()
+        grace = f"{search.job.grace_s:g} s"
+        screen.say(f"Stopping: running trials got SIGTERM and have {grace}. Press Ctrl-C again to kill them.")
+
+    with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
+        yield

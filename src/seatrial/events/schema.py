@@ -211,14 +211,16 @@ class Signal(Event, type="signal"):
     """A signal came, or was sent by the agent.
 
     signal: its number.
-    origin: `user`, `engine`, `timeout` or `agent`.
+    origin: `user`, `engine`, `timeout`, `agent`, `pruner` (the trial fell behind others) or `search` (which has ended).
     forwarded_to: PIDs that got it.
+    why: of `pruner` and `search`, in words.
     """
 
     signal: int
     name: str
     origin: str
     forwarded_to: List[int]
+    why: Optional[str] = None
 
 
 class TargetExited(Event, type="target.exited"):

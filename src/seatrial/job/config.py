@@ -40,6 +40,15 @@
     target = "train.py"
     needs = ["preprocess"]
 
+    [sweep]                          # seatrial sweep
+    search = "tpe"
+    trials = 40
+    metric = "accuracy:max"
+
+    [sweep.set]
+    lr = "log:1e-5..1e-1"
+    batch = [32, 64, 128]
+
     [services.tensorboard]           # seatrial up: trackers beside the runs
     logdirs = ["my_logs"]
 
@@ -58,6 +67,7 @@ from pydantic import Field
 from seatrial.job.cluster_config import Nodes
 from seatrial.job.keys import Listed, Name, ProjectPath, Table, typed_keys
 from seatrial.job.model import Requests
+from seatrial.job.sweep_table import SweepTable
 
 #: What a file begins with: in the schema, and where all keys are listed.
 _FIRST = ("name", "target", "module", "args", "on", "gpus", "nodes")
@@ -115,6 +125,7 @@ class ConfigFile(Requests):
     nodes: Nodes = Field(default=1, description="Number of nodes (machines or pods), or a list of host names.")
     stages: dict[Name, StageTable] = Field(default={}, description="Stages of a pipeline, for seatrial up.")
     services: ServicesTable = Field(default=ServicesTable(), description="Trackers, for seatrial up.")
+    sweep: SweepTable = Field(default=SweepTable(), description="What seatrial sweep searches.")
 
 
 def file_keys() -> list[str]:

@@ -1,8 +1,9 @@
 """GpuRequest: what stands behind --gpus, one grammar for every backend.
 
     request  := what ["," "capabilities=" name {"," name}]
-    what     := "auto" | "none" | "all" | count | device {"," device} | "device=" device {"," device} | "count=" count
-              | profile
+    what     := "auto" | "none" | "all" | count | share | device {"," device} | "device=" device {"," device}
+              | "count=" count | profile
+    share    := 0.5, 0.25 …                    a part of one GPU; other runs can hold the rest
     count    := 1, 2, 3 …                      one bare integer is a count, as for ``docker run --gpus 2``
     device   := index | uuid | slice           two or more bare integers are indices: ``0,2``
     uuid     := "GPU-" hex… | "MIG-" hex…      a unique beginning is enough, as for CUDA_VISIBLE_DEVICES
@@ -27,8 +28,9 @@ Kind = Literal["auto", "none", "all", "count", "devices"]
 #: Source: docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
 CAPABILITIES = ("all", "compute", "compat32", "display", "graphics", "ngx", "utility", "video")
 
-_EXAMPLES = "auto, none, all, 2, device=0,2 or GPU-<uuid>"
+_EXAMPLES = "auto, none, all, 2, 0.5, device=0,2 or GPU-<uuid>"
 _INTEGER = re.compile(r"[0-9]{1,4}")
+_SHARE = re.compile(r"0?\.[0-9]{1,4}")
 _SLICE = re.compile(r"([0-9]{1,4}):([0-9]{1,4})")
 #: Profiles as ``nvidia-smi mig -lgip`` names them; clusters write a dot for the plus of ``1g.10gb+me``.
 _PROFILE = re.compile(r"mig-((?:[1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb)(?:[+.]([a-z][a-z0-9.]{0,11}))?")
@@ -43,6 +45,7 @@ class GpuRequest:
         count: for kind ``count``, at least 1; else None.
         devices: for kind ``devices``: indices ``"0"``, UUIDs or beginnings of one, MIG slices ``"0:1"``.
         capabilities: NVIDIA_DRIVER_CAPABILITIES asked for; () leaves the default, ``compute,utility``.
+        share: of a count, which is 1 then: the part of the GPU that is asked for, below 1; None for whole GPUs.
         profile: of a count, which is 1 then: the size of a MIG slice, such as ``1g.10gb``; None for whole GPUs.
     """
 
@@ -51,6 +54,7 @@ class GpuRequest:
     devices: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     profile: str | None = None
+    share: float | None = None
 
     @property
     def noun(self) -> str:
@@ -71,7 +75,7 @@ class GpuRequest:
         return replace(request, capabilities=_parse_capabilities(capabilities, text))
 
     def __str__(self) -> str:
-        counted = f"mig-{self.profile}" if self.profile else str(self.count)
+        counted = f"mig-{self.profile}" if self.profile else f"{self.share:g}" if self.share else str(self.count)
         what = {"count": counted, "devices": "device=" + ",".join(self.devices)}.get(self.kind, self.kind)
         return ",".join([what, *(["capabilities=" + ",".join(self.capabilities)] if self.capabilities else [])])
 
@@ -117,6 +121,8 @@ def _parse_what(words: list[str], text: str) -> GpuRequest:
         return _parse_count(single)
     if single is not None and key in ("", "device") and (match := _PROFILE.fullmatch(single)):
         return GpuRequest("count", count=1, profile="+".join(filter(None, match.groups())))
+    if single is not None and not key and _SHARE.fullmatch(single) and float(single) > 0:
+        return GpuRequest("count", count=1, share=float(single))
     if key == "count":
         raise _unreadable(text, "count must be a single whole number")
     return GpuRequest("devices", devices=_parse_devices(values, text))

@@ -34,6 +34,7 @@ def select(
 
     - ``all``: every GPU; of a GPU in MIG mode its slice instead. GPUs that other runs hold are shared, and said.
     - a count: the idlest GPUs that no run holds; slices only on machines where every GPU is in MIG mode.
+    - a share: the idlest GPU of which runs hold so little that the share is free.
     - a profile: the idlest slice of this size that no run holds.
     - devices: exactly those, shared if another run holds them, and said.
     - ``auto``: one GPU, the idlest that no run holds; with ``multi_gpu_evidence`` every idle one. The CPU only on a
@@ -46,7 +47,7 @@ def select(
 
     Args:
         available: GPUs and MIG slices of this machine, as NVML lists them.
-        leased: UUID → ID of the live run that holds it.
+        leased: UUID → ID of the live run that holds it; with a share, of those that have too little left.
         load: UUID → how busy it is, from 0 (idle) to 1; a GPU that is not named counts as idle.
         multi_gpu_evidence: where the script shows that it uses several GPUs, e.g. ``train.py:31 init_process_group``.
 
@@ -65,6 +66,7 @@ def select(
         chosen, reason = _selectable(gpus), "all GPUs of this machine"
     elif request.kind == "count":
         chosen, reason = _idlest(request.count or 1, _of_profile(request.profile, gpus), leased, load)
+        reason += f", {request.share:g} of it: other runs may hold the rest" if request.share else ""
     else:
         chosen, reason = _auto(gpus, leased, load, multi_gpu_evidence)
     _refuse_several_slices(chosen)

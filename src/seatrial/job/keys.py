@@ -248,7 +248,7 @@ Gpus = Annotated[
     GpuRequest,
     BeforeValidator(lambda value: value if isinstance(value, GpuRequest) else _gpus(value)),
     _AS_TEXT,
-    Schema({"anyOf": [text("auto", "none", "all", "device=0,2"), {"type": "integer", "minimum": 1}]}),
+    Schema({"anyOf": [text("auto", "none", "all", "device=0,2"), {"type": "number", "exclusiveMinimum": 0}]}),
 ]
 PathLike = Annotated[Path, _located(_path), Schema(TEXT)]
 ProjectPath = Annotated[str, typed(_project_path), Schema(text("processed", "models/best.pt"))]

@@ -22,6 +22,7 @@ from seatrial.job.cluster_config import ClusterOptions, volumes_apart
 from seatrial.job.config import ConfigFile, MlflowTable, ServicesTable, StageTable, TensorBoardTable, file_keys
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
+from seatrial.job.sweep_table import SweepTable
 from seatrial.job.target import resolve_target
 from seatrial.job.tuning import Changes
 from seatrial.system.project_files import is_there
@@ -38,6 +39,7 @@ _TABLES: dict[str, type[Table]] = {
     "services": ServicesTable,
     "services.tensorboard": TensorBoardTable,
     "services.mlflow": MlflowTable,
+    "sweep": SweepTable,
 }
 
 #: pydantic's type of an error → the words of TOML for it.
@@ -122,6 +124,11 @@ def read_services(project: Path) -> tuple[ServicesTable, ImageOptions, tuple[Ask
     sources = {key: value for key, value in config.get("image", {}).items() if key in _SOURCES}
     asks = project_asks({"image": sources}, project, lambda backend: False)
     return ServicesTable(**config.get("services", {})), ImageOptions(**sources), asks
+
+
+def read_sweep(project: Path) -> SweepTable:
+    """[sweep] of the project's file; empty where it has none. Raises ConfigError."""
+    return SweepTable(**_file_source(project).read().get("sweep", {}))
 
 
 def make_job(
@@ -269,7 +276,7 @@ def _environment(items: Collection[str]) -> dict[str, str]:
 _SOURCES = ("ca_bundle", "index_url", "find_links", "build_network")
 
 #: Tables that describe no run. Keys that a stage does not take from outside: they are another run's.
-_PIPELINES, _OWN = ("stages", "services"), ("name", "target", "module", "args", "resume")
+_PIPELINES, _OWN = ("stages", "services", "sweep"), ("name", "target", "module", "args", "resume")
 
 #: Tables of which a flag sets one key; of every other (``data`` is one, too) it replaces the whole.
 _MERGED = ("env", "image", "criteria", "metrics", "kubernetes", "node_selector")

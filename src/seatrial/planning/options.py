@@ -27,6 +27,9 @@ OPTIONS: Mapping[str, tuple[Callable[[Job], Any], frozenset[PlaceKind]]] = {
     "--image": (lambda job: job.target.kind == "image", frozenset({"process"})),
 }
 
+#: Of a GPU's memory, what frameworks can be given: CUDA's own context takes about 0.5 GB of 80 (H200, 2026-11-22).
+_USABLE = 0.95
+
 #: Kind of place → what its refusal says behind the flags, and the next command.
 _WHY: Mapping[PlaceKind, tuple[str, str]] = {
     "process": ("{needs} a container; the backend {name} has none", "seatrial run … --on docker"),
@@ -51,6 +54,8 @@ def refuse_options(job: Job, place: PlaceKind, name: str) -> None:
 def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> int | None:
     """Bytes of each GPU that the target may use, or None for all. Raises UsageError for what cannot be held."""
     limit = job.gpu_memory_bytes
+    if limit is None and job.gpus.share and gpus and gpu_memory_enforceable(script.framework):
+        return int(job.gpus.share * _USABLE * min(gpu.memory_bytes for gpu in gpus))
     if limit is None:
         return None
     if job.gpus.kind == "none":

@@ -12,6 +12,7 @@ FLAGS = {
     "EPOCHS": "--epochs",
     "BATCH_SIZE": "--batch",
     "LEARNING_RATE": "--learning-rate",
+    "LR": "--learning-rate",
     "MIXED_PRECISION": "--precision",
     "SEED": "--seed",
 }

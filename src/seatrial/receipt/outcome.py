@@ -13,11 +13,14 @@ from seatrial.receipt.criterion import Criterion
 from seatrial.receipt.formatting import count
 from seatrial.receipt.record import Record
 
-OutcomeId = Literal["running", "stopped", "failed", "unmet", "in-doubt", "cpu", "cpu-fallback", "unproven", "passed"]
+OutcomeId = Literal[
+    "running", "pruned", "stopped", "failed", "unmet", "in-doubt", "cpu", "cpu-fallback", "unproven", "passed"
+]
 Level = Literal["good", "warning", "bad", "none"]
 
 _LEVELS: dict[OutcomeId, Level] = {
     "running": "none",
+    "pruned": "none",
     "stopped": "warning",
     "failed": "bad",
     "unmet": "bad",
@@ -30,6 +33,7 @@ _LEVELS: dict[OutcomeId, Level] = {
 
 _BADGES: dict[OutcomeId, str] = {
     "running": "running",
+    "pruned": "pruned",
     "stopped": "stopped",
     "failed": "failed",
     "unmet": "criteria not met",
@@ -41,7 +45,7 @@ _BADGES: dict[OutcomeId, str] = {
 }
 
 #: Outcomes that the exit cause tells all of: the criteria of a run that failed are not what one looks for first.
-_BY_CAUSE: tuple[OutcomeId, ...] = ("running", "stopped", "failed", "in-doubt")
+_BY_CAUSE: tuple[OutcomeId, ...] = ("running", "pruned", "stopped", "failed", "in-doubt")
 
 
 class Outcome(Record):
@@ -63,8 +67,8 @@ class Outcome(Record):
 
     @property
     def brief(self) -> str:
-        """For a cell of a table: why it failed or stopped, else the badge."""
-        return self.words if self.id in ("failed", "stopped") else self.badge
+        """For a cell of a table: why it failed or was stopped, else the badge."""
+        return self.words if self.id in ("failed", "pruned", "stopped") else self.badge
 
     @computed_field  # type: ignore[prop-decorator]  # mypy issue 1362
     @property
@@ -121,6 +125,8 @@ def _id(end: End) -> OutcomeId:
     """The first that holds."""
     if end.cause == "running":
         return "running"
+    if end.cause == "pruned":
+        return "pruned"
     if end.cause == "stopped" and (end.exit_code != EXIT_DONE or not end.served):
         return "stopped"
     if end.exit_code not in (EXIT_DONE, EXIT_CRITERIA):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 
 import torch
 from torch import nn
@@ -31,7 +32,7 @@ from seatrial.train.fused import cross_entropy, prepare
 from seatrial.train.kernels.pool import MaxPool2x2
 from seatrial.train.loop import fit
 from seatrial.train.memory import cap
-from seatrial.train.optim.optimizer import adam
+from seatrial.train.optim.optimizer import Optimizer, adam, adamw
 from seatrial.train.optim.schedules import Schedule, cosine, triangle
 from seatrial.train.precision import choose_precision
 from seatrial.train.saving.examples import image_examples, numbered, save_examples
@@ -39,6 +40,8 @@ from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
+from seatrial.train.trials.task import Task
+from seatrial.train.trials.train import add_options, train_trials
 
 SCHEDULES: dict[str, Schedule | None] = {"constant": None, "triangle": triangle(0.2), "cosine": cosine(0.1)}
 
@@ -83,6 +86,8 @@ def parse(argv: Sequence[str], name: str) -> argparse.Namespace:
     script.add_folder_options(parser)
     script.add_training_options(parser, epochs=5, batch=64, learning_rate=1e-3)
     parser.add_argument("--schedule", choices=tuple(SCHEDULES), default="constant")
+    parser.add_argument("--weight-decay", type=script.not_negative, default=0.0, help="AdamW's; 0 is Adam")
+    add_options(parser)
     if name == "mnist":
         parser.add_argument("--download", action="store_true", help="fetch the files into --data first")
         parser.add_argument("--framework", choices=("torch", *KERAS_FRAMEWORKS), default="torch")
@@ -92,6 +97,8 @@ def parse(argv: Sequence[str], name: str) -> argparse.Namespace:
 def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
     """Train, test after each epoch, save the model as NAME.pth and NAME.safetensors with examples; the exit code."""
     train_set, test_set = image_sets(data)
+    if arguments.fused_settings:
+        return train_trials(_task(name, train_set, test_set, SCHEDULES[arguments.schedule]), arguments)
     normalise = Normalisation.of(train_set.images_NCHW)
     with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
         precision = choose_precision(arguments.precision, group.device, preferred="bf16")
@@ -107,7 +114,7 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
         step = Step(
             model,
             cross_entropy,
-            adam(model, arguments.learning_rate),
+            optimizer(model, arguments.learning_rate, arguments.weight_decay),
             source,
             ranks=group,
             precision=precision,
@@ -135,6 +142,17 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
             for path in saved:
                 print(f"saved {path}", flush=True)
     return 0
+
+
+def optimizer(model: nn.Module, learning_rate: float, weight_decay: float) -> Optimizer:
+    """Adam, or AdamW where weights decay."""
+    return adamw(model, learning_rate, weight_decay) if weight_decay else adam(model, learning_rate)
+
+
+def _task(name: str, train_set: ImageSet, test_set: ImageSet, schedule: Schedule | None) -> Task:
+    height, width = train_set.images_NCHW.shape[2:]
+    build = partial(network, height, width, train_set.classes)
+    return Task(name, name, build, train_set, test_set, 5000, numbered(train_set.classes), schedule)
 
 
 def image_sets(data: IdxFolder) -> tuple[ImageSet, ImageSet]:

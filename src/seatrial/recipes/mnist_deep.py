@@ -43,6 +43,8 @@ from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
+from seatrial.train.trials.task import Task
+from seatrial.train.trials.train import add_options, train_trials
 
 WIDTHS_AND_KERNELS = ((32, 5), (64, 5), (128, 3), (256, 3))
 DROPOUT, WEIGHT_DECAY = 0.5, 1e-4
@@ -67,6 +69,8 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="seatrial.recipes.mnist_deep", description="Train the four-conv network.")
     script.add_folder_options(parser)
     script.add_training_options(parser, epochs=20, batch=128, learning_rate=1e-3)
+    parser.add_argument("--weight-decay", type=script.not_negative, default=WEIGHT_DECAY)
+    add_options(parser)
     parser.add_argument("--dataset", choices=("mnist", "cifar10"), default="mnist")
     parser.add_argument("--download", action="store_true", help="fetch the files of MNIST into --data first")
     arguments = script.parse(parser, argv)
@@ -74,6 +78,13 @@ def main(argv: Sequence[str]) -> int:
         fetch(FILES, MIRRORS, arguments.data)
     cifar = arguments.dataset == "cifar10"
     train_set, test_set = read_cifar10(arguments.data) if cifar else image_sets(read_folder(arguments.data))
+    labels = CLASSES if cifar else numbered(train_set.classes)
+    channels = train_set.images_NCHW.shape[1]
+    augment = partial(affine, degrees=ROTATION_DEGREES, shift=SHIFT)
+    if arguments.fused_settings:
+        build = partial(network, channels, train_set.classes)
+        task = Task("mnist-deep", "trained-model", build, train_set, test_set, 1000, labels, cosine(), augment)
+        return train_trials(task, arguments)
     normalise = Normalisation.of(train_set.images_NCHW)
     with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
         precision = choose_precision(arguments.precision, group.device, preferred="bf16")
@@ -81,17 +92,15 @@ def main(argv: Sequence[str]) -> int:
         if arguments.memory_fraction:
             cap(arguments.memory_fraction, group.device)
         seed_all(arguments.seed)
-        channels = train_set.images_NCHW.shape[1]
         model = network(channels, train_set.classes).to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         layers = prepare(model, precision)
-        augment = partial(affine, degrees=ROTATION_DEGREES, shift=SHIFT)
         source = training_images(
             train_set, normalise, arguments.batch, group, arguments.seed, augment, channels_last=True
         )
         step = Step(
             model,
             cross_entropy,
-            adamw(model, arguments.learning_rate, WEIGHT_DECAY),
+            adamw(model, arguments.learning_rate, arguments.weight_decay),
             source,
             ranks=group,
             precision=precision,
@@ -115,7 +124,6 @@ def main(argv: Sequence[str]) -> int:
             print(f"test accuracy {accuracy:.2%}, test loss {test_loss:.4f}", flush=True)
             print(summary(group.device), flush=True)
             save(model, arguments, outcome, group, precision, channels, train_set.classes)
-            labels = CLASSES if cifar else numbered(train_set.classes)
             examples = image_examples("mnist-deep", model, test_set.images_NCHW, normalise, labels)
             path = save_examples(examples, arguments.models / "trained-model.safetensors")
             print(f"saved {path}", flush=True)

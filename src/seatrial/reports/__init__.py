@@ -1,1 +1,1 @@
-"""Pages and tables over several runs: compare, sweeps, and the view of a run that is still going."""
+"""Pages and tables over several runs: compare, and the view of a run that is still going."""

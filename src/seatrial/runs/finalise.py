@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from seatrial.backends import table
 from seatrial.backends.base import Handle, State
 from seatrial.errors import DiskError
-from seatrial.events import HostState, follow_chain, of_type
+from seatrial.events import AgentFinished, HostState, follow_chain, of_type
 from seatrial.planning import secrets
 from seatrial.receipt.judging.judge import judge
 from seatrial.receipt.model import Receipt
@@ -28,8 +28,18 @@ from seatrial.system.files import write_atomically
 from seatrial.system.typed_path import as_typed
 
 
-def finalise(run: Run, environ: Mapping[str, str]) -> Receipt | None:
+def finalise(
+    run: Run,
+    environ: Mapping[str, str],
+    *,
+    ended: State | None = None,
+    judged: Callable[[Receipt], None] = lambda receipt: None,
+) -> Receipt | None:
     """The receipt of an ended run, made now unless it is there already; None while the run lives.
+
+    Args:
+        ended: its last state, where the caller has just followed it to its end and collected all of it.
+        judged: gets a receipt that is made now as soon as it is written; the container is removed after that.
 
     Raises:
         EngineUnavailableError: the engine does not answer, so nobody can say whether the run has ended.
@@ -40,20 +50,32 @@ def finalise(run: Run, environ: Mapping[str, str]) -> Receipt | None:
         if run.summary() is not None:
             return load(run.folder)
         handle = handle_of(run, environ)
-        state = state_of(handle, environ) if handle else None
+        if ended is not None and (ended.is_live or ended.status == "gone" or not run.has(AgentFinished)):
+            ended = None  # the agent's last line is missing: there may be more to collect
+        state = ended or (state_of(handle, environ) if handle else None)
         if state is not None and state.is_live:
             return None
         if run.is_starting():
             return None
-        return _finalise(run, handle, state, environ)
+        return _finalise(run, handle, state, environ, collected=ended is not None, judged=judged)
 
 
-def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Mapping[str, str]) -> Receipt:
+def _finalise(
+    run: Run,
+    handle: Handle | None,
+    state: State | None,
+    environ: Mapping[str, str],
+    *,
+    collected: bool,
+    judged: Callable[[Receipt], None],
+) -> Receipt:
     plan = run.plan()
     if handle is not None and state is not None and plan.companion is not None:
         without_agent.record_end(run, table.backend(handle.backend, environ), handle, state)
     if (told := _told_state(run)) is not None:
         state = told  # what the engine said then; by now it may have been told to forget the container
+    elif collected and state is not None:
+        run.record(_host_state(state))
     elif handle is not None:
         with table.backend(handle.backend, environ).collect(handle, run.folder, lambda line: None):
             pass  # what is left of it comes before it is judged
@@ -77,6 +99,8 @@ def _finalise(run: Run, handle: Handle | None, state: State | None, environ: Map
     receipt = tracker_pages.with_pages(receipt, stands)
     try:
         write_receipt(run.folder, receipt)
+        leases(environ).release(run.id)
+        judged(receipt)
         _give_back(run, handle, environ)
         # Last: a run with a summary has ended, and nobody looks for its container, secrets or GPUs any more.
         write_atomically(run.folder / "summary.json", json.dumps(_summary(run, receipt)).encode(), mode=0o600)

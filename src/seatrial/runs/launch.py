@@ -92,7 +92,9 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
         selection = (
             another.selection()
             if another
-            else select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
+            else select_gpus(
+                ground.job, ground.script, ground.host, leases(environ).current(beside=ground.job.gpus.share or 1.0)
+            )
         )
     plan = _plan(ground, run, selection, environ, another=another, may_pull=False)
     _refuse_cut_down_image(plan)
@@ -222,8 +224,11 @@ def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> 
         refuse_without_gpu(ground.job, ground.host)
         return select_gpus(ground.job, ground.script, ground.host, leased={})
     with leases(environ).locked():
-        selection = select_gpus(ground.job, ground.script, ground.host, leases(environ).current())
-        leases(environ).take([gpu.uuid for gpu in selection.gpus], run.id, ground.backend.name, run.folder)
+        share = ground.job.gpus.share
+        held = leases(environ).current(beside=share or 1.0)
+        selection = select_gpus(ground.job, ground.script, ground.host, held)
+        uuids = [gpu.uuid for gpu in selection.gpus]
+        leases(environ).take(uuids, run.id, ground.backend.name, run.folder, share=share)
     return selection
 
 

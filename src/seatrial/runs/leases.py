@@ -1,4 +1,4 @@
-"""GPU leases: two runs started together get different GPUs.
+"""GPU leases: two runs started together get different GPUs, or parts of one where they ask for parts.
 
 One file a GPU in a folder that every user of the machine shares. A lease names its run; it is void once that run's
 launcher has gone without starting it, or its process or container has ended, so nobody has to clean up.
@@ -28,6 +28,8 @@ FOLDER_VARIABLE = "SEATRIAL_LEASES"
 
 #: Every user may put a file into the folder. What it says becomes part of paths and sentences.
 _MOST_BYTES = 64 * 1024
+#: Ten tenths are one.
+_ROUNDING = 1e-6
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
@@ -37,6 +39,7 @@ class Lease(BaseModel):
     Attributes:
         launcher: the CLI that took it; it counts while handle is None.
         handle: the started run.
+        share: of the GPU; 1 of a run that has it for itself.
         backend, record: where to ask for a run whose launcher died before it could say.
     """
 
@@ -45,6 +48,7 @@ class Lease(BaseModel):
     gpu_uuid: str = Field(pattern=_NAME)
     run_id: str = Field(pattern=_NAME)
     launcher: LaunchingProcess
+    share: float = Field(default=1.0, gt=0, le=1)
     handle: Handle | None = None
     backend: str | None = None
     record: str | None = None
@@ -114,17 +118,29 @@ class Leases:
             run=f"ls -la {as_typed(self.folder)}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
         )
 
-    def current(self) -> dict[str, str]:
-        """GPU UUID → ID of the run that holds it, for the leases that are not void."""
+    def current(self, beside: float = 1.0) -> dict[str, str]:
+        """GPU UUID → ID of a run that holds it, for the leases that are not void.
+
+        Args:
+            beside: GPUs that have so much left, with what is held summed up, are not in it.
+        """
         held: dict[str, str] = {}
+        sums: dict[str, float] = {}
         for path in sorted(self.folder.glob("*.json")):
             lease = _read(path)
             if lease is not None and self._holds(lease):
                 held[lease.gpu_uuid] = lease.run_id
-        return held
+                sums[lease.gpu_uuid] = sums.get(lease.gpu_uuid, 0.0) + lease.share
+        return {uuid: run_id for uuid, run_id in held.items() if sums[uuid] + beside > 1 + _ROUNDING}
 
     def take(
-        self, gpu_uuids: Sequence[str], run_id: str, backend: str | None = None, record: Path | None = None
+        self,
+        gpu_uuids: Sequence[str],
+        run_id: str,
+        backend: str | None = None,
+        record: Path | None = None,
+        *,
+        share: float | None = None,
     ) -> None:
         """Lease these GPUs to a run that this process is about to start. Call under ``locked``."""
         for uuid in gpu_uuids:
@@ -132,6 +148,7 @@ class Leases:
                 gpu_uuid=uuid,
                 run_id=run_id,
                 launcher=LaunchingProcess.this_process(),
+                share=share or 1.0,
                 backend=backend,
                 record=None if record is None else str(record),
             )

@@ -76,7 +76,7 @@ def hand_over(run: Run, receipt: Receipt, stands: Standing) -> None:
             for name, media_type in _FILES.items() if found.artifacts else ():
                 stands.server.upload(found, f"{FOLDER}/{name}", (run.folder / name).read_bytes(), media_type)
             if found.status in ("RUNNING", "SCHEDULED"):
-                stopped = receipt.exit_cause.id == "stopped"
+                stopped = receipt.exit_cause.id in ("pruned", "stopped")
                 status = "KILLED" if stopped else "FINISHED" if receipt.exit_code == 0 else "FAILED"
                 stands.server.end(found, status, time.time())
 

@@ -64,6 +64,17 @@ def positive_float(text: str) -> float:
     return number
 
 
+def not_negative(text: str) -> float:
+    """argparse type: a number of at least 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {text}")
+    return number
+
+
 def add_folder_options(parser: argparse.ArgumentParser) -> None:
     """--data --models --checkpoints --resume: the same in every recipe."""
     parser.usage = "%(prog)s [OPTION …]      (--help lists the options)"  # a mistake is told in two lines, not twelve

@@ -147,7 +147,8 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 save(epoch, done)
                 note(f"terminated in epoch {epoch} after step {done}: saved in {settings.checkpoints}")
                 break
-            examples = sum(span.shape.rows for span in source.spans[first_step:]) * ranks.world
+            together = ranks.world * getattr(source, "copies", 1)
+            examples = sum(span.shape.rows for span in source.spans[first_step:]) * together
             outcome.examples += examples
             metrics = test() if epoch % settings.test_every == 0 or epoch == settings.epochs else {}
             outcome.metrics = metrics or outcome.metrics

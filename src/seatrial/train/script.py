@@ -14,6 +14,7 @@ from seatrial.train.command_line import add_folder_options as add_folder_options
 from seatrial.train.command_line import default_checkpoints as default_checkpoints
 from seatrial.train.command_line import default_folder as default_folder
 from seatrial.train.command_line import input_lines as input_lines
+from seatrial.train.command_line import not_negative as not_negative
 from seatrial.train.command_line import positive as positive
 from seatrial.train.command_line import positive_float as positive_float
 from seatrial.train.command_line import result_file as result_file

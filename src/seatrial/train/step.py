@@ -178,10 +178,13 @@ class Step:
             group["lr"] = rate
 
     def _tables(self, factors_GS: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Each learning rate and its value at every step, [S]; once where groups share one."""
+        """Each learning rate and its values at every step, [S, R]; once where groups share one.
+
+        R: 1, or the trials of a fused training.
+        """
         tables = {}
         for rate, base, factors_S in zip(self._rates, self._base_rates, factors_GS, strict=True):
-            tables[id(rate)] = (rate, base * factors_S)
+            tables[id(rate)] = (rate, base.view(1, -1) * factors_S[:, None])
         return list(tables.values())
 
     def _restore_scaler(self, saved: dict[str, Any]) -> None:
@@ -219,8 +222,8 @@ class Step:
             nn.utils.clip_grad_norm_(self.reducer.parameters, self._clip_norm)
         if self._scheduled:
             step = self.steps_before + self.position
-            for rate, rates_S in self._scheduled:
-                torch.index_select(rates_S, 0, step, out=rate.view(1))
+            for rate, rates_SR in self._scheduled:
+                torch.index_select(rates_SR, 0, step, out=rate.view(1, -1))
         self.scaler.step(cast(torch.optim.Optimizer, self.optimizer))
         self.scaler.update()
         self._finish(loss)

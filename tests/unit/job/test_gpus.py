@@ -35,6 +35,8 @@ MIXED = [gpu(0), gpu(0, "0:0"), gpu(0, "0:1"), gpu(1)]
         ("GPU-DE421F49", "GPU-de421f49"),
         ("device=MIG-GPU-5c89852c-d268/1/0", "device=MIG-GPU-5c89852c-d268/1/0"),
         ("0:1", "device=0:1"),
+        ("0.5", "0.5"),
+        (".25", "0.25"),
         ("mig-1g.10gb", "mig-1g.10gb"),
         ("MIG-1G.10GB", "mig-1g.10gb"),
         ("mig-1g.10gb.me", "mig-1g.10gb+me"),
@@ -56,7 +58,8 @@ def test_requests(text: str, canonical: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["0", "", "-1", "0,", "two", "0,0", "0,x", "device=all", "all,utility", "1.5", "count=0", "count=1,2", "driver=amd",
+    ["0", "0.0", "count=0.5", "0.5,1", "", "-1", "0,", "two", "0,0", "0,x", "device=all", "all,utility", "1.5",
+     "count=0", "count=1,2", "driver=amd",
      "all,capabilities=fast", "all,capabilities=utility", "none,capabilities=compute", "GPU-", "GPU-xyz", "0:", "99999",
      "capabilities=compute", "all,options=x"],
 )  # fmt: skip
@@ -245,3 +248,8 @@ def test_a_selection_is_unique_ordered_and_free_for_counts(
 
 def told(error: SeatrialError) -> dict[str, str | None]:
     return {"message": error.message, "cause": error.cause, "run": error.run}
+
+
+def test_a_part_of_a_gpu_is_one_gpu_and_says_so() -> None:
+    chosen = select(GpuRequest.parse("0.5"), FOUR, leased={FOUR[0].uuid: "run-1"}, load={})
+    assert [one.index for one in chosen.gpus] == [1] and "0.5 of it" in chosen.choices[0].reason

@@ -1,5 +1,6 @@
 """Leases: held while the launcher or the run lives, void afterwards, without anybody cleaning up."""
 
+import json
 import os
 import subprocess
 import sys
@@ -192,3 +193,32 @@ def test_two_users_share_the_folder(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert f"'GPU-{uid}': 'run-{uid}'" in done.stdout
+
+
+def test_parts_of_a_gpu_are_held_until_they_are_one(leases):
+    with leases.locked():
+        leases.take([GPU], "run-1", share=0.5)
+        assert leases.current(beside=0.5) == {} and leases.current() == {GPU: "run-1"}
+        leases.take([GPU], "run-2", share=0.3)
+    assert leases.current(beside=0.2) == {}
+    assert set(leases.current(beside=0.25)) == {GPU}
+    leases.release("run-1")
+    assert leases.current(beside=0.7) == {} and leases.current() == {GPU: "run-2"}
+
+
+def test_ten_tenths_fit_on_a_gpu_and_an_eleventh_does_not(leases):
+    with leases.locked():
+        for number in range(10):
+            assert leases.current(beside=0.1) == {}
+            leases.take([GPU], f"run-{number}", share=0.1)
+    assert set(leases.current(beside=0.1)) == {GPU}
+
+
+def test_a_lease_of_before_there_were_shares_is_a_whole_gpu(leases):
+    with leases.locked():
+        leases.take([GPU], "run-1")
+    [path] = leases.folder.glob("*.json")
+    told = json.loads(path.read_text())
+    del told["share"]
+    path.write_text(json.dumps(told))
+    assert leases.current(beside=0.1) == {GPU: "run-1"}

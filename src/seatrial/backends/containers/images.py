@@ -11,6 +11,7 @@ from seatrial.backends.containers import own_storage
 from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, with_algorithm
 from seatrial.backends.containers.engine_errors import last_line, pull_error, start_error
 from seatrial.backends.containers.run_options import RunOptions
+from seatrial.backends.remembered import remembered
 from seatrial.errors import EngineUnavailableError, ImageError
 from seatrial.system import command
 
@@ -35,7 +36,10 @@ class EngineImages:
         self.call = client.call
 
     def image(self, reference: str) -> ImageFacts | None:
-        inspected = self._client.inspect("image", reference)
+        question = ("image", *self.call, reference)
+        inspected = remembered(
+            question, lambda: self._client.inspect("image", reference), lambda told: told is not None
+        )
         return image_facts(inspected) if inspected is not None else None
 
     def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:

@@ -38,6 +38,11 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
             f"--gpus {request}: on Kubernetes the scheduler picks the GPUs, so only a count can be requested",
             run="seatrial run … --gpus 1   # per pod; --nodes N for several pods",
         )
+    if request.share:
+        raise GpuRequestError(
+            f"--gpus {request}: Kubernetes hands out whole GPUs and MIG slices, no parts of one",
+            run="seatrial run … --gpus mig-1g.10gb   # or --gpus 1",
+        )
     if request.count > 1 and way.name.startswith(MIG_RESOURCE):
         raise GpuRequestError(
             f"{request.count} {way.name} per pod: CUDA gives a process one MIG slice and no other GPU",

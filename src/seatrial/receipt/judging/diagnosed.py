@@ -23,7 +23,7 @@ MOST_RANKS = 8
 _LOADER = {"length": "batches a pass", "batch_size": "batch size"}
 
 #: How a run ends without having failed.
-_CUT = frozenset({"stopped", "timeout"})
+_CUT = frozenset({"pruned", "stopped", "timeout"})
 _NOT_FAILED = frozenset({"finished", "running", "gpu-not-used"}) | _CUT
 
 

@@ -213,6 +213,28 @@ def _asks_to_stop(moment: Moment) -> bool:
     return origin == "engine" or (origin == "user" and source == "host")
 
 
+def _pruned(case: Case) -> str | None:
+    asked = _asked_by_host(case, "pruner")
+    if asked is None or case.evidence.exited is None:
+        return None
+    why = asked.text("why")
+    return f"Pruned after {format_seconds(_run_s(case, asked))}" + (f": {why}" if why else "")
+
+
+def _search_over(case: Case) -> str | None:
+    asked = _asked_by_host(case, "search")
+    if asked is None or case.evidence.exited is None:
+        return None
+    why = asked.text("why") or "the search has ended"
+    return f"Stopped by the search after {format_seconds(_run_s(case, asked))}: {why}"
+
+
+def _asked_by_host(case: Case, origin: str) -> Moment | None:
+    """The searcher's request to end the trial, which is in the host's words alone."""
+    asked = (m for m in case.evidence.all(Signal) if m.keys.get("source") == "host")
+    return next((moment for moment in asked if moment.keys.get("origin") == origin), None)
+
+
 def _signal(case: Case) -> str | None:
     number = case.evidence.exited.number("signal") if case.evidence.exited else None
     if not number:
@@ -271,6 +293,8 @@ CAUSES: tuple[tuple[str, Callable[[Case], str | None]], ...] = (
     ("engine-error", _engine),
     ("host-oom", _host_oom),
     ("timeout", _timeout),
+    ("pruned", _pruned),
+    ("stopped", _search_over),
     ("stopped", _stopped),
     ("evidence-lost", _evidence_lost),
     ("gpu-not-used", _gpu_not_used),

@@ -178,6 +178,8 @@ def _exit_code(case: Case, cause: ExitCause, criteria: Sequence[Criterion]) -> i
         return EXIT_INTERRUPTED
     if cause.id == "stopped" and ended_unfinished(case) and not stopped_by_user(case):
         return EXIT_TARGET_FAILED
+    if cause.id == "pruned":
+        return EXIT_DONE
     if cause.id == "timeout" or (cause.id != "running" and cause.target_exit_code != 0):
         return EXIT_TARGET_FAILED
     failed_ids = {criterion.id for criterion in criteria if criterion.verdict == "fail"}

@@ -41,6 +41,7 @@ def follow(
     tail: int | None = None,
     until_end: bool = True,
     say: Say = lambda line: None,
+    just_started: bool = False,
     between_looks: Callable[[], None] = lambda: None,
     log_interval_s: float = LOG_INTERVAL_S,
     state_interval_s: float = STATE_INTERVAL_S,
@@ -50,6 +51,7 @@ def follow(
     Args:
         tail: begin with the last so many chunks of output; None: from the beginning.
         say: what a cluster does before the run has any output, and what the watchdog finds, in words.
+        just_started: by the caller, so that the engine need not be asked at once.
         between_looks: called after each look at the logs while the run lives.
     """
     while until_end and run.is_starting():  # its image may still be building
@@ -65,7 +67,7 @@ def follow(
             write(stream, data)
         return State("gone")
     backend = table.backend(handle.backend, environ)
-    state = backend.state(handle)
+    state = State("running") if just_started else backend.state(handle)
     asked = time.monotonic()
     alerts = Alerts(run, from_now=tail is not None)
     with witnessing(run, run.plan(), handle), backend.collect(handle, run.folder, say):
@@ -107,12 +109,15 @@ def _has_finished(run: Run) -> bool:
     return any(of_type(tail(str(run.events_path), _LAST_LINES_BYTES)[0], AgentFinished))
 
 
-def request_stop(run: Run, backend: Backend, handle: Handle, grace_s: float) -> None:
+def request_stop(
+    run: Run, backend: Backend, handle: Handle, grace_s: float, *, origin: str = "user", why: str | None = None
+) -> None:
     """SIGTERM now; after ``grace_s`` the agent kills what is left, and has time to say so before the engine does.
 
-    Recorded, so that the receipt says who ended the run.
+    Recorded, so that the receipt says who ended the run, and a search why.
     """
-    run.record(Signal(signal=int(signal.SIGTERM), name="SIGTERM", origin="user", forwarded_to=[]))
+    told = {} if why is None else {"why": why}
+    run.record(Signal(signal=int(signal.SIGTERM), name="SIGTERM", origin=origin, forwarded_to=[], **told))
     backend.stop(handle, grace_s + AGENT_GRACE_S)
 
 

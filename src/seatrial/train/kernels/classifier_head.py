@@ -1,6 +1,7 @@
 """The end of a classifier: hidden layers with ReLU, and the last layer with its cross-entropy.
 
 The last layer has few outputs (10): torch takes 12 small kernels for it, its softmax and the gradients; here are 4.
+Where the grid has a second dimension, each trial of several has its own rows, weights and results (trial_head.py).
 Shapes: B rows, F features, K classes, R partial sums.
 """
 
@@ -25,6 +26,9 @@ extern "C" __global__ void cross_entropy(
     const Real* x, const float* weight, const float* bias, const long long* labels, float* losses, float* slopes,
     int B) {
   int lane = threadIdx.x % 32, row = blockIdx.x * ROWS + threadIdx.x / 32;
+  long long before = (long long)blockIdx.y * B;
+  x += before * F, weight += blockIdx.y * K * F, bias += blockIdx.y * K, labels += before;
+  losses += before, slopes += before * K;
   const Real* own = x + (row < B ? row : 0) * F;
   float logits[K] = {};
 #pragma unroll
@@ -57,6 +61,8 @@ extern "C" __global__ void cross_entropy(
 extern "C" __global__ void cross_entropy_back(
     const Real* x, const float* weight, const float* slopes, const float* scale, Real* dx, float* parts, int B) {
   __shared__ float rows[ROWS][F], own[ROWS][K];
+  long long before = (long long)blockIdx.y * B;
+  x += before * F, weight += blockIdx.y * K * F, slopes += before * K, scale += blockIdx.y, dx += before * F;
 #pragma unroll 4
   for (int i = threadIdx.x; i < ROWS * F; i += blockDim.x) {
     int row = blockIdx.x * ROWS + i / F;
@@ -74,7 +80,7 @@ extern "C" __global__ void cross_entropy_back(
     for (int k = 0; k < K; k++) sum += own[i / F][k] * weight[k * F + i % F];
     if (row < B) dx[row * F + i % F] = real(sum);
   }
-  parts += blockIdx.x * (K * F + K);
+  parts += (blockIdx.y * gridDim.x + blockIdx.x) * (K * F + K);
   for (int i = threadIdx.x; i < K * F + K; i += blockDim.x) {
     float sum = 0.0f;
 #pragma unroll
@@ -90,6 +96,8 @@ extern "C" __global__ void relu_back(
   __shared__ float across[8][32];
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
   float total = 0.0f;
+  long long before = (long long)blockIdx.y * B * F;
+  grad += before, out += before, dx += before, sums += blockIdx.y * F;
 #pragma unroll 8
   for (int row = warp; row < B; row += 8) {
     int place = row * F + (column < F ? column : 0);

@@ -9,6 +9,7 @@ autograd function that returns ``y.contiguous()`` (https://github.com/pytorch/py
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
@@ -40,6 +41,11 @@ struct alignas(16) Eight { Real at[8]; };
 struct alignas(8) Choices { signed char at[8]; };
 """
 
+#: A kernel's head in a source, with or without bounds for its registers.
+KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
+#: Shared memory that a kernel has without asking for more (CUDA programming guide).
+PLAIN_SHARED_BYTES = 48 * 1024
+
 Kernel = Callable[..., None]
 
 
@@ -62,7 +68,7 @@ def _compilers() -> ThreadPoolExecutor:
 def _compile(source: str, device: int) -> dict[str, Kernel]:
     from torch.cuda._utils import _cuda_load_module  # torch 2.8 and later
 
-    names = [line.split("void ")[1].split("(")[0] for line in source.splitlines() if line.startswith('extern "C"')]
+    names = KERNEL.findall(source)
     binary = machine_code(source, "sm_{}{}".format(*torch.cuda.get_device_capability(device)))
     _enter_context(device)
     return cast(dict[str, Kernel], _cuda_load_module(binary, names))
@@ -134,19 +140,38 @@ def usable(device: torch.device) -> bool:
 
 
 def launch(
-    source: str, name: str, blocks: int | tuple[int, int], arguments: Sequence[Any], *, shared_bytes: int = 0
+    source: str, name: str, blocks: int | tuple[int, ...], arguments: Sequence[Any], *, shared_bytes: int = 0
 ) -> None:
     """Queue a kernel of THREADS threads a block.
 
     Args:
         arguments: tensors go as pointers (None: a null pointer), ints as int, floats as double.
     """
-    across, down = (blocks, 1) if isinstance(blocks, int) else blocks
+    across, down, deep = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     device = next(argument.device for argument in arguments if isinstance(argument, Tensor))
     given = [torch.empty(0, device=device) if argument is None else argument for argument in arguments]  # at address 0
     _enter_context(device.index)
     kernel = compiled(source, device.index)[name]
-    kernel(grid=(across, down, 1), block=(THREADS, 1, 1), args=given, shared_mem=shared_bytes)
+    if shared_bytes >= PLAIN_SHARED_BYTES:
+        _allow(kernel, shared_bytes)
+    kernel(grid=(across, down, deep), block=(THREADS, 1, 1), args=given, shared_mem=shared_bytes)
+
+
+def _allow(kernel: Any, shared_bytes: int) -> None:
+    """Let a kernel have so much shared memory; torch 2.9 and later ask for it by a method of theirs."""
+    if shared_bytes <= getattr(kernel, "allowed_shared_bytes", 0):
+        return
+    if hasattr(kernel, "set_shared_memory_config"):
+        kernel.set_shared_memory_config(shared_bytes)
+    else:  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _check(_driver().cuFuncSetAttribute(kernel.func, 8, shared_bytes))
+    kernel.allowed_shared_bytes = shared_bytes
+
+
+def most_shared_bytes(device: torch.device) -> int:
+    """Shared memory that a kernel can ask for."""
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", PLAIN_SHARED_BYTES))
 
 
 def channels_last(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:

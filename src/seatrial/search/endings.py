@@ -1,0 +1,146 @@
+"""What a trial came to, from its receipt; and what several trials together show of the script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from seatrial.errors import SeatrialError, TrialsFailError, UsageError
+from seatrial.receipt.evidence.steps import PHASES
+from seatrial.receipt.model import Receipt
+from seatrial.search.objective import Objective
+from seatrial.search.trial import Ending, State, Trial
+
+#: Trials that fail one after the other, none having ended well, before the search gives up.
+MOST_FAILURES = 5
+
+#: Trials with other settings and the same numbers before the search takes it that the script ignores them.
+MOST_EQUAL = 5
+
+#: Numbers of a script that differ between equal trainings.
+_OF_TIME = ("_s", "_ms", "per_s", "per_second", "seconds", "time", "epoch_time", "elapsed", "memory")
+
+
+def ending_of(receipt: Receipt, objective: Objective | None, printed: float | None = None) -> Ending:
+    """How a trial ended.
+
+    Args:
+        printed: with a pattern, the last value that its output had.
+    """
+    measured = receipt.measurements
+    used = [gpu.utilization_mean_pct for gpu in measured.gpus if gpu.utilization_mean_pct is not None]
+    cores, wall_s = measured.cpu_cores_mean, measured.wall_s
+    facts = {
+        "seconds": wall_s,
+        "images_per_s": measured.images_per_s,
+        "energy_j": measured.energy_j,
+        "utilization_pct": sum(used) / len(used) if used else None,
+        "cpu_s": cores * wall_s if cores is not None and wall_s is not None else None,
+    }
+    metrics = {metric.name: metric.last for metric in measured.metrics if math.isfinite(metric.last)}
+    value = None
+    if objective is not None:
+        value = printed if objective.pattern is not None else _named(objective.metric, metrics)
+    return Ending(
+        state=_state(receipt),
+        value=value,
+        outcome=receipt.outcome.brief,
+        exit_code=receipt.exit_code,
+        measured={key: number for key, number in facts.items() if number is not None},
+        metrics=metrics,
+    )
+
+
+def series_of(objective: Objective, ending: Ending) -> str | None:
+    """The full name under which scripts report the objective, as an ended trial shows it."""
+    return next((phase + objective.metric for phase in PHASES if phase + objective.metric in ending.metrics), None)
+
+
+def _named(metric: str, metrics: dict[str, float]) -> float | None:
+    return next((metrics[phase + metric] for phase in PHASES if phase + metric in metrics), None)
+
+
+def _state(receipt: Receipt) -> State:
+    cause = receipt.exit_cause.id
+    if cause in ("pruned", "stopped"):
+        return "pruned" if cause == "pruned" else "stopped"
+    return "done" if cause == "finished" and receipt.exit_cause.target_exit_code == 0 else "failed"
+
+
+def unreported(objective: Objective, trial: Trial, last_line: str = "") -> UsageError:
+    """The error of a search whose trials end well and never report the objective."""
+    told = trial.ending.metrics if trial.ending else {}
+    words = f"trial {trial.number} (run {trial.run_id})"
+    if objective.pattern is not None:
+        return UsageError(
+            f"--metric-from {objective.pattern!r} matched no number in the output of {words}",
+            cause=f"its last line was: {last_line}" if last_line else "it printed nothing",
+            run=f"seatrial runs logs {trial.run_id}",
+        )
+    if told:
+        names = ", ".join(sorted(told)[:12])
+        better = _nearest(objective.metric, list(told))
+        return UsageError(
+            f"No trial reports {objective.metric}: {words} reported {names}",
+            run=f"seatrial sweep … --metric {better}:{objective.direction}",
+        )
+    return UsageError(
+        f"No trial reports {objective.metric}: {words} reported no metric at all",
+        cause="a script reports by lines of JSON in the file that $SEATRIAL_EVENTS names, or prints its numbers",
+        run=rf"seatrial sweep … --metric-from '{objective.metric}[:= ]+([\d.]+)'   # what it prints: "
+        f"seatrial runs logs {trial.run_id}",
+    )
+
+
+def _nearest(name: str, told: list[str]) -> str:
+    from seatrial.system.near import nearest
+
+    return next((one for one in told if name in one or one in name), None) or nearest(name, told) or sorted(told)[0]
+
+
+def problem_of(trials: Sequence[Trial]) -> SeatrialError | None:
+    """What the ended trials show to be wrong with all of them."""
+    return _always_fails(trials) or _ignores_settings(trials)
+
+
+def _always_fails(trials: Sequence[Trial]) -> SeatrialError | None:
+    failed = [trial for trial in trials if trial.state == "failed"]
+    if len(failed) < MOST_FAILURES or any(trial.state in ("done", "pruned") for trial in trials):
+        return None
+    last = max(failed, key=lambda trial: trial.ended_at or 0.0)
+    outcome = last.ending.outcome if last.ending else "for no recorded reason"
+    show = f"seatrial runs show {last.run_id}" if last.run_id else "seatrial runs ls"
+    return TrialsFailError(f"{len(failed)} trials failed and none ended well; the last: {outcome}", run=show)
+
+
+def _ignores_settings(trials: Sequence[Trial]) -> SeatrialError | None:
+    done = [trial for trial in trials if trial.state == "done" and trial.ending and trial.ending.metrics]
+    if len(done) < MOST_EQUAL or len({_numbers(trial) for trial in done}) > 1:
+        return None
+    one = len(done[0].settings) == 1
+    names = f"The setting{'' if one else 's'} {' and '.join(done[0].settings)} make{'s' if one else ''} no difference"
+    return UsageError(
+        f"{names}: {len(done)} trials reported exactly the same numbers",
+        cause="the script reads the setting and does not use it, or overwrites it",
+        run=f"seatrial runs compare {done[0].run_id} {done[-1].run_id}",
+    )
+
+
+def _numbers(trial: Trial) -> tuple[object, ...]:
+    metrics = trial.ending.metrics if trial.ending else {}
+    kept = tuple(sorted(item for item in metrics.items() if not item[0].endswith(_OF_TIME)))
+    return (*kept, *((report.step, report.value) for report in trial.reports))
+
+
+def without_effect(trials: Sequence[Trial]) -> list[str]:
+    """Settings that made no difference wherever two trials differed in nothing else; each seen twice at least."""
+    done = [trial for trial in trials if trial.state == "done" and trial.ending and trial.ending.metrics]
+    found = []
+    for name in done[0].settings if done else ():
+        groups: dict[tuple[object, ...], list[Trial]] = {}
+        for trial in done:
+            groups.setdefault(tuple(item for item in trial.settings.items() if item[0] != name), []).append(trial)
+        several = [group for group in groups.values() if len(group) > 1]
+        if len(several) > 1 and all(len({_numbers(trial) for trial in group}) == 1 for group in several):
+            found.append(name)
+    return found

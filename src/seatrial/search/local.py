@@ -1,0 +1,224 @@
+"""local: each trial a run of this machine's, some at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, Queue
+
+from seatrial.backends import table
+from seatrial.backends.base import State
+from seatrial.backends.remembered import remembering
+from seatrial.errors import GpusHeldError, SeatrialError
+from seatrial.receipt.model import Receipt
+from seatrial.runs import launch
+from seatrial.runs.adopt import handle_of
+from seatrial.runs.finalise import finalise
+from seatrial.runs.following.output import Stream
+from seatrial.runs.following.watch import follow, request_stop
+from seatrial.runs.store import Run, RunStore
+from seatrial.search.endings import ending_of, problem_of, series_of, unreported
+from seatrial.search.left_behind import left_behind, processes_on
+from seatrial.search.reading import Reading
+from seatrial.search.search import Search
+from seatrial.search.trial import Ending, Trial
+
+#: How often a trial that waits for a GPU looks again.
+_GPU_INTERVAL_S = 1.0
+
+#: How often the terminal's line is drawn anew.
+_LOOK_S = 0.2
+
+#: GPUs are chosen, and an image is built, by one at a time.
+_STARTING = threading.Lock()
+
+
+def run_trials(search: Search) -> None:
+    """Ask, run and tell until there are no more; then raise what ended the search early, if something did."""
+    lost = search.study.take_lost()
+    freed: Queue[None] = Queue()  # by each trial once, when it has been told; its container is removed after that
+    busy, running = 0, []
+    with remembering(), ThreadPoolExecutor(max_workers=2 * search.parallel) as pool:
+        try:
+            while True:
+                while busy < search.parallel and (trial := lost.pop(0) if lost else search.ask()) is not None:
+                    running.append(pool.submit(_run_and_free, search, trial, freed))
+                    busy += 1
+                if not busy:
+                    break
+                with suppress(Empty):
+                    freed.get(timeout=_LOOK_S)
+                    busy -= 1
+                search.tick()
+                for future in [future for future in running if future.done()]:
+                    running.remove(future)
+                    future.result()
+        except BaseException:
+            search.over.set()
+            raise
+    for future in running:
+        future.result()
+
+
+def _run_and_free(search: Search, trial: Trial, freed: Queue[None]) -> None:
+    free_once = [freed]
+
+    def free() -> None:
+        if free_once:
+            free_once.pop().put(None)
+
+    try:
+        run_one(search, trial, free)
+    finally:
+        free()
+
+
+def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: None) -> None:
+    """See one trial through: a new one is started, one whose searcher went is followed to its end.
+
+    Args:
+        told: called when its end stands in the study, before its container is removed.
+    """
+    run = _left_behind(search, trial)
+    just_started = run is None
+    if run is None:
+        run = _start(search, trial)
+    if run is None:
+        return
+    before = processes_on(run.plan())
+    reading, state = _follow(search, trial, run, just_started=just_started)
+    printed = None if reading is None else reading.last_printed
+    is_told = threading.Event()
+
+    def judged(receipt: Receipt) -> None:
+        is_told.set()
+        _tell(search, trial, ending_of(receipt, search.objective, printed))
+        if not before:  # without a GPU the next trial need not wait until the container is removed
+            told()
+
+    receipt = finalise(run, search.environ, ended=state, judged=judged)
+    if (left := left_behind(run, before, search.over)) is not None:
+        search.say(f"trial {trial.number}: {left}")
+    if receipt is None:  # the engine does not know how it ended, or it still lives: another searcher asks again
+        return
+    if not is_told.is_set():  # another process has made the receipt
+        _tell(search, trial, ending_of(receipt, search.objective, printed))
+
+
+def _left_behind(search: Search, trial: Trial) -> Run | None:
+    """The run that this trial has already, if it ever started. What never started is begun anew."""
+    if trial.run_id is None:
+        return None
+    run = RunStore(search.job.project, search.environ).run(trial.run_id)
+    if run.folder.is_dir() and handle_of(run, search.environ) is not None:
+        search.say(f"trial {trial.number}: its searcher has gone; following run {run.id}")
+        return run
+    return None
+
+
+def _start(search: Search, trial: Trial) -> Run | None:
+    """The trial's run, started; None where it could not be, which has been told."""
+    told = False
+    while not search.over.is_set():
+        try:
+            with _STARTING:
+                if search.over.is_set():
+                    break
+                prepared = launch.prepare(search.job_of(trial), search.environ)
+                search.study.begin(trial.number, prepared.run.id)
+                launch.start(prepared, search.environ, search.say)
+                return prepared.run
+        except GpusHeldError as error:
+            if not told:
+                told = True
+                search.say(f"trial {trial.number} waits for a GPU: {error.message}")
+            search.over.wait(_GPU_INTERVAL_S)
+        except SeatrialError as error:
+            _not_started(search, trial, error)
+            return None
+    search.study.again(trial.number)
+    return None
+
+
+def _not_started(search: Search, trial: Trial, error: SeatrialError) -> None:
+    """What keeps the first trial from starting keeps them all; later it is this one's failure."""
+    if any(one.state in ("done", "pruned") for one in search.study.trials()):
+        _tell(search, trial, Ending("failed", outcome=error.message, exit_code=error.exit_code))
+        return
+    search.study.again(trial.number)
+    search.end(error)
+
+
+def _follow(search: Search, trial: Trial, run: Run, *, just_started: bool) -> tuple[Reading | None, State | None]:
+    """Until its end: reports are written down, and it is stopped where it falls behind or the time is over."""
+    series = search.study.get("series")
+    reading = Reading(run, search.objective, series) if search.objective is not None else None
+    known = len(trial.reports)
+    asked_to_stop = threading.Event()
+
+    def look() -> None:
+        for step, value in reading.new() if reading is not None else ():
+            why = search.report(trial, step, value) if step > known else None
+            if why is not None and not asked_to_stop.is_set():
+                asked_to_stop.set()
+                stop_run(search, run, "pruner", why)
+        if search.killed.is_set() and (handle := run.handle()) is not None:
+            table.backend(handle.backend, search.environ).kill(handle)
+        if search.time_is_over() and not asked_to_stop.is_set():
+            asked_to_stop.set()
+            why = "the search has ended" if search.over.is_set() else "its time was over"
+            stop_run(search, run, "user" if search.interrupted else "search", None if search.interrupted else why)
+
+    def output(stream: Stream, data: bytes) -> None:
+        if reading is not None:
+            reading.output(stream, data)
+
+    state = follow(run, output, search.environ, just_started=just_started, between_looks=look)
+    if reading is not None:
+        reading.finish()
+        for step, value in reading.new():
+            search.study.report(trial.number, step, value)
+    return reading, state
+
+
+def stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
+    """SIGTERM, in a thread of its own: stopping waits until the run has ended."""
+    handle = run.handle()
+    if handle is None:
+        return
+    backend = table.backend(handle.backend, search.environ)
+    arguments = (run, backend, handle, run.plan().job.grace_s)
+    threading.Thread(target=request_stop, args=arguments, kwargs={"origin": origin, "why": why}, daemon=True).start()
+
+
+def _tell(search: Search, trial: Trial, ending: Ending) -> None:
+    """Write the end down, say it, and look whether it makes sense to go on."""
+    objective = search.objective
+    silent = objective is not None and ending.state == "done" and ending.value is None
+    if objective is not None and silent:
+        ending = Ending(**{**vars(ending), "state": "failed", "outcome": f"reported no {objective.metric}"})
+    search.study.tell(trial.number, ending)
+    trials = search.study.trials()
+    now = trials[trial.number]
+    value = f"{objective.metric} {now.value:.4g}, " if objective is not None and now.value is not None else ""
+    search.say(f"trial {now.number} ({now.label}): {value}{ending.outcome}")
+    if objective is None:
+        return
+    if ending.value is not None and objective.pattern is None and search.study.get("series") is None:
+        search.study.put("series", series_of(objective, ending))
+    if silent and all(one.value is None for one in trials):
+        search.end(unreported(objective, now, _last_line(search, now)))
+    elif (problem := problem_of(trials)) is not None:
+        search.end(problem)
+
+
+def _last_line(search: Search, trial: Trial) -> str:
+    """What it printed last."""
+    run = RunStore(search.job.project, search.environ).run(trial.run_id or "")
+    try:
+        lines = (run.folder / "stdout.log").read_text("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1][:200] if lines else ""

@@ -1,0 +1,101 @@
+"""What a running trial reports: the objective's values, from its events or from a pattern on its output."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from seatrial import events
+from seatrial.events import Step
+from seatrial.receipt.evidence.fields import number, text
+from seatrial.receipt.evidence.steps import PHASES
+from seatrial.runs.following.output import Stream
+from seatrial.runs.store import Run
+from seatrial.search.objective import Objective
+
+#: Read at once: a script may report without end.
+_MOST_BYTES = 4 << 20
+
+#: Of a line of output that has not ended; a longer one is no line with a metric.
+_MOST_LINE_BYTES = 64 * 1024
+
+_LINE_END = re.compile(rb"[\r\n]")
+
+
+class Reading:
+    """The values of one trial as they come.
+
+    Args:
+        series: the objective's full name among what scripts report, where an earlier trial has shown it.
+    """
+
+    def __init__(self, run: Run, objective: Objective, series: str | None) -> None:
+        self._objective = objective
+        self._pattern = re.compile(objective.pattern) if objective.pattern is not None else None
+        self._lines = events.Lines(str(run.events_path))
+        names = [phase + objective.metric for phase in PHASES if phase != "train_"]
+        self._names = [series] if series is not None else names
+        self._unfinished: dict[Stream, bytes] = {}
+        self._printed: list[float] = []
+        self.last_printed: float | None = None
+        self.count = 0
+
+    def output(self, stream: Stream, data: bytes) -> None:
+        """More of the output."""
+        if self._pattern is None:
+            return
+        *whole, rest = _LINE_END.split(self._unfinished.get(stream, b"") + data)
+        self._unfinished[stream] = rest[:_MOST_LINE_BYTES]
+        for line in whole:
+            self._match(line)
+
+    def finish(self) -> None:
+        """Nothing more is printed."""
+        for rest in self._unfinished.values():
+            self._match(rest)
+        self._unfinished.clear()
+
+    def new(self) -> list[tuple[int, float]]:
+        """(1, 2, 3 …, value) of those that have come since the last call. What is no finite number does not count."""
+        values, self._printed = self._printed, []
+        if self._pattern is None:
+            values = self._reported()
+        first = self.count + 1
+        self.count += len(values)
+        return list(enumerate(values, first))
+
+    def _match(self, line: bytes) -> None:
+        assert self._pattern is not None
+        for match in self._pattern.finditer(line.decode("utf-8", "replace")):
+            try:
+                value = float(match[1] or "")
+            except ValueError:
+                continue
+            if math.isfinite(value):
+                self._printed.append(value)
+                self.last_printed = value
+
+    def _reported(self) -> list[float]:
+        found: list[float] = []
+        mark = events.mark(Step)
+        try:
+            for line in self._lines.new(_MOST_BYTES):
+                event = events.parse(line) if mark in line else None
+                if event is None or number(event.get("rank")):
+                    continue
+                value = self._of(event)
+                found += [value] if value is not None else []
+        except OSError:  # gone, or not ours to read; the receipt has the last value
+            pass
+        return found
+
+    def _of(self, event: dict[str, object]) -> float | None:
+        """The objective of one line. The first name that was seen is the one from then on."""
+        phase = text(event.get("phase")) or ""
+        for key, told in event.items():
+            name = key if not phase or key.startswith(phase + "_") else f"{phase}_{key}"
+            if name not in self._names or (value := number(told)) is None or not math.isfinite(value):
+                continue
+            self._names = self._names[: self._names.index(name) + 1] if name != self._names[0] else [name]
+            return value
+        return None

@@ -1,0 +1,124 @@
+"""Search: everything that those who carry trials out need, in one object."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from seatrial.errors import SeatrialError
+from seatrial.job.model import Job
+from seatrial.search.endings import without_effect
+from seatrial.search.engine import Engine, Pruner
+from seatrial.search.objective import Objective
+from seatrial.search.settings import varied, ways_in
+from seatrial.search.space import Settings, Space
+from seatrial.search.study import Study
+from seatrial.search.trial import Trial
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Search:
+    """A study at work in this process.
+
+    Attributes:
+        job: what a trial runs, before its settings.
+        pruner: None: no trial is ended early.
+        most: trials of the study at most; None: until the engine has no more.
+        parallel: trials at once, of this process.
+        ends_at: ``time.monotonic()`` at which the budget is used up; None: no budget.
+        say: a line for the terminal.
+        page_s, page_trials: when the page was written last, and with how many ended trials.
+        tick: called several times a second by whoever carries trials out, in the main thread.
+        over: set: no further trial is begun, and those that run are stopped.
+        interrupted: by the user. killed: who does not want to wait for running trials.
+        problem: what ended the search early; raised at its end.
+    """
+
+    study: Study
+    space: Space
+    objective: Objective | None
+    engine: Engine
+    pruner: Pruner | None
+    job: Job
+    environ: Mapping[str, str]
+    say: Say
+    most: int | None = None
+    parallel: int = 1
+    ends_at: float | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+    interrupted: bool = False
+    killed: threading.Event = field(default_factory=threading.Event)
+    tick: Callable[[], None] = lambda: None
+    page_s: float = field(default_factory=time.monotonic)
+    page_trials: int = 0
+    problem: SeatrialError | None = None
+
+    @property
+    def expected(self) -> int | None:
+        """Trials that there will be; None: until the budget is used up."""
+        if not self.space.is_finite:
+            return self.most
+        return self.space.size if self.most is None else min(self.most, self.space.size)
+
+    def what(self) -> str:
+        """In words, for the beginning."""
+        definition = self.study.definition
+        of = f", at most {self.expected} trials" if self.expected is not None else ""
+        prune = f", {definition.prune} prunes" if definition.prune != "none" else ""
+        objective = f" for {self.objective}" if self.objective is not None else ""
+        return f"{definition.search} search over {', '.join(definition.space)}{objective}{of}{prune}"
+
+    def remarks(self, trials: Sequence[Trial]) -> list[str]:
+        """What the user should know of the whole study at its end."""
+        return [f"{name} made no difference to any number that the script reported" for name in without_effect(trials)]
+
+    def finish(self) -> list[Trial]:
+        """All trials; where none is left to do, the study is marked as ended."""
+        trials = self.study.trials()
+        if self.problem is not None:
+            self.study.put("ended", self.problem.message)
+        elif not self.interrupted and all(trial.ending is not None for trial in trials) and not self._stopped(trials):
+            self.study.put("ended", "complete")
+        return trials
+
+    def _stopped(self, trials: Sequence[Trial]) -> bool:
+        """The budget was used up before all was tried."""
+        return self.time_is_over() and (self.expected is None or len(trials) < self.expected)
+
+    def ask(self) -> Trial | None:
+        """The next trial; None: no more, or the time is over."""
+        if self.time_is_over():
+            return None
+        return self.study.ask(self._choose, most=self.most)
+
+    def time_is_over(self) -> bool:
+        """Whether no trial is to go on."""
+        return self.over.is_set() or (self.ends_at is not None and time.monotonic() >= self.ends_at)
+
+    def _choose(self, trials: Sequence[Trial]) -> Settings | None:
+        return self.engine.ask(self.space, self.objective, trials)
+
+    def job_of(self, trial: Trial) -> Job:
+        """The job that runs a trial: its settings as flags, arguments or variables of the target."""
+        return varied(self.job, trial.settings, ways_in(self.job, self.space.names))
+
+    def report(self, trial: Trial, step: int, value: float) -> str | None:
+        """Write a value down; why the trial is to be stopped, or None."""
+        self.study.report(trial.number, step, value)
+        if self.pruner is None or self.objective is None:
+            return None
+        trials = self.study.trials()
+        now = trials[trial.number]
+        answer = self.pruner.judge(self.objective, trials, now)
+        if answer.notes != now.notes:
+            self.study.note(trial.number, answer.notes)
+        return answer.why
+
+    def end(self, problem: SeatrialError) -> None:
+        """End the search early; the first reason counts."""
+        self.problem = self.problem or problem
+        self.over.set()

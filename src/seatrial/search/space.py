@@ -1,0 +1,205 @@
+"""The space of a search: what each setting may be, as typed behind ``--set`` or in ``[sweep.set]``.
+
+    NAME=V1,V2,…                       a choice
+    NAME=[log:]LOW..HIGH[:STEP]        real numbers; log: evenly over magnitudes
+    NAME=int:[log:]LOW..HIGH[:STEP]    whole numbers
+
+A value is text all the way: that is what a script gets, what the study keeps and what two trials are compared by.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.errors import UsageError
+
+#: Name → value, as the target gets it.
+Settings = dict[str, str]
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})(?::(?P<step>{_NUMBER}))?")
+_PREFIXES = ("log:", "int:", "int:log:", "log:int:")
+_EXAMPLE = "seatrial sweep … --set batch_size=64,128 --set lr=log:1e-5..1e-1"
+
+#: Digits of a real number that a script is given: enough that two trials never get the same text by rounding.
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few values, of any kind."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def is_finite(self) -> bool:
+        return True
+
+    def points(self) -> Sequence[str]:
+        return self.values
+
+    def at(self, fraction: float) -> str:
+        """The value that lies so far, 0 to 1, through them."""
+        return self.values[min(int(fraction * len(self.values)), len(self.values) - 1)]
+
+    def __str__(self) -> str:
+        return f"{self.name}={','.join(self.values)}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both included.
+
+    Attributes:
+        whole: whole numbers only; low, high and step are whole then.
+        log: evenly over magnitudes; no step then.
+        typed: as the user wrote it.
+    """
+
+    name: str
+    low: float
+    high: float
+    step: float | None = None
+    log: bool = False
+    whole: bool = False
+    typed: str = ""
+
+    @property
+    def is_finite(self) -> bool:
+        return self.whole or self.step is not None
+
+    def points(self) -> Sequence[str]:
+        """Every value. Only where it is finite."""
+        step = self.step or 1
+        return [self.text(self.low + step * place) for place in range(int((self.high - self.low) / step + 1e-9) + 1)]
+
+    def at(self, fraction: float) -> str:
+        """The value that lies so far, 0 to 1, through it; on a logarithmic one by magnitude."""
+        if self.log:
+            value = math.exp(math.log(self.low) + fraction * (math.log(self.high) - math.log(self.low)))
+            return self.text(min(max(round(value) if self.whole else value, self.low), self.high))
+        if self.is_finite:
+            places = self.points()
+            return places[min(int(fraction * len(places)), len(places) - 1)]
+        return self.text(self.low + fraction * (self.high - self.low))
+
+    def text(self, value: float) -> str:
+        """A number as the script gets it."""
+        return str(round(value)) if self.whole else f"{value:.{_DIGITS}g}"
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.typed}"
+
+
+Dimension = Choice | Range
+
+
+@dataclass(frozen=True)
+class Space:
+    """All that is searched over, in the order it was given."""
+
+    dimensions: tuple[Dimension, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [dimension.name for dimension in self.dimensions]
+
+    @property
+    def is_finite(self) -> bool:
+        return all(dimension.is_finite for dimension in self.dimensions)
+
+    @property
+    def size(self) -> int:
+        """Number of combinations, of a finite one."""
+        return math.prod(len(dimension.points()) for dimension in self.dimensions)
+
+    def combinations(self) -> Iterator[Settings]:
+        """Every one, the last setting changing fastest."""
+        for values in itertools.product(*(dimension.points() for dimension in self.dimensions)):
+            yield dict(zip(self.names, values, strict=True))
+
+    def typed(self) -> list[str]:
+        """As behind --set; ``parse_space`` reads it back."""
+        return [str(dimension) for dimension in self.dimensions]
+
+
+def parse_space(texts: Sequence[str]) -> Space:
+    """Raises UsageError for none, for what is no NAME=SPEC, and for a name that is given twice."""
+    if not texts:
+        raise UsageError("Nothing to sweep over: --set names it", run="seatrial sweep train.py --set batch_size=64,128")
+    dimensions = [parse_dimension(text) for text in texts]
+    names = [dimension.name.replace("-", "_") for dimension in dimensions]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--set names {name} twice: write one --set for it", run=_EXAMPLE)
+    return Space(tuple(dimensions))
+
+
+def from_table(table: Mapping[str, Any]) -> list[str]:
+    """``[sweep.set]`` of the project's file as it would be typed behind --set."""
+    return [
+        f"{name}={','.join(map(_toml_text, value)) if isinstance(value, list | tuple) else _toml_text(value)}"
+        for name, value in table.items()
+    ]
+
+
+def _toml_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse_dimension(text: str) -> Dimension:
+    """Raises UsageError for what is no NAME=SPEC, an empty range, and a logarithm of zero."""
+    name, equals, spec = text.partition("=")
+    if not equals or not re.fullmatch(_NAME, name) or not spec.strip():
+        raise UsageError(f"--set {text!r} is not NAME=VALUE,VALUE… or NAME=LOW..HIGH", run=_EXAMPLE)
+    spec = spec.strip()
+    prefix = next((each for each in sorted(_PREFIXES, key=len, reverse=True) if spec.startswith(each)), "")
+    match = _RANGE.fullmatch(spec[len(prefix) :])
+    if match is not None:
+        return _range(name, spec, "int" in prefix, "log" in prefix, match)
+    if prefix:
+        raise UsageError(
+            f"--set {text!r}: behind {prefix} stands LOW..HIGH, two numbers with two dots between them",
+            run=f"seatrial sweep … --set {name}={prefix}1..10",
+        )
+    values = tuple(value.strip() for value in spec.split(","))
+    if "" in values:
+        raise UsageError(f"--set {text!r} has an empty value between its commas", run=_EXAMPLE)
+    if len(set(values)) < len(values):
+        raise UsageError(f"--set {text!r} names a value twice", run=_EXAMPLE)
+    return Choice(name, values)
+
+
+def _range(name: str, spec: str, whole: bool, log: bool, match: re.Match[str]) -> Range:
+    low, high = float(match["low"]), float(match["high"])
+    step = float(match["step"]) if match["step"] else None
+    flag = f"--set {name}={spec}"
+    if not all(math.isfinite(number) for number in (low, high, step or 0.0)):
+        raise UsageError(f"{flag}: its numbers are too large", run=_EXAMPLE)
+    if log and low <= 0:
+        better = spec.replace(match["low"] + "..", ("1" if whole else "1e-6") + "..", 1) if high > 0 else "log:1e-6..1"
+        raise UsageError(
+            f"{flag}: a logarithmic range begins above zero, not at {match['low']}",
+            cause="the logarithm of zero is minus infinity",
+            run=f"seatrial sweep … --set {name}={better}",
+        )
+    if low >= high:
+        turned = spec.replace(f"{match['low']}..{match['high']}", f"{match['high']}..{match['low']}")
+        one = low == high
+        raise UsageError(
+            f"{flag} is an empty range: " + ("both ends are the same" if one else f"{low:g} is above {high:g}"),
+            run=f"seatrial sweep … --set {name}={match['low'] if one else turned}",
+        )
+    if whole and not all(number.is_integer() for number in (low, high, step or 1.0)):
+        raise UsageError(f"{flag}: int: takes whole numbers", run=f"seatrial sweep … --set {name}=int:1..8")
+    if step is not None and (log or step <= 0 or step > high - low):
+        why = "a logarithmic range has no step" if log else "its step is not above zero and within the range"
+        raise UsageError(f"{flag}: {why}", run=f"seatrial sweep … --set {name}={spec.rpartition(':')[0]}")
+    return Range(name, low, high, step, log, whole, spec)

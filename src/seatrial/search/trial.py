@@ -1,0 +1,96 @@
+"""Trial: one combination of settings, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from seatrial.search.space import Settings
+
+#: ``waiting``: its searcher went before the run began, so that it is run again. ``stopped``: by the user, or because
+#: the search's time was over.
+State = Literal["waiting", "running", "done", "pruned", "failed", "stopped"]
+
+#: Its run is over, and what it came to is known.
+ENDED: tuple[State, ...] = ("done", "pruned", "failed", "stopped")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The objective's value as the script told it.
+
+    Attributes:
+        step: 1 for the first report, 2 for the second …
+    """
+
+    step: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a trial ended.
+
+    Attributes:
+        value: the objective's last value; None: never reported.
+        outcome: the receipt's headline, or why there is none.
+        measured: ``seconds``, ``images_per_s``, ``energy_j``, ``utilization_pct``, ``cpu_s``: what is known of them.
+        metrics: last values of all that the target reported.
+    """
+
+    state: State
+    value: float | None = None
+    outcome: str = ""
+    exit_code: int | None = None
+    measured: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial as the study has it.
+
+    Attributes:
+        number: from 0, in the order in which they were asked for.
+        run_id: None before its run was made. Several trials of one run (fused) have the same.
+        begun_at, ended_at: seconds since the epoch.
+        notes: what a pruner wants to know of it later; JSON.
+    """
+
+    number: int
+    settings: Settings
+    state: State
+    run_id: str | None = None
+    begun_at: float | None = None
+    ended_at: float | None = None
+    reports: tuple[Report, ...] = ()
+    notes: dict[str, Any] = field(default_factory=dict)
+    ending: Ending | None = None
+
+    @property
+    def value(self) -> float | None:
+        """Its last value so far."""
+        if self.ending is not None and self.ending.value is not None:
+            return self.ending.value
+        return self.reports[-1].value if self.reports else None
+
+    @property
+    def label(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.settings.items())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For results.json and --json."""
+        end = self.ending or Ending(self.state)
+        measured = {key: end.measured.get(key) for key in ("seconds", "images_per_s", "energy_j", "utilization_pct")}
+        return {
+            "number": self.number,
+            "settings": self.settings,
+            "run_id": self.run_id,
+            "state": self.state,
+            "value": self.value,
+            "exit_code": end.exit_code,
+            "outcome": end.outcome,
+            **measured,
+            "metrics": end.metrics,
+            "reports": [[report.step, report.value] for report in self.reports],
+        }

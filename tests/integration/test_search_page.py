@@ -1,0 +1,127 @@
+"""A study's page in a real headless Chromium: charts that plotly draws, offline, light and dark, on a phone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+for needed in ("optuna", "playwright", "plotly"):
+    pytest.importorskip(needed, reason=f"{needed} is not installed")
+
+from playwright.sync_api import sync_playwright  # noqa: E402
+
+from seatrial.job.model import Job, Target  # noqa: E402
+from seatrial.search import page as study_page  # noqa: E402
+from seatrial.search.grid import Grid  # noqa: E402
+from seatrial.search.objective import parse_objective  # noqa: E402
+from seatrial.search.search import Search  # noqa: E402
+from seatrial.search.space import parse_space  # noqa: E402
+from seatrial.search.study import Definition, Study  # noqa: E402
+from seatrial.search.trial import Ending  # noqa: E402
+from seatrial.system.names import Names  # noqa: E402
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PICTURES = os.environ.get("SEATRIAL_PICTURES")
+SPACE = ("lr=log:1e-5..1e-1", "word=<b>a</b>,b", "layers=int:1..4")
+
+
+def _search(folder: Path, metric: str | None = "accuracy:max", trials: int = 9) -> Search:
+    """A study as a search leaves it: done, pruned and failed trials, one that runs."""
+    definition = Definition("s", "train.py </script>", SPACE, "tpe", metric, trials=trials)
+    study = Study.create(folder / "study.sqlite", definition)
+    for number in range(trials):
+        settings = {"lr": f"{10.0 ** (-number % 5 - 0.5):.6g}", "word": ("<b>a</b>", "b")[number % 2], "layers": "2"}
+        trial = study.ask(lambda _, settings=settings: settings)
+        assert trial is not None
+        study.begin(number, f"20261122-00000{number}-test")
+        for step in range(1, 4):
+            study.report(number, step, 0.1 * step + 0.01 * number)
+        state = ("done", "done", "pruned", "failed")[number % 4]
+        value = None if state == "failed" else 0.3 + 0.01 * number
+        outcome = "Pruned after 2 s: <i>behind</i>" if state == "pruned" else "passed"
+        metrics = {} if value is None else {"accuracy": value}
+        if number < trials - 1:
+            study.tell(number, Ending(state, value, outcome, 0, {"seconds": 2.0 + number}, metrics))
+    (folder / "train.py").write_text("")
+    return Search(
+        study=study,
+        space=parse_space(SPACE),
+        objective=parse_objective(metric) if metric else None,
+        engine=Grid(),
+        pruner=None,
+        job=Job(project=folder, target=Target(kind="script", value="train.py")),
+        environ={},
+        say=print,
+        most=trials,
+    )
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Any]:
+    """Opens a page; what is an error on its console, or asked of another host, fails the test."""
+    wrong: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+        def open_page(path: Path, width: int = 1200, scheme: str = "light") -> Any:
+            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.on("request", lambda request: wrong.append(request.url) if "file://" not in request.url else None)
+            page.goto(path.as_uri())
+            return page
+
+        yield open_page
+        browser.close()
+    assert wrong == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_charts_and_table(tmp_path: Path, opened: Any) -> None:
+    path = study_page.write(_search(tmp_path), Names())
+    for width, scheme in ((1200, "light"), (390, "dark")):
+        page = opened(path, width, scheme)
+        for chart in ("coordinates", "history", "curves"):
+            assert page.locator(f"#{chart} .main-svg").count() > 0, chart
+        lines = page.locator("#coordinates .scatterlayer .trace")
+        assert lines.count() == sum(trial.value is not None for trial in _study(tmp_path).trials())
+        assert page.locator("table tr").count() == 10
+        assert page.locator("table .badge", has_text="pruned").count() == 2
+        assert page.locator("td b, td i").count() == 0  # what a person or a script wrote is text
+        link = page.locator("table a").first.get_attribute("href")
+        assert link == "../../runs/20261122-000000-test/receipt.html"
+        assert "best accuracy 0.35 " in page.locator("header .cause").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES) / f"study-{scheme}.png", full_page=True)
+    told = json.loads((path.parent / "results.json").read_bytes())
+    assert [one["state"] for one in told][:4] == ["done", "done", "pruned", "failed"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_without_an_objective_it_is_a_table_and_runs_no_script(tmp_path: Path, opened: Any) -> None:
+    path = study_page.write(_search(tmp_path, metric=None), Names())
+    assert "script-src" not in path.read_text() and "<script" not in path.read_text()
+    assert opened(path).locator("table tr").count() == 10
+
+
+def test_a_study_that_is_looked_at_while_it_is_written(tmp_path: Path) -> None:
+    search = _search(tmp_path)
+    writers = [threading.Thread(target=study_page.write, args=(search, Names())) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    folder = tmp_path / ".seatrial" / "sweeps" / "s"
+    assert {path.name for path in folder.iterdir()} == {"index.html", "results.json"}
+
+
+def _study(folder: Path) -> Study:
+    return Study(folder / "study.sqlite")

@@ -1,0 +1,61 @@
+"""What several trials together show to be wrong, each in one sentence with the next command."""
+
+from __future__ import annotations
+
+from seatrial.errors import EXIT_TARGET_FAILED
+from seatrial.search.endings import problem_of, unreported, without_effect
+from seatrial.search.objective import Objective
+from seatrial.search.standing import best_of, in_words, seconds_left
+from seatrial.search.trial import Ending, State, Trial
+
+
+def _trial(number: int, state: State = "done", *, loss: float = 0.5, **settings: str) -> Trial:
+    metrics = {"loss": loss, "images_per_s": 100.0 + number} if state == "done" else {}
+    ending = Ending(state, value=metrics.get("loss"), outcome="exited with 1: no such data", metrics=metrics)
+    chosen = settings or {"lr": str(number)}
+    return Trial(number, chosen, state, run_id=f"run-{number}", ending=ending, begun_at=10.0, ended_at=14.0 + number)
+
+
+def test_five_failures_and_nothing_else_end_it() -> None:
+    failed = [_trial(number, "failed") for number in range(5)]
+    problem = problem_of(failed)
+    assert problem is not None and problem.exit_code == EXIT_TARGET_FAILED and "no such data" in problem.message
+    assert problem.run == "seatrial runs show run-4"
+    assert problem_of(failed[:4]) is None and problem_of([*failed, _trial(5)]) is None
+
+
+def test_five_equal_trials_end_it_whatever_their_speed() -> None:
+    problem = problem_of([_trial(number) for number in range(5)])
+    assert problem is not None and problem.run == "seatrial runs compare run-0 run-4"
+    assert problem.message == "The setting lr makes no difference: 5 trials reported exactly the same numbers"
+    assert problem_of([*(_trial(number) for number in range(5)), _trial(5, loss=0.4)]) is None
+    assert problem_of([_trial(number) for number in range(4)]) is None
+
+
+def test_a_setting_that_changes_nothing_is_named_beside_one_that_does() -> None:
+    done = [
+        _trial(0, loss=0.5, lr="1", batch="8"),
+        _trial(1, loss=0.5, lr="1", batch="16"),
+        _trial(2, loss=0.4, lr="2", batch="8"),
+        _trial(3, loss=0.4, lr="2", batch="16"),
+    ]
+    assert without_effect(done) == ["batch"] and without_effect(done[:2]) == [] == without_effect([])
+
+
+def test_a_metric_that_nobody_reports_names_those_that_there_are() -> None:
+    error = unreported(Objective("los", "min"), _trial(0))
+    assert "reported images_per_s, loss" in error.message and error.run == "seatrial sweep … --metric loss:min"
+    silent = Trial(0, {}, "failed", run_id="r", ending=Ending("done"))
+    assert "no metric at all" in unreported(Objective("loss", "min"), silent).message
+    pattern = unreported(Objective("loss", "min", "loss=(.*)"), silent, "bye")
+    assert pattern.cause == "its last line was: bye" and pattern.run == "seatrial runs logs r"
+
+
+def test_how_it_stands() -> None:
+    objective = Objective("loss", "min")
+    trials = [_trial(0, loss=0.5), _trial(1, loss=0.3), _trial(2, "pruned"), _trial(3, "failed")]
+    best = best_of(trials, objective)
+    assert best is trials[1] and best_of(trials, None) is None
+    words = in_words(trials, objective, 8, 16.0)
+    assert words == "4 of 8 trials; best loss 0.3 (lr=1); 1 pruned, 1 failed; about 16 s left"
+    assert seconds_left(trials, 8, 2, None) == 11.0 and seconds_left([], 8, 2, None) is None

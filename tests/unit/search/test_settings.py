@@ -1,0 +1,49 @@
+"""How a setting reaches the target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import UsageError
+from seatrial.job.model import Job, Target
+from seatrial.search.settings import varied, ways_in
+from seatrial.search.space import parse_space
+
+
+def _job(folder: Path, text: str) -> Job:
+    (folder / "train.py").write_text(text)
+    return Job(project=folder, target=Target(kind="script", value="train.py"), name="base")
+
+
+def _variants(job: Job, *settings: str) -> list[Job]:
+    space = parse_space(settings)
+    ways = ways_in(job, space.names)
+    return [varied(job, chosen, ways) for chosen in space.combinations()]
+
+
+def test_a_flag_of_the_script(tmp_path: Path) -> None:
+    made = _variants(_job(tmp_path, 'p.add_argument("--batch_size")'), "batch_size=64,128")
+    assert [job.target.args for job in made] == [("--batch_size", "64"), ("--batch_size", "128")]
+    assert [job.name for job in made] == ["base-batch_size-64", "base-batch_size-128"]
+
+
+def test_a_variable_of_the_script(tmp_path: Path) -> None:
+    [job] = _variants(_job(tmp_path, 'os.environ["LR"]'), "lr=0.1")
+    assert job.env == {"LR": "0.1"}
+
+
+def test_recipes_know_their_settings(tmp_path: Path) -> None:
+    job = Job(project=tmp_path, target=Target(kind="recipe", value="digits"))
+    made = _variants(job, "batch_size=32", "mixed_precision=true,false")
+    assert [job.target.args for job in made] == [
+        ("--batch", "32", "--precision", "bf16"),
+        ("--batch", "32", "--precision", "fp32"),
+    ]
+
+
+def test_a_script_that_cannot_be_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no way to set lr") as caught:
+        _variants(_job(tmp_path, "print(1)"), "lr=1")
+    assert caught.value.run is not None and 'parser.add_argument("--lr")' in caught.value.run
