@@ -179,7 +179,7 @@ def test_a_trial_that_is_killed_fails_and_the_study_goes_on(project: Project) ->
 
 @pytest.mark.slow
 def test_two_terminals_work_on_one_study(project: Project) -> None:
-    words = ("--search", "random", *SPACE, "--trials", "6", "--study", "shared", "--", "--pause", "0.15")
+    words = ("--search", "random", *SPACE, "--trials", "6", "--study", "shared", "--", "--pause", "0.6")
     first = _start(project, *words)
     _wait(project, lambda trials: trials, first)
     second = project.cli("sweep", "--resume", "shared")

@@ -94,7 +94,7 @@ def sweep(
     budget_s = None if budget is None else _seconds(budget)
     if resume is not None:
         project = check_folder(flags.get("project") or Path.cwd())
-        wanted = parse_parallel(parallel or "1")
+        wanted = parse_parallel("1" if parallel is None else parallel)
         found = resume_search(project, resume, environ, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
         require_consent(found.job, os.environ, Screen(json=True), trust=bool(flags.get("trust")))
     else:

@@ -65,7 +65,7 @@ def select(
     elif request.kind == "all":
         chosen, reason = _selectable(gpus), "all GPUs of this machine"
     elif request.kind == "count":
-        chosen, reason = _idlest(request.count or 1, _of_profile(request.profile, gpus), leased, load)
+        chosen, reason = _idlest(request, _of_profile(request.profile, gpus), leased, load)
         reason += f", {request.share:g} of it: other runs may hold the rest" if request.share else ""
     else:
         chosen, reason = _auto(gpus, leased, load, multi_gpu_evidence)
@@ -157,8 +157,9 @@ def _find(device: str, gpus: Sequence[Gpu]) -> Gpu:
 
 
 def _idlest(
-    count: int, gpus: Sequence[Gpu], leased: Mapping[str, str], load: Mapping[str, float]
+    request: GpuRequest, gpus: Sequence[Gpu], leased: Mapping[str, str], load: Mapping[str, float]
 ) -> tuple[list[Gpu], str]:
+    count = request.count or 1
     candidates = [gpu for gpu in _selectable(gpus) if not gpu.mig] or _selectable(gpus)
     if count > len(candidates):
         raise GpuContractError(
@@ -166,6 +167,8 @@ def _idlest(
             run=f"seatrial run --gpus {len(candidates)} …",
         )
     free = _free(candidates, leased, load)
+    if request.share and not free:
+        raise _held(f"No GPU has {request.share:g} of it free", candidates, leased)
     if count > len(free):
         raise _held(f"{count} GPU{'s' * (count > 1)} asked for, {len(free)} free", candidates, leased)
     chosen = free[:count]

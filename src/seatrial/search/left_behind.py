@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from seatrial.job.plan import Plan
+from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes
 from seatrial.probe.nvml import ComputeProcess, NvmlError, compute_processes
 from seatrial.runs.store import Run
@@ -17,34 +18,21 @@ _WAIT_S = 10.0
 _INTERVAL_S = 0.25
 
 
-def processes_on(plan: Plan) -> dict[str, set[int]]:
-    """GPU UUID → PIDs of the processes with a context there; without GPUs or NVML, nothing."""
-    return {gpu.uuid: {process.pid for process in _listed(gpu.uuid)} for gpu in plan.gpus}
-
-
-def left_behind(run: Run, before: dict[str, set[int]], hurry: threading.Event) -> str | None:
+def left_behind(run: Run, gpus: Sequence[Gpu], hurry: threading.Event) -> str | None:
     """What an ended run has left on its GPUs, in words with the command that shows it; None: nothing.
 
     Args:
-        before: who was there when it started.
         hurry: set: do not wait for the driver.
     """
-    if not before:
-        return None
     deadline = time.monotonic() + _WAIT_S
-    while found := [(uuid, process) for uuid, pids in before.items() for process in _of_run(run, uuid, pids)]:
+    while found := [(gpu, process) for gpu in gpus for process in _listed(gpu.uuid) if _belongs(process.pid, run)]:
         if time.monotonic() >= deadline or hurry.is_set():
-            uuid, process = found[0]
+            gpu, process = found[0]
             held = f" with {format_bytes(process.memory_bytes)}" if process.memory_bytes else ""
-            who = f"process {process.pid} of the ended run is still on {uuid}{held}"
+            who = f"process {process.pid} of the ended run is still on GPU {gpu.mig or gpu.index}{held}"
             return f"{who}; see nvidia-smi, then kill {process.pid}"
         hurry.wait(_INTERVAL_S)
     return None
-
-
-def _of_run(run: Run, uuid: str, before: set[int]) -> list[ComputeProcess]:
-    """New processes that belong to the run; those of others that share the GPU do not count."""
-    return [one for one in _listed(uuid) if one.pid not in before and _belongs(one.pid, run)]
 
 
 def _belongs(pid: int, run: Run) -> bool:

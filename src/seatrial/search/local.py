@@ -20,7 +20,7 @@ from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import follow, request_stop
 from seatrial.runs.store import Run, RunStore
 from seatrial.search.endings import ending_of, problem_of, series_of, unreported
-from seatrial.search.left_behind import left_behind, processes_on
+from seatrial.search.left_behind import left_behind
 from seatrial.search.reading import Reading
 from seatrial.search.search import Search
 from seatrial.search.trial import Ending, Trial
@@ -87,7 +87,7 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
         run = _start(search, trial)
     if run is None:
         return
-    before = processes_on(run.plan())
+    gpus = run.plan().gpus
     reading, state = _follow(search, trial, run, just_started=just_started)
     printed = None if reading is None else reading.last_printed
     is_told = threading.Event()
@@ -95,11 +95,11 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
     def judged(receipt: Receipt) -> None:
         is_told.set()
         _tell(search, trial, ending_of(receipt, search.objective, printed))
-        if not before:  # without a GPU the next trial need not wait until the container is removed
+        if not gpus:  # without a GPU the next trial need not wait until the container is removed
             told()
 
     receipt = finalise(run, search.environ, ended=state, judged=judged)
-    if (left := left_behind(run, before, search.over)) is not None:
+    if (left := left_behind(run, gpus, search.over)) is not None:
         search.say(f"trial {trial.number}: {left}")
     if receipt is None:  # the engine does not know how it ended, or it still lives: another searcher asks again
         return

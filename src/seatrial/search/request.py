@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from seatrial.errors import UsageError
 from seatrial.job.sweep_table import SweepTable
 from seatrial.search.engines import ENGINES, PRUNERS
 from seatrial.search.objective import Objective, parse_objective
 from seatrial.search.space import Space, from_table, parse_space
+from seatrial.system.shown import shown
 
 #: A grid of more is a search, which has better tools; --trials allows more.
 MAX_GRID = 200
+
+#: Trials at once; each has a thread that follows it.
+MAX_PARALLEL = 256
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,33 +66,40 @@ def make_request(flags: Flags, table: SweepTable) -> Request:
     named = {text.partition("=")[0] for text in typed}
     typed += from_table({name: value for name, value in table.set.items() if name not in named})
     space = parse_space(typed)
-    metric, pattern = flags.metric or table.metric, flags.metric_from or table.metric_from
-    objective = parse_objective(metric, pattern) if metric else None
-    if pattern and objective is None:
+    metric, pattern = _first(flags.metric, table.metric), _first(flags.metric_from, table.metric_from)
+    objective = parse_objective(metric, pattern) if metric is not None else None
+    if pattern is not None and objective is None:
         raise UsageError(
             "--metric-from needs --metric: the number's name, and whether more or less is better",
             run=f"seatrial sweep … --metric accuracy:max --metric-from '{pattern}'",
         )
-    search = flags.search or table.search or "grid"
-    prune = flags.prune or table.prune or ("asha" if search == "tpe" else "none")
+    search = _first(flags.search, table.search, "grid")
+    prune = _first(flags.prune, table.prune, "asha" if search == "tpe" else "none")
+    assert search is not None and prune is not None, "both have a default"
     _check_names(search, prune, objective)
-    trials = flags.trials or table.trials
-    budget_s = flags.budget_s or table.budget_s
+    trials, budget_s = _first(flags.trials, table.trials), _first(flags.budget_s, table.budget_s)
     _check_size(space, search, trials, budget_s)
     seed = flags.seed if flags.seed is not None else table.seed or 0
-    parallel = parse_parallel(flags.parallel or table.parallel or 1)
+    at_once = flags.parallel if flags.parallel is not None else table.parallel
+    parallel = parse_parallel(1 if at_once is None else at_once)
     return Request(space, search, objective, prune, trials, budget_s, parallel, seed, flags.name)
+
+
+def _first(*given: T | None) -> T | None:
+    """The first that was given, though it be empty."""
+    return next((value for value in given if value is not None), None)
 
 
 def parse_parallel(value: str | int) -> int | None:
     """A number of trials at once; None for ``auto``. Raises UsageError."""
-    if str(value) == "auto":
+    if value == "auto":
         return None
-    if not str(value).isdigit() or int(value) < 1:
+    if not re.fullmatch("[0-9]{1,3}", str(value)) or not 1 <= int(str(value)) <= MAX_PARALLEL:
         raise UsageError(
-            f"--parallel {value} is neither a number of trials nor auto", run="seatrial sweep … --parallel auto"
+            f"--parallel {shown(value)} is neither a number of trials, {MAX_PARALLEL} at most, nor auto",
+            run="seatrial sweep … --parallel auto",
         )
-    return int(value)
+    return int(str(value))
 
 
 def _check_names(search: str, prune: str, objective: Objective | None) -> None:

@@ -253,3 +253,9 @@ def told(error: SeatrialError) -> dict[str, str | None]:
 def test_a_part_of_a_gpu_is_one_gpu_and_says_so() -> None:
     chosen = select(GpuRequest.parse("0.5"), FOUR, leased={FOUR[0].uuid: "run-1"}, load={})
     assert [one.index for one in chosen.gpus] == [1] and "0.5 of it" in chosen.choices[0].reason
+
+
+def test_a_part_that_is_nowhere_free_says_who_holds_them() -> None:
+    with pytest.raises(GpuRequestError, match=r"^No GPU has 0\.5 of it free: 0 .* is held by run-1") as caught:
+        select(GpuRequest.parse("0.5"), FOUR[:1], leased={FOUR[0].uuid: "run-1"}, load={})
+    assert caught.value.run == "seatrial runs ls"
