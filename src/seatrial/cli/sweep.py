@@ -72,6 +72,9 @@ def sweep(
     engine: Annotated[
         str, typer.Option("--engine", metavar="NAME", help=f"Who runs the trials: {', '.join(RUNNERS)}.")
     ] = "local",
+    address: Annotated[
+        str | None, typer.Option("--address", metavar="HOST:PORT", help="Of the Ray cluster's head; --engine ray.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON.")] = False,
     *,
     flags: dict[str, Any],
@@ -97,6 +100,9 @@ def sweep(
         request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
         job = read_allowed_job(words or [], context.obj, flags, Screen(json=True))
         found = open_search(request, job, environ, screen.say)
+    if engine == "ray":
+        found.address = address
+        found.parallel = 0 if parallel in (None, "auto") else found.parallel
     return _carry_out(found, engine, screen, as_json=as_json)
 
 

@@ -18,5 +18,11 @@ def _local(search: Search) -> None:
     run_trials(search)
 
 
-#: Name → runner. ``local``: each trial a run of this machine's.
-RUNNERS: dict[str, Runner] = {"local": _local}
+def _ray(search: Search) -> None:
+    from seatrial.search.on_ray.tuner import run_trials
+
+    run_trials(search)
+
+
+#: Name → runner. ``local``: each trial a run of this machine's. ``ray``: of a Ray cluster's nodes.
+RUNNERS: dict[str, Runner] = {"local": _local, "ray": _ray}
