@@ -19,8 +19,11 @@ from seatrial.search.trial import Trial
 #: Of the trials at a rung the best so many go on, as with our own asha.
 _REDUCTION = 4
 
+#: Reports after which trials are compared for the first time, as with our own.
+_FIRST_RUNG = 2
+
 #: Reports of one trial that ASHA has rungs for; a script with more is not stopped for it.
-_MOST_REPORTS = _REDUCTION**12
+_MOST_REPORTS = _FIRST_RUNG * _REDUCTION**12
 
 #: Trials that a median is of, as with our own.
 _MEDIAN_OF = 5
@@ -139,7 +142,7 @@ def scheduler(search: Search) -> TrialScheduler:
     compared = {"time_attr": REPORTS, "metric": OBJECTIVE, "mode": search.objective.direction}
     if prune == "median":
         return MedianStoppingRule(grace_period=2, min_samples_required=_MEDIAN_OF, **compared)
-    return ASHAScheduler(max_t=_MOST_REPORTS, grace_period=1, reduction_factor=_REDUCTION, **compared)
+    return ASHAScheduler(max_t=_MOST_REPORTS, grace_period=_FIRST_RUNG, reduction_factor=_REDUCTION, **compared)
 
 
 class Over(Stopper):  # type: ignore[misc]
