@@ -21,36 +21,41 @@ _PIECE_BYTES = 4 << 20
 _LAST = ("end", "problem", "again")
 
 
+def start_process(environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    """node_run.py, which waits for its order; it ends by itself when it gets none."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "seatrial.search.on_ray.node_run"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=dict(environ),
+        cwd="/",
+        text=True,
+        start_new_session=True,
+    )
+    process.wait()  # at once: what follows the run is its child, and none of ours
+    return process
+
+
 class Following:
     """A run, from its start to its end.
 
     Args:
-        order: what node_run.py wants to know. desk: where everything is told.
+        order: what node_run.py wants to know. desk: where everything is told. process: of ``start_process``.
 
     Attributes:
         value, reports: the objective's newest value, and how many there were.
     """
 
-    def __init__(self, order: Mapping[str, Any], desk: Any, environ: Mapping[str, str]) -> None:
+    def __init__(self, order: Mapping[str, Any], desk: Any, process: subprocess.Popen[str]) -> None:
         self.value: float | None = None
         self.reports = 0
         self._number, self._desk = order["number"], desk
         self._ended, self._news = threading.Event(), threading.Event()
         self._put({"kind": "started"})
-        process = subprocess.Popen(
-            [sys.executable, "-m", "seatrial.search.on_ray.node_run"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=dict(environ),
-            cwd="/",
-            text=True,
-            start_new_session=True,
-        )
         assert process.stdin is not None, "it was asked for"
         assert process.stdout is not None, "it was asked for"
         self._commands = process.stdin
         self._send(order)
-        process.wait()  # what follows the run is its child, and none of ours
         threading.Thread(target=self._read, args=(process.stdout,), daemon=True).start()
         threading.Thread(target=self._ask, daemon=True).start()
 

@@ -218,7 +218,10 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):
         os.dup2(null, descriptor)
-    order = json.loads(sys.stdin.readline())
+    line = sys.stdin.readline()
+    if not line:  # no further trial
+        return
+    order = json.loads(line)
     carry_out(order, Wire(out, order["told"]), sys.stdin, dict(os.environ))
 
 

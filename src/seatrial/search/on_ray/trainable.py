@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray import tune
 
-from seatrial.search.on_ray.following import Following
+from seatrial.search.on_ray.following import Following, start_process
 from seatrial.search.on_ray.project import Mark, unpack_project
 
 #: The result's keys: the objective's value, how many were reported so far, and whether the run has ended by itself;
@@ -45,11 +45,13 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
         self._here = {"project": folder, "gather": not shared, "gpus": gpus}
         self._order = {**json.loads(config["order"]), **self._here}
         self._run: Following | None = None
+        self._next = start_process(_environ())
 
     def step(self) -> dict[str, Any]:
         """Start the run, the first time. The newest report; ``done`` with the run's end."""
         if self._run is None:
-            self._run = Following(self._order, self._desk, _environ())
+            self._run = Following(self._order, self._desk, self._next)
+            self._next = start_process(_environ())  # for the next trial, which finds it ready
         self._run.wait(_STEP_S)
         ended = self._run.ended
         result: dict[str, Any] = {"done": ended, ENDED: ended, REPORTS: self._run.reports}
@@ -58,15 +60,21 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
         return result
 
     def cleanup(self) -> None:
-        """Stopped by the scheduler, or because the search is over: the run ends first."""
-        if self._run is not None:
-            self._run.end()
+        """This worker is done: the run ends first."""
+        self._end()
+        if self._next.stdin is not None:
+            self._next.stdin.close()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """The next trial."""
-        self.cleanup()
+        self._end()
         self._order, self._run = {**json.loads(new_config["order"]), **self._here}, None
         return True
+
+    def _end(self) -> None:
+        """Stopped by the scheduler, or because the search is over."""
+        if self._run is not None:
+            self._run.end()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Nothing: the study has all that is known."""
