@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from typing import IO, Any
 
 import ray
+
+from seatrial.system.command import Dialogue, dialogue
 
 #: How often the searcher is asked whether the trial is to end.
 _ASK_S = 0.5
@@ -21,19 +22,9 @@ _PIECE_BYTES = 4 << 20
 _LAST = ("end", "problem", "again")
 
 
-def start_process(environ: Mapping[str, str]) -> subprocess.Popen[str]:
+def start_process(environ: Mapping[str, str]) -> Dialogue:
     """node_run.py, which waits for its order; it ends by itself when it gets none."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "seatrial.search.on_ray.node_run"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=dict(environ),
-        cwd="/",
-        text=True,
-        start_new_session=True,
-    )
-    process.wait()  # at once: what follows the run is its child, and none of ours
-    return process
+    return dialogue([sys.executable, "-m", "seatrial.search.on_ray.node_run"], environ)
 
 
 class Following:
@@ -46,17 +37,15 @@ class Following:
         value, reports: the objective's newest value, and how many there were.
     """
 
-    def __init__(self, order: Mapping[str, Any], desk: Any, process: subprocess.Popen[str]) -> None:
+    def __init__(self, order: Mapping[str, Any], desk: Any, process: Dialogue) -> None:
         self.value: float | None = None
         self.reports = 0
         self._number, self._desk = order["number"], desk
         self._ended, self._news = threading.Event(), threading.Event()
         self._put({"kind": "started"})
-        assert process.stdin is not None, "it was asked for"
-        assert process.stdout is not None, "it was asked for"
-        self._commands = process.stdin
+        self._commands = process.commands
         self._send(order)
-        threading.Thread(target=self._read, args=(process.stdout,), daemon=True).start()
+        threading.Thread(target=self._read, args=(process.lines,), daemon=True).start()
         threading.Thread(target=self._ask, daemon=True).start()
 
     @property

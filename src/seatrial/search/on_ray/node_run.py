@@ -25,7 +25,7 @@ from seatrial.runs.liveness import leases
 from seatrial.runs.store import Run, RunStore
 from seatrial.search.endings import ending_of
 from seatrial.search.grid import Grid
-from seatrial.search.left_behind import left_behind, processes_on
+from seatrial.search.left_behind import left_behind
 from seatrial.search.local import follow_trial, start_trial
 from seatrial.search.objective import Objective
 from seatrial.search.on_ray.gathering import pack_run
@@ -176,10 +176,10 @@ def carry_out(order: Mapping[str, Any], wire: Wire, commands: IO[str], environ: 
 
 
 def _to_the_end(search: NodeSearch, trial: Trial, run: Run, wire: Wire, *, gather: bool) -> None:
-    before = processes_on(run.plan())
+    gpus = run.plan().gpus
     reading, state = follow_trial(search, trial, run, just_started=True)
     receipt = finalise(run, search.environ, ended=state)
-    if (left := left_behind(run, before, search.over)) is not None:
+    if (left := left_behind(run, gpus, search.over)) is not None:
         search.say(f"trial {trial.number}: {left}")
     if receipt is None:
         wire.send("again")

@@ -62,8 +62,7 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
     def cleanup(self) -> None:
         """This worker is done: the run ends first."""
         self._end()
-        if self._next.stdin is not None:
-            self._next.stdin.close()
+        self._next.commands.close()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """The next trial."""
