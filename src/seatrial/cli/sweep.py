@@ -75,6 +75,9 @@ def sweep(
     fused: Annotated[
         bool, typer.Option("--fused", help="mnist, digits, mnist-deep: train all trials as one model, in one run.")
     ] = False,
+    address: Annotated[
+        str | None, typer.Option("--address", metavar="HOST:PORT", help="Of the Ray cluster's head; --engine ray.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON.")] = False,
     *,
     flags: dict[str, Any],
@@ -86,6 +89,8 @@ def sweep(
     seatrial sweep mnist --fused --set lr=0.0005,0.001,0.002 --set seed=0,1,2 --metric accuracy:max
     seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --trials 40 --metric accuracy:max
     """
+    if fused and engine == "ray":
+        raise UsageError("--fused trains all trials in one run here, so --engine ray has none", run="seatrial sweep --help")
     engine = "fused" if fused else engine
     if engine not in RUNNERS:
         raise UsageError(f"There is no engine {engine!r}: {', '.join(RUNNERS)}", run="seatrial sweep --help")
@@ -102,6 +107,9 @@ def sweep(
         request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
         job = read_allowed_job(words or [], context.obj, flags, Screen(json=True))
         found = open_search(request, job, environ, screen.say)
+    if engine == "ray":
+        found.address = address
+        found.parallel = 0 if parallel in (None, "auto") else found.parallel
     return _carry_out(found, engine, screen, as_json=as_json)
 
 

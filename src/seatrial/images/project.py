@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -314,7 +315,7 @@ def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project
     if any("--hash" in line for line in found.lines):  # pip then takes nothing without one
         return Requirements()
     have = {canonical_name(line) for line in found.lines}
-    lines = [package for package in implied_packages(script.modules) if package not in have]
+    lines = [package for package in implied_packages(script.modules) if not _has(found.lines, package)]
     if "transformers" in have and "accelerate" not in have:
         lines.append("accelerate")  # Trainer and device_map refuse to work without it
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
@@ -322,6 +323,14 @@ def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
     return Requirements(lines=tuple(lines))
+
+
+def _has(lines: Iterable[str], package: str) -> bool:
+    """A line names the package, with its extras where it has some: ``ray`` is not ``ray[tune]``."""
+    wanted = Requirement(package)
+    extras = set(map(canonicalize_name, wanted.extras))
+    listed = (parsed(line) for line in lines if canonical_name(line) == canonicalize_name(wanted.name))
+    return any(each is None or extras <= set(map(canonicalize_name, each.extras)) for each in listed)
 
 
 def _quantises(script_dir: Path, project: Path) -> bool:

@@ -32,6 +32,9 @@ BUILT_ON = {
 
 HOROVOD = "horovod"
 
+#: It starts processes of its own on the GPUs that it finds, one for each worker or trial.
+RAY = "ray"
+
 
 @dataclass(frozen=True)
 class ScriptFacts:
@@ -102,6 +105,12 @@ class ScriptFacts:
         return any(module.partition(".")[0] == "seatrial" for module in self.modules)
 
     @property
+    def ray_evidence(self) -> str | None:
+        """Where it imports Ray, or None."""
+        where = self.where.get(RAY)
+        return f"{where} {RAY}" if where else None
+
+    @property
     def horovod_part(self) -> str:
         """The part of Horovod that tells most of what the script wants; there is one."""
         return _telling_part(self.horovod)
@@ -167,6 +176,7 @@ def _facts(reading: Reading) -> ScriptFacts:
     horovod = _taken_out(reading.optional, HOROVOD)
     needs_horovod = _taken_out(reading.needed, HOROVOD)
     horovod |= needs_horovod
+    imports, optional = _foreign(reading.needed), _foreign(reading.optional)
     torchrun: str | None = None
     one_process: str | None = None
     if horovod:  # in any of its forms it is one process per GPU
@@ -174,6 +184,8 @@ def _facts(reading: Reading) -> ScriptFacts:
         torchrun = f"{horovod[part]} {part}"
     elif "torchrun" in seen and "spawn" in seen:
         one_process = seen["spawn"]
+    elif RAY in imports:  # under torchrun each rank would start a Ray of its own
+        one_process = f"{imports[RAY]} {RAY}"
     elif "local-rank" in seen:
         torchrun = seen["local-rank"]
     elif "one-process" in seen:
@@ -181,7 +193,6 @@ def _facts(reading: Reading) -> ScriptFacts:
     else:
         torchrun = seen.get("torchrun") or certain.get("needs-ranks")
     needs_launcher = None if "sets-ranks" in seen or one_process else certain.get("needs-ranks")
-    imports, optional = _foreign(reading.needed), _foreign(reading.optional)
     return ScriptFacts(
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),

@@ -9,6 +9,7 @@ from seatrial.job.script import ScriptFacts
 from seatrial.planning.local_gpus import gpu_count, gpu_plan, selected
 from seatrial.planning.local_python import choose_python
 from seatrial.planning.multi_host import meeting
+from seatrial.planning.ray import ray_env
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.target_command import local_places, target_argv
@@ -23,6 +24,7 @@ def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     from_files = {
         name: value for path in job.env_files for name, value in read_env_file(path, site.host.environ).items()
     }
+    own = without_secrets({**from_files, **job.env}, job)
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} if gpus else {}
     return Parts(
         places=places,
@@ -33,7 +35,7 @@ def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         evidence_dir=str(site.record),
         secrets_dir=str(site.secrets_folder) if job.secrets else None,
         meeting=meeting(job),
-        env={**without_secrets({**from_files, **job.env}, job), **python.env, **visible},
+        env={**own, **ray_env(script.ray_evidence, None, {**site.host.environ, **own}), **python.env, **visible},
         python=str(python.interpreter),
         venv=python.venv,
         choices=python.choices,

@@ -84,17 +84,17 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
     run = _left_behind(search, trial)
     just_started = run is None
     if run is None:
-        run = _start(search, trial)
+        run = start_trial(search, trial)
     if run is None:
         return
     gpus = run.plan().gpus
-    reading, state = _follow(search, trial, run, just_started=just_started)
+    reading, state = follow_trial(search, trial, run, just_started=just_started)
     printed = None if reading is None else reading.last_printed
     is_told = threading.Event()
 
     def judged(receipt: Receipt) -> None:
         is_told.set()
-        _tell(search, trial, ending_of(receipt, search.objective, printed))
+        tell(search, trial, ending_of(receipt, search.objective, printed))
         if not gpus:  # without a GPU the next trial need not wait until the container is removed
             told()
 
@@ -104,7 +104,7 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
     if receipt is None:  # the engine does not know how it ended, or it still lives: another searcher asks again
         return
     if not is_told.is_set():  # another process has made the receipt
-        _tell(search, trial, ending_of(receipt, search.objective, printed))
+        tell(search, trial, ending_of(receipt, search.objective, printed))
 
 
 def _left_behind(search: Search, trial: Trial) -> Run | None:
@@ -118,7 +118,7 @@ def _left_behind(search: Search, trial: Trial) -> Run | None:
     return None
 
 
-def _start(search: Search, trial: Trial) -> Run | None:
+def start_trial(search: Search, trial: Trial) -> Run | None:
     """The trial's run, started; None where it could not be, which has been told."""
     told = False
     while not search.over.is_set():
@@ -145,13 +145,13 @@ def _start(search: Search, trial: Trial) -> Run | None:
 def _not_started(search: Search, trial: Trial, error: SeatrialError) -> None:
     """What keeps the first trial from starting keeps them all; later it is this one's failure."""
     if any(one.state in ("done", "pruned") for one in search.study.trials()):
-        _tell(search, trial, Ending("failed", outcome=error.message, exit_code=error.exit_code))
+        tell(search, trial, Ending("failed", outcome=error.message, exit_code=error.exit_code))
         return
     search.study.again(trial.number)
     search.end(error)
 
 
-def _follow(search: Search, trial: Trial, run: Run, *, just_started: bool) -> tuple[Reading | None, State | None]:
+def follow_trial(search: Search, trial: Trial, run: Run, *, just_started: bool) -> tuple[Reading | None, State | None]:
     """Until its end: reports are written down, and it is stopped where it falls behind or the time is over."""
     series = search.study.get("series")
     reading = Reading(run, search.objective, series) if search.objective is not None else None
@@ -166,10 +166,9 @@ def _follow(search: Search, trial: Trial, run: Run, *, just_started: bool) -> tu
                 stop_run(search, run, "pruner", why)
         if search.killed.is_set() and (handle := run.handle()) is not None:
             table.backend(handle.backend, search.environ).kill(handle)
-        if search.time_is_over() and not asked_to_stop.is_set():
+        if not asked_to_stop.is_set() and (stop := search.why_stop()) is not None:
             asked_to_stop.set()
-            why = "the search has ended" if search.over.is_set() else "its time was over"
-            stop_run(search, run, "user" if search.interrupted else "search", None if search.interrupted else why)
+            stop_run(search, run, *stop)
 
     def output(stream: Stream, data: bytes) -> None:
         if reading is not None:
@@ -193,7 +192,7 @@ def stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
     threading.Thread(target=request_stop, args=arguments, kwargs={"origin": origin, "why": why}, daemon=True).start()
 
 
-def _tell(search: Search, trial: Trial, ending: Ending) -> None:
+def tell(search: Search, trial: Trial, ending: Ending) -> None:
     """Write the end down, say it, and look whether it makes sense to go on."""
     objective = search.objective
     silent = objective is not None and ending.state == "done" and ending.value is None

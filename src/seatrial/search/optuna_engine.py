@@ -92,7 +92,7 @@ def as_text(dimension: Dimension, value: Any) -> str:
     return order[value] if order else str(value)
 
 
-def _as_value(dimension: Dimension, text: str) -> Any:
+def as_value(dimension: Dimension, text: str) -> Any:
     if isinstance(dimension, Choice):
         order = _in_order(dimension)
         return order.index(text) if order else text
@@ -124,7 +124,7 @@ def _frozen(space: Space, trial: Trial) -> FrozenTrial:
     return create_trial(
         state=state,
         value=trial.value if state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
-        params={one.name: _as_value(one, trial.settings[one.name]) for one in known},
+        params={one.name: as_value(one, trial.settings[one.name]) for one in known},
         distributions={one.name: _distribution(one) for one in known},
         intermediate_values={report.step: report.value for report in trial.reports},
         system_attrs=dict(trial.notes),

@@ -24,5 +24,12 @@ def _fused(search: Search) -> None:
     run_trials(search)
 
 
-#: Name → runner. ``local``: each trial a run of this machine's. ``fused``: many trials of a recipe as one run.
-RUNNERS: dict[str, Runner] = {"local": _local, "fused": _fused}
+def _ray(search: Search) -> None:
+    from seatrial.search.on_ray.tuner import run_trials
+
+    run_trials(search)
+
+
+#: Name → runner. ``local``: each trial a run of this machine's. ``ray``: of a Ray cluster's nodes. ``fused``: many trials
+#: of a recipe as one run.
+RUNNERS: dict[str, Runner] = {"local": _local, "ray": _ray, "fused": _fused}

@@ -28,7 +28,8 @@ class Search:
         job: what a trial runs, before its settings.
         pruner: None: no trial is ended early.
         most: trials of the study at most; None: until the engine has no more.
-        parallel: trials at once, of this process.
+        parallel: trials at once, of this process; 0: as many as its runner has room for.
+        address: HOST:PORT of the Ray cluster, as typed.
         ends_at: ``time.monotonic()`` at which the budget is used up; None: no budget.
         say: a line for the terminal.
         page_s, page_trials: when the page was written last, and with how many ended trials.
@@ -48,6 +49,7 @@ class Search:
     say: Say
     most: int | None = None
     parallel: int = 1
+    address: str | None = None
     ends_at: float | None = None
     over: threading.Event = field(default_factory=threading.Event)
     interrupted: bool = False
@@ -98,6 +100,14 @@ class Search:
     def time_is_over(self) -> bool:
         """Whether no trial is to go on."""
         return self.over.is_set() or (self.ends_at is not None and time.monotonic() >= self.ends_at)
+
+    def why_stop(self) -> tuple[str, str | None] | None:
+        """(origin, why) with which running trials are stopped now; None: they go on."""
+        if not self.time_is_over():
+            return None
+        if self.interrupted:
+            return "user", None
+        return "search", "the search has ended" if self.over.is_set() else "its time was over"
 
     def _choose(self, trials: Sequence[Trial]) -> Settings | None:
         return self.engine.ask(self.space, self.objective, trials)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -210,6 +211,28 @@ def piped(argv: Sequence[str]) -> Piped:
     return Piped(
         _start(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, env=None, cwd=None)
     )
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """A command that is spoken to: lines go into ``commands`` and come out of ``lines``."""
+
+    commands: IO[str]
+    lines: IO[str]
+
+
+def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> Dialogue:
+    """Start a command that leaves a child behind, which is the one to speak with, and ends itself at once.
+
+    In a session of its own, in the root folder. Raises EngineUnavailableError.
+    """
+    process = _start(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=env, cwd=Path("/")
+    )
+    process.wait()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return Dialogue(io.TextIOWrapper(process.stdin, "utf-8"), io.TextIOWrapper(process.stdout, "utf-8"))
 
 
 def _start(

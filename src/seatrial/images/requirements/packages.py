@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -116,9 +116,19 @@ def _is_known(name: str, names: _Names) -> bool:
 
 
 def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:
-    """Packages that imported modules need and that no import names: tensorboard for ``torch.utils.tensorboard``."""
+    """Packages that imported modules, or those around them, need and that no import names.
+
+    tensorboard for ``torch.utils.tensorboard``, ray[tune] for ``ray.tune.schedulers``.
+    """
     implied = _names().implied
-    return tuple(sorted({implied[module] for module in modules if module in implied}))
+    return tuple(sorted({implied[each] for module in modules for each in _around(module) if each in implied}))
+
+
+def _around(module: str) -> Iterator[str]:
+    """The module, and the packages that it is in: ``a.b.c``, ``a.b``, ``a``."""
+    while module:
+        yield module
+        module = module.rpartition(".")[0]
 
 
 def provides(listed: str, name: str, package: str) -> bool:

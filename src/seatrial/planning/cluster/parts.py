@@ -38,6 +38,7 @@ from seatrial.planning.cluster.volumes import Volumes, volume_warnings, volumes_
 from seatrial.planning.container.env import without_steering
 from seatrial.planning.container.limits import shm_limit, shm_warnings
 from seatrial.planning.launcher import restarts
+from seatrial.planning.ray import ray_env
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import Meeting, Parts, Site
 from seatrial.planning.target_command import Places, target_argv
@@ -70,7 +71,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host.environ))
-    shm_bytes, shm_choice = _shm(job, gpus.plan.count)
+    shm_bytes, shm_choice = _shm(job, gpus.plan.count, script.ray_evidence)
     inside = _Contents(image, code, volumes, places, pod_env, shm_bytes)
     cluster = _pods(job, site.run_id, facts, kind, gpus, inside, again)
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
@@ -82,7 +83,13 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         keeps_checkpoints=volumes.models.lasting,
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         meeting=_meeting(job, cluster),
-        env={GO_ON_VARIABLE: "1", **target_env, **recipes, **_elastic(cluster.min_nodes)},
+        env={
+            GO_ON_VARIABLE: "1",
+            **target_env,
+            **recipes,
+            **_elastic(cluster.min_nodes),
+            **ray_env(script.ray_evidence, shm_bytes, {**image.env, **pod_env}),
+        },
         image=image,
         cluster=cluster,
         choices=(
@@ -278,9 +285,9 @@ def _elastic(min_nodes: int | None) -> dict[str, str]:
     return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if min_nodes is not None else {}
 
 
-def _shm(job: Job, gpus: int) -> tuple[int, Choice]:
+def _shm(job: Job, gpus: int, ray: str | None) -> tuple[int, Choice]:
     """As on Docker. It is an emptyDir in memory: what is written there counts as the pod's."""
-    size, choice = shm_limit(job, gpus)
+    size, choice = shm_limit(job, gpus, ray=ray, memory_bytes=job.memory_bytes)
     if job.memory_bytes is not None:
         counts = f"part of the pod's {format_bytes(job.memory_bytes)}"
     elif job.shm_bytes is not None:

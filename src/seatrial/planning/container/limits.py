@@ -7,6 +7,7 @@ from seatrial.errors import EngineError
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.job.units import format_bytes
+from seatrial.planning.ray import SHM_SHARE, store_bytes
 
 #: DataLoader workers hand batches over through /dev/shm; a batch of 256 ImageNet images is 154 MB in float32, and
 #: each worker holds two. Docker's default of 64 MB ends in "Bus error". PyTorch's README asks for more by --ipc=host.
@@ -31,16 +32,28 @@ def gpu_memory_enforceable(framework: str | None) -> bool:
     return framework in LIMITED_FRAMEWORKS
 
 
-def shm_limit(job: Job, gpu_count: int) -> tuple[int, Choice]:
+def shm_limit(
+    job: Job, gpu_count: int, *, ray: str | None = None, memory_bytes: int | None = None
+) -> tuple[int, Choice]:
+    """The size of /dev/shm.
+
+    Args:
+        ray: where the script imports Ray, or None.
+        memory_bytes: the container's limit, where there is one.
+    """
     if job.shm_bytes is not None:
         size, reason = job.shm_bytes, "--shm-size"
     else:
         size = SHM_BYTES_PER_GPU * max(1, gpu_count)
         reason = "2 GiB × max(1, GPUs): DataLoader workers pass batches through it; engines default to 64 MB"
+        if ray is not None and (store := store_bytes(memory_bytes)):
+            size += int(store / SHM_SHARE)
+            reason = f"2 GiB × max(1, GPUs), and {format_bytes(store)} for the object store of Ray ({ray})"
         # /dev/shm counts as memory. At half the limit, as the kernel sizes a tmpfs of its own, a script that fills
         # it meets "no space", which names the cause, and not the OOM killer, which does not.
-        if job.memory_bytes is not None and size > job.memory_bytes // 2:
-            size, reason = job.memory_bytes // 2, "half of --memory, as it counts towards that limit"
+        most = memory_bytes if ray is not None else job.memory_bytes
+        if most is not None and size > most // 2:
+            size, reason = most // 2, "half of the memory limit, as it counts towards that limit"
     return size, Choice(what="/dev/shm", value=format_bytes(size), reason=reason)
 
 

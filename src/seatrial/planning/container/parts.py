@@ -27,6 +27,7 @@ from seatrial.planning.container.outside import warn_of_outside
 from seatrial.planning.container.plan import ContainerParts, plan_container
 from seatrial.planning.local_gpus import gpu_count, gpu_plan, selected
 from seatrial.planning.multi_host import meeting, with_network
+from seatrial.planning.ray import ray_env
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.target_command import container_places, target_argv
 
@@ -40,7 +41,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     places = container_places(job, resumes=site.resumed is not None, events=site.events is not None)
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     command = (image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv
-    made = plan_container(job, site, image, injected, command)
+    made = plan_container(job, site, image, injected, command, script.ray_evidence)
     made_container, recipe_env = made.container, dict[str, str]()
     warnings = (*injected.warnings, *made.warnings, *warn_of_outside(job, script))
     if image.python is None:
@@ -59,7 +60,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         evidence_dir=CONTAINER_RUN if made.companion is not None else None,  # the log is the target's own there
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         meeting=meeting(job),
-        env={**made.target_env, **recipe_env},
+        env={**made.target_env, **recipe_env, **_ray_env(script, made_container, image)},
         image=image,
         container=made_container,
         companion=made.companion,
@@ -70,6 +71,10 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         ),
         warnings=warnings,
     )
+
+
+def _ray_env(script: ScriptFacts, container: ContainerPlan, image: ImagePlan) -> dict[str, str]:
+    return ray_env(script.ray_evidence, container.shm_bytes, {**image.env, **container.env})
 
 
 def way_in(job: Job, site: Site) -> injection.InjectionPlan:

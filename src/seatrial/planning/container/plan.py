@@ -77,12 +77,13 @@ class ContainerParts:
 
 
 def plan_container(
-    job: Job, site: Site, image: ImagePlan, injection: InjectionPlan, command: Sequence[str]
+    job: Job, site: Site, image: ImagePlan, injection: InjectionPlan, command: Sequence[str], ray: str | None = None
 ) -> ContainerParts:
     """Everything about the container but the image.
 
     Args:
         command: what PID 1 runs.
+        ray: where the script imports Ray, or None.
 
     Raises:
         UsageError: a mount, env file, device or working directory that cannot be meant.
@@ -100,8 +101,8 @@ def plan_container(
     env = plan_env(
         job, image, injection, host.user_name, host.environ, [m for m in mounts if m not in injection.mounts]
     )
-    shm_bytes, shm_choice = shm_limit(job, gpu_count(site))
     memory_bytes, memory_choice = memory_limit(job, engine, room.memory_bytes)
+    shm_bytes, shm_choice = shm_limit(job, gpu_count(site), ray=ray, memory_bytes=memory_bytes or room.memory_bytes)
     plan = ContainerPlan(
         name=f"seatrial-{site.run_id}",
         hostname=_hostname(job, engine, site.run_id),

@@ -1,0 +1,229 @@
+"""One trial on a node of the cluster: a process of its own, which a Ray worker starts and talks to in lines of JSON.
+
+It is no child of the worker: when that is killed, with its searcher or by Ray, the pipe closes, and the run is stopped
+as by ``seatrial runs stop``, with a receipt. So no GPU stays with a trial that nobody follows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from seatrial.errors import GpuContractError, GpusHeldError, SeatrialError
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.model import DataMount, Job
+from seatrial.job.plan import Gpu
+from seatrial.planning.host import read_host
+from seatrial.runs.finalise import finalise
+from seatrial.runs.liveness import leases
+from seatrial.runs.store import Run, RunStore
+from seatrial.search.endings import ending_of
+from seatrial.search.grid import Grid
+from seatrial.search.left_behind import left_behind
+from seatrial.search.local import follow_trial, start_trial
+from seatrial.search.objective import Objective
+from seatrial.search.on_ray.gathering import pack_run
+from seatrial.search.search import Search
+from seatrial.search.space import Space
+from seatrial.search.trial import Trial
+
+#: Why a trial ends whose searcher, or whose Ray worker, has gone.
+GONE = ("search", "its searcher, or its worker of Ray, has gone")
+
+
+@dataclass
+class Wire:
+    """What a study is to a trial that is followed elsewhere: everything said of it goes to the searcher.
+
+    Attributes:
+        told: key → value of what the searcher's study knew when the trial began.
+    """
+
+    out: IO[str]
+    told: Mapping[str, str | None] = field(default_factory=dict)
+
+    def send(self, kind: str, **keys: Any) -> None:
+        """A line; nobody may be there any more to read it."""
+        try:
+            self.out.write(json.dumps({"kind": kind, **keys}) + "\n")
+            self.out.flush()
+        except (BrokenPipeError, ValueError):
+            pass
+
+    def say(self, line: str) -> None:
+        self.send("say", line=line)
+
+    def begin(self, number: int, run_id: str) -> None:
+        self.send("begin", run_id=run_id)
+
+    def report(self, number: int, step: int, value: float) -> None:
+        self.send("report", step=step, value=value)
+
+    def again(self, number: int) -> None:
+        """Its run never began: carry_out says so, with the problem if there is one."""
+
+    def get(self, key: str) -> str | None:
+        return self.told.get(key)
+
+    def trials(self) -> list[Trial]:
+        return []
+
+
+class NodeSearch(Search):
+    """A search as one trial sees it: the searcher says when it is to end, and why."""
+
+    stop: tuple[str, str | None] | None = None
+
+    def job_of(self, trial: Trial) -> Job:
+        """Raises GpusHeldError: a run that Ray knows nothing of holds a GPU that Ray gave to this trial."""
+        request = self.job.gpus
+        held = leases(self.environ).current(beside=request.share or 1.0) if request.devices else {}
+        for uuid in request.devices:
+            if uuid in held:
+                raise GpusHeldError(
+                    f"Run {held[uuid]} holds {uuid}, which Ray gave to this trial", run="seatrial runs ls"
+                )
+        return self.job
+
+    def report(self, trial: Trial, step: int, value: float) -> str | None:
+        self.study.report(trial.number, step, value)
+        return None
+
+    def why_stop(self) -> tuple[str, str | None] | None:
+        return self.stop
+
+    def end_by(self, origin: str, why: str | None) -> None:
+        """From another thread: the trial is to end."""
+        if origin == "kill":
+            self.killed.set()
+            return
+        self.stop = self.stop or (origin, why)
+        self.over.set()
+
+
+def request_of(ids: list[str], asked: GpuRequest, gpus: tuple[Gpu, ...]) -> GpuRequest:
+    """Exactly the GPUs that Ray gave to this trial, by UUID.
+
+    Args:
+        ids: as Ray counts them: NVML's indices, or UUIDs where its node was started with those.
+        gpus: of this node.
+
+    Raises GpuContractError: Ray counts GPUs that are not there.
+    """
+    if not ids:
+        return GpuRequest("none")
+    by_index = {str(gpu.index): gpu.uuid for gpu in gpus if gpu.mig is None}
+    uuids = []
+    for one in ids:
+        uuid = next((gpu.uuid for gpu in gpus if gpu.uuid == one), by_index.get(one))
+        if uuid is None:
+            raise GpuContractError(
+                f"Ray gave this trial GPU {one}, and this node has {len(by_index) or 'none'}",
+                cause="The node was started with --num-gpus of more than it has",
+                run="ray stop; ray start --address HEAD:6379   # without --num-gpus, Ray counts them itself",
+            )
+        uuids.append(uuid)
+    return replace(asked, kind="devices", count=None, profile=None, devices=tuple(uuids))
+
+
+def job_on_node(order: Mapping[str, Any], environ: Mapping[str, str]) -> Job:
+    """The trial's job: in this node's copy of the project, on the GPUs that Ray gave it."""
+    job = Job.model_validate_json(order["job"], strict=False)
+    project = Path(order["project"])
+    update: dict[str, Any] = {"project": project}
+    if job.gpus.kind != "none":
+        update["gpus"] = request_of(order["gpus"], job.gpus, read_host(environ).gpus)
+    if order["gather"]:
+        update["models"] = DataMount(source=project.parent / "models" / f"{order['number']}", read_only=False)
+        if job.data is not None and job.data.source.is_relative_to(job.project):
+            inside = project / job.data.source.relative_to(job.project)
+            update["data"] = job.data.model_copy(update={"source": inside})
+    return job.model_copy(update=update)
+
+
+def carry_out(order: Mapping[str, Any], wire: Wire, commands: IO[str], environ: Mapping[str, str]) -> None:
+    """The trial from start to end; every outcome is sent."""
+    pattern = order["objective"]
+    objective = None if pattern is None else Objective(*pattern)
+    trial = Trial(order["number"], order["settings"], "running")
+    try:
+        search = NodeSearch(
+            study=wire,  # type: ignore[arg-type]  # what a trial needs of a study
+            space=Space(()),
+            objective=objective,
+            engine=Grid(),
+            pruner=None,
+            job=job_on_node(order, environ),
+            environ=environ,
+            say=wire.say,
+        )
+        threading.Thread(target=_listen, args=(commands, search), daemon=True).start()
+        run = start_trial(search, trial)
+        if run is not None:
+            _to_the_end(search, trial, run, wire, gather=order["gather"])
+        elif search.problem is not None:
+            _send_problem(wire, search.problem)
+        else:
+            wire.send("again")
+    except SeatrialError as error:
+        _send_problem(wire, error)
+
+
+def _to_the_end(search: NodeSearch, trial: Trial, run: Run, wire: Wire, *, gather: bool) -> None:
+    gpus = run.plan().gpus
+    reading, state = follow_trial(search, trial, run, just_started=True)
+    receipt = finalise(run, search.environ, ended=state)
+    if (left := left_behind(run, gpus, search.over)) is not None:
+        search.say(f"trial {trial.number}: {left}")
+    if receipt is None:
+        wire.send("again")
+        return
+    ending = ending_of(receipt, search.objective, None if reading is None else reading.last_printed)
+    archive = pack_run(run, search.job.models.source if search.job.models else None) if gather else None
+    wire.send("end", run_id=run.id, ending=asdict(ending), archive=None if archive is None else str(archive))
+    if archive is not None:
+        commands_closed.wait()  # the worker has taken it
+        archive.unlink(missing_ok=True)
+        RunStore(search.job.project, search.environ).remove(run)
+
+
+#: Nobody sends commands any more.
+commands_closed = threading.Event()
+
+
+def _listen(commands: IO[str], search: NodeSearch) -> None:
+    """{"origin": …, "why": …} a line; the end of the pipe is the end of whoever wanted the trial."""
+    for line in commands:
+        command = json.loads(line)
+        search.end_by(command["origin"], command.get("why"))
+    commands_closed.set()
+    search.end_by(*GONE)
+
+
+def _send_problem(wire: Wire, error: SeatrialError) -> None:
+    wire.send("problem", message=error.message, cause=error.cause, run=error.run, exit_code=error.exit_code)
+
+
+def main() -> None:
+    """Started by a Ray worker, whose child it does not stay: Ray kills those."""
+    if os.fork():
+        os._exit(0)
+    out = os.fdopen(os.dup(1), "w")
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (1, 2):
+        os.dup2(null, descriptor)
+    line = sys.stdin.readline()
+    if not line:  # no further trial
+        return
+    order = json.loads(line)
+    carry_out(order, Wire(out, order["told"]), sys.stdin, dict(os.environ))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Scripts that use Ray themselves: packages with extras, one process, room for its object store, no statistics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planning_sites import a_site
+from seatrial.images.project import project_needs
+from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.plan import Plan
+from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.planning.launcher import choose_launcher
+from seatrial.planning.plan import make_plan
+from seatrial.planning.ray import LEAST_STORE_BYTES, ray_env
+
+TUNE = "from ray import tune\n"
+TRAIN = """
+import torch
+from ray.train.torch import TorchTrainer, prepare_model
+def loop():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+    torch.distributed.init_process_group("nccl")
+def main():
+    TorchTrainer(loop).fit()
+main()
+"""
+GIB = 2**30
+STORE = "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES"
+
+
+def facts(project: Path, source: str) -> ScriptFacts:
+    (project / "train.py").write_text(source)
+    return script_facts(Target(kind="script", value="train.py"), project)
+
+
+@pytest.mark.parametrize(
+    ("source", "packages"),
+    [
+        (TUNE, {"ray", "ray[tune]"}),
+        ("import ray.tune\n", {"ray", "ray[tune]"}),
+        ("from ray.tune.schedulers import ASHAScheduler\n", {"ray", "ray[tune]"}),
+        ("from ray.tune.search.optuna import OptunaSearch\n", {"ray", "ray[tune]", "optuna"}),
+        ("from ray.tune.search.hyperopt import HyperOptSearch\n", {"ray", "ray[tune]", "hyperopt"}),
+        ("import ray\nfrom ray import train, tune\n", {"ray", "ray[train]", "ray[tune]"}),
+        ("import ray\n", {"ray"}),
+        ("import raytracing_of_ones_own\n", {"raytracing-of-ones-own"}),
+    ],
+)
+def test_extras_come_from_the_imports(tmp_path: Path, source: str, packages: set[str]) -> None:
+    needs = project_needs(tmp_path, facts(tmp_path, source), tmp_path)
+    assert set(needs.requirements.lines) == packages
+
+
+@pytest.mark.parametrize(
+    ("listed", "lines"),
+    [
+        ("ray==2.55.0", ("ray==2.55.0", "ray[tune]")),  # which pip takes to be one
+        ("ray[tune]==2.55.0", ("ray[tune]==2.55.0",)),
+        ("ray[default,tune]", ("ray[default,tune]",)),
+        ("Ray [ Tune ] >=2.9", ("Ray [ Tune ] >=2.9",)),
+    ],
+)
+def test_a_list_that_has_the_extra_is_left_alone(tmp_path: Path, listed: str, lines: tuple[str, ...]) -> None:
+    (tmp_path / "requirements.txt").write_text(listed + "\n")
+    assert project_needs(tmp_path, facts(tmp_path, TUNE), tmp_path).requirements.lines == lines
+
+
+@pytest.mark.parametrize("source", [TUNE, TRAIN])
+def test_it_is_one_process_for_all_gpus(tmp_path: Path, source: str) -> None:
+    script = facts(tmp_path, source)
+    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
+    assert choose_launcher(job, script, 4)[0] == "none"
+    assert script.multi_gpu_evidence is not None, "--gpus auto takes all: Ray would"
+    assert script.launcher_evidence is None
+
+
+def test_a_ray_that_may_be_missing_starts_nothing(tmp_path: Path) -> None:
+    script = facts(tmp_path, "try:\n    import ray\nexcept ImportError:\n    ray = None\nimport torch\n")
+    assert script.one_process_evidence is None
+    assert script.ray_evidence == "train.py:2 ray"
+
+
+def planned(tmp_path: Path, source: str, backend: str = "docker", gpus: int = 0, **keys: Any) -> Plan:
+    project = tmp_path / "project"
+    project.mkdir()
+    script = facts(project, source)
+    job = Job(
+        project=project,
+        target=Target(kind="script", value="train.py"),
+        image=ImageOptions(ready="registry.test/train:1"),
+        **keys,
+    )
+    return make_plan(job, a_site(backend, tmp_path, project, gpus=gpus), script)
+
+
+def test_shm_has_room_for_the_store_and_for_loaders(tmp_path: Path) -> None:
+    plan = planned(tmp_path, TUNE, gpus=2)
+    assert plan.container is not None
+    memory = plan.container.memory_bytes
+    assert memory is not None
+    store = int(0.3 * memory)
+    assert plan.container.shm_bytes == 4 * GIB + int(store / 0.95)
+    assert int(plan.agent.env[STORE]) >= store, "what Ray takes by default, it gets"
+    assert plan.agent.env["RAY_USAGE_STATS_ENABLED"] == "0"
+    told = next(choice for choice in plan.choices if choice.what == "/dev/shm")
+    assert "object store of Ray (train.py:1 ray)" in told.reason
+
+
+def test_without_ray_nothing_changes(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "import torch\n", gpus=2)
+    assert plan.container is not None
+    assert plan.container.shm_bytes == 4 * GIB
+    assert not [name for name in plan.agent.env if name.startswith("RAY_")]
+
+
+@pytest.mark.parametrize(
+    ("keys", "shm_bytes"),
+    [({"shm_bytes": 3 * GIB}, 3 * GIB), ({"memory_bytes": 4 * GIB}, 2 * GIB), ({"memory_bytes": 64 * GIB}, None)],
+)
+def test_rays_store_always_fits_into_shm(tmp_path: Path, keys: dict[str, int], shm_bytes: int | None) -> None:
+    """Where it does not, Ray goes to /tmp and warns."""
+    plan = planned(tmp_path, TUNE, **keys)
+    assert plan.container is not None
+    assert shm_bytes in (plan.container.shm_bytes, None)
+    assert int(plan.agent.env[STORE]) <= 0.95 * plan.container.shm_bytes
+
+
+def test_a_pod_gets_the_same(tmp_path: Path) -> None:
+    plan = planned(tmp_path, TUNE, "k8s", memory_bytes=64 * GIB)
+    assert plan.cluster is not None
+    assert plan.cluster.shm_bytes == 2 * GIB + int(int(0.3 * 64 * GIB) / 0.95)
+    assert plan.agent.env["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+def test_what_the_user_sets_stays() -> None:
+    assert ray_env("train.py:1 ray", 8 * GIB, {"RAY_USAGE_STATS_ENABLED": "1", STORE: "100000000"}) == {}
+    assert ray_env(None, 8 * GIB, {}) == {}
+
+
+def test_a_shm_too_small_for_any_store_is_left_to_ray() -> None:
+    assert STORE not in ray_env("train.py:1 ray", LEAST_STORE_BYTES, {})
+
+
+def test_a_process_of_this_machine_has_its_shm(tmp_path: Path) -> None:
+    assert ray_env("train.py:1 ray", None, {}) == {"RAY_USAGE_STATS_ENABLED": "0"}
