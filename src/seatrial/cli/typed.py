@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -76,11 +76,15 @@ def name(text: str | None) -> str | None:
     return text
 
 
-def references(texts: list[str]) -> list[str]:
-    """As ``reference``, of several."""
+def references(texts: Any) -> list[str]:
+    """As ``reference``, of several.
+
+    Of no annotated ``list[str]``: on Python 3.10 that is an instance of ``type``, and typer 0.29 asks of each which is
+    whether it is a subclass of its own, which raises TypeError: no ``seatrial runs …`` would start there.
+    """
     for text in texts:
         reference(text)
-    return texts
+    return list(texts)
 
 
 def reference_and_path(text: str) -> str:
