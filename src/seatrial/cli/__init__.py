@@ -103,6 +103,7 @@ def _answer(argv: list[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     """Run a verb's typer app. What stands behind the first ``--`` belongs to the target, untouched."""
+    from seatrial.cli.help import dressed
     from seatrial.cli.typed import check_launcher, check_words
 
     check_words(argv)
@@ -116,7 +117,7 @@ def _dispatch(argv: list[str]) -> int:
     module = _verb_module(verb)
     rest = module.reworded(rest) if hasattr(module, "reworded") else rest
     try:
-        result = module.app(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)
+        result = dressed(module.app)(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)
     except Exception as error:
         if type(error).__name__ == "Abort":  # typer's name for Ctrl-C
             raise KeyboardInterrupt from error

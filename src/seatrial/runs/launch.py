@@ -21,6 +21,7 @@ from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
 from seatrial.images.origin import origin_labels
+from seatrial.images.recipes import require_data
 from seatrial.images.sources import pip_conf
 from seatrial.job.gpus import Selection
 from seatrial.job.keras_backend import with_keras_backend
@@ -117,6 +118,10 @@ def prepare(
         SeatrialError: nothing is left behind then.
     """
     secrets.check_secrets(job, environ)
+    if job.serve is None:
+        require_data(
+            job.target, job.project, given=job.data is not None or any(mount.target == "/data" for mount in job.mounts)
+        )
     refuse_taken_port(job, RunStore(job.project, environ))
     ground = _survey(job, environ)
     if ground.tracked.asked is not None:
