@@ -21,7 +21,7 @@ PACKAGE = Path(seatrial.__file__).parent
 KINDS = (
     "receipt/rendering/templates/receipt.html", "stack/tables/torch.json", "serve/static/page.js",
     "dashboard/static/icon.svg", "telemetry/prometheus.yml", "images/tracker_packages/mlflow.txt",
-    "agent/__main__.py", "recipes/digits.py", "py.typed",
+    "agent/__main__.py", "recipes/digits.py", "py.typed", "cli/words.json", "cli/shells/seatrial.fish",
 )  # fmt: skip
 
 
@@ -51,8 +51,9 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> N
         for path in PACKAGE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    packed = {name for name in wheel.namelist() if ".dist-info/" not in name and ".data/" not in name}
     assert packed == ours
+    assert [name for name in wheel.namelist() if name.endswith(".data/data/share/man/man1/seatrial.1")]
     assert {f"seatrial/{name}" for name in KINDS} <= packed
 
 

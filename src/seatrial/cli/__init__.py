@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "export": ("export", "Export a trained model to another format and prove that it computes the same."),
     "predict": ("predict", "Query a trained model: predict spam TEXT."),
     "serve": ("serve", "Serve a trained model over HTTP, in the same container: serve digits --port 8000."),
+    "completion": ("completion", "Print completion for bash, zsh or fish."),
     "prune": ("prune", "Delete ended runs and free their disk space."),
 }
 
@@ -96,6 +97,10 @@ def _answer(argv: list[str]) -> int:
 
         print(f"seatrial {__version__}")
         return 0
+    if argv[:2] == ["completion", "words"]:  # at each press of the Tab key: no typer, no verb
+        from seatrial.cli.completing import answer
+
+        return answer(argv[2:])
     if argv[0] not in VERBS:
         return _unknown_verb(argv[0])
     return _dispatch(argv)

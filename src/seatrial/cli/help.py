@@ -53,6 +53,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": ("seatrial export last --to onnx",),
     "predict": ('seatrial predict spam "WINNER!! Call now"',),
     "serve": ("seatrial serve digits --port 8000",),
+    "completion": ('eval "$(seatrial completion bash)"',),
     "prune": ("seatrial prune --keep 10",),
 }
 
