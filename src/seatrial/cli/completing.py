@@ -92,7 +92,7 @@ def _value(option: dict[str, object], metavar: str) -> Iterator[Candidate]:
         yield from gpu_words()
     elif metavar == "RUN":
         yield from run_words()
-    elif "NAME" in option["names"] or metavar in ("NAME", "N", "NUMBER", "TIME", "SIZE", "TEXT", "PORTS"):
+    elif metavar in ("NAME", "N", "NUMBER", "TIME", "SIZE", "TEXT", "PORTS"):
         return
     else:
         yield from _FIXED.get(metavar, (FILES,))

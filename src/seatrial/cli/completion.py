@@ -23,5 +23,8 @@ def completion(
     zsh:  seatrial completion zsh > ~/.zfunc/_seatrial      (with fpath+=~/.zfunc before compinit)
     fish: seatrial completion fish > ~/.config/fish/completions/seatrial.fish
     """
-    print(resources.files("seatrial.cli").joinpath("shells", f"seatrial.{shell}").read_text(encoding="utf-8"), end="")
+    print(
+        resources.files("seatrial.cli").joinpath("shells").joinpath(f"seatrial.{shell}").read_text(encoding="utf-8"),
+        end="",
+    )
     return EXIT_DONE
