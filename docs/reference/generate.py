@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import get_args, get_origin, get_type_hints
 
-from seatrial.cli import words
+from seatrial.cli import VERBS, words
 from seatrial.cli.manual import manual
 from seatrial.doctor.chain import CHAIN
 from seatrial.events import schema
@@ -134,7 +134,7 @@ def _table(types: Mapping[str, str], words: Mapping[str, str]) -> Iterator[str]:
 
 def manual_text() -> str:
     """seatrial.1, for man."""
-    return manual(words.read())
+    return manual(words.read(VERBS))
 
 
 PAGES = {
@@ -146,7 +146,7 @@ PAGES = {
 }
 
 #: Files that are part of the package.
-PACKAGED = {words.PATH: words.text}
+PACKAGED = {words.PATH: lambda: words.text(VERBS)}
 
 if __name__ == "__main__":
     for path, packaged in PACKAGED.items():

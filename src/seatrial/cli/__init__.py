@@ -100,7 +100,7 @@ def _answer(argv: list[str]) -> int:
     if argv[:2] == ["completion", "words"]:  # at each press of the Tab key: no typer, no verb
         from seatrial.cli.completing import answer
 
-        return answer(argv[2:])
+        return answer(argv[2:], VERBS)
     if argv[0] not in VERBS:
         return _unknown_verb(argv[0])
     return _dispatch(argv)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from seatrial.cli import VERBS
+from seatrial.cli.words import kept
 
 #: (what may be typed, what it is). A word that begins with ":" asks the shell to complete files or folders itself.
 Candidate = tuple[str, str]
+
+#: Name → its module, its line in the help.
+Verbs = Mapping[str, tuple[str, str]]
 
 _DRIVER = Path("/proc/driver/nvidia")
 
@@ -35,22 +38,21 @@ RECIPES = ("cifar10", "digits", "matmul", "mnist", "mnist-deep", "spam")
 _BENCHED = ("matmul", "train", "scaling", "batch", "serve")
 
 
-def complete(words: Sequence[str], word: str) -> list[Candidate]:
+def complete(words: Sequence[str], word: str, verbs: Verbs) -> list[Candidate]:
     """What fits.
 
     Args:
+        verbs: the table of the command line.
         words: those before it, without the program's own name.
         word: what is typed of it so far, "" at its beginning.
     """
-    found = _candidates([each for each in words if each], word)
+    found = _candidates([each for each in words if each], word, verbs)
     return [each for each in found if each[0].startswith((word, ":"))]
 
 
-def _candidates(words: list[str], word: str) -> Iterator[Candidate]:
-    from seatrial.cli.words import kept
-
+def _candidates(words: list[str], word: str, verbs: Verbs) -> Iterator[Candidate]:
     if not words:
-        yield from ((verb, line) for verb, (_, line) in VERBS.items())
+        yield from ((verb, line) for verb, (_, line) in verbs.items())
         yield from (("--help", "Show the commands."), ("--version", "Show the version."))
         return
     if "--" in words:
@@ -161,11 +163,11 @@ def run_words() -> Iterator[Candidate]:
     yield from ((run.id, next((name for name, id in names.items() if id == run.id), "")) for run in runs[:20])
 
 
-def answer(argv: Sequence[str]) -> int:
+def answer(argv: Sequence[str], verbs: Verbs) -> int:
     """``seatrial completion words WORD… CURRENT``: a candidate a line, a tab, what it is. A key press never fails."""
     try:
         *words, word = argv
-        for value, said in complete(words, word):
+        for value, said in complete(words, word, verbs):
             print(f"{value}\t{' '.join(said.split())[:60]}")
     except Exception:  # noqa: BLE001  nothing fits then
         return 1

@@ -22,12 +22,10 @@ def kept() -> dict[str, Any]:
     return loaded
 
 
-def read() -> dict[str, Any]:
-    """The same, from the verbs."""
-    from seatrial.cli import VERBS
-
+def read(verbs: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """The same, from the verbs: name → its module, its line in the help."""
     commands: dict[str, Any] = {}
-    for verb, (module, line) in VERBS.items():
+    for verb, (module, line) in verbs.items():
         for name, command in _commands(module).items():
             if not command.hidden:
                 words = f"{verb} {name}".strip()
@@ -75,6 +73,6 @@ def _described(words: str, command: Any, line: str) -> dict[str, Any]:
     }
 
 
-def text() -> str:
+def text(verbs: Mapping[str, tuple[str, str]]) -> str:
     """words.json."""
-    return json.dumps(read(), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(read(verbs), indent=1, ensure_ascii=False) + "\n"
