@@ -61,7 +61,14 @@ def _described(words: str, command: Any, line: str) -> dict[str, Any]:
             metavar = ("TEXT" if choices else shown.rpartition(" ")[2]) if takes else None
             group = getattr(parameter, "rich_help_panel", None)
             options.append(
-                {"names": list(parameter.opts), "metavar": metavar, "help": said, "group": group, "choices": choices}
+                # Of -h and --help typer gives now the one, now the other first: it keeps them in a set.
+                {
+                    "names": sorted(parameter.opts, key=lambda name: (name.startswith("--"), name)),
+                    "metavar": metavar,
+                    "help": said,
+                    "group": group,
+                    "choices": choices,
+                }
             )
     about = (command.help or "").replace("\b", "").strip()
     return {
