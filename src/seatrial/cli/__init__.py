@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "up": ("up", "Run a Compose file, the stages of seatrial.toml, or trackers; one receipt for all."),
     "down": ("down", "Stop what up started."),
     "runs": ("runs", "List, inspect and control runs: ls, show, logs, attach, exec, stop, rm."),
+    "open": ("open", "Open a run's receipt in the browser."),
     "top": ("top", "GPUs, containers and runs on this machine, live."),
     "doctor": ("doctor", "Check the whole GPU-container chain, step by step, and apply safe fixes."),
     "explain": ("explain", "Explain an error or a log, and print the command that fixes it."),
@@ -56,6 +57,7 @@ Commands:
   seatrial run train.py --gpus 1             any script, unchanged
   seatrial run digits                        a built-in recipe; needs no download
   seatrial COMMAND --help                    the options of a command
+  seatrial COMMAND --no-color                without colours, as with NO_COLOR=1
 
 Exit codes: 0 success, 1 the target failed, 2 usage, 3 GPU contract, 4 criteria unmet (--strict), 5 engine.
 """
@@ -69,7 +71,7 @@ def main() -> None:
 
 def _main(argv: list[str]) -> int:
     try:
-        code = _answer(argv)
+        code = _answer(_without_colour(argv))
         streams.finish()
     except KeyboardInterrupt:  # wherever it comes, before or after typer, which makes an Abort of it
         print("stopped", file=sys.stderr)
@@ -84,6 +86,15 @@ def _main(argv: list[str]) -> int:
             raise
         return _report(error, argv)
     return code
+
+
+def _without_colour(argv: list[str]) -> list[str]:
+    """``--no-color``, anywhere before the target's own arguments: the same as NO_COLOR (https://no-color.org)."""
+    ours = argv[: argv.index("--")] if "--" in argv else argv
+    if "--no-color" not in ours:
+        return argv
+    os.environ["NO_COLOR"] = "1"
+    return [word for word in ours if word != "--no-color"] + argv[len(ours) :]
 
 
 def _answer(argv: list[str]) -> int:

@@ -54,6 +54,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "predict": ('seatrial predict spam "WINNER!! Call now"',),
     "serve": ("seatrial serve digits --port 8000",),
     "completion": ('eval "$(seatrial completion bash)"',),
+    "open": ("seatrial open", "seatrial open last --print"),
     "prune": ("seatrial prune --keep 10",),
 }
 

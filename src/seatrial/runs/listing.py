@@ -46,6 +46,14 @@ class Line:
     headline: str | None = None
 
 
+def started_at(run_id: str) -> float | None:
+    """When the ID was made, as Unix time; None for what is no ID. IDs begin with the local time."""
+    try:
+        return time.mktime(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
+    except (ValueError, OverflowError):
+        return None
+
+
 def list_runs(store: RunStore, environ: Mapping[str, str], *, limit: int | None = None) -> list[Line]:
     """The newest ``limit`` runs (None: all), newest first. Those that have ended meanwhile are finalised."""
     return [line_of(run, environ) for run in store.all()[::-1][:limit]]
