@@ -7,12 +7,13 @@ JOBS   ?= 2
 # Tests start the command line hundreds of times; without bytecode each start compiles 300 modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all lint docs clean
+.PHONY: help demo test test-all wheel-test lint docs clean
 
 help:
 	@echo "make demo      set up, train a small network in a container (or locally), show its receipt"
 	@echo "make test      set up, lint, and the core tests (Docker and Podman tests skip where there is no engine)"
 	@echo "make test-all  the same and the slow tests"
+	@echo "make wheel-test  build the wheel, install it with pip, pipx and uv, and use it from there"
 	@echo "make docs      write the generated pages under docs/ again"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -47,6 +48,14 @@ test: lint
 
 test-all: lint
 	$(PYTEST) tests
+
+# The wheel, not the tree. After `make demo` the demo's image is there, and all takes about a minute.
+$(VENV)/.wheel: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group wheel
+	@touch $@
+
+wheel-test: $(VENV)/.wheel
+	$(BIN)/pytest -n 0 tests/unit/test_distribution.py tests/integration/test_wheel.py
 
 docs: $(VENV)/.test
 	$(BIN)/python docs/reference/generate.py

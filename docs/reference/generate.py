@@ -10,6 +10,8 @@ from pathlib import Path
 from types import NoneType
 from typing import get_args, get_origin, get_type_hints
 
+from seatrial.cli import VERBS, words
+from seatrial.cli.manual import manual
 from seatrial.doctor.chain import CHAIN
 from seatrial.events import schema
 from seatrial.findings.catalogue import LAYERS, entries
@@ -130,13 +132,24 @@ def _table(types: Mapping[str, str], words: Mapping[str, str]) -> Iterator[str]:
         yield f"| `{key}` | {type} | {said} |" if typed else f"| `{key}` | {said} |"
 
 
+def manual_text() -> str:
+    """seatrial.1, for man."""
+    return manual(words.read(VERBS))
+
+
 PAGES = {
     "seatrial.schema.json": schema_text,
     "findings.md": findings_text,
     "checks.md": checks_text,
     "events.md": events_text,
+    "seatrial.1": manual_text,
 }
 
+#: Files that are part of the package.
+PACKAGED = {words.PATH: lambda: words.text(VERBS)}
+
 if __name__ == "__main__":
+    for path, packaged in PACKAGED.items():
+        path.write_text(packaged(), encoding="utf-8")
     for name, text in PAGES.items():
         (HERE / name).write_text(text(), encoding="utf-8")

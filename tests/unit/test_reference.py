@@ -19,7 +19,12 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["seatrial.schema.json", "findings.md", "checks.md", "events.md"])
+@pytest.mark.parametrize("name", ["seatrial.schema.json", "findings.md", "checks.md", "events.md", "seatrial.1"])
 def test_page_is_current(name: str) -> None:
     current = (REFERENCE / name).read_text(encoding="utf-8")
     assert current == generator().PAGES[name](), "run: python docs/reference/generate.py"
+
+
+def test_what_is_packaged_is_current() -> None:
+    for path, text in generator().PACKAGED.items():
+        assert path.read_text(encoding="utf-8") == text(), "run: python docs/reference/generate.py"

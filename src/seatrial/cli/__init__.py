@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "up": ("up", "Run a Compose file, the stages of seatrial.toml, or trackers; one receipt for all."),
     "down": ("down", "Stop what up started."),
     "runs": ("runs", "List, inspect and control runs: ls, show, logs, attach, exec, stop, rm."),
+    "open": ("open", "Open a run's receipt in the browser."),
     "top": ("top", "GPUs, containers and runs on this machine, live."),
     "doctor": ("doctor", "Check the whole GPU-container chain, step by step, and apply safe fixes."),
     "explain": ("explain", "Explain an error or a log, and print the command that fixes it."),
@@ -38,6 +39,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "export": ("export", "Export a trained model to another format and prove that it computes the same."),
     "predict": ("predict", "Query a trained model: predict spam TEXT."),
     "serve": ("serve", "Serve a trained model over HTTP, in the same container: serve digits --port 8000."),
+    "completion": ("completion", "Print completion for bash, zsh or fish."),
     "prune": ("prune", "Delete ended runs and free their disk space."),
 }
 
@@ -55,6 +57,7 @@ Commands:
   seatrial run train.py --gpus 1             any script, unchanged
   seatrial run digits                        a built-in recipe; needs no download
   seatrial COMMAND --help                    the options of a command
+  seatrial COMMAND --no-color                without colours, as with NO_COLOR=1
 
 Exit codes: 0 success, 1 the target failed, 2 usage, 3 GPU contract, 4 criteria unmet (--strict), 5 engine.
 """
@@ -68,7 +71,7 @@ def main() -> None:
 
 def _main(argv: list[str]) -> int:
     try:
-        code = _answer(argv)
+        code = _answer(_without_colour(argv))
         streams.finish()
     except KeyboardInterrupt:  # wherever it comes, before or after typer, which makes an Abort of it
         print("stopped", file=sys.stderr)
@@ -85,6 +88,15 @@ def _main(argv: list[str]) -> int:
     return code
 
 
+def _without_colour(argv: list[str]) -> list[str]:
+    """``--no-color``, anywhere before the target's own arguments: the same as NO_COLOR (https://no-color.org)."""
+    ours = argv[: argv.index("--")] if "--" in argv else argv
+    if "--no-color" not in ours:
+        return argv
+    os.environ["NO_COLOR"] = "1"
+    return [word for word in ours if word != "--no-color"] + argv[len(ours) :]
+
+
 def _answer(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         width = max(map(len, VERBS))
@@ -96,6 +108,10 @@ def _answer(argv: list[str]) -> int:
 
         print(f"seatrial {__version__}")
         return 0
+    if argv[:2] == ["completion", "words"]:  # at each press of the Tab key: no typer, no verb
+        from seatrial.cli.completing import answer
+
+        return answer(argv[2:], VERBS)
     if argv[0] not in VERBS:
         return _unknown_verb(argv[0])
     return _dispatch(argv)
@@ -103,6 +119,7 @@ def _answer(argv: list[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     """Run a verb's typer app. What stands behind the first ``--`` belongs to the target, untouched."""
+    from seatrial.cli.help import dressed
     from seatrial.cli.typed import check_launcher, check_words
 
     check_words(argv)
@@ -116,7 +133,7 @@ def _dispatch(argv: list[str]) -> int:
     module = _verb_module(verb)
     rest = module.reworded(rest) if hasattr(module, "reworded") else rest
     try:
-        result = module.app(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)
+        result = dressed(module.app)(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)
     except Exception as error:
         if type(error).__name__ == "Abort":  # typer's name for Ctrl-C
             raise KeyboardInterrupt from error

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,6 +20,7 @@ from seatrial.doctor.examine import examine
 from seatrial.doctor.facts.inspection import InspectionRequest
 from seatrial.doctor.facts.machine import Machine
 from seatrial.doctor.fixing.apply_fixes import apply_fixes, undo
+from seatrial.doctor.report_markdown import markdown
 from seatrial.errors import UsageError
 from seatrial.job.units import parse_bytes
 from seatrial.system.files import write_atomically
@@ -50,7 +52,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     report_file: Annotated[
         Path | None,
-        typer.Option("--report", metavar="FILE", help="Write a full report for a bug report; no names, no secrets."),
+        typer.Option("--report", metavar="[FILE]", help="For an issue, no names, no secrets: Markdown, or FILE.json."),
     ] = None,
     with_names: Annotated[bool, typer.Option("--with-names", help="Keep user and host names in the report.")] = False,
 ) -> int:
@@ -60,11 +62,14 @@ def doctor(
     seatrial doctor --image my/image:1
     seatrial doctor --container NAME
     seatrial doctor --fix
+    seatrial doctor --report
     """
     console = Console(highlight=False)
     if undo_last:
         undo(console, os.environ)
         return report.EXIT_OK
+    if as_json and report_file is not None and str(report_file) == "-":
+        raise UsageError("--json and --report both print", run="seatrial doctor --json --report report.md")
     if as_json and fix:
         raise UsageError("--fix asks and shows what it changes, --json prints one object", run="seatrial doctor --fix")
     if on not in (places := ("auto", *table.ON_THIS_MACHINE)):
@@ -81,19 +86,41 @@ def doctor(
     machine = Machine(os.environ, on=on, inspect=request)
     chain = with_third_party([layer for layer in CHAIN if not host_only or layer.name in HOST])
     start = time.monotonic()
-    show = None if as_json else lambda layer, results: terminal.print_layer(layer, results, console, verbose=verbose)
+    to_paste = report_file is not None and str(report_file) == "-"
+    show = (
+        None
+        if as_json or to_paste
+        else lambda layer, results: terminal.print_layer(layer, results, console, verbose=verbose)
+    )
     results = examine(machine, chain, show)
     if as_json:
         print(json.dumps(report.to_dict(results), indent=1))
-    else:
+    elif not to_paste:
         terminal.print_summary(results, console, time.monotonic() - start)
     if report_file is not None:
-        content = report.full(results, machine, with_names=with_names)
-        write_atomically(report_file, json.dumps(content, indent=1, default=str).encode())
-        Console(stderr=True, highlight=False).print(f"report: {report_file}", soft_wrap=True)
+        _write_report(report.full(results, machine, with_names=with_names), None if to_paste else report_file)
     if fix:
         apply_fixes(results, machine, console, lambda question: yes or _agrees(question))
     return report.exit_code(results)
+
+
+def reworded(words: list[str]) -> list[str]:
+    """``--report`` alone prints: typer's options all take a value, or none does."""
+    behind = [*words[1:], "-"]
+    return [
+        "--report=-" if word == "--report" and following.startswith("-") else word
+        for word, following in zip(words, behind, strict=True)
+    ]
+
+
+def _write_report(content: Mapping[str, Any], file: Path | None) -> None:
+    """Everything as JSON, for a file whose name does not end in .md; else Markdown. None: printed."""
+    if file is None:
+        print(markdown(content), end="")
+        return
+    text = markdown(content) if file.suffix == ".md" else json.dumps(content, indent=1, default=str)
+    write_atomically(file, text.encode())
+    Console(stderr=True, highlight=False).print(f"report: {file}", soft_wrap=True)
 
 
 def _agrees(question: str) -> bool:

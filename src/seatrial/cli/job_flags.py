@@ -45,9 +45,14 @@ class Flag(NamedTuple):
     metavar: str | None = None
 
     @property
+    def group(self) -> str | None:
+        """Under which heading of the help it is; None: beside the verb's own options."""
+        return next((title for title, keys in _GROUPS.items() if self.key in keys), None)
+
+    @property
     def parameter(self) -> inspect.Parameter:
         """As typer reads it from a command's signature."""
-        option = typer.Option(*self.names.split(), help=self.help, metavar=self.metavar)
+        option = typer.Option(*self.names.split(), help=self.help, metavar=self.metavar, rich_help_panel=self.group)
         return inspect.Parameter(
             self.key.replace(".", "_"),
             inspect.Parameter.KEYWORD_ONLY,
@@ -59,8 +64,8 @@ class Flag(NamedTuple):
 #: In the order of --help.
 FLAGS = (
     # the target and its place
-    Flag("module", "-m", "Run a module, as python -m does."),
-    Flag("image.ready", "--image", "An existing image; its ENTRYPOINT is kept."),
+    Flag("module", "-m", "Run a module, as python -m does.", metavar="MODULE"),
+    Flag("image.ready", "--image", "An existing image; its ENTRYPOINT is kept.", metavar="IMAGE"),
     Flag(
         "image.target",
         "--target",
@@ -78,35 +83,35 @@ FLAGS = (
     Flag("nodes", "--nodes", "Number of nodes, or a host list: 2, or host1,host2.", metavar="N"),
     Flag("restarts", "--restarts", "Restart failed ranks up to N times.", metavar="N"),
     Flag("launcher", "--launcher", "auto, torchrun or none.", metavar="NAME"),
-    Flag("name", "--name", "A name for the run."),
+    Flag("name", "--name", "A name for the run.", metavar="NAME"),
     Flag("data", "--data", "Folder at /data, read-only; DIR:rw opens it; pvc:NAME on k8s.", metavar="DIR"),
     Flag("models", "--models", "Folder at /models, for saved models.", metavar="DIR"),
     # the container
-    Flag("mounts", "--mount -v", "SOURCE:TARGET[:ro|rw].", kind=list[str]),
-    Flag("env", "--env -e", "NAME=VALUE, or NAME to pass the host's value.", kind=list[str]),
-    Flag("env_files", "--env-file", "File of NAME=VALUE.", kind=list[str]),
+    Flag("mounts", "--mount -v", "SOURCE:TARGET[:ro|rw].", kind=list[str], metavar="SRC:DST"),
+    Flag("env", "--env -e", "NAME=VALUE, or NAME to pass the host's value.", kind=list[str], metavar="NAME=VALUE"),
+    Flag("env_files", "--env-file", "File of NAME=VALUE.", kind=list[str], metavar="FILE"),
     Flag(
         "secrets", "--secret", "Pass a host variable; its value is hidden everywhere.", kind=list[str], metavar="NAME"
     ),
-    Flag("publish", "--publish -p", "HOST:CONTAINER port.", kind=list[str]),
-    Flag("network", "--network", "As for docker run."),
-    Flag("workdir", "--workdir -w", "Working directory."),
-    Flag("devices", "--device", "An additional device node.", kind=list[str]),
-    Flag("ulimits", "--ulimit", "As for docker run.", kind=list[str]),
-    Flag("cpus", "--cpus", "CPU cores."),
-    Flag("memory", "--memory", "Memory limit, e.g. 16GB."),
-    Flag("shm_size", "--shm-size", "Size of /dev/shm; default 2 GiB per GPU."),
-    Flag("gpu_memory", "--gpu-memory", "Limit memory per GPU (torch, TensorFlow, JAX)."),
+    Flag("publish", "--publish -p", "HOST:CONTAINER port.", kind=list[str], metavar="PORTS"),
+    Flag("network", "--network", "As for docker run.", metavar="NAME"),
+    Flag("workdir", "--workdir -w", "Working directory.", metavar="DIR"),
+    Flag("devices", "--device", "An additional device node.", kind=list[str], metavar="PATH"),
+    Flag("ulimits", "--ulimit", "As for docker run.", kind=list[str], metavar="LIMIT"),
+    Flag("cpus", "--cpus", "CPU cores.", metavar="N"),
+    Flag("memory", "--memory", "Memory limit, e.g. 16GB.", metavar="SIZE"),
+    Flag("shm_size", "--shm-size", "Size of /dev/shm; default 2 GiB per GPU.", metavar="SIZE"),
+    Flag("gpu_memory", "--gpu-memory", "Limit memory per GPU (torch, TensorFlow, JAX).", metavar="SIZE"),
     Flag("writable", "--writable", "Make the root filesystem writable.", kind=bool),
     # Kubernetes (--on k8s)
     Flag("kubernetes.kind", "--kind", "auto, job, pytorchjob, trainjob or jobset.", metavar="KIND"),
-    Flag("kubernetes.namespace", "--namespace", "Default: the context's."),
-    Flag("kubernetes.context", "--context", "Of the kubeconfig."),
+    Flag("kubernetes.namespace", "--namespace", "Default: the context's.", metavar="NAME"),
+    Flag("kubernetes.context", "--context", "Of the kubeconfig.", metavar="NAME"),
     Flag("kubernetes.queue", "--queue", "Kueue's LocalQueue to wait in.", metavar="NAME"),
     Flag("kubernetes.require_capacity", "--require-capacity", "Refuse if no current node has the capacity.", kind=bool),
     # limits and criteria
-    Flag("timeout", "--timeout", "Stop the target after this long, e.g. 2h."),
-    Flag("grace", "--grace", "Between SIGTERM and SIGKILL; default 30s."),
+    Flag("timeout", "--timeout", "Stop the target after this long, e.g. 2h.", metavar="TIME"),
+    Flag("grace", "--grace", "Between SIGTERM and SIGKILL; default 30s.", metavar="TIME"),
     Flag("no_hook", "--no-hook", "Do not measure the script's steps from inside.", kind=bool),
     Flag("no_tune", "--no-tune", "Leave out the changes of [tune] in the project's file.", kind=bool),
     Flag("strict", "--strict", "Exit with 4 if criteria are not met, defaults included.", kind=bool),
@@ -117,11 +122,54 @@ FLAGS = (
 )
 
 
+#: Headings of the help, in the order of help.GROUPS.
+_GROUPS: dict[str, tuple[str, ...]] = {
+    "Target": ("module", "image.ready", "image.target", "image.slim", "on"),
+    "GPUs": ("gpus", "gpu_memory", "nodes", "restarts", "launcher"),
+    "Data": ("data", "models", "mounts"),
+    "Container": (
+        "env", "env_files", "secrets", "publish", "network", "workdir", "devices", "ulimits", "cpus", "memory",
+        "shm_size", "writable",
+    ),
+    "Kubernetes": tuple(flag.key for flag in FLAGS if flag.key.startswith("kubernetes.")),
+    "Limits and criteria": ("timeout", "grace", "strict", "with_names", "no_hook", "no_tune"),
+}  # fmt: skip
+
+_OF_A_SCRIPT = ("module", "image.ready", "nodes", "restarts", "launcher", "no_hook", "no_tune")
+_OF_A_RUN = ("restarts", "launcher", "timeout", "grace", "strict", "with_names", "no_hook", "no_tune")
+_OF_A_CONTAINER = (
+    "publish",
+    "network",
+    "workdir",
+    "devices",
+    "ulimits",
+    "cpus",
+    "memory",
+    "shm_size",
+    "gpu_memory",
+    "writable",
+)
+_OF_A_JOB = ("kubernetes.kind", "kubernetes.queue", "kubernetes.require_capacity")
+
+#: Command → flags that could change nothing there, so it does not have them.
+WITHOUT: dict[str, tuple[str, ...]] = {
+    "build": ("name", *_OF_A_RUN, *_OF_A_CONTAINER, *_OF_A_JOB),
+    "shell": (*_OF_A_RUN, *_OF_A_JOB),
+    "predict": (*_OF_A_SCRIPT, "publish"),
+    "bench": ("module", "image.ready", "launcher", "no_hook", "no_tune"),
+    "export": (*_OF_A_SCRIPT, "publish"),
+    "serve": ("module", "nodes", "restarts", "launcher", "no_hook", "no_tune"),
+    "tune": ("no_tune", "restarts"),
+}
+
+
 def takes_job(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command FLAGS beside its own parameters; it receives those given as the mapping ``flags``, shaped as
-    seatrial.toml is.
+    """Give a command FLAGS, those it is WITHOUT apart, beside its own parameters.
+
+    It receives those given as the mapping ``flags``, shaped as seatrial.toml is.
     """
-    by_parameter = {flag.parameter.name: flag for flag in FLAGS}
+    usable = [flag for flag in FLAGS if flag.key not in WITHOUT.get(command.__name__, ())]
+    by_parameter = {flag.parameter.name: flag for flag in usable}
 
     @functools.wraps(command)
     def with_flags(**arguments: Any) -> int:
@@ -130,7 +178,7 @@ def takes_job(command: Callable[..., int]) -> Callable[..., int]:
 
     own = [value for key, value in inspect.signature(command, eval_str=True).parameters.items() if key != "flags"]
     keyword_only = [value.replace(kind=inspect.Parameter.KEYWORD_ONLY) for value in own]
-    parameters = [*keyword_only, *(flag.parameter for flag in FLAGS)]
+    parameters = [*keyword_only, *(flag.parameter for flag in usable)]
     with_flags.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
     with_flags.__annotations__ = {value.name: value.annotation for value in parameters}
     return with_flags

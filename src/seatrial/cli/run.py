@@ -41,6 +41,12 @@ def run(
         typer.Option("--rank-of", metavar="N", min=0, help="This machine's index in --nodes host1,host2."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="End with the whole receipt, not its verdict alone.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="The target's output, warnings, and the verdict of a failure.")
+    ] = False,
     *,
     flags: dict[str, Any],
 ) -> int:
@@ -53,7 +59,7 @@ def run(
             "--interactive and --detach exclude each other: nobody can type to a run in the background",
             run="seatrial run … --interactive",
         )
-    screen = Screen(json=as_json)
+    screen = Screen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     job = read_allowed_job(words or [], context.obj, flags, screen, resume=resume)
     job = multi_host.join(job, rank_of, os.environ)
     if job.hosts and job.node_rank is None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +18,6 @@ import typer
 from seatrial.cli import typed
 from seatrial.cli.typed import Reference
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
-from seatrial.job.units import format_seconds
 from seatrial.pipelines import listing
 from seatrial.pipelines.group import Group, GroupStore
 from seatrial.runs.nearest import store_of
@@ -31,11 +32,15 @@ app = typer.Typer(
     help="List, inspect and control runs. RUN is an ID, part of it, a name, or last; some take a group.",
 )
 
+#: Between two looks of ``ls --watch``.
+WATCH_INTERVAL_S = 2.0
+
 Project = Annotated[
     Path | None,
     typer.Option("--project", "-C", metavar="DIR", help="The project folder; default: the nearest with runs."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="The whole receipt, not its verdict alone.")]
 
 
 def _store(project: Path | None) -> RunStore:
@@ -60,45 +65,50 @@ def _show_group(store: RunStore, group: Group, *, as_json: bool) -> int:
 @app.command("ls")
 def list_(
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Number of runs to show; 0: all.")] = 20,
+    status: Annotated[
+        str | None,
+        typer.Option("--status", metavar="STATUS", help="Only these: running, failed, done, unmet, … or a,b."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Only those started at most so long ago: 30m, 2d.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every 2 s, until Ctrl-C.")] = False,
     as_json: AsJson = False,
     project: Project = None,
 ) -> int:
     """List runs, newest first; those of seatrial up under their group."""
+    from seatrial.cli.screens import runs_table
+
+    if watch and as_json:
+        raise UsageError("--watch and --json exclude each other", run="seatrial runs ls --watch")
+    statuses = typed.statuses(status, runs_table.STATUSES)
+    since_s = None if since is None else typed.duration(since)
     store = _store(project)
-    listed = listing.listed(store, os.environ, limit=limit or None)
+
+    def found() -> list[listing.Listed]:
+        now = time.time()
+        every = listing.listed(store, os.environ, limit=None if statuses or since_s else limit or None)
+        kept = [each for each in every if runs_table.matches(each, statuses, since_s, now)]
+        return kept[:limit] if limit and (statuses or since_s) else kept
+
     if as_json:
-        print(json.dumps(listing.as_json(listed), indent=1))
+        print(json.dumps(listing.as_json(found()), indent=1))
         return EXIT_DONE
-    if not listed:
-        print("No runs yet. Start one: seatrial run digits", file=sys.stderr)
-        return EXIT_DONE
-    if store.project != Path(os.path.realpath("")):
-        print(f"Runs of {from_here(store.project)}", file=sys.stderr)
-    rows = [("RUN", "NAME", "TARGET", "ON", "GPUS", "TIME", "STATUS"), *map(_row, listed)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:  # by hand: rich needs a second for a thousand lines
-        print("  ".join(map(str.ljust, row, widths)).rstrip())
-    return EXIT_DONE
-
-
-def _row(listed: listing.Listed) -> tuple[str, ...]:
-    """A run, a group, or below it one of its members."""
-    line = listed.line
-    told = {
-        "done": line.headline or "done",
-        "waiting": f"waiting: {line.outcome}" if line.outcome else "waiting",
-        "stopped": line.outcome or "stopped",
-        "failed": f"failed: {line.headline or line.outcome}",
-        "unknown": f"unknown: {line.outcome}",
-        "unchanged": f"unchanged: {line.outcome}",
-        "skipped": f"skipped: {line.outcome}",
-    }
-    status = told.get(line.status, line.status)
-    status += f": {line.address}" if line.address else ""
-    seconds = format_seconds(line.seconds) if line.seconds is not None else ""
-    gpus = "?" if line.gpus is None else str(line.gpus)
-    run_id, name = (f"  {line.id}", f"  {listed.member}") if listed.member else (line.id, line.name or "")
-    return run_id, name, line.target, line.backend, gpus, seconds, status
+    while True:
+        listed = found()
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else runs_table.WIDE
+        lines = runs_table.table(listed, width, time.time()) if listed else []
+        if watch:
+            print("\x1b[H\x1b[2J", end="") if sys.stdout.isatty() else None
+        elif not listed:
+            none = "No such runs" if statuses or since_s else "No runs yet. Start one: seatrial run digits"
+            print(none, file=sys.stderr)
+        if listed and store.project != Path(os.path.realpath("")):
+            print(f"Runs of {from_here(store.project)}", file=sys.stderr)
+        print("".join(f"{line}\n" for line in lines), end="", flush=True)
+        if not watch:
+            return EXIT_DONE
+        time.sleep(WATCH_INTERVAL_S)
 
 
 @app.command()
@@ -112,7 +122,7 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
         return _show_group(store, group, as_json=as_json)
     run = store.find(reference)
     receipt = finalise(run, os.environ)
-    screen = Screen(json=as_json)
+    screen = Screen(json=as_json, whole=True)
     if not run.recorded:
         screen.say(f"{run.id} predates seatrial's own records: this receipt cannot be verified")
     if receipt is None:
@@ -152,15 +162,17 @@ def logs(
 
 
 @app.command()
-def attach(reference: Reference = "last", as_json: AsJson = False, project: Project = None) -> int:
-    """Follow a run to its end and print its receipt. Ctrl-C detaches; the run continues."""
+def attach(
+    reference: Reference = "last", as_json: AsJson = False, verbose: Verbose = False, project: Project = None
+) -> int:
+    """Follow a run to its end and print its verdict. Ctrl-C detaches; the run continues."""
     from seatrial.cli.screens.run import Screen
     from seatrial.runs.finalise import finalise
     from seatrial.runs.following import recorder
     from seatrial.runs.following.watch import follow
 
     run = _store(project).find(reference)
-    screen = Screen(json=as_json)
+    screen = Screen(json=as_json, whole=verbose)
     try:
         with screen.showing_progress(run) as show:
             follow(run, screen.write, os.environ, tail=10, say=screen.say, between_looks=show)
@@ -235,9 +247,10 @@ def stop(
     reference: Reference,
     kill: Annotated[bool, typer.Option("--kill", help="SIGKILL at once, with no time to save.")] = False,
     as_json: AsJson = False,
+    verbose: Verbose = False,
     project: Project = None,
 ) -> int:
-    """End a run: SIGTERM, its grace period, SIGKILL. Prints its receipt."""
+    """End a run: SIGTERM, its grace period, SIGKILL. Prints its verdict."""
     from seatrial.cli.screens.run import Screen
     from seatrial.runs import run_actions
 
@@ -249,7 +262,7 @@ def stop(
         down(store, group.id, front(), os.environ)
         return EXIT_DONE
     run = store.find(reference)
-    Screen(json=as_json).receipt(run_actions.stop(run, os.environ, kill=kill), run)
+    Screen(json=as_json, whole=verbose).receipt(run_actions.stop(run, os.environ, kill=kill), run)
     return EXIT_DONE
 
 

@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from seatrial.errors import UsageError
+from seatrial.job.units import parse_seconds
 
 #: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/config.py).
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -76,11 +77,37 @@ def name(text: str | None) -> str | None:
     return text
 
 
-def references(texts: list[str]) -> list[str]:
-    """As ``reference``, of several."""
+def statuses(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
+    """``failed`` or ``failed,unmet``. Raises UsageError for one that is none."""
+    words = tuple(word.strip() for word in (text or "").split(",") if word.strip())
+    if (text is not None and not words) or (strange := [word for word in words if word not in known]):
+        wrong = quoted(strange[0] if words else text or "")
+        raise UsageError(
+            f"{wrong} is not a status: choose from {', '.join(known)}", run="seatrial runs ls --status failed"
+        )
+    return words
+
+
+def duration(text: str) -> float:
+    """Seconds of ``30m``, ``2h``, ``2d``, ``1w``. Raises UsageError."""
+    days = re.fullmatch(r"([0-9]{1,4})([dw])", text.strip())
+    if days:
+        return float(days[1]) * {"d": 86400, "w": 604800}[days[2]]
+    try:
+        return parse_seconds(text)
+    except UsageError as error:
+        raise UsageError(f"--since: {error.message}", run="seatrial runs ls --since 2d") from None
+
+
+def references(texts: Any) -> list[str]:
+    """As ``reference``, of several.
+
+    Of no annotated ``list[str]``: on Python 3.10 that is an instance of ``type``, and typer 0.29 asks of each which is
+    whether it is a subclass of its own, which raises TypeError: no ``seatrial runs …`` would start there.
+    """
     for text in texts:
         reference(text)
-    return texts
+    return list(texts)
 
 
 def reference_and_path(text: str) -> str:

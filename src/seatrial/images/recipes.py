@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 from seatrial.errors import TargetError, UsageError
 from seatrial.job.model import Target
@@ -22,12 +23,14 @@ class Recipe:
         trains: takes ``--data``, ``--models`` and ``--resume``, and saves a model.
         weights: of the model that it saves, below the models folder. Source: WEIGHTS in recipes/saved.py.
         ranks: runs one process per GPU under torchrun. bench does not: it starts torchrun itself.
+        data: what ``--data`` has to hold, in words; None for a recipe that carries its own.
     """
 
     requirements: tuple[str, ...]
     trains: bool = True
     ranks: bool = True
     weights: str | None = None
+    data: str | None = None
 
 
 _TORCH = ("torch", "numpy", "safetensors")
@@ -45,12 +48,12 @@ TRACKER_REQUIREMENTS: dict[str, tuple[str, ...]] = {
 
 #: The targets of ``seatrial run``, by name.
 RECIPES: dict[str, Recipe] = {
-    "cifar10": Recipe(_TORCH, weights="cifar10.safetensors"),
+    "cifar10": Recipe(_TORCH, weights="cifar10.safetensors", data="CIFAR-10's binary or Python files"),
     "digits": Recipe((*_TORCH, "scikit-learn"), weights="digits.safetensors"),
     "matmul": Recipe(_TORCH, trains=False),
-    "mnist": Recipe(_TORCH, weights="mnist.safetensors"),
-    "mnist-deep": Recipe(_TORCH, weights="trained-model.safetensors"),
-    "spam": Recipe((*_TORCH, "tokenizers", "transformers"), weights="spam/model.safetensors"),
+    "mnist": Recipe(_TORCH, weights="mnist.safetensors", data="MNIST's four IDX files"),
+    "mnist-deep": Recipe(_TORCH, weights="trained-model.safetensors", data="MNIST's four IDX files"),
+    "spam": Recipe((*_TORCH, "tokenizers", "transformers"), weights="spam/model.safetensors", data="SMSSpamCollection"),
 }
 
 #: Programs behind verbs of their own. bench runs another recipe, so it needs that one's packages too.
@@ -69,6 +72,25 @@ def recipe(name: str) -> Recipe:
     except KeyError:
         known = ", ".join(sorted(RECIPES))
         raise TargetError(f"There is no recipe {name!r}; known recipes: {known}", run="seatrial run digits") from None
+
+
+def require_data(target: Target, project: Path, *, given: bool) -> None:
+    """Before an image is built: the recipe has the data that it reads. Raises TargetError.
+
+    Args:
+        given: ``--data`` was; whether it holds the right files the recipe says.
+    """
+    known = RECIPES.get(target.value) if target.kind == "recipe" else None
+    own = any(word.split("=")[0] in ("--data", "--download") for word in target.args)
+    if known is None or known.data is None or given or own or (project / "data").exists():
+        return
+    fetches = target.value not in ("cifar10", "spam")
+    fetch = f" -- --download   # fetches them into ./data; or: seatrial run {target.value} --data DIR"
+    raise TargetError(
+        f"The recipe {target.value} needs {known.data}: there is no --data, and no folder data in {project}",
+        cause="seatrial brings no datasets; the recipe digits needs none",
+        run=f"seatrial run {target.value}{fetch if fetches else ' --data DIR'}",
+    )
 
 
 def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:

@@ -42,6 +42,11 @@ class Ask(BaseModel):
     apart: str = ""
     builds: bool = False
 
+    @property
+    def remembered(self) -> str:
+        """What an answer is remembered for: another one is asked about again."""
+        return f"{self.words}\n{self.apart}"
+
 
 def project_asks(table: Mapping[str, Any], project: Path, without_container: Callable[[str], bool]) -> tuple[Ask, ...]:
     """Every wish of a file that needs consent; () for an ordinary project.

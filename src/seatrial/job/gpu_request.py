@@ -131,7 +131,7 @@ def _parse_what(words: list[str], text: str) -> GpuRequest:
 def _parse_count(number: str) -> GpuRequest:
     if int(number) == 0:
         raise GpuRequestError(
-            "a GPU count must be at least 1: write device=0 for the first GPU, none for the CPU",
+            "0 is ambiguous. First GPU: device=0. CPU: none",
             run="seatrial run --gpus device=0 …",
         )
     return GpuRequest("count", count=int(number))

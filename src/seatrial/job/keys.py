@@ -74,6 +74,14 @@ def _located(read: Callable[[Any, Path], Any]) -> BeforeValidator:
     return BeforeValidator(lambda value, info: value if info.context is None else read(value, info.context["base"]))
 
 
+class UnreadableError(ValueError):
+    """What pydantic makes its own error of; it keeps this one, with the command to run, as the context ``error``."""
+
+    def __init__(self, message: str, run: str | None) -> None:
+        super().__init__(message)
+        self.run = run
+
+
 def reads(parse: Callable[[str], Any], what: str) -> Callable[[Any], Any]:
     """A reader from one of our parsers; its UsageError becomes pydantic's ValueError. Numbers are read as text."""
 
@@ -83,7 +91,7 @@ def reads(parse: Callable[[str], Any], what: str) -> Callable[[Any], Any]:
         try:
             return parse(str(value))
         except UsageError as error:
-            raise ValueError(error.message) from None
+            raise UnreadableError(error.message, error.run) from None
 
     return read
 

@@ -181,7 +181,8 @@ class _Source:
             details = found[:_MOST_PROBLEMS]
             messages = [self._message(detail) for detail in details]
             also = "also: " + "; ".join(messages[1:]) if messages[1:] else None
-            raise ConfigError(messages[0], cause=also, run=self.run) from None
+            own = getattr((details[0].get("ctx") or {}).get("error"), "run", None) if not self.where else None
+            raise ConfigError(messages[0], cause=also, run=own or self.run) from None
         return _set(config)
 
     def _key(self, key: str) -> str:
@@ -206,6 +207,8 @@ class _Source:
         if detail["type"] != "value_error":
             expected = _EXPECTED.get(detail["type"]) or problem.replace("Input should be", "expected")
             problem = f"{expected}, got {shown(detail['input'])}"
+        if problem.startswith("0 is "):  # --gpus 0 is ambiguous
+            return f"{self._key(key)} {problem}{hint}"
         return f"{self._key(key)}: {problem}{hint}"
 
 

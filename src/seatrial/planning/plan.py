@@ -13,7 +13,6 @@ from seatrial.job.gpus import Selection, select
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import AgentPlan, Check, Choice, Plan
 from seatrial.job.script import ScriptFacts
-from seatrial.planning.cluster.parts import cluster_parts
 from seatrial.planning.container.parts import container_parts
 from seatrial.planning.container.service import service_parts
 from seatrial.planning.horovod import horovod_parts, refuse_first
@@ -30,11 +29,18 @@ from seatrial.planning.target_command import Places
 from seatrial.planning.tf_config import refuse_half_set
 from seatrial.recipe_names import is_keras
 
+
+def _cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
+    from seatrial.planning.cluster.parts import cluster_parts  # a fifth of a plan's time, for the few that need it
+
+    return cluster_parts(job, site, script)
+
+
 #: What each kind of place has to be planned.
 PARTS: Mapping[PlaceKind, Callable[[Job, Site, ScriptFacts], Parts]] = {
     "container": container_parts,
     "process": process_parts,
-    "cluster": cluster_parts,
+    "cluster": _cluster_parts,
 }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seatrial.backends.base import Backend, EngineFacts
-from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.gpus import Selection
 from seatrial.job.plan import (
@@ -24,6 +24,9 @@ from seatrial.planning.another_machine import AnotherMachine
 from seatrial.planning.host import HostFacts
 from seatrial.planning.target_command import Places
 from seatrial.system.caller import Caller
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.survey import ClusterFacts
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import importlib
+from html import escape
+from typing import Any, Literal
 
 from pydantic import Field, computed_field
 
+from seatrial.receipt.criterion import Criteria as Criteria
 from seatrial.receipt.criterion import Criterion as Criterion
 from seatrial.receipt.criterion import Verdict as Verdict
+from seatrial.receipt.numbers import Series, rows, series_of
 from seatrial.receipt.outcome import End, Outcome, make_outcome
+from seatrial.receipt.plot import STEPS_PLOT as STEPS_PLOT
+from seatrial.receipt.plot import Line as Line
+from seatrial.receipt.plot import Plot as Plot
 from seatrial.receipt.record import Record as Record
 from seatrial.receipt.tune_record import ChangesRecord as ChangesRecord
 from seatrial.receipt.tune_record import TriedChange as TriedChange
@@ -255,30 +262,6 @@ class Measurements(Record):
     jax: JaxUse | None = None
 
 
-class Line(Record):
-    """A line of a plot: at most series.MAX_POINTS points."""
-
-    name: str
-    points: tuple[tuple[float, float], ...]
-
-
-#: ID of the plot of where the steps' time went, in shares that add up.
-STEPS_PLOT = "steps"
-
-
-class Plot(Record):
-    """Lines over one x axis.
-
-    ``x`` is ``seconds`` (since the first event), ``step``, ``epoch``, ``line``, or ``rate`` (requests a second).
-    """
-
-    id: str
-    title: str
-    unit: str
-    x: Literal["seconds", "step", "epoch", "line", "rate"]
-    lines: tuple[Line, ...]
-
-
 class ServedWeights(Record):
     """A file that the served model was loaded from, as the host read it before the start."""
 
@@ -365,7 +348,7 @@ class Receipt(Record):
     exit_cause: ExitCause
     exit_code: int
     warnings: tuple[str, ...] = ()
-    criteria: tuple[Criterion, ...]
+    criteria: Criteria
     findings: tuple[FindingRecord, ...] = ()
     diagnosis: DiagnosisRecord | None = None
     anatomy: tuple[StepAnatomy, ...] = ()
@@ -397,3 +380,27 @@ class Receipt(Record):
     def doubtful(self) -> bool:
         """It ended with 0, and by its own words did nothing."""
         return any(finding.id == "did-nothing" for finding in self.findings)
+
+    def metrics(self, name: str) -> Series:
+        """The curve of a number that the target reported, or of one measured: ``metrics("loss").values``.
+
+        Raises KeyError naming the curves that there are.
+        """
+        return series_of(self.plots, name)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row for each point of each curve: plot, name, x (what ``at`` counts), at, value, unit.
+
+        Raises ModuleNotFoundError without pandas.
+        """
+        return importlib.import_module("pandas").DataFrame(list(rows(self.plots)))
+
+    def _repr_markdown_(self) -> str:
+        """As a notebook shows it where HTML is not."""
+        return str(importlib.import_module("seatrial.receipt.rendering.markdown").render(self))
+
+    def _repr_html_(self) -> str:
+        """The page, in a frame of its own: its styles are not the notebook's."""
+        page = importlib.import_module("seatrial.receipt.rendering.html").render(self)
+        style = "width:100%;height:40em;border:1px solid #8886;border-radius:6px"
+        return f'<iframe srcdoc="{escape(page)}" style="{style}" title="Receipt {escape(self.header.run_id)}"></iframe>'

@@ -67,7 +67,10 @@ class Outcome(Record):
 
     @property
     def brief(self) -> str:
-        """For a cell of a table: why it failed or was stopped, else the badge."""
+        """For a cell of a table: why it failed or was stopped, what is not met, else the badge."""
+        _, _, unmet = self.words.partition("; not met: ")
+        if self.id == "unmet" and unmet:
+            return f"{self.badge}: {unmet}"
         return self.words if self.id in ("failed", "pruned", "stopped") else self.badge
 
     @computed_field  # type: ignore[prop-decorator]  # mypy issue 1362

@@ -13,14 +13,13 @@ from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.containers.env_file import proxies_with_login, read_env_file
 from seatrial.backends.containers.home import host_files
 from seatrial.backends.containers.mount_sources import check_sources
-from seatrial.backends.kubernetes.backend import cluster_manifests
-from seatrial.backends.kubernetes.manifests.render import as_yaml
 from seatrial.backends.local.venv import ensure_venv
 from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
 from seatrial.images.origin import origin_labels
+from seatrial.images.recipes import require_data
 from seatrial.images.sources import pip_conf
 from seatrial.job.gpus import Selection
 from seatrial.job.keras_backend import with_keras_backend
@@ -29,12 +28,11 @@ from seatrial.job.plan import COMPANION_FOLDER, Choice, Plan
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning import secrets
 from seatrial.planning.another_machine import AnotherMachine, another_machine, refuse_without_gpu
-from seatrial.planning.cluster.survey import survey_cluster
 from seatrial.planning.host import HostFacts, read_host
 from seatrial.planning.plan import make_plan, select_gpus, with_defaults
+from seatrial.planning.site import ClusterSite
 from seatrial.runs import mlflow_server, without_agent
 from seatrial.runs.adopt import record_start
-from seatrial.runs.cluster_ready import make_image_ready
 from seatrial.runs.liveness import leases
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run_site import run_site
@@ -103,6 +101,9 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
 
 def manifests(plan: Plan, *, whole: bool = True) -> str:
     """A cluster plan's manifests as YAML; without ``whole``, binary data is only told by its size."""
+    from seatrial.backends.kubernetes.backend import cluster_manifests
+    from seatrial.backends.kubernetes.manifests.render import as_yaml
+
     with tempfile.TemporaryDirectory(prefix="seatrial-") as folder:
         return as_yaml(cluster_manifests(plan, Path(folder)), whole=whole)
 
@@ -119,6 +120,10 @@ def prepare(
         SeatrialError: nothing is left behind then.
     """
     secrets.check_secrets(job, environ)
+    if job.serve is None:
+        require_data(
+            job.target, job.project, given=job.data is not None or any(mount.target == "/data" for mount in job.mounts)
+        )
     refuse_taken_port(job, RunStore(job.project, environ))
     ground = _survey(job, environ)
     if ground.tracked.asked is not None:
@@ -189,6 +194,8 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     """Everything that must be there before the start: image or venv, output folders, secrets."""
     plan = prepared.plan
     if plan.cluster is not None:
+        from seatrial.runs.cluster_ready import make_image_ready
+
         make_image_ready(plan, prepared.run.folder, environ, say)
         return
     store = prepared.backend.images
@@ -246,6 +253,12 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     return _Ground(made.job, script, host, backend, engine, why, made)
 
 
+def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
+    from seatrial.planning.cluster.survey import survey_cluster  # what speaks to clusters takes 80 ms to load
+
+    return survey_cluster(job, host, offline=offline)
+
+
 def _with_keras(job: Job, script: ScriptFacts, environ: Mapping[str, str], *, inherits: bool) -> ScriptFacts:
     """Which framework a Keras script needs and is checked with."""
     env: dict[str, str] = dict(environ) if inherits else {}
@@ -286,7 +299,7 @@ def _plan(
         selection=selection,
         another=another,
         view=view,
-        cluster=survey_cluster(job, ground.host, offline=not may_pull) if on_a_cluster else None,
+        cluster=_survey_cluster(job, ground.host, offline=not may_pull) if on_a_cluster else None,
         caller=caller,
         events=run.events_folder if ground.tracked.events else None,
     )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from seatrial import events
-from seatrial.backends import table
-from seatrial.backends.base import Handle
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.receipt.evidence.fields import number, text, whole
-from seatrial.runs.liveness import state_of
 from seatrial.runs.store import Run, RunStore, run_name
+
+if TYPE_CHECKING:
+    from seatrial.backends.base import Handle
 
 #: Of a live run's events: the start of its target stands among the first.
 _FIRST_BYTES = 1 << 20
@@ -44,6 +44,14 @@ class Line:
     seconds: float | None = None
     address: str | None = None
     headline: str | None = None
+
+
+def started_at(run_id: str) -> float | None:
+    """When the ID was made, as Unix time; None for what is no ID. IDs begin with the local time."""
+    try:
+        return time.mktime(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
+    except (ValueError, OverflowError):
+        return None
 
 
 def list_runs(store: RunStore, environ: Mapping[str, str], *, limit: int | None = None) -> list[Line]:
@@ -97,6 +105,9 @@ def line_of(run: Run, environ: Mapping[str, str]) -> Line:
 
 def _waiting(handle: Handle, environ: Mapping[str, str]) -> str | None:
     """What a cluster lets a run wait for. Elsewhere nothing waits."""
+    from seatrial.backends import table  # with the plan's models, which a list of ended runs needs not
+    from seatrial.runs.liveness import state_of
+
     if table.place(handle.backend) != "cluster":
         return None
     return state_of(handle, environ).waiting

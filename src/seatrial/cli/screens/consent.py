@@ -28,7 +28,7 @@ def require_consent(
     if not job.asks or (building and not any(ask.builds for ask in job.asks)):
         return
     store = TrustStore(environ)
-    lines = _lines(job)
+    lines = [ask.remembered for ask in job.asks]
     if store.allows(job.project, lines):
         return
     if store.problem:
@@ -39,10 +39,6 @@ def require_consent(
         store.allow(job.project, lines)
     except DiskError as error:  # allowed all the same; the next run asks again
         screen.say(f"warning: your answer was not saved: {error.message}")
-
-
-def _lines(job: Job) -> list[str]:
-    return [f"{ask.words}\n{ask.apart}" for ask in job.asks]
 
 
 def _ask(job: Job, screen: Screen) -> None:

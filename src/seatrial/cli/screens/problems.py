@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import re
@@ -119,19 +120,36 @@ def _usage_problem(error: Exception, argv: list[str]) -> tuple[str, str | None, 
     if format_message is None:
         return None
     message: str = format_message().split(" (Possible options")[0]
-    if type(error).__name__ == "NoSuchOption" and argv[0] in ("run", "plan") and "--" not in argv:
-        option = getattr(error, "option_name", "")
-        return (
-            message,
-            "The target's own arguments go after --",
-            f"seatrial {argv[0]} {shlex.quote(_first_word(argv))} -- {option}",
-        )
+    option = getattr(error, "option_name", "") if type(error).__name__ == "NoSuchOption" else ""
+    if option and (near := _near_option(option, error)):
+        meant = [near + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
+        return f"No such option: {option}; did you mean {near}?", None, shlex.join(["seatrial", *meant])
+    if option and argv[0] in ("run", "plan") and "--" not in argv:
+        return message, "The target's own arguments go after --", _behind_dashes(option, argv)
     place = getattr(getattr(error, "ctx", None), "command_path", f"seatrial {argv[0]}")
     return message, None, f"{place} --help"
 
 
-def _first_word(argv: list[str]) -> str:
-    return next((word for word in argv[1:] if not word.startswith("-")), "TARGET")
+def _near_option(option: str, error: Exception) -> str | None:
+    """The option of this command that was probably meant; ``--epochs`` is near to none, and the target's own."""
+    context = getattr(error, "ctx", None)
+    names = [name for each in context.command.params for name in getattr(each, "opts", ())] if context else []
+    if option.startswith("--") and len(begun := [name for name in names if name.startswith(option)]) == 1:
+        return str(begun[0])
+    near = difflib.get_close_matches(option, names, n=1, cutoff=0.8) if option.startswith("--") else []
+    return str(near[0]) if near else None
+
+
+def _behind_dashes(option: str, argv: list[str]) -> str:
+    """The command with an option that is the target's, and its value, where the target gets it."""
+    at = next((place for place, word in enumerate(argv) if word.split("=")[0] == option), len(argv))
+    target_before = any(not word.startswith("-") for word in argv[1:at])
+    has_value = (
+        target_before and at + 1 < len(argv) and not argv[at + 1].startswith("-") and "=" not in argv[at : at + 1]
+    )
+    end = at + 1 + has_value
+    ours = argv[1:at] + argv[end:]
+    return shlex.join(["seatrial", argv[0], *(ours or ["TARGET"]), "--", *(argv[at:end] or [option])])
 
 
 def _unexpected(console: Console, error: Exception, argv: list[str]) -> None:

@@ -29,9 +29,15 @@ class Screen:
     Args:
         json: the answer on stdout is JSON, so the target's stdout goes to stderr too.
         answer_only: the target's output is the answer; a receipt is shown only of a run that failed.
+        whole: the receipt is shown whole, and not only its verdict.
+        quiet: of our own words only warnings and errors, and the verdict of a run that failed.
     """
 
-    def __init__(self, *, json: bool = False, answer_only: bool = False) -> None:
+    def __init__(
+        self, *, json: bool = False, answer_only: bool = False, whole: bool = False, quiet: bool = False
+    ) -> None:
+        self._whole = whole
+        self._quiet = quiet
         self._json = json
         self._answer_only = answer_only
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -41,6 +47,8 @@ class Screen:
 
     def say(self, line: str) -> None:
         """A line of ours."""
+        if self._quiet and not line.startswith(("warning:", "NO GPU")):
+            return
         with self._printing:
             if self._live is not None:
                 self._live.clear()
@@ -48,12 +56,14 @@ class Screen:
 
     def progress(self, line: str) -> None:
         """A line of a build or download."""
+        if self._quiet:
+            return
         self._err.print(Text(f"  {line}", style="dim"))
 
     @contextmanager
     def showing_progress(self, run: Run) -> Iterator[Callable[[], None]]:
         """While this holds, calling what it gives shows how fast the run trains, where there is room for it."""
-        if self._answer_only:
+        if self._answer_only or self._quiet:
             yield lambda: None
             return
         from seatrial.cli.screens.live_line import LiveLine
@@ -113,9 +123,13 @@ class Screen:
             return
         if self._answer_only and receipt.exit_code == 0:
             return
-        from seatrial.receipt.rendering import terminal  # a plan shows no receipt, and is asked for often
+        if self._quiet and receipt.outcome.level != "bad":
+            return
+        from seatrial.receipt.rendering import terminal, verdict  # a plan shows no receipt, and is asked for often
 
-        terminal.render(receipt, self._err if self._answer_only else self._out)
+        show = terminal.render if self._whole else verdict.render
+        show(receipt, self._err if self._answer_only else self._out)
+        self._quiet = False
         self.say(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
 
     def plan(self, plan: Plan, request: list[str]) -> None:

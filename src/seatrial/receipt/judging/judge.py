@@ -62,7 +62,7 @@ from seatrial.receipt.judging.trust import (
     refused_finding,
 )
 from seatrial.receipt.judging.tuned import with_result
-from seatrial.receipt.model import Criterion, ExitCause, FindingRecord, Receipt
+from seatrial.receipt.model import Criteria, Criterion, ExitCause, FindingRecord, Receipt
 from seatrial.receipt.nameless import without_names
 
 #: Frameworks say these where there is no GPU, and go on.
@@ -129,7 +129,7 @@ def judge(
         exit_cause=cause,
         exit_code=_exit_code(case, cause, criteria),
         warnings=_warnings(case, cause),
-        criteria=criteria,
+        criteria=Criteria(criteria),
         findings=tuple(_record(finding) for finding in findings),
         diagnosis=diagnose_case(case, cause),
         anatomy=anatomy_of(case),

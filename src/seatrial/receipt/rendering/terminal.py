@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -46,8 +46,13 @@ _ASCII = str.maketrans({"✓": "v", "✗": "x", "·": "-", "×": "x", "…": "..
 
 def render(receipt: Receipt, console: Console) -> None:
     """Print the receipt. What a run printed is text here, never markup."""
+    print_lines(_lines(receipt, min(WIDTH, console.width)), console)
+
+
+def print_lines(lines: Iterable[Text], console: Console) -> None:
+    """Each on a line of its own, with ASCII marks where the terminal has no others."""
     unicode = console.encoding.lower().startswith("utf")
-    for line in _lines(receipt, min(WIDTH, console.width)):
+    for line in lines:
         if not unicode:
             plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
             line = Text(plain, style=line.style)
@@ -55,31 +60,36 @@ def render(receipt: Receipt, console: Console) -> None:
 
 
 def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
-    mark, style = _MARKS[_LEVELS[receipt.outcome.level]]
+    mark, style = mark_of(receipt)
     yield Text(f"{mark} {headline(receipt)}", style=style)
-    yield from _wrapped(ending(receipt), "    ", width)
+    yield from wrapped(ending(receipt), "    ", width)
     for warning in receipt.warnings:
-        yield from _wrapped(warning, "[!] ", width, "yellow")
-    yield from _section("What ran", _table(_shortened(header_rows(receipt)), width))
-    yield from _section("Criteria", list(_criteria(receipt, width)))
-    yield from _section("Findings", [line for f in receipt.findings for line in _finding(f, width)])
-    yield from _section("Diagnosis", _table(diagnosis_rows(receipt), width))
-    yield from _section("Tune", _tune(receipt, width))
-    yield from _section("Steps", _table(anatomy_rows(receipt), width))
-    yield from _section("Serving", _table(serving_rows(receipt), width))
+        yield from wrapped(warning, "[!] ", width, "yellow")
+    yield from section("What ran", table(_shortened(header_rows(receipt)), width))
+    yield from section("Criteria", list(_criteria(receipt, width)))
+    yield from section("Findings", [line for f in receipt.findings for line in finding_lines(f, width)])
+    yield from section("Diagnosis", table(diagnosis_rows(receipt), width))
+    yield from section("Tune", tune_lines(receipt, width))
+    yield from section("Steps", table(anatomy_rows(receipt), width))
+    yield from section("Serving", table(serving_rows(receipt), width))
     metrics = metric_rows(receipt)
-    yield from _section("Measured", _table([*measured_rows(receipt), *metrics[:MAX_METRICS]], width))
+    yield from section("Measured", table([*measured_rows(receipt), *metrics[:MAX_METRICS]], width))
     if len(metrics) > MAX_METRICS:
         yield Text(f"    … and {len(metrics) - MAX_METRICS} more metrics are in receipt.md")
     # Addresses stay whole, however narrow the terminal is: it makes links of them.
-    yield from _section("Trackers", [Text(f"    {page.name:<11}  {page.url}") for page in receipt.pages])
-    yield from _section("Timeline", _table([Row(f"{e.at_s:8.2f} s", e.words) for e in receipt.timeline], width))
+    yield from section("Trackers", [Text(f"    {page.name:<11}  {page.url}") for page in receipt.pages])
+    yield from section("Timeline", table([Row(f"{e.at_s:8.2f} s", e.words) for e in receipt.timeline], width))
 
 
-def _tune(receipt: Receipt, width: int) -> list[Text]:
+def mark_of(receipt: Receipt) -> tuple[str, str]:
+    """``[✓]`` and its style, of the outcome."""
+    return _MARKS[_LEVELS[receipt.outcome.level]]
+
+
+def tune_lines(receipt: Receipt, width: int) -> list[Text]:
     """The table, and what is said beside it."""
-    table = [Text(f"    {line}") for line in aligned(tune_table(receipt), width - 4)]
-    return [*table, *([Text()] if table else []), *_table(tune_rows(receipt), width)]
+    table_ = [Text(f"    {line}") for line in aligned(tune_table(receipt), width - 4)]
+    return [*table_, *([Text()] if table_ else []), *table(tune_rows(receipt), width)]
 
 
 def _shortened(rows: Sequence[Row]) -> list[Row]:
@@ -87,44 +97,44 @@ def _shortened(rows: Sequence[Row]) -> list[Row]:
     return [Row(row.label, row.value[:19] if row.value.startswith("sha256:") else row.value) for row in rows]
 
 
-def _section(title: str, lines: Sequence[Text]) -> Iterator[Text]:
+def section(title: str, lines: Sequence[Text]) -> Iterator[Text]:
     if lines:
         yield Text()
         yield Text(title, style="bold")
         yield from lines
 
 
-def _table(rows: Sequence[Row], width: int) -> list[Text]:
+def table(rows: Sequence[Row], width: int) -> list[Text]:
     column = min(18, max((len(row.label) for row in rows), default=0))
-    return [line for row in rows for line in _wrapped(row.value, f"    {row.label:<{column}}  ", width, dim=4 + column)]
+    return [line for row in rows for line in wrapped(row.value, f"    {row.label:<{column}}  ", width, dim=4 + column)]
 
 
 def _criteria(receipt: Receipt, width: int) -> Iterator[Text]:
     """What was judged, one by one; then what was not, those of one reason together: there is nothing to look at."""
     for criterion in receipt.criteria:
         if criterion.verdict != "not judged":
-            yield from _criterion(criterion, width)
+            yield from criterion_lines(criterion, width)
     mark, style = _MARKS["not judged"]
     for reason, titles in open_criteria(receipt):
-        yield from _wrapped(f"{'; '.join(titles)}: not judged, {reason}", f"{mark} ", width, style)
+        yield from wrapped(f"{'; '.join(titles)}: not judged, {reason}", f"{mark} ", width, style)
 
 
-def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:
+def criterion_lines(criterion: Criterion, width: int) -> Iterator[Text]:
     mark, style = _MARKS[criterion.weight]
     yield Text(f"{mark} {criterion.title}", style=style)
     asked = f"; {wanted(criterion)}" if criterion.verdict == "fail" and criterion.expected else ""
-    yield from _wrapped(criterion.evidence + asked, "    ", width)
+    yield from wrapped(criterion.evidence + asked, "    ", width)
 
 
-def _finding(finding: FindingRecord, width: int) -> Iterator[Text]:
+def finding_lines(finding: FindingRecord, width: int) -> Iterator[Text]:
     mark, style = _SEVERITIES[finding.severity]
-    yield from _wrapped(finding.message, f"{mark} ", width, style)
+    yield from wrapped(finding.message, f"{mark} ", width, style)
     for label, words in ((CAUSE, finding.cause), (FIX, finding.fix), ("seen", "; ".join(finding.evidence[:3]))):
         if words:
-            yield from _wrapped(words, f"    {label:<5}  ", width, dim=9)
+            yield from wrapped(words, f"    {label:<5}  ", width, dim=9)
 
 
-def _wrapped(words: str, first: str, width: int, style: str = "", dim: int = 0) -> Iterator[Text]:
+def wrapped(words: str, first: str, width: int, style: str = "", dim: int = 0) -> Iterator[Text]:
     """``words`` with a hanging indent below ``first``, whose first ``dim`` characters are dimmed."""
     hanging = " " * len(first)
     lines = textwrap.wrap(words, width, initial_indent=first, subsequent_indent=hanging, break_on_hyphens=False)

@@ -1,0 +1,129 @@
+"""Making a plan, and starting a run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from seatrial.api.run import Run
+from seatrial.backends import table
+from seatrial.errors import SeatrialError, TrustError
+from seatrial.images.recipes import RECIPES
+from seatrial.job.loading import load_job
+from seatrial.job.model import Job
+from seatrial.job.plan import Plan
+from seatrial.planning import secrets
+from seatrial.receipt.model import Receipt
+from seatrial.runs import launch
+from seatrial.runs.finalise import finalise
+from seatrial.runs.following import recorder
+from seatrial.system.trust import TrustStore
+
+#: Gets text as the target prints it, both streams in order.
+Output = Callable[[str], object]
+
+
+def _print(text: str) -> None:
+    """On whatever standard output is now: a notebook's cell, or where it is redirected to."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def plan(target: str | None = None, *, args: Sequence[str] = (), project: Path | str = ".", **options: Any) -> Plan:
+    """What ``run`` would do, with the reason for every choice in ``plan.choices``. Changes nothing.
+
+    Args:
+        target: a script or recipe; else ``module=`` or ``image={"ready": …}``, or what the project's file names.
+        args: the target's own.
+        project: the project's folder.
+        options: keys of seatrial.toml: ``gpus=2``, ``data="./data"``, ``on="docker"``,
+            ``criteria={"accuracy": ">= 0.9"}``.
+
+    Raises SeatrialError: its ``message``, ``cause`` and ``run`` are what the command line prints.
+    """
+    job, environ = _job(target, args, project, options), dict(os.environ)
+    secrets.check_secrets(job, environ)
+    return launch.plan_only(job, environ)
+
+
+def start(
+    target: str | None = None,
+    *,
+    args: Sequence[str] = (),
+    project: Path | str = ".",
+    trust: bool = False,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Run:
+    """Plan, build what is missing, and start the run in the background; it goes on when Python ends.
+
+    Args:
+        target, args, project, options: as for ``plan``.
+        trust: allow what the project's file asks for beyond its folder and a container.
+        progress: gets lines of the build.
+
+    Raises SeatrialError: it did not start.
+    """
+    job, environ = _job(target, args, project, options), dict(os.environ)
+    _require_consent(job, environ, trust=trust)
+    prepared = launch.prepare(job, environ)
+    try:
+        launch.start(prepared, environ, progress or (lambda line: None))
+    except (SeatrialError, KeyboardInterrupt):
+        finalise(prepared.run, environ)  # it has a receipt, which says why
+        raise
+    recorder.ensure(prepared.run)
+    return Run(prepared.run)
+
+
+def run(
+    target: str | None = None,
+    *,
+    args: Sequence[str] = (),
+    project: Path | str = ".",
+    trust: bool = False,
+    output: Output | None = _print,
+    **options: Any,
+) -> Receipt:
+    """Run to the end; the receipt. A target that fails raises nothing: ``receipt.outcome`` tells.
+
+    Ctrl-C (a notebook's stop button) stops the run, which ends with a receipt as well.
+
+    Args:
+        target, args, project, trust, options: as for ``start``.
+        output: gets what the target prints, as it prints it; None: nothing does.
+
+    Raises SeatrialError: it did not start.
+    """
+    begun = start(target, args=args, project=project, trust=trust, progress=None, **options)
+    try:
+        return begun.wait(output=output)
+    except KeyboardInterrupt:
+        return begun.stop()
+
+
+def _job(target: str | None, args: Sequence[str], project: Path | str, options: dict[str, Any]) -> Job:
+    flags = {**options, "args": [str(word) for word in args]}
+    if target is not None:
+        flags["target"] = str(target)
+    for key, value in flags.items():
+        if isinstance(value, Path):
+            flags[key] = str(value)
+    without = lambda name: table.place(name) == "process"  # noqa: E731
+    return load_job(Path(project).absolute(), flags, recipes=RECIPES, without_container=without)
+
+
+def _require_consent(job: Job, environ: dict[str, str], *, trust: bool) -> None:
+    """Raises TrustError: what the project's file asks for was not allowed, now or before on the command line."""
+    lines = [ask.remembered for ask in job.asks]
+    if not lines or trust or TrustStore(environ).allows(job.project, lines):
+        return
+    wishes = [ask.words for ask in job.asks]
+    raise TrustError(
+        "This project needs permissions that were not granted yet",
+        cause="\n    ".join(["it requests:", *wishes]),
+        run="seatrial.run(…, trust=True)",
+    )

@@ -1,0 +1,77 @@
+"""The lines of ``runs ls``: wide where there is room, else what one looks for first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seatrial.job.units import format_seconds
+from seatrial.pipelines.listing import Listed
+from seatrial.runs.listing import started_at
+
+#: Columns of a terminal from which on every column is shown.
+WIDE = 100
+
+#: Values of ``--status``. ``unmet``: ended well, and criteria are not met.
+STATUSES = ("starting", "waiting", "running", "done", "stopped", "failed", "unmet", "unknown")
+
+_HEAD = ("RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS")
+
+#: Of the head, on a narrow terminal; a run's name is in place of its ID, which it is found by as well.
+_NARROW = ("RUN", "TARGET", "AGE", "STATUS")
+
+
+def table(listed: Sequence[Listed], width: int, now: float) -> list[str]:
+    """A line each, below a head. By hand: rich needs a second for a thousand."""
+    rows = [dict(zip(_HEAD, _row(each, now), strict=True)) for each in listed]
+    head: tuple[str, ...] = _HEAD
+    if width < WIDE:
+        head = _NARROW
+        rows = [{**row, "RUN": row["NAME"].strip() or row["RUN"]} for row in rows]
+    lines = [head, *(tuple(row[column] for column in head) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    return [line if width >= WIDE or len(line) <= width else line[: width - 1] + "…" for line in shown]
+
+
+def matches(listed: Listed, statuses: Sequence[str], since_s: float | None, now: float) -> bool:
+    """Whether it is one that was asked for.
+
+    Args:
+        since_s: started at most so long ago.
+    """
+    line = listed.line
+    unmet = line.status == "done" and (line.headline or "").startswith("criteria not met")
+    if statuses and line.status not in statuses and not (unmet and "unmet" in statuses):
+        return False
+    started = started_at(line.id)
+    return since_s is None or (started is not None and now - started <= since_s)
+
+
+def age(seconds: float) -> str:
+    """``12s``, ``5m``, ``3h``, ``2d``."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"
+
+
+def _row(listed: Listed, now: float) -> tuple[str, ...]:
+    """A run, a group, or below it one of its members."""
+    line = listed.line
+    told = {
+        "done": line.headline or "done",
+        "waiting": f"waiting: {line.outcome}" if line.outcome else "waiting",
+        "stopped": line.outcome or "stopped",
+        "failed": f"failed: {line.headline or line.outcome}",
+        "unknown": f"unknown: {line.outcome}",
+        "unchanged": f"unchanged: {line.outcome}",
+        "skipped": f"skipped: {line.outcome}",
+    }
+    status = told.get(line.status, line.status)
+    status += f": {line.address}" if line.address else ""
+    seconds = format_seconds(line.seconds) if line.seconds is not None else ""
+    gpus = "?" if line.gpus is None else str(line.gpus)
+    started = started_at(line.id)
+    old = "" if started is None else age(now - started)
+    run_id, name = (f"  {line.id}", f"  {listed.member}") if listed.member else (line.id, line.name or "")
+    return run_id, name, line.target, line.backend, gpus, old, seconds, status

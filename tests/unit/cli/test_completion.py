@@ -1,0 +1,182 @@
+"""Completion: what fits a word, how long it takes, and bash, zsh and fish asked with a real Tab key."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pace import slowness
+from seatrial.cli import VERBS
+from seatrial.cli.completing import RECIPES, complete
+from seatrial.cli.words import kept
+from seatrial.images import recipes
+from seatrial.runs.store import RunStore
+
+#: Of the issue: a press of the Tab key takes at most 150 ms.
+LIMIT_S = 0.15
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With two runs, one of which has a name, a script and a folder."""
+    monkeypatch.chdir(tmp_path)
+    store = RunStore(tmp_path)
+    store.create("20260101-000000-aaaa", None)
+    store.create("20260102-000000-bbbb", "worker1")
+    (tmp_path / "train.py").touch()
+    (tmp_path / "pictures").mkdir()
+    return tmp_path
+
+
+def values(*words: str) -> list[str]:
+    *before, word = words
+    return [value for value, _ in complete(before, word, VERBS)]
+
+
+def test_verbs_and_flags() -> None:
+    assert set(values("")) == {*VERBS, "--help", "--version"}
+    assert values("ru") == ["run", "runs"]
+    assert values("run", "--detac") == ["--detach"]
+    assert values("runs", "l") == ["ls", "logs"]
+    assert "--resume" not in values("build", "--r") and "--resume" in values("run", "--r")
+    assert values("nonsense", "") == []
+
+
+def test_values() -> None:
+    assert values("run", "--on", "p") == ["podman"]
+    assert values("run", "--on=p") == ["--on=podman"]
+    assert values("plan", "--as", "") == ["docker", "compose"]
+    assert values("run", "--gpus", "a") == ["auto", "all"]
+    assert values("run", "dig") == ["digits", ":files"]
+    assert values("run", "--data", "") == [":folders"]
+    assert values("run", "--name", "") == []
+    assert values("run", "train.py", "--", "-") == [":files"]
+    assert values("completion", "z") == ["zsh"]
+
+
+def test_recipes_are_those_of_the_table() -> None:
+    assert set(RECIPES) == set(recipes.RECIPES)
+
+
+def test_gpus_are_those_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2):
+        folder = tmp_path / "gpus" / f"0000:{number}0:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-0{number}\n")
+    monkeypatch.setattr("seatrial.cli.completing._DRIVER", tmp_path)
+    assert values("run", "--gpus", "")[3:] == ["1", "2", "device=0", "device=1", "GPU-00", "GPU-01"]
+    assert dict(complete(["run", "--gpus"], "device", VERBS))["device=1"] == "NVIDIA H200"
+
+
+def test_runs_by_name(project: Path) -> None:
+    assert values("runs", "show", "")[:2] == ["last", "worker1"]
+    assert values("runs", "logs", "-f", "w") == ["worker1"]
+    assert values("run", "--resume", "2026") == ["20260102-000000-bbbb", "20260101-000000-aaaa"]
+
+
+def test_every_command_has_words() -> None:
+    assert {name.split()[0] for name in kept()} == set(VERBS)
+
+
+def test_a_press_is_quick(project: Path) -> None:
+    """CPU time, the best of five: what an idle machine takes."""
+    took = []
+    for _ in range(5):
+        before = os.times()
+        subprocess.run(
+            [sys.executable, "-m", "seatrial", "completion", "words", "runs", "show", ""],
+            capture_output=True,
+            check=True,
+        )
+        after = os.times()
+        took.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    assert min(took) < LIMIT_S * slowness()
+
+
+def script(shell: str, folder: Path) -> Path:
+    made = subprocess.run(
+        [sys.executable, "-m", "seatrial", "completion", shell], capture_output=True, text=True, check=True
+    )
+    path = folder / f"seatrial.{shell}"
+    path.write_text(made.stdout)
+    return path
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """With ``seatrial`` on the PATH."""
+    program = tmp_path / "bin" / "seatrial"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m seatrial "$@"\n')
+    program.chmod(0o755)
+    own = {"PATH": f"{program.parent}:{os.environ['PATH']}", "TERM": "dumb", "HOME": str(tmp_path), "PS1": "$ "}
+    return {**os.environ, **own}
+
+
+def pressed(argv: list[str], setup: str, typed: str, wanted: str, env: dict[str, str], folder: Path) -> str:
+    """What an interactive shell shows after ``setup``, and after ``typed`` with a Tab behind it, until ``wanted``."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(folder)
+        os.execvpe(argv[0], argv, env)
+    shown = ""
+    try:
+        os.write(terminal, f"{setup}; echo re''ady\n".encode())
+        for until, keys in (("ready", f"{typed}\t\t"), (wanted, "")):
+            shown = ""
+            deadline = time.monotonic() + 20 * slowness(time.monotonic)
+            while not re.search(until, shown) and time.monotonic() < deadline:
+                if select.select([terminal], [], [], 0.2)[0]:
+                    shown += os.read(terminal, 65536).decode(errors="replace")
+            if keys:
+                time.sleep(0.3)  # its prompt
+                os.write(terminal, keys.encode())
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        os.close(terminal)
+    return shown
+
+
+SHELLS = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], "source {}"),
+    "zsh": (["zsh", "-f", "-i"], "autoload -U compinit; compinit -u -D; source {}"),
+}
+PRESSES = {
+    "a flag": ("seatrial run --detac", "--detach"),
+    "a run": ("seatrial runs show work", "worker1"),
+    "a recipe": ("seatrial run mnist-", "mnist-deep"),
+    "a file": ("seatrial run tra", r"train\.py"),
+    "a folder": ("seatrial run x.py --data pic", "pictures/"),
+}
+
+
+@pytest.mark.parametrize("press", PRESSES)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_press_in_a_shell(shell: str, press: str, project: Path, env: dict[str, str]) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    argv, setup = SHELLS[shell]
+    typed, wanted = PRESSES[press]
+    shown = pressed(argv, setup.format(script(shell, project)), typed, wanted, env, project)
+    assert re.search(wanted, shown), shown
+
+
+@pytest.mark.parametrize("press", PRESSES)
+def test_a_press_in_fish(press: str, project: Path, env: dict[str, str]) -> None:
+    """Which answers for itself: ``complete -C`` is what its Tab key calls."""
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    typed, wanted = PRESSES[press]
+    line = f"source {script('fish', project)}; complete -C '{typed}'"
+    done = subprocess.run(["fish", "--no-config", "-c", line], capture_output=True, text=True, env=env, cwd=project)
+    assert re.search(wanted, done.stdout), (done.stdout, done.stderr)

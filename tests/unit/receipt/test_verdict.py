@@ -1,0 +1,82 @@
+"""The end of a run in a terminal: the last lines are what is looked for, and nothing needs scrolling."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cli_project import Project, environment
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.rendering import verdict
+
+SCRIPT = """
+import json, os
+with open(os.environ["SEATRIAL_EVENTS"], "a") as events:
+    for step in range(5):
+        print(json.dumps({"step": step, "loss": 1 / (step + 1), "accuracy": 0.618}), file=events)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project(tmp_path / "project", "local", environment(tmp_path))
+    made.write("train.py", SCRIPT)
+    return made
+
+
+def shown(receipt: Receipt) -> list[str]:
+    out = io.StringIO()
+    verdict.render(receipt, Console(file=out, width=80))
+    return out.getvalue().splitlines()
+
+
+def test_a_run_ends_with_its_verdict(project: Project) -> None:
+    project.write("seatrial.toml", '[criteria]\naccuracy = ">= 0.99"\nloss = "<= 0.5"\n')
+    ended = project.run("train.py", "--gpus", "none")
+    lines = ended.stdout.splitlines()
+    assert "[✓] Metric loss" in lines
+    head = next(number for number, line in enumerate(lines) if line.startswith("[✗] train.py · local"))
+    assert "Criteria not met." in lines[head + 1] and "Timeline" not in lines
+    assert " ".join(lines[head + 1 :]).replace("    ", "").count("accuracy (0.618, required >= 0.99)") == 1
+    assert "accuracy 0.618" in lines[-1] and len(lines) - head <= 5
+    assert ended.stderr.splitlines()[-1].startswith("seatrial receipt: ")
+    whole = project.run("train.py", "--gpus", "none", "--verbose").stdout
+    assert "\nTimeline\n" in whole and "\nWhat ran\n" in whole
+    assert "\nTimeline\n" in project.cli("runs", "show", "last").stdout
+
+
+def test_quiet(project: Project) -> None:
+    project.write("seatrial.toml", "")
+    fine = project.run("train.py", "--gpus", "none", "--quiet")
+    assert (fine.stdout, fine.stderr) == ("", "")
+    project.write("fails.py", "print('so far')\nraise SystemExit(3)\n")
+    failed = project.run("fails.py", "--gpus", "none", "-q", exit_code=1)
+    assert failed.stdout.startswith("so far\n") and "[✗] fails.py" in failed.stdout
+    assert failed.stderr.startswith("seatrial receipt: ")
+
+
+def test_no_color(project: Project) -> None:
+    project.write("seatrial.toml", "")
+    for words in (["--no-color", "runs", "ls"], ["runs", "ls", "--no-color"]):
+        ended = project.cli(*words, FORCE_COLOR="1")
+        assert "\x1b[" not in ended.stdout + ended.stderr
+    own = project.write("says.py", "import sys; print(sys.argv)\n")
+    assert "--no-color" in project.run(own.name, "--gpus", "none", "--", "--no-color").stdout
+
+
+def test_the_fix_of_a_broken_contract_is_there() -> None:
+    """Of recorded receipts: whatever failed has its finding and its fix above the verdict."""
+    recorded = sorted((Path(__file__).parents[3] / "docs" / "receipts").rglob("receipt.json"))
+    if not recorded:
+        pytest.skip("no recorded receipts here")
+    for path in recorded:
+        receipt = Receipt.model_validate(json.loads(path.read_text()))
+        lines = shown(receipt)
+        text = "\n".join(lines)
+        assert any(line.startswith(("[✓] ", "[✗] ", "[!] ", "[-] ")) and " · " in line for line in lines[-6:]), path
+        assert all(f.message.split()[0] in text for f in receipt.findings[:1] if f.severity == "error"), path
+        assert all(len(line) <= 80 or line.startswith("[") for line in lines), path  # a headline is not wrapped
