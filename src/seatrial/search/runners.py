@@ -30,6 +30,6 @@ def _ray(search: Search) -> None:
     run_trials(search)
 
 
-#: Name → runner. ``local``: each trial a run of this machine's. ``ray``: of a Ray cluster's nodes. ``fused``: many trials
-#: of a recipe as one run.
+#: Name → runner. ``local``: each trial a run of this machine's. ``ray``: of a Ray cluster's nodes. ``fused``: many
+#: trials of a recipe as one run.
 RUNNERS: dict[str, Runner] = {"local": _local, "ray": _ray, "fused": _fused}
