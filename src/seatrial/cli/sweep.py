@@ -90,7 +90,8 @@ def sweep(
     seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --trials 40 --metric accuracy:max
     """
     if fused and engine == "ray":
-        raise UsageError("--fused trains all trials in one run, which --engine ray cannot spread", run="seatrial sweep … --fused")
+        why = "--fused trains all trials in one run, which --engine ray cannot spread"
+        raise UsageError(why, run="seatrial sweep … --fused")
     engine = "fused" if fused else engine
     if engine not in RUNNERS:
         raise UsageError(f"There is no engine {engine!r}: {', '.join(RUNNERS)}", run="seatrial sweep --help")
