@@ -20,7 +20,7 @@ SCRIPTS = {path.stem: path for path in sorted(BOUND.rglob("*.py"))}
 RECORDED = read_packed(TESTS / "recorded" / "diagnosis" / "h200.jsonl.gz")
 
 #: Recorded, and not right: kept, and in docs/diagnosis.md. One that becomes right has to leave.
-WRONG = {"compile_every_shape": "the benchmark ended it while it compiled first, and the hook did not tell then"}
+WRONG: dict[str, str] = {}
 
 
 def header(name):
