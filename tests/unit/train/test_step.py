@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from seatrial.train.data.streaming import StreamedImages  # noqa: E402
-from seatrial.train.errors import InputError, TrainError  # noqa: E402
+from seatrial.train.errors import TrainError  # noqa: E402
 from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
 from seatrial.train.optim.schedules import cosine  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
