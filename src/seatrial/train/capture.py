@@ -57,15 +57,16 @@ def host_state(step: Step) -> dict[str, Any]:
     return state
 
 
-def host_draws() -> tuple[Any, ...]:
+def host_draws(device: torch.device) -> tuple[Any, ...]:
     """State of the generators on the host, in what can be compared."""
     _, keys, *rest = np.random.get_state(legacy=True)
-    return random.getstate(), np.asarray(keys).tobytes(), tuple(rest), torch.get_rng_state().numpy().tobytes()
+    own = torch.get_rng_state().numpy().tobytes() if device.type == "cuda" else b""  # on a CPU it is the step's own
+    return random.getstate(), np.asarray(keys).tobytes(), tuple(rest), own
 
 
 def refuse(step: Step, before: dict[str, Any], draws: tuple[Any, ...]) -> None:
     """Compare with what was noted before a step. Raises NotCapturable with what it did on the host."""
-    if draws != host_draws():
+    if draws != host_draws(step.device):
         raise NotCapturable("it draws random numbers on the host: draw them with torch, device=...")
     after = host_state(step)
     for name in {**before, **after}:

@@ -121,10 +121,10 @@ def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
     Args:
         fresh: the optimizer had no state before them.
     """
-    seen, draws = capture.host_state(step), capture.host_draws()
+    seen, draws = capture.host_state(step), capture.host_draws(step.device)
     for _ in range(WARMUP_STEPS):
         step.position.zero_()  # an epoch may have fewer steps than this
-        seen, draws = capture.host_state(step), capture.host_draws()
+        seen, draws = capture.host_state(step), capture.host_draws(step.device)
         step.run_recovering(shape)
     capture.refuse(step, seen, draws)
     if fresh:

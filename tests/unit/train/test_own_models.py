@@ -330,7 +330,7 @@ class Endless(IterableDataset):
 @pytest.mark.parametrize(
     ("dataset", "error", "says"),
     [
-        (Lines(), DataError, r"an example\['caption'\] is a list: only numbers"),
+        (Lines(), DataError, r"an example\['caption'\]\[0\] is a str: only numbers"),
         (Uneven(), DataError, "examples do not make a batch"),
         (Endless(), InputError, "Endless is no map-style data set"),
         (TensorDataset(torch.zeros(0, 2)), DataError, "no examples"),

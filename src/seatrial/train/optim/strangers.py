@@ -94,10 +94,10 @@ def rates_of(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[lis
                     numbers.append(float(group["lr"]))
                 if (step + 1) % every == 0 and step + 1 < steps:
                     scheduler.step()
+                    if _other_options(optimizer) != others:
+                        raise InputError(f"the {name} changes more than learning rates", fix="cycle_momentum=False")
     except (ValueError, TypeError) as error:
         raise InputError(f"the {name} ends before the training: {error}") from error
-    if _other_options(optimizer) != others:
-        raise InputError(f"the {name} changes more than learning rates", fix="cycle_momentum=False")
     scheduler.load_state_dict(kept)
     for group, rate, value in zip(optimizer.param_groups, rates, values, strict=True):
         group["lr"] = rate.fill_(value) if isinstance(rate, Tensor) else rate
