@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node, Tracer
 from torch.nn import functional as F
 
-from seatrial.train.kernels import normact
+from seatrial.train.kernels import normact, normpool
 from seatrial.train.kernels.nvrtc import REALS, usable
 
 _SUMS = (operator.add, operator.iadd, torch.add)
@@ -97,7 +97,7 @@ class Inside:
         kinds = {(norm.num_features, activation) for norm, activation in self.norms}
         texts = [normact.source(dtype, channels, activation) for channels, activation in sorted(kinds)]
         widths = sorted({channels for channels, _ in kinds})
-        return texts + [normact.norm_source(normact.NORM, dtype, channels) for channels in widths]
+        return texts + [normpool.source(normpool.NORM, dtype, channels) for channels in widths]
 
     def _read(self, module: nn.Module, reasons: dict[nn.Module, str]) -> None:
         """Find the patterns in one module's code."""

@@ -6,7 +6,8 @@ The host never waits for the device here. The loss of every step is kept on the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ from seatrial.train.optim.optimizer import Optimizer
 from seatrial.train.optim.schedules import Schedule, table
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.saving.rng import rng_state, set_rng_state
+
+if TYPE_CHECKING:
+    from seatrial.train.inside import Inside
 
 #: (model, *batch) → mean loss over the rows; or a dictionary with it as ``loss``, whose other numbers are logged.
 Loss = Callable[..., Any]
@@ -61,6 +65,7 @@ class Step:
         data_parallel: split each batch over all GPUs of this process by nn.DataParallel: slower than a rank per GPU.
         accumulation: micro-batches a step is made of.
         clip_norm: the gradient's norm is limited to this.
+        kernels: on a GPU, what this library has kernels for inside of the model runs by them; says what, and what not.
         average_decay: also keep a moving average of the weights, ``average.model``, which changes by 1 - this a step.
     """
 
@@ -80,6 +85,7 @@ class Step:
         accumulation: int = 1,
         clip_norm: float | None = None,
         average_decay: float | None = None,
+        kernels: bool = False,
         data_parallel: bool = False,
     ) -> None:
         ranks = ranks or here()
@@ -109,6 +115,7 @@ class Step:
         self.average = Average(model, average_decay) if average_decay is not None else None
         self._forward: Callable[[Shape, int, int], Any] = self._micro_loss
         self._finish: Callable[[Tensor], None] = self._count
+        self._inside = kernels_inside(model, precision, ranks) if kernels else None
         #: Steps done in this epoch, and before it: both on the device, for a captured step to read.
         self.position = torch.zeros(1, dtype=torch.long, device=self.device)
         self.losses = torch.zeros(len(source.spans), device=self.device)
@@ -152,6 +159,7 @@ class Step:
 
     def compile(self) -> None:
         """Compile loading, forward and (through autograd) backward into few kernels."""
+        self._inside = None
         self._forward = torch.compile(self._micro_loss, dynamic=False)
         self._finish = torch.compile(self._count, dynamic=False)
 
@@ -288,7 +296,8 @@ class Step:
 
     def _micro_loss(self, shape: Shape, first: int, count: int) -> Any:
         batch = self.source.load(self.position, shape, first, count)
-        with self.precision.autocast():
+        by_kernels = self._inside.running() if self._inside else nullcontext()
+        with self.precision.autocast(), by_kernels:
             return self.loss(self._called, *batch)
 
     def _update(self, loss: Tensor) -> None:
@@ -324,3 +333,14 @@ def place(model: nn.Module, device: torch.device) -> None:
     model.to(device)
     if device.type == "cuda" and any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def kernels_inside(model: nn.Module, precision: Precision, ranks: Ranks) -> Inside | None:
+    """What kernels take inside of the model, compiled; None where there are none. The first rank says which."""
+    from seatrial.train import fused  # torch.fx takes a quarter of a second to import
+
+    said = fused.prepare(model, precision)
+    if ranks.first:
+        print(said, flush=True)
+    found = fused.inside_of(model) if not isinstance(model, nn.Sequential) else None
+    return found if found and found.norms and precision.device.type == "cuda" else None
