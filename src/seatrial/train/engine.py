@@ -175,6 +175,8 @@ def _why(error: RuntimeError, step: Step) -> str:
     """What keeps a step from being captured; the step, its generators and its gradients are as before."""
     if isinstance(error, NotCapturable):
         return str(error)
+    if step.ranks.world > 1:  # one more step would need every rank
+        return _first_line(error)
     capture.forget_failed_capture(step.device)
     before, generators, fresh = snapshot(step.state()), rng_state(), not step.optimizer.state
     try:

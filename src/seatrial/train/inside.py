@@ -35,7 +35,8 @@ class NormThen(nn.Module):
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         """[B, C, H, W], and the same."""
         alike = beside is None or (beside.dtype == x.dtype and beside.shape == x.shape)
-        if not (self.norm.training and alike and x.dtype in REALS and x.ndim == 4 and usable(x.device)):
+        fits = alike and x.dtype in REALS and x.ndim == 4 and self.norm.weight.dtype == torch.float32
+        if not (fits and self.norm.training and not _hooked(self.norm) and usable(x.device)):
             return self._plain(x, beside)
         layout = torch.channels_last
         x = x.contiguous(memory_format=layout)
@@ -105,7 +106,7 @@ class Inside:
         if "forward" in module.__dict__ or _hooked(module):
             reasons.update(dict.fromkeys(norms, f"{type(module).__name__} has hooks or a forward of its own"))
             return
-        was_training, draws = module.training, torch.get_rng_state()
+        modes, draws = {part: part.training for part in module.modules()}, torch.get_rng_state()
         module.train()
         try:
             graph = _Shallow().trace(module)
@@ -114,10 +115,14 @@ class Inside:
             reasons.update(dict.fromkeys(norms, f"{type(module).__name__}'s code cannot be read: {first[:80]}"))
             return
         finally:
-            module.train(was_training)
+            for part, mode in modes.items():
+                part.training = mode
             if not torch.equal(draws, torch.get_rng_state()):
                 torch.set_rng_state(draws)
         children = dict(module.named_modules())
+        if any(node.op == "get_attr" for node in graph.nodes):
+            reasons.update(dict.fromkeys(norms, f"{type(module).__name__}'s code uses weights of its own"))
+            return
         found = _replace(graph, children)
         if not found:
             return

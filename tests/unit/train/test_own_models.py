@@ -276,8 +276,8 @@ def sgd(parameters):
         (Skipping, classify, sgd, "draws random numbers on the host"),
         (ResNet, annealed, sgd, "the loss's variable done"),
         (ResNet, classify, lambda p: Own(p, "counts"), "the optimizer's done of parameter 0"),
-        (ResNet, classify, lambda p: Own(p, "unknown"), "Own's d0 is not known"),
-        (ResNet, classify, OPTIMIZERS["dampened"], "SGD's momentum_buffer is not known"),
+        (ResNet, classify, lambda p: Own(p, "unknown"), "Own's state d0 is not known"),
+        (ResNet, classify, OPTIMIZERS["dampened"], "SGD's state momentum_buffer is not known"),
     ],
 )
 def test_a_step_that_a_graph_would_not_repeat(network, loss, optimizer, says):
@@ -304,6 +304,27 @@ def test_one_that_it_would_repeat_is_as_before_afterwards(name, optimizer):
     engine.watched_steps(steps[0], steps[0].source.spans[0].shape, fresh=True)
     steps[0].restore(before, forget_optimizer=True)
     assert fit(steps[0]).losses == fit(steps[1]).losses
+
+
+class Shortened(nn.Module):
+    """As minGPT's blocks: a function over the layers, which copy.deepcopy leaves as it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        layer = self.layer
+        self.short = lambda x: layer(x).relu()
+
+    def forward(self, x):
+        return self.short(x.mean((2, 3)))
+
+
+def test_no_average_of_a_model_whose_copy_would_call_the_original():
+    model = Shortened()
+    source = batches(TensorDataset(*pictures()), 35)
+    with pytest.raises(InputError, match="it's short is a function that calls its layers"):
+        Step(model, classify, sgd(model.parameters()), source, average_decay=0.9)
+    fit(Step(model, classify, sgd(model.parameters()), source))
 
 
 # What is refused -----------------------------------------------------------------------------------------------------

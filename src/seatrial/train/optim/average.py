@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import copy
+from types import FunctionType, MethodType
 
 import torch
 from torch import Tensor, nn
+
+from seatrial.train.errors import InputError
 
 
 class Average:
     """A copy of the model whose weights follow it: after each step ``average += (1 - decay) · (weights - average)``.
 
     Buffers are the model's. Device operations only, so that a CUDA graph can capture ``update``.
+
+    Raises:
+        InputError: a copy of the model would call layers of the original.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
+        _refuse_shared_layers(model)
         self.model = copy.deepcopy(model).requires_grad_(False)
         self.decay = decay
         pairs = list(zip(self.model.state_dict().values(), model.state_dict().values(), strict=True))
@@ -37,3 +44,17 @@ class Average:
             torch._foreach_lerp_(*self._averaged, 1 - self.decay)
         if self._copied[0]:
             torch._foreach_copy_(*self._copied)
+
+
+def _refuse_shared_layers(model: nn.Module) -> None:
+    """A function kept by a module is not copied: what it has closed over stays the original's (minGPT's blocks do so)."""
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            held = value.__closure__ or () if isinstance(value, FunctionType) else ()
+            bound = getattr(value, "__self__", None) if isinstance(value, MethodType) else None
+            if isinstance(bound, nn.Module) or any(isinstance(cell.cell_contents, nn.Module) for cell in held):
+                raise InputError(
+                    f"no average of this model: {path or 'it'}'s {name} is a function that calls its layers, and in a "
+                    "copy would still call the original's",
+                    fix="make it a method",
+                )
