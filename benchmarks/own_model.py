@@ -332,7 +332,7 @@ def same(tiny):
     from seatrial.train import Step, batches, fit
 
     results = {}
-    images, labels = pictures(True).tensors
+    images, labels = (tensor[: 64 if tiny else None] for tensor in pictures(True).tensors)
     widths = (32, 64) if tiny else (64, 128, 256, 512)
     for name, kernels, engine in (
         ("eager", False, "eager"), ("graph", False, "graph"), ("kernels, eager", True, "eager"),
@@ -341,12 +341,12 @@ def same(tiny):
         torch.manual_seed(0)
         model = ResNet18(widths)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-        source = batches(TensorDataset(images.float().sub(120).div(64), labels), 64)
+        source = batches(TensorDataset(images.float().sub(120).div(64), labels), 32 if tiny else 64)
         step = Step(model, classify, optimizer, source, precision="fp32", epochs=2 if tiny else 40, kernels=kernels)
         losses = fit(step, engine=engine).losses
         results[name] = {"first": losses[:6], "last": statistics.fmean(losses[-4:])}
     model = Branching(widths)
-    source = batches(TensorDataset(images.float().sub(120).div(64), labels), 64)
+    source = batches(TensorDataset(images.float().sub(120).div(64), labels), 32 if tiny else 64)
     step = Step(model, classify, torch.optim.SGD(model.parameters(), lr=0.02), source, precision="bf16", epochs=2)
     results["branching (the log says which line waits)"] = fit(step).losses[-1]
     return results

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from types import FunctionType, MethodType
+from types import FunctionType
 
 import torch
 from torch import Tensor, nn
@@ -47,12 +47,11 @@ class Average:
 
 
 def _refuse_shared_layers(model: nn.Module) -> None:
-    """A function kept by a module is not copied: what it has closed over stays the original's (minGPT's blocks do so)."""
+    """A function kept by a module is not copied, nor are the layers it calls (minGPT's blocks keep one)."""
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             held = value.__closure__ or () if isinstance(value, FunctionType) else ()
-            bound = getattr(value, "__self__", None) if isinstance(value, MethodType) else None
-            if isinstance(bound, nn.Module) or any(isinstance(cell.cell_contents, nn.Module) for cell in held):
+            if any(isinstance(cell.cell_contents, nn.Module) for cell in held):
                 raise InputError(
                     f"no average of this model: {path or 'it'}'s {name} is a function that calls its layers, and in a "
                     "copy would still call the original's",
