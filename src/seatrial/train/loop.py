@@ -116,6 +116,8 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
     writer = CheckpointWriter(settings.checkpoints, settings.keep) if settings.checkpoints and ranks.first else None
     outcome, look = Outcome(), STEPS_PER_LOOK[step.device.type]
 
+    kept = f"saved in {settings.checkpoints}" if settings.checkpoints else "nothing is saved, no folder was named"
+
     def save(epoch: int, done: int, *, best: bool = False) -> None:
         if settings.checkpoints:
             generators = ranks.gather(rng.rng_state())
@@ -147,7 +149,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             outcome.loop_s = time.perf_counter() - began
             if outcome.terminated and done < len(spans):
                 save(epoch, done)
-                note(f"terminated in epoch {epoch} after step {done}: saved in {settings.checkpoints}")
+                note(f"terminated in epoch {epoch} after step {done}: {kept}")
                 break
             together = ranks.world * getattr(source, "copies", 1)
             examples = sum(span.shape.rows for span in source.spans[first_step:]) * together
@@ -162,7 +164,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             epoch, first_step = epoch + 1, 0
             save(epoch, 0, best="test_loss" in metrics and stopping.better(metrics["test_loss"]))
             if outcome.terminated:
-                note(f"terminated after epoch {epoch - 1}: saved in {settings.checkpoints}")
+                note(f"terminated after epoch {epoch - 1}: {kept}")
                 break
         if stopping.stop:
             note(f"stopped early: no better test loss than {stopping.best:.4f} for {stopping.waited} epochs")

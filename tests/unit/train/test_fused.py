@@ -152,16 +152,29 @@ def test_says_whose_layers_run(monkeypatch):
 
 
 def test_another_network_is_told(monkeypatch):
-    """A module with a forward of its own, whatever layers it has inside."""
+    """A module with a forward of its own: what is taken inside, and what is left."""
 
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
             self.features = classic()
 
+        def forward(self, x):
+            return self.features(x)
+
     monkeypatch.setattr(fused, "unavailable", lambda: None)
     said = fused.prepare(Net(), Precision("bf16", torch.device("cuda", 0)))
-    assert said == "layers: torch's own, for the order of Net's is not known, as an nn.Sequential's is"
+    assert said.startswith("layers: torch's own: no batch normalisation is inside")
+    built = []
+    monkeypatch.setattr(fused, "build", lambda text, device: built.append(text))
+    net = Net()
+    net.features, net.odd = deep(), nn.BatchNorm2d(20)
+    said = fused.prepare(net, Precision("bf16", torch.device("cuda", 0)))
+    assert said == (
+        "layers: 2 batch normalisations with what follows them run in kernels of this library; "
+        "left to torch: odd (of a kind that no kernel fits)"
+    )
+    assert len(built) == 4, "each width's two texts"
 
 
 def test_nested_layers_are_those_of_the_flat_network(kernels_on_cpu):  # noqa: F811

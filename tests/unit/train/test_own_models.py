@@ -61,8 +61,13 @@ def made(name, seed=0):
     return network(), loss, dataset()
 
 
-@pytest.mark.parametrize("name", OWN)
-@pytest.mark.parametrize("streamed", [False, True], ids=["resident", "streamed"])
+@pytest.mark.parametrize(
+    ("name", "streamed"),
+    [
+        *((name, False) for name in OWN),
+        *(pytest.param(name, True, marks=[] if name == "branching" else pytest.mark.slow) for name in OWN),
+    ],
+)
 def test_fifty_steps_to_the_bit(name, streamed, monkeypatch):
     if streamed:
         monkeypatch.setattr(batches_file, "RESIDENT_SHARE", 0.0)
@@ -133,7 +138,7 @@ class Noisy(Dataset):
         return noise + place / 40, place % 3
 
 
-@pytest.mark.parametrize("kind", ["resnet", "noisy", "workers"])
+@pytest.mark.parametrize("kind", ["resnet", "noisy", pytest.param("workers", marks=pytest.mark.slow)])
 def test_resume_within_an_epoch_is_bit_identical(kind, tmp_path):
     dataset = TensorDataset(*pictures()) if kind == "resnet" else Noisy()
 
@@ -293,7 +298,9 @@ def test_a_step_that_a_graph_would_not_repeat(network, loss, optimizer, says):
         engine.watched_steps(step, step.source.spans[0].shape, fresh=True)
 
 
-@pytest.mark.parametrize("name", [name for name in OWN if name != "branching"])
+@pytest.mark.parametrize(
+    "name", ["vae", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet", "tied", "lstm", "unet"))]
+)
 @pytest.mark.parametrize("optimizer", ["sgd", "nadam", "rmsprop", "rprop"])
 def test_one_that_it_would_repeat_is_as_before_afterwards(name, optimizer):
     model, loss, dataset = made(name)
