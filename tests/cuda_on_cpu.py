@@ -155,12 +155,13 @@ def kernels_on_cpu(monkeypatch):
     """Every launch of the library's kernels goes to the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
-    from seatrial.train import fused
+    from seatrial.train import fused, inside
     from seatrial.train.data import augment, images
     from seatrial.train.kernels import (
         adam,
         classifier_head,
         filters,
+        normact,
         normpool,
         pool,
         single_channel_conv,
@@ -175,7 +176,7 @@ def kernels_on_cpu(monkeypatch):
 
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
     lone = (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
-    for module in (*lone, *trials):
+    for module in (*lone, *trials, inside, normact):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)

@@ -7,11 +7,13 @@ reduction must be capturable in a CUDA graph together with the step. Buckets and
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -111,6 +113,15 @@ def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
         yield Ranks(dist.get_rank(), world, device, dist.new_group(backend="gloo", timeout=timeout))
     finally:
         dist.destroy_process_group()
+
+
+@cache
+def here() -> Ranks:
+    """The ranks of this process, opened at the first call and closed when it ends: for scripts without ``ranks()``."""
+    opened = ExitStack()
+    found = opened.enter_context(ranks())
+    atexit.register(opened.close)
+    return found
 
 
 def open_store(rank: int, world: int) -> PrefixStore:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from seatrial.train import capture
+from seatrial.train.capture import NotCapturable
 from seatrial.train.data.shards import Shape, Span
 from seatrial.train.errors import InputError
 from seatrial.train.saving.checkpoint import snapshot
@@ -59,8 +61,9 @@ class Graphed:
         """Warm up and capture every shape; parameters, optimizer, random numbers and position stay as they are.
 
         A graph keeps its memory, so it may not fit where eager steps do: then all ranks start over with half the
-        micro-batch. Raises TrainError when one row is too much.
+        micro-batch. Raises TrainError when one row is too much, NotCapturable for a step that a graph would not repeat.
         """
+        capture.refuse_beforehand(self.step)
         while True:
             failed = False
             try:
@@ -90,14 +93,14 @@ class Graphed:
         fresh = not self.step.optimizer.state
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARMUP_STEPS):
-                self.step.position.zero_()  # an epoch may have fewer steps than this
-                self.step.run_recovering(shape)
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        self.step.restore(before, forget_optimizer=fresh)
-        set_rng_state(generators)
+        try:
+            with torch.cuda.stream(side):
+                watched_steps(self.step, shape, fresh=fresh)
+        finally:
+            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.synchronize()
+            self.step.restore(before, forget_optimizer=fresh)
+            set_rng_state(generators)
 
     def _capture(self, shape: Shape, steps: int) -> None:
         graph = torch.cuda.CUDAGraph()
@@ -110,6 +113,22 @@ class Graphed:
 
 
 Engine = Eager | Graphed
+
+
+def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
+    """Steps before a capture; the last is watched, for the first may fill caches. Raises NotCapturable.
+
+    Args:
+        fresh: the optimizer had no state before them.
+    """
+    seen, draws = capture.host_state(step), capture.host_draws(step.device)
+    for _ in range(WARMUP_STEPS):
+        step.position.zero_()  # an epoch may have fewer steps than this
+        seen, draws = capture.host_state(step), capture.host_draws(step.device)
+        step.run_recovering(shape)
+    capture.refuse(step, seen, draws)
+    if fresh:
+        capture.refuse_optimizer(step)
 
 
 def longest_runs(spans: list[Span]) -> dict[Shape, int]:
@@ -145,10 +164,27 @@ def choose_engine(name: str, step: Step, note: Callable[[str], object]) -> Engin
             engine = Graphed(step)
             engine.prepare()
         except RuntimeError as error:
-            note(f"engine: the step cannot be captured ({_first_line(error)}); steps run eagerly")
+            note(f"engine: the step cannot be captured ({_why(error, step)}); steps run eagerly")
             engine = Eager(step)
+            name = name.replace("graph", "eager")
     note(f"engine: {name}, prepared in {time.perf_counter() - began:.1f} s")
     return engine
+
+
+def _why(error: RuntimeError, step: Step) -> str:
+    """What keeps a step from being captured; the step, its generators and its gradients are as before."""
+    if isinstance(error, NotCapturable):
+        return str(error)
+    if step.ranks.world > 1:  # one more step would need every rank
+        return _first_line(error)
+    capture.forget_failed_capture(step.device)
+    before, generators, fresh = snapshot(step.state()), rng_state(), not step.optimizer.state
+    try:
+        line = capture.waiting_line(step, step.source.spans[0].shape)
+    finally:
+        step.restore(before, forget_optimizer=fresh)
+        set_rng_state(generators)
+    return f"{line} waits for the GPU" if line else _first_line(error)
 
 
 def _compile(step: Step) -> str | None:

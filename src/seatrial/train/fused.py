@@ -7,14 +7,17 @@ Shapes: B images, K classes.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train.data import images
+from seatrial.train.inside import Inside
 from seatrial.train.kernels import classifier_head, filters, normpool, single_channel_conv, sums
 from seatrial.train.kernels.nvrtc import REALS, build, unavailable, usable
 from seatrial.train.precision import Precision
@@ -23,7 +26,10 @@ from seatrial.train.precision import Precision
 def cross_entropy(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
     """Mean cross-entropy of ``model(images)``: a ``step.Loss``."""
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else torch.float32
-    if not (isinstance(model, nn.Sequential) and model.training and ours(images_BCHW, dtype)):
+    if not isinstance(model, nn.Sequential):
+        with inside_of(model).running() if model.training else nullcontext():
+            return F.cross_entropy(model(images_BCHW), labels_B)
+    if not (model.training and ours(images_BCHW, dtype)):
         return F.cross_entropy(model(images_BCHW), labels_B)
     return run(flat(model), images_BCHW, labels_B, dtype)
 
@@ -46,12 +52,36 @@ def prepare(model: nn.Module, precision: Precision) -> str:
         return f"layers: torch's own, in {precision.name} on {precision.device.type}"
     if reason := unavailable():
         return f"layers: torch's own, for kernels cannot be compiled here ({reason})"
-    if not isinstance(model, nn.Sequential):
-        return f"layers: torch's own, for the order of {type(model).__name__}'s is not known, as an nn.Sequential's is"
     assert precision.device.index is not None
-    for text in sources(model, precision.dtype):
+    found = None if isinstance(model, nn.Sequential) else inside_of(model)
+    texts = found.sources(precision.dtype) if found else sources(cast(nn.Sequential, model), precision.dtype)
+    for text in texts:
         build(text, precision.device.index)
+    if found:
+        return f"layers: {told(found)}"
     return "layers: small convolutions, pools, normalisation and the loss run in kernels of this library"
+
+
+_INSIDE: WeakKeyDictionary[nn.Module, Inside] = WeakKeyDictionary()
+
+
+def inside_of(model: nn.Module) -> Inside:
+    """What kernels can take inside of a module; read once."""
+    if model not in _INSIDE:
+        _INSIDE[model] = Inside(model)
+    return _INSIDE[model]
+
+
+def told(found: Inside) -> str:
+    """What was taken and what was left, for people."""
+    if not found.norms and not found.left:
+        return "torch's own: no batch normalisation is inside, which is what kernels of this library take in any module"
+    taken = f"{len(found.norms)} batch normalisations with what follows them run in kernels of this library"
+    if not found.left:
+        return f"{taken}; everything else is torch's own"
+    (name, why), *others = found.left.items()
+    more = f" and {len(others)} more" if others else ""
+    return f"{taken}; left to torch: {name}{more} ({why})"
 
 
 def sources(model: nn.Sequential, dtype: torch.dtype) -> list[str]:

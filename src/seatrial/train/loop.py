@@ -86,6 +86,7 @@ class Epoch:
         steps: of a whole epoch. losses: of the steps done now, fewer after a resume within it.
         metrics: of the test after it; {} without one.
         examples: of all ranks, in ``seconds``.
+        parts: means of what the first rank's loss gave beside it.
     """
 
     number: int
@@ -94,6 +95,7 @@ class Epoch:
     metrics: dict[str, float]
     examples: int
     seconds: float
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 # Over 60 lines: the whole loop on one page, in the order in which it happens.
@@ -113,6 +115,8 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
     engine = choose_engine(settings.engine, step, note)
     writer = CheckpointWriter(settings.checkpoints, settings.keep) if settings.checkpoints and ranks.first else None
     outcome, look = Outcome(), STEPS_PER_LOOK[step.device.type]
+
+    kept = f"saved in {settings.checkpoints}" if settings.checkpoints else "nothing is saved, no folder was named"
 
     def save(epoch: int, done: int, *, best: bool = False) -> None:
         if settings.checkpoints:
@@ -145,7 +149,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             outcome.loop_s = time.perf_counter() - began
             if outcome.terminated and done < len(spans):
                 save(epoch, done)
-                note(f"terminated in epoch {epoch} after step {done}: saved in {settings.checkpoints}")
+                note(f"terminated in epoch {epoch} after step {done}: {kept}")
                 break
             together = ranks.world * getattr(source, "copies", 1)
             examples = sum(span.shape.rows for span in source.spans[first_step:]) * together
@@ -154,12 +158,13 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             outcome.metrics = metrics or outcome.metrics
             outcome.best_accuracy = max(outcome.best_accuracy, metrics.get("accuracy", 0.0))
             outcome.epochs, outcome.loop_s = epoch, _now(step.device) - began
-            ended = Epoch(epoch, len(spans), losses, metrics, examples, seconds)
+            parts = {name: values[first_step:].mean().item() for name, values in step.parts.items()}
+            ended = Epoch(epoch, len(spans), losses, metrics, examples, seconds, parts)
             report(ended, trackers, note, settings.log_steps, step.device)
             epoch, first_step = epoch + 1, 0
-            save(epoch, 0, best=bool(metrics) and stopping.better(metrics["test_loss"]))
+            save(epoch, 0, best="test_loss" in metrics and stopping.better(metrics["test_loss"]))
             if outcome.terminated:
-                note(f"terminated after epoch {epoch - 1}: saved in {settings.checkpoints}")
+                note(f"terminated after epoch {epoch - 1}: {kept}")
                 break
         if stopping.stop:
             note(f"stopped early: no better test loss than {stopping.best:.4f} for {stopping.waited} epochs")
@@ -232,6 +237,7 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
     try:
         load_model(step.model, state["model"], str(place))
         step.load_optimizer(state["optimizer"])
+        step.load_average(state)
         if state["scaler"]:
             step.scaler.load_state_dict(state["scaler"])
         stopping.best, stopping.waited = float(state["best"]), int(state["waited"])
@@ -261,16 +267,22 @@ def report(epoch: Epoch, trackers: Trackers, note: Callable[[str], None], log_st
     rate, used = epoch.examples / epoch.seconds, peak(device)
     common: dict[str, Any] = {"step": epoch.number * epoch.steps, "epoch": epoch.number}
     mean = losses.mean().item()
-    trackers.log({**common, "phase": "train", "loss": mean, "images": epoch.examples, "images_per_s": rate, **used})
+    told = {"loss": mean, **epoch.parts, "images": epoch.examples, "images_per_s": rate, **used}
+    trackers.log({**common, "phase": "train", **told})
     line = f"epoch {epoch.number}: loss {mean:.4f}"
+    line += "".join(f", {name} {value:.4f}" for name, value in epoch.parts.items())
     if epoch.metrics:
         trackers.log({**common, "phase": "test", **epoch.metrics})
-        line += f", test loss {epoch.metrics['test_loss']:.4f}, accuracy {epoch.metrics['accuracy']:.2%}"
+        line += "".join(f", {_metric(name, value)}" for name, value in epoch.metrics.items())
     line += f", {rate:,.0f} examples/s, {epoch.seconds:.3f} s"
     if used:
         allocated, reserved = (number / 1e6 for number in used.values())
         line += f", GPU memory {allocated:.0f} MB allocated, {reserved:.0f} MB reserved"
     note(line)
+
+
+def _metric(name: str, value: float) -> str:
+    return f"{name} {value:.2%}" if name == "accuracy" else f"{name.replace('_', ' ')} {value:.4f}"
 
 
 def report_end(outcome: Outcome, steps: int, trackers: Trackers) -> None:

@@ -6,26 +6,32 @@ The host never waits for the device here. The loss of every step is kept on the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from seatrial.train.data.shards import Shape, Span
-from seatrial.train.distributed import GradientReducer, Ranks
+from seatrial.train.distributed import GradientReducer, Ranks, here
 from seatrial.train.errors import InputError
 from seatrial.train.oom import MicroBatch
+from seatrial.train.optim import strangers
+from seatrial.train.optim.average import Average
 from seatrial.train.optim.optimizer import Optimizer
 from seatrial.train.optim.schedules import Schedule, table
-from seatrial.train.precision import Precision
+from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.saving.rng import rng_state, set_rng_state
 
-#: (model, inputs, targets) → mean loss over the rows.
-Loss = Callable[[nn.Module, Any, Tensor], Tensor]
+if TYPE_CHECKING:
+    from seatrial.train.inside import Inside
+
+#: (model, *batch) → mean loss over the rows; or a dictionary with it as ``loss``, whose other numbers are logged.
+Loss = Callable[..., Any]
 
 
 class Source(Protocol):
-    """Where training batches come from: ResidentImages, StreamedImages, text.Messages, or a stranger's own.
+    """Where training batches come from: ``batches``, ResidentImages, StreamedImages, Texts, or one's own.
 
     Attributes:
         spans: this rank's steps of an epoch, in order. ``start`` may reorder them, never change their number.
@@ -41,18 +47,26 @@ class Source(Protocol):
     def before_step(self) -> None:
         """Host work before each step."""
 
-    def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, Tensor]:
-        """Some rows of the batch of step ``position``: inputs and targets. Device operations only."""
+    def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
+        """Some rows of the batch of step ``position``: what the loss takes. Device operations only."""
 
 
 class Step:
     """One optimizer step over the batch that ``position`` points at.
 
     Args:
-        schedule: of the learning rate over ``epochs``, or one for each parameter group; None keeps it constant.
+        model: any; moved to the ranks' device where it is elsewhere, convolutions there with channels last.
+        optimizer: of this library, of torch.optim or like it.
+        ranks: None: those that torchrun started, or this process alone.
+        precision: or its name: auto, fp32, tf32, bf16, fp16.
+        schedule: of the learning rate over ``epochs``, or one for each parameter group, or a scheduler of torch;
+            None keeps it constant.
+        scheduled_by: ``step`` or ``epoch``: what a scheduler of torch counts.
         data_parallel: split each batch over all GPUs of this process by nn.DataParallel: slower than a rank per GPU.
         accumulation: micro-batches a step is made of.
         clip_norm: the gradient's norm is limited to this.
+        kernels: on a GPU, what this library has kernels for inside of the model runs by them; says what, and what not.
+        average_decay: also keep a moving average of the weights, ``average.model``, which changes by 1 - this a step.
     """
 
     # Keywords, each with its default, read better at the call than a dataclass of options around them.
@@ -63,44 +77,58 @@ class Step:
         optimizer: Optimizer | torch.optim.Optimizer,
         source: Source,
         *,
-        ranks: Ranks,
-        precision: Precision,
-        schedule: Schedule | list[Schedule] | None = None,
+        ranks: Ranks | None = None,
+        precision: Precision | str = "auto",
+        schedule: Schedule | list[Schedule] | torch.optim.lr_scheduler.LRScheduler | None = None,
+        scheduled_by: str = "step",
         epochs: int = 1,
         accumulation: int = 1,
         clip_norm: float | None = None,
+        average_decay: float | None = None,
+        kernels: bool = False,
         data_parallel: bool = False,
     ) -> None:
-        self.model, self.optimizer, self.source = model, optimizer, source
+        ranks = ranks or here()
+        if isinstance(precision, str):
+            precision = choose_precision(precision, ranks.device)
+            precision.apply()
+        place(model, ranks.device)
+        strangers.refuse_closures(optimizer)
+        strangers.prepare(optimizer, ranks.device)
+        self.model, self.optimizer, self.source, self.epochs = model, optimizer, source, epochs
         self.device, self.ranks, self.precision = ranks.device, ranks, precision
         self.scaler = precision.scaler()
         self.reducer = GradientReducer(model, ranks, precision.dtype)
         largest = max(span.shape.rows for span in source.spans)
         self.micro_batch = MicroBatch(-(-largest // accumulation))
-        self._loss, self._clip_norm = loss, clip_norm
+        self.loss, self._clip_norm = loss, clip_norm
         self._called: nn.Module = nn.DataParallel(model) if data_parallel else model
         self._rates = [group["lr"] for group in optimizer.param_groups]
-        if schedule is not None and not all(isinstance(rate, Tensor) for rate in self._rates):
-            raise InputError(
-                "a schedule needs learning rates that are tensors, as seatrial.train.optim.optimizer creates them"
-            )
         self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
+        self._kernel_options = strangers.kernel_options(optimizer)
         self._scheduled: list[tuple[Tensor, Tensor]] = []
+        #: Of each group whose rate is a number of the host's, its values at every step; [] for the others.
+        self._host_rates: list[list[float]] = []
         if schedule is not None:
-            schedules = schedule if isinstance(schedule, list) else [schedule] * len(self._rates)
-            self._scheduled = self._tables(table(schedules, epochs * len(source.spans), self.device))
-        self._forward: Callable[[Shape, int, int], Tensor] = self._micro_loss
+            self._schedule(schedule, epochs * len(source.spans), 1 if scheduled_by == "step" else len(source.spans))
+        #: The moving average of the weights, or None.
+        self.average = Average(model, average_decay) if average_decay is not None else None
+        self._forward: Callable[[Shape, int, int], Any] = self._micro_loss
         self._finish: Callable[[Tensor], None] = self._count
+        self._inside = kernels_inside(model, precision, ranks) if kernels else None
         #: Steps done in this epoch, and before it: both on the device, for a captured step to read.
         self.position = torch.zeros(1, dtype=torch.long, device=self.device)
         self.losses = torch.zeros(len(source.spans), device=self.device)
+        #: What the loss gave beside it, of this rank: name → [steps of an epoch].
+        self.parts: dict[str, Tensor] = {}
         self.steps_before = torch.zeros(1, dtype=torch.long, device=self.device)
 
     def start_epoch(self, steps_before: int, first_step: int) -> None:
         """Point at ``first_step`` of an epoch that follows ``steps_before`` steps."""
         self.steps_before.fill_(steps_before)
         self.position.fill_(first_step)
-        self.losses.zero_()
+        for values in (self.losses, *self.parts.values()):
+            values.zero_()
 
     def run_fixed(self, shape: Shape) -> None:
         """One step with the micro-batch as it is; the last micro-batch overlaps with the reduction of gradients."""
@@ -131,6 +159,7 @@ class Step:
 
     def compile(self) -> None:
         """Compile loading, forward and (through autograd) backward into few kernels."""
+        self._inside = None
         self._forward = torch.compile(self._micro_loss, dynamic=False)
         self._finish = torch.compile(self._count, dynamic=False)
 
@@ -145,22 +174,28 @@ class Step:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "place": [self.position, self.losses],
+            **({"average": self.average.model.state_dict()} if self.average else {}),
         }
+
+    def load_average(self, saved: dict[str, Any]) -> None:
+        """The moving average of a checkpoint; where that has none it starts at the model's weights."""
+        if self.average:
+            self.average.model.load_state_dict(saved.get("average", saved["model"]))
 
     def restore(self, state: dict[str, Any], *, forget_optimizer: bool) -> None:
         """Put a snapshot of ``state`` back in place: a captured graph goes on using the same memory.
 
         Args:
-            forget_optimizer: the optimizer had no state yet: what it has now becomes zero, as when it is fresh.
+            forget_optimizer: the optimizer had no state yet: what it has now becomes as when it is fresh.
         """
         with torch.no_grad():
             for own, saved in zip(self.model.state_dict().values(), state["model"].values(), strict=True):
                 own.copy_(saved)
-            own_states = self.optimizer.state_dict()["state"]
-            for key, slots in own_states.items():
-                for name, value in slots.items():
-                    if isinstance(value, Tensor):
-                        value.zero_() if forget_optimizer else value.copy_(state["optimizer"]["state"][key][name])
+            if self.average:
+                followed = self.average.model.state_dict().values()
+                for own, saved in zip(followed, state["average"].values(), strict=True):
+                    own.copy_(saved)
+            self._restore_optimizer(None if forget_optimizer else state["optimizer"]["state"])
             for rate, group in zip(self._rates, state["optimizer"]["param_groups"], strict=True):
                 if isinstance(rate, Tensor):
                     rate.copy_(group["lr"])
@@ -172,10 +207,43 @@ class Step:
     def load_optimizer(self, saved: dict[str, Any]) -> None:
         """The optimizer's state of a checkpoint; learning rates stay the ones this run was given."""
         self.optimizer.load_state_dict(saved)
-        for group, rate, base in zip(self.optimizer.param_groups, self._rates, self._base_rates, strict=True):
+        groups = zip(self.optimizer.param_groups, self._rates, self._base_rates, self._kernel_options, strict=True)
+        for group, rate, base, options in groups:
             if isinstance(rate, Tensor):
                 rate.copy_(base)
-            group["lr"] = rate
+            group.update(options, lr=rate)
+
+    def _restore_optimizer(self, saved: dict[Any, dict[str, Any]] | None) -> None:
+        """State as saved, or as it is before the first step; in place."""
+        own_states = self.optimizer.state_dict()["state"]
+        groups = {key: group for group in self.optimizer.state_dict()["param_groups"] for key in group["params"]}
+        for key, slots in own_states.items():
+            for name, value in slots.items():
+                if saved is None and isinstance(value, Tensor):
+                    value.fill_(strangers.first_value(name, groups[key]) or 0.0)
+                elif saved is not None and isinstance(value, Tensor):
+                    value.copy_(saved[key][name])
+
+    def _schedule(self, schedule: Any, steps: int, every: int) -> None:
+        """Every learning rate of the training, as tensors to read it from, or numbers where it is the host's."""
+        if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler):
+            rates = strangers.rates_of(schedule, self.optimizer, steps, every)
+            self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
+        else:
+            schedules = schedule if isinstance(schedule, list) else [schedule] * len(self._rates)
+            if all(isinstance(rate, Tensor) for rate in self._rates):
+                self._scheduled = self._tables(table(schedules, steps, self.device))
+                return
+            bases = [float(rate) for rate in self._rates]
+            rates = [
+                [base * factor(step, steps) for step in range(steps)]
+                for base, factor in zip(bases, schedules, strict=True)
+            ]
+        for rate, values in zip(self._rates, rates, strict=True):
+            if isinstance(rate, Tensor):
+                self._scheduled.append((rate, torch.tensor(values, dtype=rate.dtype, device=self.device)[:, None]))
+        pairs = zip(self._rates, rates, strict=True)
+        self._host_rates = [[] if isinstance(rate, Tensor) else values for rate, values in pairs]
 
     def _tables(self, factors_GS: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Each learning rate and its values at every step, [S, R]; once where groups share one.
@@ -198,22 +266,39 @@ class Step:
         """Gradients of the mean loss over all ranks' rows; returns this rank's mean loss, [1]."""
         self.reducer.clear()
         total: Tensor | None = None
+        parts: dict[str, Tensor] = {}
         for first in range(0, shape.rows, self.micro_batch.rows):
             count = min(self.micro_batch.rows, shape.rows - first)
             self.reducer.overlap = overlap and first + count == shape.rows
             loss = self._forward(shape, first, count)
+            if isinstance(loss, dict):
+                loss = self._take_parts(loss, parts, count / shape.rows)
             if count != shape.rows:
                 loss = loss * (count / shape.rows)
             total = loss.detach() if total is None else total + loss.detach()
             if shape.share != 1.0:
                 loss = loss * shape.share
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            self.scaler.scale(loss).backward()
+        for name, value in parts.items():
+            if name not in self.parts:
+                self.parts[name] = torch.zeros_like(self.losses)
+            self.parts[name].index_copy_(0, self.position, value.view(1))
         return torch.zeros(1, device=self.device) if total is None else total.view(1)
 
-    def _micro_loss(self, shape: Shape, first: int, count: int) -> Tensor:
-        inputs, targets = self.source.load(self.position, shape, first, count)
-        with self.precision.autocast():
-            return self._loss(self._called, inputs, targets)
+    def _take_parts(self, losses: dict[str, Tensor], parts: dict[str, Tensor], share: float) -> Tensor:
+        """The one that is trained on; the others are added to ``parts``, weighted."""
+        if "loss" not in losses:
+            raise InputError(f"the loss gives {', '.join(losses)} but no 'loss' to train on")
+        for name, value in losses.items():
+            if name != "loss":
+                parts[name] = parts.get(name, 0.0) + value.detach().float() * share
+        return losses["loss"]
+
+    def _micro_loss(self, shape: Shape, first: int, count: int) -> Any:
+        batch = self.source.load(self.position, shape, first, count)
+        by_kernels = self._inside.running() if self._inside else nullcontext()
+        with self.precision.autocast(), by_kernels:
+            return self.loss(self._called, *batch)
 
     def _update(self, loss: Tensor) -> None:
         self.reducer.reduce()
@@ -224,10 +309,38 @@ class Step:
             step = self.steps_before + self.position
             for rate, rates_SR in self._scheduled:
                 torch.index_select(rates_SR, 0, step, out=rate.view(1, -1))
+        if any(self._host_rates):
+            number = int(self.steps_before + self.position)  # on a GPU this waits, so it is not captured
+            for group, rates in zip(self.optimizer.param_groups, self._host_rates, strict=True):
+                if rates:
+                    group["lr"] = rates[number]
         self.scaler.step(cast(torch.optim.Optimizer, self.optimizer))
         self.scaler.update()
+        if self.average:
+            self.average.update()
         self._finish(loss)
 
     def _count(self, loss: Tensor) -> None:
         self.losses.index_copy_(0, self.position, loss.float())
         self.position.add_(1)
+
+
+def place(model: nn.Module, device: torch.device) -> None:
+    """Move a model that is elsewhere to the device, on a GPU with its convolutions' weights channels last."""
+    tensors = [*model.parameters(), *model.buffers()]
+    if all(tensor.device == device for tensor in tensors):
+        return
+    model.to(device)
+    if device.type == "cuda" and any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def kernels_inside(model: nn.Module, precision: Precision, ranks: Ranks) -> Inside | None:
+    """What kernels take inside of the model, compiled; None where there are none. The first rank says which."""
+    from seatrial.train import fused  # torch.fx takes a quarter of a second to import
+
+    said = fused.prepare(model, precision)
+    if ranks.first:
+        print(said, flush=True)
+    found = fused.inside_of(model) if not isinstance(model, nn.Sequential) else None
+    return found if found and found.norms and precision.device.type == "cuda" else None

@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: E402
 
 import cuda_on_cpu  # noqa: E402
 from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
-from seatrial.train import fused  # noqa: E402
+from seatrial.train import fused, inside  # noqa: E402
 from seatrial.train.data import augment, images  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.kernels import classifier_head, filters, normpool, nvrtc, single_channel_conv, sums  # noqa: E402
@@ -152,16 +152,29 @@ def test_says_whose_layers_run(monkeypatch):
 
 
 def test_another_network_is_told(monkeypatch):
-    """A module with a forward of its own, whatever layers it has inside."""
+    """A module with a forward of its own: what is taken inside, and what is left."""
 
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
             self.features = classic()
 
+        def forward(self, x):
+            return self.features(x)
+
     monkeypatch.setattr(fused, "unavailable", lambda: None)
     said = fused.prepare(Net(), Precision("bf16", torch.device("cuda", 0)))
-    assert said == "layers: torch's own, for the order of Net's is not known, as an nn.Sequential's is"
+    assert said.startswith("layers: torch's own: no batch normalisation is inside")
+    built = []
+    monkeypatch.setattr(fused, "build", lambda text, device: built.append(text))
+    net = Net()
+    net.features, net.odd = deep(), nn.BatchNorm2d(20)
+    said = fused.prepare(net, Precision("bf16", torch.device("cuda", 0)))
+    assert said == (
+        "layers: 2 batch normalisations with what follows them run in kernels of this library; "
+        "left to torch: odd (of a kind that no kernel fits)"
+    )
+    assert len(built) == 4, "each width's two texts"
 
 
 def test_nested_layers_are_those_of_the_flat_network(kernels_on_cpu):  # noqa: F811
@@ -200,3 +213,92 @@ def test_never_inside_of_torch_compile(monkeypatch):
 def error(ours, exact):
     """Relative, in the Frobenius norm."""
     return ((ours.double() - exact).norm() / exact.double().norm()).item()
+
+
+# Inside of any module -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("summed", [False, True])
+def test_norm_sum_and_activation(kernels_on_cpu, activation, dtype, summed):  # noqa: F811
+    if summed and activation == "gelu":
+        pytest.skip("never put together")
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(64)
+    nn.init.uniform_(norm.weight, -1, 1)
+    nn.init.uniform_(norm.bias, -1, 1)
+    exact = copy.deepcopy(norm).double()
+    x, beside = (torch.randn(3, 64, 7, 9).to(dtype).to(memory_format=torch.channels_last) for _ in range(2))
+    own = [x.clone().requires_grad_(), beside.clone().requires_grad_()]
+    theirs = [x.double().requires_grad_(), beside.double().requires_grad_()]
+    out = inside.NormThen(norm, activation)(own[0], own[1] if summed else None)
+    expected = exact(theirs[0]) + (theirs[1] if summed else 0)
+    expected = {"none": lambda z: z, "relu": F.relu, "gelu": F.gelu}[activation](expected)
+    most = 1e-5 if dtype == torch.float32 else 1e-2
+    assert type(out.grad_fn).__name__ == "NormActBackward"
+    assert error(out, expected) < most
+    slope = torch.randn_like(expected)
+    (out * slope.to(dtype)).sum().backward()
+    (expected * slope.to(dtype).double()).sum().backward()
+    count = 1 + summed
+    pairs = zip([*own[:count], *norm.parameters()], [*theirs[:count], *exact.parameters()], strict=True)
+    for ours, other in pairs:
+        assert error(ours.grad, other.grad) < most * 4
+    for ours, other in zip(norm.buffers(), exact.buffers(), strict=True):
+        assert error(ours, other) < most
+
+
+@pytest.mark.parametrize("name", ["resnet", "unet"])
+def test_any_module_runs_by_kernels_inside(kernels_on_cpu, name):  # noqa: F811
+    from own_models import OWN, ResNet, pictures
+
+    torch.manual_seed(0)
+    model = ResNet(widths=(32, 64)) if name == "resnet" else OWN["unet"][0]()
+    if name == "unet":
+        model.down, model.up = model.twice(3, 32), nn.ConvTranspose2d(16, 32, 2, 2)
+        model.deep, model.last[0] = model.twice(32, 16), model.twice(64, 32)
+        model.last[1] = nn.Conv2d(32, 2, 1)
+    exact = copy.deepcopy(model).double()
+    found = inside.Inside(model)
+    loss, (images, labels) = OWN[name][1], pictures()
+    with found.running():
+        value = loss(model, images[:4], labels[:4])
+    calls = len([1 for norm, _ in found.norms])
+    assert calls == {"resnet": 6, "unet": 4}[name]
+    assert set(found.left) == ({"deep.1", "deep.4"} if name == "unet" else set())
+    assert not any("forward" in vars(module) for module in model.modules()), "the model is as it was"
+    expected = loss(exact, images[:4].double(), labels[:4])
+    assert value.item() == pytest.approx(expected.item(), rel=1e-5)
+    value.backward()
+    expected.backward()
+    for (key, own), other in zip(model.named_parameters(), exact.parameters(), strict=True):
+        none = other.grad.abs().max() < 1e-15  # of a bias before a normalisation
+        assert own.grad.abs().max() < 1e-7 if none else error(own.grad, other.grad) < 1e-3, key
+    for (key, own), other in zip(model.named_buffers(), exact.named_buffers(), strict=True):
+        assert error(own, other[1]) < 1e-5, key
+
+
+def test_what_cannot_be_read_is_left_and_named():
+    from own_models import Block
+
+    class Branches(Block):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > 0 else x
+
+    class Settled(Block):
+        twice = False
+
+        def forward(self, x):
+            out = F.relu(self.bn1(self.conv1(x)))
+            return out * 2 if self.twice else out
+
+    model = nn.ModuleList([Branches(32, 32, 1), Settled(32, 32, 1), nn.BatchNorm1d(32), nn.BatchNorm2d(20)])
+    found = inside.Inside(model)
+    assert set(found.left) == {"0.bn1", "0.bn2", "1.bn2", "2", "3"}
+    assert "Branches's code cannot be read" in found.left["0.bn1"]
+    x = torch.randn(2, 32, 4, 4)
+    with found.running():
+        once = model[1](x)
+        model[1].twice = True
+        assert torch.equal(model[1](x), once * 2), "a setting that changed is not frozen"

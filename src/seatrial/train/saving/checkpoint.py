@@ -19,25 +19,38 @@ from typing import Any
 import torch
 
 from seatrial.train.errors import CheckpointError
+from seatrial.train.saving import arena
 from seatrial.train.saving.atomic import link_file, write_file
+from seatrial.train.saving.waiting import Hand, Waiting
 
 BEST = "best.pt"
+#: States of at least so many bytes are written by a process of their own: it takes 2 s of a core to start.
+PROCESS_BYTES = 64 * 2**20
 
 
 class CheckpointWriter:
     """Saves checkpoints into one folder, the last ``keep`` of them and the best.
 
     ``save`` copies the tensors where they are (on the GPU: a device-side copy, milliseconds) and returns; a thread
-    brings them to the host, beside the training's own kernels, and writes. At most one waits: a slow disk delays
-    training rather than filling the memory.
+    brings them to the host, beside the training's own kernels. It also writes them where they are few; a large state
+    another process writes, for a thread that writes a gigabyte takes Python from the training. What waits for that
+    process stays in memory; of more than ``keep`` the oldest, which would be deleted at once, is never written. Where
+    the memory does not hold them, training waits.
+
+    Args:
+        process_bytes: states of so many bytes and more are written by the process.
     """
 
-    def __init__(self, folder: Path, keep: int = 3) -> None:
+    def __init__(self, folder: Path, keep: int = 3, process_bytes: int = PROCESS_BYTES) -> None:
         self.folder = folder
         self.keep = keep
+        self._process_bytes = process_bytes
         self._host = HostCopies()
         self._failure: BaseException | None = None
         self._queue: queue.Queue[tuple[int, dict[str, Any], bool, torch.cuda.Event | None] | None] = queue.Queue(1)
+        self._large: Hand | None = None
+        for torn in folder.glob(".checkpoint-*.part"):  # of a training that was killed while it wrote
+            torn.unlink(missing_ok=True)
         self._thread = threading.Thread(target=self._write_all, name="checkpoint-writer", daemon=True)
         self._thread.start()
 
@@ -62,19 +75,36 @@ class CheckpointWriter:
         while (item := self._queue.get()) is not None:
             if self._failure is not None:
                 continue  # drain, so that save() never blocks on a dead disk
-            global_step, state, best, ready = item
             try:
-                self._write(global_step, self._host.take(state, ready), best)
+                self._take(*item)
             except Exception as error:  # noqa: BLE001  raised again by save() or close(), on the caller's thread
                 self._failure = error
+            del item  # the copy on the GPU
+        if self._large is not None:
+            self._large.close()
 
-    def _write(self, global_step: int, state: dict[str, Any], best: bool) -> None:
+    def _take(self, global_step: int, state: dict[str, Any], best: bool, ready: torch.cuda.Event | None) -> None:
+        size = arena.size_of(state)
+        if size < self._process_bytes:
+            host = self._host.take(state, ready)
+            self._write(global_step, lambda path: write_file(path, lambda file: torch.save(host, file)), best)
+            return
+        if self._large is None:
+            self._large = Hand(self.keep, self._write, self._fail)
+        held = self._large.room(size)
+        told = self._host.fill(held, state, ready)
+        self._large.give(Waiting(global_step, held, told, best))
+
+    def _write(self, global_step: int, write: Callable[[Path], object], best: bool) -> None:
         path = self.folder / f"checkpoint-{global_step:010d}.pt"
-        write_file(path, lambda file: torch.save(state, file))
+        write(path)
         if best and not link_file(path, self.folder / BEST):
-            write_file(self.folder / BEST, lambda file: torch.save(state, file))
+            write(self.folder / BEST)
         for old in checkpoints(self.folder)[self.keep :]:
             old.unlink(missing_ok=True)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -192,12 +222,30 @@ class HostCopies:
             stream.synchronize()
         return copied
 
-    def _copy(self, tensor: torch.Tensor, number: int, ready: torch.cuda.Event | None) -> torch.Tensor:
-        if tensor.device not in self._streams:
-            self._streams[tensor.device] = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
-        stream = self._streams[tensor.device]
+    def fill(self, held: arena.Arena, value: Any, ready: torch.cuda.Event | None = None) -> Any:
+        """Copy every tensor into an arena; what ``arena.fill`` gives. The copies are done when it returns."""
+
+        def copy(to: torch.Tensor, tensor: torch.Tensor) -> None:
+            if not tensor.is_cuda:
+                to.copy_(tensor)
+                return
+            with torch.cuda.stream(self._stream(tensor.device, ready)):
+                to.copy_(tensor, non_blocking=True)
+
+        told = arena.fill(held, value, copy)
+        for stream in self._streams.values():
+            stream.synchronize()
+        return told
+
+    def _stream(self, device: torch.device, ready: torch.cuda.Event | None) -> torch.cuda.Stream:
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         if ready is not None:
-            stream.wait_event(ready)
+            self._streams[device].wait_event(ready)
+        return self._streams[device]
+
+    def _copy(self, tensor: torch.Tensor, number: int, ready: torch.cuda.Event | None) -> torch.Tensor:
+        stream = self._stream(tensor.device, ready)
         kept = self._kept.get(number)
         if kept is None or (kept.shape, kept.dtype, kept.stride()) != (tensor.shape, tensor.dtype, tensor.stride()):
             kept = self._kept[number] = torch.empty_like(tensor, device="cpu", pin_memory=True)

@@ -1,5 +1,11 @@
 """Checkpoints: round trip, keeping, torn files, other models."""
 
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,3 +101,145 @@ def test_rng_state_repeats_every_generator(tmp_path: Path) -> None:
     first = (random.random(), np.random.rand(), torch.rand(()).item())
     set_rng_state(load_newest(tmp_path, print)["rng"])
     assert (random.random(), np.random.rand(), torch.rand(()).item()) == first
+
+
+# Written by a process of its own ---------------------------------------------------------------------------------
+
+
+def state_of(number: int) -> dict[str, object]:
+    """A state with whatever there may be: layouts, formats, nothing, names for numbers."""
+    images = torch.full((2, 3, 4, 5), float(number)).contiguous(memory_format=torch.channels_last)
+    return {
+        "model": {"weight": torch.arange(600.0) * number, "nhwc": images, "half": torch.ones(3).bfloat16() * number},
+        "optimizer": {"state": {0: {"step": torch.tensor(number)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        "sliced": torch.arange(24.0).view(4, 6)[:, ::2] + number,
+        "none": [torch.empty(0, 3), None, (1, "text", True)],
+        "rng": rng_state(),
+    }
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)  # type: ignore[attr-defined]
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)  # type: ignore[call-overload,index]
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))  # type: ignore[arg-type]
+    return a == b
+
+
+def test_the_process_writes_what_the_thread_writes(tmp_path: Path) -> None:
+    saved = state_of(3)
+    for place, process_bytes in (("thread", 10**9), ("process", 0)):
+        writer = CheckpointWriter(tmp_path / place, process_bytes=process_bytes)
+        writer.save(7, saved, best=True)
+        writer.close()
+    thread, process = (load_newest(tmp_path / place, print) for place in ("thread", "process"))
+    assert same(saved, thread) and same(thread, process)
+    assert process["model"]["nhwc"].is_contiguous(memory_format=torch.channels_last)
+    sizes = [(tmp_path / place / "best.pt").stat().st_size for place in ("thread", "process")]
+    assert abs(sizes[0] - sizes[1]) < 2000, "tensors share a storage that is written whole for each"
+
+
+def test_the_process_keeps_the_last_and_the_best_and_nothing_waits_for_it(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, keep=2, process_bytes=0)
+    began = time.monotonic()
+    for step in range(1, 9):
+        writer.save(step, state_of(step), best=step == 2)
+    saved_s = time.monotonic() - began
+    writer.close()
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-0000000008.pt", "checkpoint-0000000007.pt"]
+    assert same(load_newest(tmp_path, print)["model"], state_of(8)["model"])
+    assert same(load_newest(tmp_path / "best.pt", print)["model"], state_of(2)["model"])
+    assert saved_s < time.monotonic() - began
+
+
+def test_a_process_that_is_killed_is_done_without(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, process_bytes=0)
+    writer.save(1, state_of(1))
+    while not checkpoints(tmp_path):
+        time.sleep(0.05)
+    os.kill(writer._large._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    writer.save(2, state_of(2))
+    writer.close()
+    assert same(load_newest(tmp_path, print)["model"], state_of(2)["model"])
+
+
+def test_a_disk_failure_in_the_process_reaches_the_caller() -> None:
+    writer = CheckpointWriter(Path("/dev/null/checkpoints"), process_bytes=0)
+    writer.save(1, {"model": {"weight": torch.ones(3)}})
+    with pytest.raises(DiskFullError, match="cannot write"):
+        writer.close()
+
+
+def test_what_a_killed_training_left_aside_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint-0000000001.pt.x7.part").write_bytes(b"half")
+    (tmp_path / "notes.part").write_text("mine")
+    CheckpointWriter(tmp_path).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.part"]
+
+
+def lives(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+TRAINING = """
+import sys, torch
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from seatrial.train.saving.checkpoint import CheckpointWriter
+torch.set_num_threads(1)
+writer = CheckpointWriter(Path(sys.argv[1]), keep=2, process_bytes=int(sys.argv[2]))
+print("ready", flush=True)
+newest = max([int(path.stem.split("-")[1]) for path in Path(sys.argv[1]).glob("checkpoint-*.pt")], default=0)
+for step in range(newest + 1, 10**6):
+    tensors = {str(n): torch.full((100_000,), float(step)) for n in range(40)}
+    writer.save(step, {"model": tensors}, best=step % 5 == 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("process_bytes", [0, 10**12], ids=["process", "thread"])
+@pytest.mark.parametrize("whom", ["training", "both"])
+def test_killed_at_any_moment_of_a_write(tmp_path: Path, process_bytes: int, whom: str) -> None:
+    """SIGKILL at random moments, over and over in one folder: each time the newest is whole, and none gets older."""
+    if whom == "both" and process_bytes:
+        pytest.skip("there is one process only")
+    draws, newest, torn = random.Random(7), 0, 0
+    for _ in range(12):
+        started = subprocess.Popen(
+            [sys.executable, "-c", TRAINING, str(tmp_path), str(process_bytes)], stdout=subprocess.PIPE
+        )
+        assert started.stdout is not None and started.stdout.readline() == b"ready\n"
+        before = {path.name for path in checkpoints(tmp_path)}
+        deadline = time.monotonic() + 60
+        while {path.name for path in checkpoints(tmp_path)} == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(draws.uniform(0, 0.4))
+        tasks = Path(f"/proc/{started.pid}/task").glob("*/children")  # a thread started the process
+        children = [child for task in tasks for child in task.read_text().split()]
+        assert len(children) == (process_bytes == 0)
+        started.kill()
+        if whom == "both":
+            for child in children:
+                os.kill(int(child), signal.SIGKILL)
+        started.wait()
+        while whom == "training" and any(map(lives, children)):
+            time.sleep(0.05)  # it finishes what it has
+        torn += len(list(tmp_path.glob(".checkpoint-*.part")))
+        for path in (checkpoints(tmp_path)[0], *tmp_path.glob("best.pt")):
+            tensors = load_newest(path, print)["model"]
+            assert len({float(value) for tensor in tensors.values() for value in (tensor.min(), tensor.max())}) == 1
+        assert int(checkpoints(tmp_path)[0].stem.split("-")[1]) > newest
+        newest = int(checkpoints(tmp_path)[0].stem.split("-")[1])
+    assert newest and (torn or whom == "training"), "no write was hit"

@@ -1,0 +1,206 @@
+"""Training batches from any map-style data set: kept on the device where it fits, else streamed by worker processes.
+
+Shapes: N examples of the set, B rows of a batch, S steps of an epoch.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from seatrial.train.data import examples_of
+from seatrial.train.data.examples_of import Collate, as_arguments, map_tensors, tensors_of
+from seatrial.train.data.images import places, shuffled
+from seatrial.train.data.shards import Shape, Span, deal
+from seatrial.train.distributed import Ranks, here
+from seatrial.train.memory import RESIDENT_SHARE, free_bytes
+
+#: Changes a batch on the device: gets its parts as arguments, returns them all. Augmentation belongs here.
+Transform = Callable[..., Any]
+MOST_WORKERS = 8
+
+
+def batches(
+    dataset: Any,
+    batch: int,
+    *,
+    transform: Transform | None = None,
+    seed: int = 0,
+    drop_last: bool = False,
+    collate: Collate | None = None,
+    workers: int | None = None,
+    ranks: Ranks | None = None,
+) -> ResidentBatches | StreamedBatches:
+    """The set on the device when it takes at most half of the free memory, else streamed; says which.
+
+    Args:
+        dataset: with ``__len__`` and ``__getitem__``; one that augments at random is always streamed.
+        batch: examples per rank and step.
+        transform: changes each batch on the device, in the captured step.
+        collate: examples to a batch, as DataLoader takes it: streamed then.
+        workers: processes that read; None: up to 8 for a GPU, for a CPU none.
+
+    Raises:
+        InputError: no map-style data set. DataError: its examples do not make a batch.
+    """
+    ranks = ranks or here()
+    count, on_gpu = examples_of.check(dataset), ranks.device.type == "cuda"
+    spans = deal(count, batch, ranks.rank, ranks.world, drop_last=drop_last)
+    workers = workers if workers is not None else (min(MOST_WORKERS, len(os.sched_getaffinity(0))) if on_gpu else 0)
+    sample, steady = examples_of.look_at(dataset, collate or examples_of.collate)
+    size = sum(tensor.nbytes // len(tensor) for tensor in tensors_of(sample)) * count if collate is None else 0
+    free, say = free_bytes(ranks.device), print if ranks.first else lambda *text, **_: None
+    megabytes = f"{size / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
+    if collate is None and steady and size <= free * RESIDENT_SHARE:
+        began = time.perf_counter()
+        data = map_tensors(lambda tensor: tensor.to(ranks.device), examples_of.read(dataset, workers=workers))
+        took = time.perf_counter() - began
+        say(f"data: {count} examples kept on {ranks.device} ({megabytes}), read in {took:.1f} s", flush=True)
+        return ResidentBatches(data, spans, batch, ranks, seed, transform)
+    why = "" if steady else "; an example comes out different each time: augment in transform= to keep them there"
+    how = f"{workers} processes" if workers else "this process"
+    sizes = "" if collate else f" ({megabytes})"
+    say(f"data: {count} examples streamed to {ranks.device} by {how}{sizes}{why}", flush=True)
+    return StreamedBatches(dataset, sample, spans, batch, ranks, seed, transform, collate, workers)
+
+
+class ResidentBatches:
+    """Batches of a set that lies on the device, gathered there."""
+
+    resident = True
+
+    def __init__(
+        self, data: Any, spans: list[Span], batch: int, ranks: Ranks, seed: int, transform: Transform | None
+    ) -> None:
+        self.spans = spans
+        self._data, self._seed, self._transform = data, seed, transform
+        self._examples = len(tensors_of(data)[0])
+        self._places_SB = places(spans, batch)
+        self._rows_SB = torch.zeros_like(self._places_SB, device=ranks.device)
+
+    def start(self, epoch: int, first_step: int) -> None:
+        """Shuffle for an epoch: a function of seed and epoch alone, the same on every rank and device."""
+        order_N = shuffled(self._examples, self._seed, epoch, torch.device("cpu"))
+        self._rows_SB.copy_(order_N[self._places_SB])
+
+    def before_step(self) -> None:
+        """Nothing to do on the host."""
+
+    def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
+        """Rows ``first`` to ``first + count`` of step ``position`` ([1] on the device)."""
+        rows_B = self._rows_SB.index_select(0, position).view(-1)[first : first + count]
+        return _transformed(map_tensors(lambda tensor: tensor.index_select(0, rows_B), self._data), self._transform)
+
+
+class StreamedBatches:
+    """The same batches in the same order, read while the device computes.
+
+    What an example draws at random follows from seed, epoch and place: it does not depend on the processes' number, and
+    a training that is resumed sees what it would have seen.
+    """
+
+    resident = False
+
+    def __init__(
+        self,
+        dataset: Any,
+        sample: Any,
+        spans: list[Span],
+        batch: int,
+        ranks: Ranks,
+        seed: int,
+        transform: Transform | None,
+        collate: Collate | None,
+        workers: int,
+    ) -> None:
+        self.spans = spans
+        #: Why no step can be captured, or None: a captured one reads a batch of the same shape from the same place.
+        self.uncaptured = "batches of a collate may differ in shape" if collate else None
+        self._seed, self._examples, self._transform, self._workers = seed, len(dataset), transform, workers
+        self._on_gpu, self._order, self._next = ranks.device.type == "cuda", _Order(), 0
+        self._device = ranks.device
+        self._batch = map_tensors(
+            lambda tensor: tensor.new_zeros((batch, *tensor.shape[1:]), device=ranks.device), sample
+        )
+        self._fixed = self._batch if self._on_gpu and collate is None else None
+        self._loader: DataLoader[Any] = DataLoader(
+            _Seeded(dataset, seed),
+            batch_sampler=self._order,
+            num_workers=workers,
+            collate_fn=collate or examples_of.collate,
+            pin_memory=self._on_gpu,
+            persistent_workers=workers > 0,
+        )
+        self._read: Iterator[Any] = iter(())
+
+    def start(self, epoch: int, first_step: int) -> None:
+        """Shuffle, and start reading the epoch's batches from ``first_step`` on."""
+        order_N = shuffled(self._examples, self._seed, epoch, torch.device("cpu")).tolist()
+        rows = [order_N[first : first + shape.rows] for first, shape in self.spans[first_step:]]
+        self._order.batches = [[(epoch, place) for place in step] for step in rows if step]
+        self._next = first_step
+        with examples_of.host_random_numbers_kept():  # DataLoader draws its processes' seed
+            self._read = iter(self._loader)
+
+    def before_step(self) -> None:
+        """Queue the copy of the next batch to the device; returns before it is done."""
+        rows = self.spans[self._next % len(self.spans)].shape.rows
+        self._next += 1
+        if not rows:
+            return
+        with examples_of.host_random_numbers_kept():
+            read = next(self._read)
+        if self._fixed is None:
+            self._batch = map_tensors(lambda tensor: tensor.to(self._device, non_blocking=True), read)
+            return
+        map_tensors(lambda fixed, tensor: fixed[:rows].copy_(tensor, non_blocking=True), self._fixed, read)
+
+    def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
+        """Rows ``first`` to ``first + count`` of the batch that ``before_step`` brought."""
+        part = self._batch
+        if count != shape.rows or self._fixed is not None:
+            part = map_tensors(lambda tensor: tensor[first : first + count], part)
+        return _transformed(part, self._transform)
+
+
+class _Order:
+    """The batches of the epoch at hand, as lists of (epoch, place)."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[tuple[int, int]]] = []
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+class _Seeded(Dataset[Any]):
+    """A data set whose examples draw from generators that were seeded for them."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset, self._seed = dataset, seed
+        self._draws = type(dataset) is not TensorDataset
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        epoch, place = key
+        if self._draws:
+            seed = ((self._seed * 1_000_003 + epoch) * 1_000_000_007 + place) % 2**63
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            torch.default_generator.manual_seed(seed)
+        return self._dataset[place]
+
+
+def _transformed(batch: Any, transform: Transform | None) -> tuple[Any, ...]:
+    arguments = as_arguments(batch)
+    return arguments if transform is None else as_arguments(transform(*arguments))

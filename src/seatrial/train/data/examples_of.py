@@ -1,0 +1,164 @@
+"""What a stranger's data set gives, as tensors: read whole, looked at, or refused with what is the matter.
+
+An example is a tensor, a picture, a number, or any nesting of dictionaries, lists and tuples of these.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+
+from seatrial.train.errors import DataError, InputError
+
+#: Examples read twice to see whether they are the same: of a flip of half of them none is noticed once in 10^19.
+LOOKED_AT = 64
+#: Examples read at once; no number depends on it.
+READ_TOGETHER = 256
+Collate = Callable[[list[Any]], Any]
+
+
+def map_tensors(change: Callable[..., Tensor], value: Any, *others: Any) -> Any:
+    """``change`` of every tensor of a nesting, together with those at the same place in ``others``."""
+    if isinstance(value, Tensor):
+        return change(value, *others)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(change, item, *(other[key] for other in others)) for key, item in value.items()}
+    items = [map_tensors(change, item, *rest) for item, *rest in zip(value, *others, strict=True)]
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """Every tensor of a nesting."""
+    found: list[Tensor] = []
+    map_tensors(lambda tensor: found.append(tensor) or tensor, value)  # type: ignore[func-returns-value]
+    return found
+
+
+def as_arguments(batch: Any) -> tuple[Any, ...]:
+    """A batch as the loss takes it: a tuple or list is several arguments, anything else one."""
+    return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+
+
+def collate(examples: list[Any]) -> Any:
+    """As a DataLoader does it; pictures become bytes [C, H, W] first."""
+    return default_collate([_picture_as_tensor(example) for example in examples])
+
+
+def check(dataset: Any) -> int:
+    """The number of examples. Raises InputError for what is no map-style data set, DataError for an empty one."""
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise InputError(
+            f"{type(dataset).__name__} is no map-style data set: it lacks __len__ or __getitem__",
+            fix="list(dataset) where it fits into memory",
+        )
+    if not len(dataset):
+        raise DataError("the data set has no examples")
+    return len(dataset)
+
+
+def look_at(dataset: Any, collated: Collate = collate) -> tuple[Any, bool]:
+    """A batch of a few examples, and whether they come out the same each time: False where they are augmented.
+
+    Raises:
+        DataError: they do not fit together, or contain what is no number.
+    """
+    count = len(dataset)
+    chosen = sorted({place * count // LOOKED_AT for place in range(LOOKED_AT)})
+    with host_random_numbers_kept():
+        first = _collated([dataset[place] for place in chosen], collated)
+        again = _collated([dataset[place] for place in chosen], collated)
+    _refuse_other_than_tensors(first)
+    pairs = zip(tensors_of(first), tensors_of(again), strict=True)
+    return first, all(a.shape == b.shape and _equal(a, b) for a, b in pairs)
+
+
+def read(dataset: Any, rows: Sequence[int] | None = None, workers: int = 0) -> Any:
+    """All examples, or ``rows`` of them, as one batch in the host's memory. Raises DataError when one does not fit."""
+    if type(dataset) is TensorDataset:
+        tensors = dataset.tensors if rows is None else [tensor[torch.tensor(rows)] for tensor in dataset.tensors]
+        return tuple(tensors)
+    chosen = dataset if rows is None else Subset(dataset, rows)
+    with host_random_numbers_kept():
+        loader: DataLoader[Any] = DataLoader(
+            _Sized(chosen), batch_size=READ_TOGETHER, num_workers=workers, collate_fn=_collated
+        )
+        parts = list(loader)
+    try:
+        return map_tensors(lambda *tensors: torch.cat(tensors), *parts)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise DataError(f"the examples do not fit together: {_first_line(error)}", fix=_PAD) from error
+
+
+@contextmanager
+def host_random_numbers_kept() -> Iterator[None]:
+    """Whatever draws inside, Python's, numpy's and torch's generators on the host are afterwards as before."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+
+
+_PAD = "pad them in the data set, or give batches() a collate that does"
+
+
+class _Sized(Dataset[Any]):
+    """Anything with a length and places, for DataLoader."""
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._items[place]
+
+
+def _collated(examples: list[Any], collated: Collate = collate) -> Any:
+    try:
+        return collated(examples)
+    except (RuntimeError, TypeError, ValueError, KeyError) as error:
+        raise DataError(f"examples do not make a batch: {_first_line(error)}", fix=_PAD) from error
+
+
+def _picture_as_tensor(example: Any) -> Any:
+    if hasattr(example, "getbands") and hasattr(example, "size"):  # PIL, which need not be installed
+        pixels = torch.from_numpy(np.array(example))
+        return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
+    if isinstance(example, Mapping):
+        return {key: _picture_as_tensor(item) for key, item in example.items()}
+    if isinstance(example, (tuple, list)):
+        items = [_picture_as_tensor(item) for item in example]
+        return type(example)(*items) if hasattr(example, "_fields") else type(example)(items)
+    return example
+
+
+def _refuse_other_than_tensors(batch: Any, place: str = "an example") -> None:
+    if isinstance(batch, Mapping):
+        for key, item in batch.items():
+            _refuse_other_than_tensors(item, f"{place}[{key!r}]")
+    elif isinstance(batch, (tuple, list)):
+        for number, item in enumerate(batch):
+            _refuse_other_than_tensors(item, f"{place}[{number}]")
+    elif not isinstance(batch, Tensor):
+        raise DataError(
+            f"{place} is a {type(batch).__name__}: only numbers can be trained on", fix="leave it out of the examples"
+        )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.nan_to_num(), b.nan_to_num()) if a.is_floating_point() else torch.equal(a, b)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

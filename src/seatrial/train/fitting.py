@@ -1,0 +1,73 @@
+"""``fit`` for a script of one's own: the loop with its folders, its trackers and its exit code settled.
+
+Inside of a run checkpoints go into the run's folder, ``seatrial run --resume`` is followed, and the receipt gets the
+numbers; outside of one it takes what it is given.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from seatrial.train import loop
+from seatrial.train.command_line import RESUME_DIR_VARIABLE, RUN_DIR_VARIABLE
+from seatrial.train.errors import EXIT_TERMINATED, InputError
+from seatrial.train.saving.checkpoint import checkpoints as found_in
+from seatrial.train.score import Test
+from seatrial.train.step import Step
+from seatrial.train.trackers import open_trackers
+
+
+def fit(
+    step: Step,
+    *,
+    test: Test | Callable[[], dict[str, float]] | None = None,
+    checkpoints: str | Path | None = None,
+    resume: str | Path | bool = False,
+    track: Sequence[str] = (),
+    **settings: Any,
+) -> loop.Outcome:
+    """Train ``step`` for its epochs. A SIGTERM saves a checkpoint and ends the process with 143.
+
+    Args:
+        test: after each epoch; a function of one's own gives its numbers.
+        checkpoints: a folder; None: that of the run, and none outside of a run.
+        resume: True: from the newest checkpoint in ``checkpoints`` where there is one; or a folder or file.
+        track: trackers beside the receipt: tensorboard, mlflow.
+        settings: of ``loop.Settings``: seed, keep, every_steps, patience, engine, test_every, hang_s …
+
+    Raises:
+        TrainError: what ended the training, in one sentence.
+    """
+    run_dir = os.environ.get(RUN_DIR_VARIABLE)
+    folder = Path(checkpoints) if checkpoints else Path(run_dir) / "checkpoints" if run_dir else None
+    place = _resume_place(resume, folder)
+    if settings.get("patience") and test is None:
+        raise InputError("patience needs a test that gives test_loss", fix="fit(step, test=Test(...), patience=...)")
+    chosen = loop.Settings(**{"epochs": step.epochs, "hang_s": 300.0, **settings}, checkpoints=folder, resume=place)
+
+    def tested() -> dict[str, float]:
+        if test is None:
+            return {}
+        model = step.average.model if step.average else step.model
+        return test(model, step.ranks, step.precision) if isinstance(test, Test) else test()
+
+    beside = folder.parent if folder else Path()
+    with closing(open_trackers(track, beside, first=step.ranks.first)) as trackers:
+        outcome = loop.fit(step, tested, trackers, chosen)
+    if outcome.terminated:
+        sys.exit(EXIT_TERMINATED)
+    return outcome
+
+
+def _resume_place(resume: str | Path | bool, folder: Path | None) -> Path | None:
+    told = os.environ.get(RESUME_DIR_VARIABLE)
+    if told and found_in(Path(told)):
+        return Path(told)
+    if resume is True:
+        return folder if folder and found_in(folder) else None
+    return Path(resume) if resume else None

@@ -1,0 +1,211 @@
+"""Inside of any module: batch normalisation with the sum and activation after it, run by kernels of this library.
+
+The model stays as it is: its layers, its state, its class. While a training step runs, the ``forward`` of those modules
+whose own code puts such layers one after the other is another that does the same; evaluation, copies and files never
+see it. What such a code does is read by torch.fx, once, with every module that it calls as a black box. A module that
+fx cannot read (it branches on tensors), or whose settings have changed since, runs as it is written.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node, Tracer
+from torch.nn import functional as F
+
+from seatrial.train.kernels import normact, normpool
+from seatrial.train.kernels.nvrtc import REALS, usable
+
+_SUMS = (operator.add, operator.iadd, torch.add)
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class NormThen(nn.Module):
+    """activation(norm(x) + beside), by kernels where they fit what comes, else by torch."""
+
+    def __init__(self, norm: nn.BatchNorm2d, activation: str) -> None:
+        super().__init__()
+        self.norm, self.activation = norm, activation
+
+    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        """[B, C, H, W], and the same."""
+        alike = beside is None or (beside.dtype == x.dtype and beside.shape == x.shape)
+        fits = alike and x.dtype in REALS and x.ndim == 4 and self.norm.weight.dtype == torch.float32
+        if not (fits and self.norm.training and not _hooked(self.norm) and usable(x.device)):
+            return self._plain(x, beside)
+        layout = torch.channels_last
+        x = x.contiguous(memory_format=layout)
+        if beside is not None:
+            beside = beside.contiguous(memory_format=layout)
+        norm = self.norm
+        result: Tensor = normact.NormAct.apply(x, norm.weight, norm.bias, beside, norm, self.activation)  # type: ignore[no-untyped-call]
+        return result
+
+    def _plain(self, x: Tensor, beside: Tensor | None) -> Tensor:
+        x = self.norm(x)
+        x = x if beside is None else x + beside
+        return F.relu(x) if self.activation == "relu" else F.gelu(x) if self.activation == "gelu" else x
+
+
+class _Shallow(Tracer):
+    """Reads one module's own code."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Every module that it calls."""
+        return True
+
+
+class Inside:
+    """What was found inside of a model, and the way to run it.
+
+    Attributes:
+        norms: taken by kernels. left: names of those that stay torch's, with why.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
+        self.norms: list[tuple[nn.BatchNorm2d, str]] = []
+        self.left: dict[str, str] = {}
+        names = {module: name for name, module in model.named_modules()}
+        held = [norm for norm in names if isinstance(norm, nn.modules.batchnorm._BatchNorm)]
+        reasons: dict[nn.Module, str] = {}
+        for module in names:
+            if any(isinstance(child, nn.modules.batchnorm._BatchNorm) for child in module.children()):
+                self._read(module, reasons)
+        taken = {norm for norm, _ in self.norms}
+        for norm in held:
+            if norm not in taken:
+                self.left[names[norm] or type(norm).__name__] = reasons.get(norm, "of a kind that no kernel fits")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within, the modules run by kernels."""
+        for module, forward in self._forwards:
+            module.__dict__["forward"] = forward
+        try:
+            yield
+        finally:
+            for module, _ in self._forwards:
+                module.__dict__.pop("forward", None)
+
+    def sources(self, dtype: torch.dtype) -> list[str]:
+        """The kernels' texts."""
+        kinds = {(norm.num_features, activation) for norm, activation in self.norms}
+        texts = [normact.source(dtype, channels, activation) for channels, activation in sorted(kinds)]
+        widths = sorted({channels for channels, _ in kinds})
+        return texts + [normpool.source(normpool.NORM, dtype, channels) for channels in widths]
+
+    def _read(self, module: nn.Module, reasons: dict[nn.Module, str]) -> None:
+        """Find the patterns in one module's code."""
+        norms = [child for child in module.children() if isinstance(child, nn.modules.batchnorm._BatchNorm)]
+        if "forward" in module.__dict__ or _hooked(module):
+            reasons.update(dict.fromkeys(norms, f"{type(module).__name__} has hooks or a forward of its own"))
+            return
+        modes, draws = {part: part.training for part in module.modules()}, torch.get_rng_state()
+        module.train()
+        try:
+            graph = _Shallow().trace(module)
+        except Exception as error:  # noqa: BLE001  whatever a stranger's code does with what stands for a tensor
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reasons.update(dict.fromkeys(norms, f"{type(module).__name__}'s code cannot be read: {first[:80]}"))
+            return
+        finally:
+            for part, mode in modes.items():
+                part.training = mode
+            if not torch.equal(draws, torch.get_rng_state()):
+                torch.set_rng_state(draws)
+        children = dict(module.named_modules())
+        if any(node.op == "get_attr" for node in graph.nodes):
+            reasons.update(dict.fromkeys(norms, f"{type(module).__name__}'s code uses weights of its own"))
+            return
+        found = _replace(graph, children)
+        if not found:
+            return
+        fused = GraphModule(children, graph)
+        self.norms += found
+        settings = _settings(module)
+        written = type(module).forward
+
+        def forward(*arguments: Any, **named: Any) -> Any:
+            if module.training and _settings(module) == settings:
+                return fused(*arguments, **named)
+            return written(module, *arguments, **named)
+
+        self._forwards.append((module, forward))
+
+
+def _replace(graph: Graph, children: dict[str, nn.Module]) -> list[tuple[nn.BatchNorm2d, str]]:
+    """Put NormThen in the place of each pattern; the layers found."""
+    found: list[tuple[nn.BatchNorm2d, str]] = []
+    for node in list(graph.nodes):
+        norm = children.get(node.target) if node.op == "call_module" else None
+        if norm is None or not normact.fits(norm) or _hooked(norm) or len(node.args) != 1 or node.kwargs:
+            continue
+        assert isinstance(norm, nn.BatchNorm2d)
+        last, beside, activation = node, None, "none"
+        following = _only_user(node)
+        if following is not None and (other := _other_summand(following, node)) is not None:
+            after = _only_user(following)
+            if after is not None and _activation(after, children) == "relu":
+                last, beside, activation = after, other, "relu"
+        elif following is not None and (kind := _activation(following, children)):
+            last, activation = following, kind
+        name = f"seatrial_{len(found)}"
+        children[name] = NormThen(norm, activation)
+        with graph.inserting_before(last):
+            arguments = (node.args[0],) if beside is None else (node.args[0], beside)
+            fused = graph.call_module(name, arguments)
+        last.replace_all_uses_with(fused)
+        for replaced in dict.fromkeys([last, *([following] if beside is not None and following else []), node]):
+            graph.erase_node(replaced)
+        found.append((norm, activation))
+    return found
+
+
+def _only_user(node: Node) -> Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _other_summand(node: Node, summand: Node) -> Node | None:
+    added = node.op == "call_function" and node.target in _SUMS
+    added = added or (node.op == "call_method" and node.target in ("add", "add_"))
+    if not added or len(node.args) != 2 or node.kwargs:
+        return None
+    first, second = node.args
+    in_place = node.target in (operator.iadd, "add_")
+    if in_place and first is not summand:
+        return None  # the other one is changed, and may be used again
+    other = second if first is summand else first
+    return other if isinstance(other, Node) and other is not summand else None
+
+
+def _activation(node: Node, children: dict[str, nn.Module]) -> str | None:
+    """Which of those the kernels know, or None."""
+    if node.op == "call_module":
+        layer = children.get(str(node.target))
+        if layer is None or _hooked(layer):
+            return None
+        if type(layer) is nn.ReLU:
+            return "relu"
+        return "gelu" if type(layer) is nn.GELU and layer.approximate == "none" else None
+    if node.op == "call_method":
+        return "relu" if node.target in ("relu", "relu_") else None
+    if node.target in (F.relu, torch.relu, torch.relu_):
+        return "relu"
+    return "gelu" if node.target is F.gelu and node.kwargs.get("approximate", "none") == "none" else None
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """What a module's code may branch on."""
+    return {name: value for name, value in vars(module).items() if isinstance(value, _PLAIN)}

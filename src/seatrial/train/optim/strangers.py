@@ -1,0 +1,111 @@
+"""Optimizers and schedulers of torch.optim, or like them, made ready for a step that is captured.
+
+On a CPU they are left as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.train.errors import InputError
+
+#: Those whose fused kernel takes a learning rate on the device (torch 2.6 and later); elsewhere ``capturable`` does it.
+FUSED = ("SGD", "Adam", "AdamW")
+#: Name of an optimizer's state → its value before the first step; a name of the group's options stands for theirs.
+#: All that is not here is a state of which nothing is known. Source: torch.optim, 2.13.
+FIRST_VALUES: dict[str, float | str] = {
+    **dict.fromkeys(("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer"), 0.0),
+    **dict.fromkeys(("square_avg", "grad_avg", "acc_delta", "prev", "ax"), 0.0),
+    "mu_product": 1.0,
+    "mu": 1.0,
+    "eta": "lr",
+    "step_size": "lr",
+}
+_KERNEL_OPTIONS = ("fused", "capturable", "foreach")
+
+
+def refuse_closures(optimizer: Any) -> None:
+    """Raise InputError for an optimizer that calls the loss itself."""
+    parameters = list(inspect.signature(optimizer.step).parameters.values())
+    if any(parameter.name == "closure" and parameter.default is parameter.empty for parameter in parameters):
+        raise InputError(f"{type(optimizer).__name__} evaluates the loss several times a step: Step does it once")
+
+
+def prepare(optimizer: Any, device: torch.device) -> None:
+    """On a GPU: learning rates become tensors there, and of the optimizer's kernels those run that read them."""
+    if device.type != "cuda" or not isinstance(optimizer, torch.optim.Optimizer):
+        return
+    dense = all(p.is_floating_point() for group in optimizer.param_groups for p in group["params"])
+    fused = type(optimizer).__name__ in FUSED and type(optimizer).__module__.startswith("torch.") and dense
+    for group in optimizer.param_groups:
+        asked = group.get("foreach") or group.get("differentiable") or "fused" not in group
+        if fused and not asked:
+            group["fused"] = True
+            optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+        elif "capturable" in group:
+            group["capturable"] = True
+        if (group.get("fused") or group.get("capturable")) and not isinstance(group["lr"], Tensor):
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
+
+
+def kernel_options(optimizer: Any) -> list[dict[str, Any]]:
+    """Which kernels each group uses: this machine's matter, so a checkpoint does not bring them."""
+    return [{name: group[name] for name in _KERNEL_OPTIONS if name in group} for group in optimizer.param_groups]
+
+
+def first_value(name: str, group: dict[str, Any]) -> float | None:
+    """A state's value before the first step; None where it is not known."""
+    value = FIRST_VALUES.get(name)
+    if name == "momentum_buffer" and group.get("dampening"):
+        return None  # the first step takes the gradient undampened
+    return float(group[value]) if isinstance(value, str) else value
+
+
+def rates_of(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[list[float]]:
+    """Each group's learning rate at every step, as a scheduler of torch sets it after ``every`` steps.
+
+    The scheduler and the optimizer stay as they were.
+
+    Raises:
+        InputError: it is of another optimizer, follows the loss, or changes more than learning rates.
+    """
+    name = type(scheduler).__name__
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise InputError(
+            f"{name} follows the test loss, which no step knows", fix="a schedule over the steps: cosine()"
+        )
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise InputError(f"the {name} belongs to another optimizer than the one given")
+    kept, others = copy.deepcopy(scheduler.state_dict()), _other_options(optimizer)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    values = [float(rate) for rate in rates]
+    table: list[list[float]] = [[] for _ in rates]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of no optimizer step before the scheduler's
+            for step in range(steps):
+                for numbers, group in zip(table, optimizer.param_groups, strict=True):
+                    numbers.append(float(group["lr"]))
+                if (step + 1) % every == 0 and step + 1 < steps:
+                    scheduler.step()
+                    if _other_options(optimizer) != others:
+                        raise InputError(f"the {name} changes more than learning rates", fix="cycle_momentum=False")
+    except (ValueError, TypeError) as error:
+        raise InputError(f"the {name} ends before the training: {error}") from error
+    scheduler.load_state_dict(kept)
+    for group, rate, value in zip(optimizer.param_groups, rates, values, strict=True):
+        group["lr"] = rate.fill_(value) if isinstance(rate, Tensor) else rate
+    return table
+
+
+def _other_options(optimizer: Any) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in group.items() if name not in ("params", "lr")}
+        for group in optimizer.param_groups
+    ]

@@ -1,0 +1,139 @@
+"""A checkpoint's tensors side by side in memory that two processes see: one fills it, the other writes the file.
+
+The memory is a file without a name (memfd): it counts as the processes' own, needs no /dev/shm, and is gone with them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Bytes that a tensor's beginning is a multiple of.
+ALIGNED_BYTES = 64
+#: In place of a tensor in what is sent between the processes: where it begins, and what it is.
+Place = tuple[int, str, tuple[int, ...], tuple[int, ...]]
+
+
+class Arena:
+    """Memory for one checkpoint. ``pinned``: page-locked, so that a GPU copies into it while it computes."""
+
+    def __init__(self, size_bytes: int, *, pinned: bool) -> None:
+        self.size_bytes = size_bytes
+        self.descriptor = os.memfd_create("seatrial-checkpoint", 0)
+        try:
+            os.ftruncate(self.descriptor, size_bytes)
+            self.memory = mmap.mmap(self.descriptor, size_bytes)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
+        if pinned:
+            self.bytes.zero_()  # its pages come now, not while the driver locks them and everything else
+        self._registered = pinned and _register(self.bytes)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._registered:
+            torch.cuda.cudart().cudaHostUnregister(self.bytes.data_ptr())  # type: ignore[no-untyped-call]
+        os.close(self.descriptor)
+        del self.bytes, self.memory
+
+
+def size_of(value: Any) -> int:
+    """Bytes an arena needs for the tensors of a nesting."""
+    total = 0
+    for tensor in _tensors(value):
+        total += -(-tensor.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
+    return max(total, mmap.PAGESIZE)
+
+
+def fill(arena: Arena, value: Any, copy: Callable[[Tensor, Tensor], object]) -> Any:
+    """Queue a copy of every tensor; the nesting with a ``Place`` in place of each, in types that pickle carries.
+
+    Args:
+        copy: (to, from).
+    """
+    begin = 0
+
+    def placed(tensor: Tensor) -> dict[str, Place]:
+        nonlocal begin
+        dense = tensor if _is_dense(tensor) else tensor.contiguous()
+        if dense.numel():
+            copy(as_tensor(arena.bytes, (begin, str(dense.dtype), tuple(dense.shape), dense.stride())), dense)
+        place = (begin, str(dense.dtype), tuple(dense.shape), dense.stride())
+        begin += -(-dense.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
+        return {_MARK: place}
+
+    return _mapped(value, placed)
+
+
+def read(memory: mmap.mmap, value: Any) -> Any:
+    """The nesting with its tensors again, over the memory: each a storage of its own, as torch.save writes them."""
+    if isinstance(value, dict):
+        if _MARK in value:
+            begin, kind, shape, stride = value[_MARK]
+            dtype = getattr(torch, kind.removeprefix("torch."))
+            count = 1
+            for size in shape:
+                count *= size
+            if not count:
+                return torch.empty(shape, dtype=dtype)
+            return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin).as_strided(shape, stride)
+        return {key: read(memory, item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(read(memory, item) for item in value)
+    return value
+
+
+def as_tensor(memory: Tensor, place: Place) -> Tensor:
+    """A tensor over its place."""
+    begin, kind, shape, stride = place
+    dtype = getattr(torch, kind.removeprefix("torch."))
+    count = 1
+    for size in shape:
+        count *= size
+    piece = memory[begin : begin + count * dtype.itemsize].view(dtype)
+    return piece.as_strided(shape, stride, piece.storage_offset())
+
+
+_MARK = "seatrial tensor"
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_mapped(item, change) for item in value)
+    return value
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    _mapped(value, found.append)
+    return found
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether its elements lie side by side, in whatever order."""
+    sizes = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+    expected = 1
+    for stride, size in sizes:
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _register(memory: Tensor) -> bool:
+    """Page-lock it; False where the system does not allow that: copies then wait, and are right."""
+    try:
+        return int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)) == 0  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return False

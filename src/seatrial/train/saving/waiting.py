@@ -1,0 +1,134 @@
+"""Checkpoints in the host's memory that wait for the process that writes them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seatrial.train.saving import arena
+from seatrial.train.saving.atomic import write_file
+from seatrial.train.saving.writer_process import WriterProcess
+
+#: Memory that stays free for everything else, as a multiple of a checkpoint's.
+FREE_BESIDE = 2
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One whose tensors are in an arena; ``told`` is what ``arena.fill`` gave."""
+
+    global_step: int
+    held: arena.Arena
+    told: Any
+    best: bool
+
+
+class Hand:
+    """Hands checkpoints to the process, in order, from a thread; without the process it writes them itself.
+
+    Args:
+        write: (global step, (path) → None that writes the file, best).
+        fail: is told what a write raised.
+    """
+
+    def __init__(
+        self, keep: int, write: Callable[[int, Callable[[Path], object], bool], None], fail: Callable[[Exception], None]
+    ) -> None:
+        self._keep, self._write, self._fail = keep, write, fail
+        self._waiting: list[Waiting] = []
+        self._free: list[arena.Arena] = []
+        self._made, self._closed = 0, False
+        self._changed = threading.Condition()
+        self._process: WriterProcess | None = WriterProcess()
+        self._thread = threading.Thread(target=self._write_all, name="checkpoint-hand", daemon=True)
+        self._thread.start()
+
+    def room(self, size_bytes: int) -> arena.Arena:
+        """Memory for a checkpoint: new, or of one that is written; waits where there is none."""
+        with self._changed:
+            while True:
+                fitting = [held for held in self._free if held.size_bytes == size_bytes]
+                if fitting:
+                    self._free.remove(fitting[0])
+                    return fitting[0]
+                for other in self._free:
+                    other.close()
+                self._made -= len(self._free)
+                self._free.clear()
+                if self._made == 0 or (self._made <= self._keep and _available() > (1 + FREE_BESIDE) * size_bytes):
+                    self._made += 1
+                    break
+                if not self._drop():
+                    self._changed.wait()
+        return arena.Arena(size_bytes, pinned=torch.cuda.is_available())
+
+    def give(self, waiting: Waiting) -> None:
+        """Have it written after those before it."""
+        with self._changed:
+            self._waiting.append(waiting)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait until all are written; end thread and process."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        if self._process is not None:
+            self._process.close()
+        for held in self._free:
+            held.close()
+
+    def _drop(self) -> bool:
+        """Leave out the oldest that waits when ``keep`` newer ones are there: once they are written it is deleted."""
+        newest = self._keep - 1  # and the one that asks for room
+        for number, waiting in enumerate(self._waiting[: max(0, len(self._waiting) - newest)]):
+            if not waiting.best:
+                del self._waiting[number]
+                self._free.append(waiting.held)
+                return True
+        return False
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                if not self._waiting:
+                    return
+                waiting = self._waiting.pop(0)
+            try:
+                self._write(waiting.global_step, partial(self._to_disk, waiting), waiting.best)
+            except Exception as error:  # noqa: BLE001  raised again on the caller's thread
+                self._fail(error)
+            with self._changed:
+                self._free.append(waiting.held)
+                self._changed.notify_all()
+
+    def _to_disk(self, waiting: Waiting, path: Path) -> None:
+        if self._process is not None:
+            try:
+                self._process.write(path, waiting.held, waiting.told)
+                return
+            except ProcessLookupError:  # killed, for memory perhaps: then here
+                self._process.close()
+                self._process = None
+        state = arena.read(waiting.held.memory, waiting.told)
+        write_file(path, lambda file: torch.save(state, file))
+
+
+def _available() -> int:
+    """Bytes of memory that this process can still take: of the machine, and of its cgroup where that is limited."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    try:
+        most, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return free if most == "max" else min(free, int(most) - int(used))
+    except (OSError, ValueError):
+        return free

@@ -1,0 +1,35 @@
+"""A model of one's own on two ranks over Gloo: as alone with twice the batch; stopped and resumed to the bit."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
+SCRIPT = Path(__file__).with_name("own_model_ranks.py")
+
+
+def trained(out: Path, world: int, *arguments: object) -> list[dict[str, Any]]:
+    out.mkdir(exist_ok=True)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)] if world > 1 else []
+    command = [sys.executable, *torchrun, str(SCRIPT), str(out), *map(str, arguments)]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240)
+    return [torch.load(out / f"rank-{rank}.pt") for rank in range(world)]
+
+
+def test_two_ranks_train_as_one_and_resume_to_the_bit(tmp_path: Path) -> None:
+    (alone,) = trained(tmp_path / "alone", 1, 32)
+    both = trained(tmp_path / "both", 2, 16)
+    assert both[0]["losses"] == both[1]["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+    assert both[0]["metrics"] == both[1]["metrics"] == pytest.approx(alone["metrics"], rel=1e-4)
+    middle = tmp_path / "both" / "checkpoints" / "checkpoint-0000000010.pt"
+    again = trained(tmp_path / "again", 2, 16, middle)
+    assert again[0]["losses"] == both[0]["losses"][10:]
+    for kind in ("model", "average"):
+        for name, tensor in both[0][kind].items():
+            assert torch.equal(tensor, again[1][kind][name]), name
