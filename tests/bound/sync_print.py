@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
-WIDTH = 3072 if device == "cuda" else 64
+WIDTH = 2048 if device == "cuda" else 64
 
 
 class VAE(nn.Module):
