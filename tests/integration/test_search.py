@@ -260,6 +260,10 @@ def test_a_trial_that_always_fails_ends_it_after_five(project: Project) -> None:
 def test_bad_input_is_one_sentence_and_the_next_command(project: Project) -> None:
     told = _refused(project, "--set", "lr=log:0..1")
     assert "a logarithmic range begins above zero" in told and "--set lr=log:1e-6..1" in told
+    told = _refused(project, "train.py", "--set", "lr=1,2", "--address", "10.0.0.1:6379")
+    assert "--engine ray" in told
+    told = _refused(project, "--resume", "nobody", "--set", "lr=1,2")
+    assert "takes no --set" in told
     told = _refused(project, "--resume", "nobody")
     assert "There is no study nobody in this project" in told
     assert project.runs == []

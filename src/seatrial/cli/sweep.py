@@ -95,10 +95,16 @@ def sweep(
     engine = "fused" if fused else engine
     if engine not in RUNNERS:
         raise UsageError(f"There is no engine {engine!r}: {', '.join(RUNNERS)}", run="seatrial sweep --help")
+    if address is not None and engine != "ray":
+        raise UsageError(
+            "--address is of a Ray cluster, and --engine ray is not given",
+            run=f"seatrial sweep … --engine ray --address {address}",
+        )
     screen = SearchScreen()
     environ = dict(os.environ)
     budget_s = None if budget is None else _seconds(budget)
     if resume is not None:
+        _refuse_more(context, resume)
         project = check_folder(flags.get("project") or Path.cwd())
         wanted = parse_parallel("1" if parallel is None else parallel)
         found = resume_search(project, resume, environ, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
@@ -112,6 +118,27 @@ def sweep(
         found.address = address
         found.parallel = 0 if parallel in (None, "auto") else found.parallel
     return _carry_out(found, engine, screen, as_json=as_json)
+
+
+#: What may stand beside --resume; all else is the study's own.
+_WITH_RESUME = ("resume", "trials", "budget", "parallel", "engine", "fused", "address", "as_json", "project", "trust")
+
+
+def _refuse_more(context: typer.Context, study: str) -> None:
+    """Raise UsageError for a flag that a study which goes on would ignore."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in _WITH_RESUME or source is None or source.name != "COMMANDLINE":
+            continue
+        words = context.params.get(parameter.name or "")
+        if parameter.name == "words" and not words:
+            continue
+        flag = "target" if parameter.name == "words" else max(parameter.opts, key=len)
+        raise UsageError(
+            f"--resume goes on with the study as it was begun, and takes no {flag}",
+            cause="only --trials, --budget, --parallel and --engine can change",
+            run=f"seatrial sweep --resume {study}",
+        )
 
 
 def _carry_out(search: Search, engine: str, screen: SearchScreen, *, as_json: bool) -> int:
@@ -141,6 +168,8 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, *, as_json: bo
     if search.interrupted:
         screen.say(f"go on: seatrial sweep --resume {name}")
         return EXIT_INTERRUPTED
+    if search.study.get("ended") is None and search.time_is_over():
+        screen.say(f"the time was over; go on: seatrial sweep --resume {name} --budget 30m")
     return _exit_code(search, trials)
 
 

@@ -21,11 +21,14 @@ MOST_EQUAL = 5
 _OF_TIME = ("_s", "_ms", "per_s", "per_second", "seconds", "time", "epoch_time", "elapsed", "memory")
 
 
-def ending_of(receipt: Receipt, objective: Objective | None, printed: float | None = None) -> Ending:
+def ending_of(
+    receipt: Receipt, objective: Objective | None, printed: float | None = None, *, diverged: bool = False
+) -> Ending:
     """How a trial ended.
 
     Args:
         printed: with a pattern, the last value that its output had.
+        diverged: its last value is no finite number, so that the value before is none to choose it by.
     """
     measured = receipt.measurements
     used = [gpu.utilization_mean_pct for gpu in measured.gpus if gpu.utilization_mean_pct is not None]
@@ -41,10 +44,13 @@ def ending_of(receipt: Receipt, objective: Objective | None, printed: float | No
     value = None
     if objective is not None:
         value = printed if objective.pattern is not None else _named(objective.metric, metrics)
+    state, outcome = _state(receipt), receipt.outcome.brief
+    if objective is not None and diverged and state == "done":
+        state, value, outcome = "failed", None, f"diverged: its last {objective.metric} is no finite number"
     return Ending(
-        state=_state(receipt),
+        state=state,
         value=value,
-        outcome=receipt.outcome.brief,
+        outcome=outcome,
         exit_code=receipt.exit_code,
         measured={key: number for key, number in facts.items() if number is not None},
         metrics=metrics,
@@ -114,9 +120,11 @@ def _always_fails(trials: Sequence[Trial]) -> SeatrialError | None:
 
 
 def _ignores_settings(trials: Sequence[Trial]) -> SeatrialError | None:
-    done = [trial for trial in trials if trial.state == "done" and trial.ending and trial.ending.metrics]
+    done = [trial for trial in trials if trial.state == "done" and _numbers(trial)]
     if len(done) < MOST_EQUAL or len({_numbers(trial) for trial in done}) > 1:
         return None
+    if len(done[0].reports) == 1 and not (done[0].ending and done[0].ending.metrics):
+        return None  # one printed number of few digits may well be the same
     one = len(done[0].settings) == 1
     names = f"The setting{'' if one else 's'} {' and '.join(done[0].settings)} make{'s' if one else ''} no difference"
     return UsageError(
@@ -134,7 +142,7 @@ def _numbers(trial: Trial) -> tuple[object, ...]:
 
 def without_effect(trials: Sequence[Trial]) -> list[str]:
     """Settings that made no difference wherever two trials differed in nothing else; each seen twice at least."""
-    done = [trial for trial in trials if trial.state == "done" and trial.ending and trial.ending.metrics]
+    done = [trial for trial in trials if trial.state == "done" and _numbers(trial)]
     found = []
     for name in done[0].settings if done else ():
         groups: dict[tuple[object, ...], list[Trial]] = {}

@@ -89,12 +89,12 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
         return
     gpus = run.plan().gpus
     reading, state = follow_trial(search, trial, run, just_started=just_started)
-    printed = None if reading is None else reading.last_printed
+    printed, diverged = (None, False) if reading is None else (reading.last_printed, reading.diverged)
     is_told = threading.Event()
 
     def judged(receipt: Receipt) -> None:
         is_told.set()
-        tell(search, trial, ending_of(receipt, search.objective, printed))
+        tell(search, trial, ending_of(receipt, search.objective, printed, diverged=diverged))
         if not gpus:  # without a GPU the next trial need not wait until the container is removed
             told()
 
@@ -104,7 +104,7 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
     if receipt is None:  # the engine does not know how it ended, or it still lives: another searcher asks again
         return
     if not is_told.is_set():  # another process has made the receipt
-        tell(search, trial, ending_of(receipt, search.objective, printed))
+        tell(search, trial, ending_of(receipt, search.objective, printed, diverged=diverged))
 
 
 def _left_behind(search: Search, trial: Trial) -> Run | None:

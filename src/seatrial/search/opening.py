@@ -24,7 +24,7 @@ from seatrial.search.settings import ways_in
 from seatrial.search.study import FILE, Definition, Study
 from seatrial.system import nofollow
 from seatrial.system.files import make_folder
-from seatrial.system.near import did_you_mean
+from seatrial.system.near import nearest
 
 #: In a project, what people look at.
 PLACE_FOLDER = (".seatrial", "sweeps")
@@ -68,9 +68,13 @@ def find_study(store: RunStore, name: str) -> Study:
     """Raises RunNotFoundError."""
     path = _file(store, name) if _NAME.fullmatch(name) else None
     if path is None or not Study(path).is_made:
-        known = [folder.name for folder in sorted((store.record / "sweeps").glob("*")) if (folder / FILE).is_file()]
+        studies = (folder / FILE for folder in sorted((store.record / "sweeps").glob("*")) if folder.name != name)
+        known = sorted(file.parent.name for file in studies if file.is_file())
+        near = nearest(name, known)
         raise RunNotFoundError(
-            f"There is no study {name} in this project{did_you_mean(name, known)}", run="ls .seatrial/sweeps"
+            f"There is no study {name} in this project",
+            cause=f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:12])}" if known else None,
+            run=f"seatrial sweep --resume {near or known[0]}" if known else "seatrial sweep train.py --set lr=0.1,0.01",
         )
     return Study(path)
 
@@ -127,7 +131,7 @@ def _joined(store: RunStore, definition: Definition, say: Say, *, named: bool) -
             told = len(study.trials())
             say(f"study {wanted.name}: going on with {told} trial{'s' * (told != 1)} so far")
             return study
-    raise UsageError(f"The study {name} exists a thousand times", run="rm -r .seatrial/sweeps")
+    raise UsageError(f"The study {name} exists a thousand times", run="seatrial sweep … --study another-name")
 
 
 def _create(store: RunStore, path: Path, definition: Definition) -> Study:

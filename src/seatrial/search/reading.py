@@ -21,12 +21,19 @@ _MOST_LINE_BYTES = 64 * 1024
 
 _LINE_END = re.compile(rb"[\r\n]")
 
+#: What belongs to a number and is easily left out of a pattern: ``([\d.]+)`` on ``1.2e-05`` is not 1.2.
+_EXPONENT = re.compile(r"[eE][+-]?\d+")
+
 
 class Reading:
     """The values of one trial as they come.
 
     Args:
         series: the objective's full name among what scripts report, where an earlier trial has shown it.
+
+    Attributes:
+        last_printed: with a pattern, the last finite value.
+        diverged: the objective's last value is NaN or infinite.
     """
 
     def __init__(self, run: Run, objective: Objective, series: str | None) -> None:
@@ -38,6 +45,7 @@ class Reading:
         self._unfinished: dict[Stream, bytes] = {}
         self._printed: list[float] = []
         self.last_printed: float | None = None
+        self.diverged = False
         self.count = 0
 
     def output(self, stream: Stream, data: bytes) -> None:
@@ -67,11 +75,11 @@ class Reading:
     def _match(self, line: bytes) -> None:
         assert self._pattern is not None
         for match in self._pattern.finditer(line.decode("utf-8", "replace")):
-            try:
-                value = float(match[1] or "")
-            except ValueError:
+            value = _printed_number(match)
+            if value is None:
                 continue
-            if math.isfinite(value):
+            self.diverged = not math.isfinite(value)
+            if not self.diverged:
                 self._printed.append(value)
                 self.last_printed = value
 
@@ -94,8 +102,23 @@ class Reading:
         phase = text(event.get("phase")) or ""
         for key, told in event.items():
             name = key if not phase or key.startswith(phase + "_") else f"{phase}_{key}"
-            if name not in self._names or (value := number(told)) is None or not math.isfinite(value):
+            if name not in self._names:
                 continue
+            value = number(told)
+            if value is None:
+                self.diverged = self.diverged or told is None or isinstance(told, float)  # events have null for NaN
+                continue
+            self.diverged = False
             self._names = self._names[: self._names.index(name) + 1] if name != self._names[0] else [name]
             return value
+        return None
+
+
+def _printed_number(match: re.Match[str]) -> float | None:
+    """The first group as a number, with its exponent, and without the full stop or percent sign behind it."""
+    told = (match[1] or "").strip().rstrip("%.,;)")
+    exponent = _EXPONENT.match(match.string, match.end(1)) if told[-1:].isdigit() else None
+    try:
+        return float(told + (exponent[0] if exponent is not None else ""))
+    except ValueError:
         return None

@@ -63,8 +63,8 @@ class Flags:
 def make_request(flags: Flags, table: SweepTable) -> Request:
     """Raises UsageError, naming the flag and what would be right."""
     typed = list(flags.settings)
-    named = {text.partition("=")[0] for text in typed}
-    typed += from_table({name: value for name, value in table.set.items() if name not in named})
+    named = {text.partition("=")[0].replace("-", "_") for text in typed}
+    typed += from_table({name: value for name, value in table.set.items() if name.replace("-", "_") not in named})
     space = parse_space(typed)
     metric, pattern = _first(flags.metric, table.metric), _first(flags.metric_from, table.metric_from)
     objective = parse_objective(metric, pattern) if metric is not None else None

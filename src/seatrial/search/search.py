@@ -69,7 +69,8 @@ class Search:
     def what(self) -> str:
         """In words, for the beginning."""
         definition = self.study.definition
-        of = f", at most {self.expected} trials" if self.expected is not None else ""
+        most = self.expected
+        of = f", at most {most} trial{'s' * (most != 1)}" if most is not None else ""
         prune = f", {definition.prune} prunes" if definition.prune != "none" else ""
         objective = f" for {self.objective}" if self.objective is not None else ""
         return f"{definition.search} search over {', '.join(definition.space)}{objective}{of}{prune}"

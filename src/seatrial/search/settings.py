@@ -30,11 +30,14 @@ def way_in(job: Job, name: str) -> str:
     for flag in ("--" + name.replace("_", "-"), "--" + name.replace("-", "_")):
         if re.search(rf"""["']{re.escape(flag)}["'=]""", source):
             return flag
-    if re.search(rf"\b{re.escape(variable)}\b", source):
+    if re.search(rf"""["']{re.escape(variable)}["']""", source):
         return variable
+    constant = re.search(rf"(?m)^\s*({re.escape(variable)}|{re.escape(name.replace('-', '_'))})\s*(:[^=\n]+)?=", source)
     raise UsageError(
         f"{job.target.value} has no way to set {name}",
-        cause=f"neither --{name.replace('_', '-')} nor the variable {variable} is in its source",
+        cause=f"{constant[1]} is a constant in its source, which nothing from outside reaches"
+        if constant
+        else f"neither --{name.replace('_', '-')} nor the variable {variable} is in its source",
         run=f'parser.add_argument("--{name.replace("_", "-")}") in {job.target.value}, or os.environ["{variable}"]',
     )
 

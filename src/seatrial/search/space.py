@@ -161,13 +161,18 @@ def parse_dimension(text: str) -> Dimension:
         raise UsageError(f"--set {text!r} is not NAME=VALUE,VALUE… or NAME=LOW..HIGH", run=_EXAMPLE)
     spec = spec.strip()
     prefix = next((each for each in sorted(_PREFIXES, key=len, reverse=True) if spec.startswith(each)), "")
-    match = _RANGE.fullmatch(spec[len(prefix) :])
+    match = _RANGE.fullmatch(spec[len(prefix) :]) if "..." not in spec else None
     if match is not None:
         return _range(name, spec, "int" in prefix, "log" in prefix, match)
     if prefix:
         raise UsageError(
             f"--set {text!r}: behind {prefix} stands LOW..HIGH, two numbers with two dots between them",
-            run=f"seatrial sweep … --set {name}={prefix}1..10",
+            run=f"seatrial sweep … --set {name}={prefix}{'1..10' if 'int' in prefix else '1e-5..1e-1'}",
+        )
+    if re.search(r"[^./\s]\.\.", spec) and "/" not in spec and "," not in spec:
+        raise UsageError(
+            f"--set {text!r} is no range: it takes LOW..HIGH, two numbers with two dots between them",
+            run=f"seatrial sweep … --set {name}=0.1..1",
         )
     values = tuple(value.strip() for value in spec.split(","))
     if "" in values:

@@ -102,8 +102,12 @@ class Study:
         """Its tables are there: whoever made the file was not killed in between."""
         if not self.path.is_file():
             return False
-        with contextlib.closing(sqlite3.connect(self.path, timeout=_WAIT_S)) as file:
-            return bool(file.execute("pragma user_version").fetchone()[0])
+        is_empty = self.path.stat().st_size == 0
+        with self._open(new=True) as file:
+            version = file.execute("pragma user_version").fetchone()[0]
+            if not version and not is_empty:
+                raise sqlite3.DatabaseError("file is not a database")  # SQLite takes one of a few bytes for a new one
+            return bool(version)
 
     @property
     def definition(self) -> Definition:
@@ -242,7 +246,13 @@ class Study:
                 if not new:
                     self._check_version(file)
                 yield file
-        except sqlite3.Error as error:
+        except sqlite3.DatabaseError as error:
+            if "malformed" in str(error) or "not a database" in str(error):
+                raise DiskError(
+                    f"The study {self.path.parent.name} is damaged: {error}",
+                    cause=f"Its file was cut or overwritten: {self.path}; the runs of its trials are still there",
+                    run=f"seatrial runs ls   # and search again: seatrial sweep … --study {self.path.parent.name}-2",
+                ) from error
             raise DiskError(
                 f"The study {self.path} cannot be read or written: {error}",
                 cause="No disk space, no permission, or a damaged file",

@@ -6,7 +6,7 @@ from seatrial.errors import EXIT_TARGET_FAILED
 from seatrial.search.endings import problem_of, unreported, without_effect
 from seatrial.search.objective import Objective
 from seatrial.search.standing import best_of, in_words, seconds_left
-from seatrial.search.trial import Ending, State, Trial
+from seatrial.search.trial import Ending, Report, State, Trial
 
 
 def _trial(number: int, state: State = "done", *, loss: float = 0.5, **settings: str) -> Trial:
@@ -59,3 +59,14 @@ def test_how_it_stands() -> None:
     words = in_words(trials, objective, 8, 16.0)
     assert words == "4 of 8 trials; best loss 0.3 (lr=1); 1 pruned, 1 failed; about 16 s left"
     assert seconds_left(trials, 8, 2, None) == 11.0 and seconds_left([], 8, 2, None) is None
+
+
+def _printing(number: int, *values: float) -> Trial:
+    reports = tuple(Report(step, value) for step, value in enumerate(values, 1))
+    return Trial(number, {"lr": str(number)}, "done", run_id="r", reports=reports, ending=Ending("done", values[-1]))
+
+
+def test_equal_printed_numbers_end_it_where_they_are_more_than_one() -> None:
+    assert problem_of([_printing(number, 0.5, 0.8) for number in range(5)]) is not None
+    assert problem_of([_printing(number, 0.8) for number in range(5)]) is None
+    assert problem_of([_printing(number, 0.5, 0.8 + number) for number in range(5)]) is None

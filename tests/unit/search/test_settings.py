@@ -47,3 +47,10 @@ def test_a_script_that_cannot_be_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no way to set lr") as caught:
         _variants(_job(tmp_path, "print(1)"), "lr=1")
     assert caught.value.run is not None and 'parser.add_argument("--lr")' in caught.value.run
+
+
+@pytest.mark.parametrize("text", ["LR = 0.1\nprint(LR)", "lr: float = 0.1", "def main():\n    lr = 0.1"])
+def test_a_constant_is_no_way_in(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="no way to set lr") as caught:
+        _variants(_job(tmp_path, text), "lr=1")
+    assert caught.value.cause is not None and "constant" in caught.value.cause

@@ -82,3 +82,14 @@ def test_a_value_lies_in_its_range(low: float, factor: float, log: bool, fractio
 def test_whole_numbers_are_among_its_points(low: int, span: int, step: int, fraction: float) -> None:
     found = Range("x", low, low + span, float(step) if step <= span else None, whole=True)
     assert found.at(fraction) in found.points() and int(found.points()[-1]) <= low + span
+
+
+@pytest.mark.parametrize("text", ["lr=a..b", "lr=0..1..2", "lr=1e-5...1e-1", "lr=1..b"])
+def test_what_is_nearly_a_range_is_no_choice_of_one_value(text: str) -> None:
+    with pytest.raises(UsageError, match="no range"):
+        parse_dimension(text)
+
+
+def test_paths_with_two_dots_are_values() -> None:
+    assert parse_dimension("data=../small,../large") == Choice("data", ("../small", "../large"))
+    assert parse_dimension("data=a/../b") == Choice("data", ("a/../b",))

@@ -134,10 +134,19 @@ def test_files_that_are_no_study(tmp_path: Path) -> None:
     with sqlite3.connect(later) as file:
         file.execute("pragma user_version = 7")
     for path, words in (
-        (damaged, "cannot be read"),
+        (damaged, "is damaged"),
         (tmp_path / "none.sqlite", "cannot be read"),
         (later, "another version"),
     ):
         with pytest.raises(SeatrialError, match=words) as caught:
             Study(path).trials()
         assert caught.value.run
+
+
+@pytest.mark.parametrize("size", [50, 5000])
+def test_a_file_that_was_cut(tmp_path: Path, size: int) -> None:
+    study = Study.create(tmp_path / "study.sqlite", Definition("s", "t", ("lr=1,2",), "grid"))
+    study.path.write_bytes(study.path.read_bytes()[:size])
+    with pytest.raises(SeatrialError, match="is damaged") as caught:
+        _ = study.is_made and study.trials()
+    assert "--study" in (caught.value.run or "")

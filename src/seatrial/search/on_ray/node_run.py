@@ -184,7 +184,8 @@ def _to_the_end(search: NodeSearch, trial: Trial, run: Run, wire: Wire, *, gathe
     if receipt is None:
         wire.send("again")
         return
-    ending = ending_of(receipt, search.objective, None if reading is None else reading.last_printed)
+    printed, diverged = (None, False) if reading is None else (reading.last_printed, reading.diverged)
+    ending = ending_of(receipt, search.objective, printed, diverged=diverged)
     archive = pack_run(run, search.job.models.source if search.job.models else None) if gather else None
     wire.send("end", run_id=run.id, ending=asdict(ending), archive=None if archive is None else str(archive))
     if archive is not None:
