@@ -86,7 +86,22 @@ def _receipt(project: Project, run_id: str | None) -> dict[str, Any]:
 
 
 def test_tpe_prunes_what_falls_behind_and_names_the_best(project: Project) -> None:
-    ended = project.cli(*_words("--search", "tpe", *SPACE, "--set", "batch=32,64,128", "--trials", "8", "--seed", "2"))
+    ended = project.cli(
+        *_words(
+            "--search",
+            "tpe",
+            *SPACE,
+            "--set",
+            "batch=32,64,128",
+            "--trials",
+            "8",
+            "--seed",
+            "2",
+            "--",
+            "--pause",
+            "0.15",
+        )
+    )
     trials = _trials(project)
     assert len(trials) == 8 and {trial.state for trial in trials} == {"done", "pruned"}
     best = max((trial for trial in trials if trial.state == "done"), key=lambda trial: trial.value or 0.0)
@@ -262,8 +277,8 @@ def test_bad_input_is_one_sentence_and_the_next_command(project: Project) -> Non
     assert "a logarithmic range begins above zero" in told and "--set lr=log:1e-6..1" in told
     told = _refused(project, "train.py", "--set", "lr=1,2", "--address", "10.0.0.1:6379")
     assert "--engine ray" in told
-    told = _refused(project, "--resume", "nobody", "--set", "lr=1,2")
+    told = project.cli("sweep", "--resume", "nobody", "--set", "lr=1,2", exit_code=2).stderr
     assert "takes no --set" in told
-    told = _refused(project, "--resume", "nobody")
+    told = project.cli("sweep", "--resume", "nobody", exit_code=2).stderr
     assert "There is no study nobody in this project" in told
     assert project.runs == []

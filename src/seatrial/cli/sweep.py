@@ -113,6 +113,10 @@ def sweep(
         typed = Flags(settings or (), search, metric, metric_from, prune, trials, budget_s, parallel, seed, study)
         request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
         job = read_allowed_job(words or [], context.obj, flags, Screen(json=True))
+        if engine == "fused":
+            from seatrial.search.fused import check
+
+            check(job, request.space, request.objective)  # before there is a study
         found = open_search(request, job, environ, screen.say)
     if engine == "ray":
         found.address = address
@@ -153,6 +157,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, *, as_json: bo
         page.refresh(search, names)
 
     search.tick = tick
+    had_all = search.most is not None and sum(one.ending is not None for one in search.study.trials()) >= search.most
     with _interrupt_ends(search, screen):
         RUNNERS[engine](search)
     screen.close()
@@ -168,6 +173,8 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, *, as_json: bo
     if search.interrupted:
         screen.say(f"go on: seatrial sweep --resume {name}")
         return EXIT_INTERRUPTED
+    if had_all and search.expected == search.most:
+        screen.say(f"it had all of its trials; for more: seatrial sweep --resume {name} --trials {2 * len(trials)}")
     if search.study.get("ended") is None and search.time_is_over():
         screen.say(f"the time was over; go on: seatrial sweep --resume {name} --budget 30m")
     return _exit_code(search, trials)

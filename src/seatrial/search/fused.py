@@ -24,7 +24,9 @@ from seatrial.runs.following.watch import follow
 from seatrial.runs.store import Run, RunStore
 from seatrial.search.endings import ending_of, problem_of
 from seatrial.search.local import stop_run
+from seatrial.search.objective import Objective
 from seatrial.search.search import Search
+from seatrial.search.space import Space
 from seatrial.search.standing import best_of
 from seatrial.search.trial import Ending, Trial
 from seatrial.system import nofollow
@@ -51,7 +53,8 @@ _LOOK_S = 1.0
 
 def run_trials(search: Search) -> None:
     """Ask for as many trials as run together, run them as one, tell each; until there are no more."""
-    check(search)
+    check(search.job, search.space, search.objective)
+    leave_pruner_out(search)
     lost: dict[str | None, list[Trial]] = {}
     for trial in search.study.take_lost():
         lost.setdefault(trial.run_id, []).append(trial)
@@ -71,15 +74,16 @@ def run_trials(search: Search) -> None:
         search.tick()
 
 
-def check(search: Search) -> None:
+def check(job: Job, space: Space, objective: Objective | None) -> None:
     """Raise UsageError for what does not train as one model, with the command that does it one by one."""
-    job, objective, plain = search.job, search.objective, "run without --fused"
+    settings = " ".join(f"--set {shlex.quote(one)}" for one in space.typed())
+    plain = f"seatrial sweep {job.target.value or '…'} {settings}   # without --fused"
     if job.target.kind != "recipe" or job.target.value not in RECIPES:
         raise UsageError(
             f"Only the recipes {', '.join(RECIPES)} train several trials as one model, not {job.target.value}",
             run=plain,
         )
-    if other := [name for name in search.space.names if _setting(name) is None]:
+    if other := [name for name in space.names if _setting(name) is None]:
         raise UsageError(
             f"Trials that train as one model differ in learning rate, weight decay and seed, not in {other[0]}",
             run=plain,
@@ -90,6 +94,10 @@ def check(search: Search) -> None:
             f"not {objective.pattern or objective.metric}",
             run="seatrial sweep … --fused --metric accuracy:max",
         )
+
+
+def leave_pruner_out(search: Search) -> None:
+    """Trials of one model have one end."""
     if search.pruner is not None:
         search.say("fused trials train and end together: none is pruned")
         search.pruner = None

@@ -11,7 +11,7 @@ from queue import Empty, Queue
 from seatrial.backends import table
 from seatrial.backends.base import State
 from seatrial.backends.remembered import remembering
-from seatrial.errors import GpusHeldError, SeatrialError
+from seatrial.errors import DiskError, GpusHeldError, SeatrialError
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
 from seatrial.runs.adopt import handle_of
@@ -88,7 +88,15 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
     if run is None:
         return
     gpus = run.plan().gpus
-    reading, state = follow_trial(search, trial, run, just_started=just_started)
+    try:
+        reading, state = follow_trial(search, trial, run, just_started=just_started)
+    except DiskError:  # nobody would follow it from here on
+        if (handle := run.handle()) is not None:
+            backend = table.backend(handle.backend, search.environ)
+            request_stop(
+                run, backend, handle, run.plan().job.grace_s, origin="search", why="the study cannot be written"
+            )
+        raise
     printed, diverged = (None, False) if reading is None else (reading.last_printed, reading.diverged)
     is_told = threading.Event()
 

@@ -41,13 +41,14 @@ def search_of(
 )
 def test_what_does_not_train_as_one_model(tmp_path, settings, target, metric, sentence) -> None:
     with pytest.raises(UsageError, match=sentence) as told:
-        fused.check(search_of(tmp_path, *settings, target=target, metric=metric))
+        search = search_of(tmp_path, *settings, target=target, metric=metric)
+        fused.check(search.job, search.space, search.objective)
     assert told.value.run
 
 
 def test_the_job_has_all_settings_and_says_so(tmp_path: Path) -> None:
     search = search_of(tmp_path, "lr=0.1,1e-3", "seed=0,7", "weight-decay=0.5")
-    fused.check(search)
+    fused.check(search.job, search.space, search.objective)
     trials = fused._asked(search)
     job = fused.job_of(search, trials)
     told = json.loads(job.target.args[job.target.args.index("--fused-settings") + 1])
@@ -64,7 +65,7 @@ def test_pruners_are_left_out_and_said(tmp_path: Path) -> None:
     search.pruner = PRUNERS["median"]()
     said: list[str] = []
     search.say = said.append
-    fused.check(search)
+    fused.leave_pruner_out(search)
     assert search.pruner is None and "none is pruned" in said[0]
 
 
