@@ -54,3 +54,25 @@ def test_a_constant_is_no_way_in(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match="no way to set lr") as caught:
         _variants(_job(tmp_path, text), "lr=1")
     assert caught.value.cause is not None and "constant" in caught.value.cause
+
+
+def test_a_flag_of_a_module_that_the_script_imports(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "__init__.py").write_text("")
+    (tmp_path / "lib" / "options.py").write_text('import train\np.add_argument("--lr")')
+    [job] = _variants(_job(tmp_path, "import os, sys\nfrom lib import options as o"), "lr=0.1")
+    assert job.target.args == ("--lr", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        ("import tyro\nclass A:\n    weight_decay: float = 0.1", ("--weight_decay", "1")),
+        ("from transformers import HfArgumentParser\nweight_decay = 1", ("--weight_decay", "1")),
+        ("import typer\ndef main(weight_decay: float = 0.1): ...", ("--weight-decay", "1")),
+        ("weight_decay = 0.1\nexec(open('configurator.py').read())", ("--weight_decay=1",)),
+    ],
+)
+def test_flags_that_a_library_makes_of_names(tmp_path: Path, text: str, args: tuple[str, ...]) -> None:
+    [job] = _variants(_job(tmp_path, text), "weight-decay=1")
+    assert job.target.args == args
