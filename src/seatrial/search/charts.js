@@ -55,7 +55,7 @@ function history() {
   draw("history", [
     { type: "scatter", mode: "lines", line: { shape: "hv", color: colour("--c1"), width: 2 }, x, y, hoverinfo: "skip", name: "best so far" },
     dots(true, "circle", "ended"), dots(false, "circle-open", "pruned or stopped"),
-  ], { xaxis: { title: { text: "trial" } }, yaxis: { title: { text: study.metric } }, showlegend: true, legend: { orientation: "h", y: 1.12 } });
+  ], { xaxis: { title: { text: "trial" } }, yaxis: { title: { text: study.metric } }, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom" } });
 }
 
 // Where a value lies on its axis, 0 to 1.
