@@ -26,6 +26,7 @@ import re
 import secrets
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,6 +62,9 @@ LINKED = ("stdout.log", "stderr.log", "events.jsonl")
 #: No letters that look like digits, no vowels that make words.
 _ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
 
+#: Letters of an ID that tell when its run began.
+_STAMP = len("20261120-231501")
+
 #: What a run ID looks like: a folder of another name is no run.
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")
 
@@ -73,6 +77,16 @@ def new_run_id(now: float | None = None) -> str:
     """A sortable ID: local start time and four random characters, e.g. ``20261120-231501-k3f9``."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return f"{stamp}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(4))}"
+
+
+def _planned(run: Run, in_second: Mapping[str, int]) -> float:
+    """When the plan of one of several runs of a second was written; 0 of one that is alone in its own."""
+    if in_second[run.id[:_STAMP]] < 2:
+        return 0.0
+    try:
+        return (run.folder / "plan.json").lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 @dataclass(frozen=True)
@@ -329,14 +343,16 @@ class RunStore:
                 os.symlink(run.folder / name, name, dir_fd=descriptor)
 
     def all(self) -> list[Run]:
-        """Every run, oldest first (IDs sort by time); those without a record as well."""
+        """Every run, oldest first; those without a record as well. IDs sort by the second, plans tell within it."""
         recorded = {name: self.run(name) for name in _folders(self.root)}
         old = {
             name: Run(self.places / name, self.places / name, recorded=False)
             for name in _folders(self.places)
             if name not in recorded and os.path.lexists(self.places / name / "plan.json")
         }
-        return [run for _, run in sorted({**old, **recorded}.items())]
+        runs = {**old, **recorded}
+        in_second = Counter(name[:_STAMP] for name in runs)
+        return sorted(runs.values(), key=lambda run: (run.id[:_STAMP], _planned(run, in_second), run.id))
 
     def find(self, reference: str) -> Run:
         """The run of this ID, unique ID prefix or suffix, or name (the newest of that name).
