@@ -45,7 +45,9 @@ def test_what_differs_is_said(block: str, says: str, tmp_path: Path) -> None:
 
 
 def test_what_is_recorded_does_not_run(tmp_path: Path) -> None:
-    text = page("<!-- recorded 2026-11-21: gpu, docker -->\n```console\n$ touch ran\nnever\n```", "```console\n$ ls\n```")
+    text = page(
+        "<!-- recorded 2026-11-21: gpu, docker -->\n```console\n$ touch ran\nnever\n```", "```console\n$ ls\n```"
+    )
     assert ran(text, tmp_path) == []
     assert not (tmp_path / "ran").exists()
 
