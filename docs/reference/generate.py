@@ -17,6 +17,7 @@ from seatrial.events import schema
 from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.known import Known
 from seatrial.job.config import json_schema
+from seatrial.receipt.model import SCHEMA_VERSION, Receipt
 
 HERE = Path(__file__).parent
 
@@ -181,7 +182,7 @@ def _toml_lines() -> Iterator[str]:
     schema = json_schema()
     yield "# seatrial.toml"
     yield ""
-    yield "The keys of a project's file. Generated from the schema, [seatrial.schema.json](seatrial.schema.json), which editors read, too."
+    yield "The keys of a project's file. Generated from [seatrial.schema.json](seatrial.schema.json), which editors read, too."
     yield from ("", "## The job", "")
     yield from _keys(schema["properties"])
     for name, key in schema["properties"].items():
@@ -199,11 +200,51 @@ def _keys(properties: Mapping[str, Any]) -> Iterator[str]:
     yield from ("| key | default | |", "|---|---|---|")
     for name, key in properties.items():
         default = key.get("default")
-        shown = "" if default in (None, {}, []) else f"`{_cell(json.dumps(default, ensure_ascii=False))}`"
+        shown = (
+            ""
+            if default in (None, []) or isinstance(default, dict)
+            else f"`{_cell(json.dumps(default, ensure_ascii=False))}`"
+        )
         yield f"| `{name}` | {shown} | {_cell(key.get('description', ''))} |"
 
 
+def receipt_text() -> str:
+    """receipt.md: what stands in receipt.json."""
+    return "\n".join(_receipt_lines()) + "\n"
+
+
+def _receipt_lines() -> Iterator[str]:
+    schema = Receipt.model_json_schema(mode="serialization")
+    yield "# receipt.json"
+    yield ""
+    yield f"What every run ends with, as JSON; `schema_version` is {SCHEMA_VERSION}. Units are in the keys' names: `_s` seconds,"
+    yield "`_bytes`, `_w` watts. From Python: [Python](../python.md). Generated from `src/seatrial/receipt/`."
+    for name, table in {"receipt.json": schema, **schema.get("$defs", {})}.items():
+        if not table.get("properties"):
+            continue
+        about, _, more = table.get("description", "").partition("Attributes:")
+        yield from ("", f"## {'The whole' if name == 'receipt.json' else name}", "", _prose(about.strip()), "")
+        yield from ("| key | type |", "|---|---|")
+        yield from (f"| `{key}` | {_cell(_kind(value))} |" for key, value in table["properties"].items())
+        if more.strip():
+            yield from ("", _prose(more.strip()))
+
+
+def _kind(key: Mapping[str, Any]) -> str:
+    """The type of a key in JSON, with a link where it has a table of its own."""
+    if reference := str(key.get("$ref", "")).rpartition("/")[2]:
+        return f"[{reference}](#{reference.lower()})"
+    if "anyOf" in key:
+        return " or ".join(_kind(one) for one in key["anyOf"])
+    if "enum" in key or "const" in key:
+        return " or ".join(f"`{value}`" for value in key.get("enum", [key.get("const")]))
+    if key.get("type") == "array" and isinstance(key.get("items"), dict):
+        return f"array of {_kind(key['items'])}"
+    return str(key.get("type", "any"))
+
+
 PAGES = {
+    "receipt.md": receipt_text,
     "cli.md": cli_text,
     "seatrial-toml.md": toml_text,
     "seatrial.schema.json": schema_text,

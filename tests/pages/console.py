@@ -1,8 +1,9 @@
 """The console blocks of a page: what is typed, what is shown, and whether it comes out so.
 
-A page says ``<!-- executable -->`` near its top, or ``<!-- executable: docker -->``. Its blocks run in their order in one shell and one empty folder. A line
-``<!-- file: NAME -->`` before a block writes it to that file. ``<!-- recorded 2026-11-21: gpu -->`` before a console block
-says that it needs what is named and when its output was recorded; it does not run.
+A page says ``<!-- executable -->`` near its top, or with ``: docker`` behind the word. Its blocks run in their order,
+in one shell and one empty folder. ``<!-- file: NAME -->`` before a block writes it to that file.
+``<!-- recorded 2026-11-21: gpu -->`` before a console block says what it needs and when its output was recorded; it does
+not run.
 """
 
 from __future__ import annotations

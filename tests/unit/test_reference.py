@@ -28,6 +28,7 @@ def generator() -> ModuleType:
         "events.md",
         "seatrial.1",
         "cli.md",
+        "receipt.md",
         "seatrial-toml.md",
     ],
 )
