@@ -1,4 +1,4 @@
-"""While the site is built: the list of decisions from their first lines, a small search index, no files for debuggers."""
+"""While the site is built: a list of decisions, a small search index, no files for debuggers."""
 
 from __future__ import annotations
 

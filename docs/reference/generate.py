@@ -217,8 +217,8 @@ def _receipt_lines() -> Iterator[str]:
     schema = Receipt.model_json_schema(mode="serialization")
     yield "# receipt.json"
     yield ""
-    yield f"What every run ends with, as JSON; `schema_version` is {SCHEMA_VERSION}. Units are in the keys' names: `_s` seconds,"
-    yield "`_bytes`, `_w` watts. From Python: [Python](../python.md). Generated from `src/seatrial/receipt/`."
+    yield f"What every run ends with, as JSON; `schema_version` is {SCHEMA_VERSION}. Units are in the keys' names:"
+    yield "`_s` seconds, `_bytes`, `_w` watts. From Python: [Python](../python.md). Generated from `src/seatrial/receipt/`."
     for name, table in {"receipt.json": schema, **schema.get("$defs", {})}.items():
         if not table.get("properties"):
             continue

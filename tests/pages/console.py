@@ -2,8 +2,8 @@
 
 A page says ``<!-- executable -->`` near its top, or with ``: docker`` behind the word. Its blocks run in their order,
 in one shell and one empty folder. ``<!-- file: NAME -->`` before a block writes it to that file.
-``<!-- recorded 2026-11-21: gpu -->`` before a console block says what it needs and when its output was recorded; it does
-not run.
+``<!-- recorded 2026-11-21: gpu -->`` before a console block says what it needs and when its output was recorded; it
+does not run.
 """
 
 from __future__ import annotations
