@@ -146,8 +146,8 @@ def cli_text() -> str:
 def _cli_lines() -> Iterator[str]:
     yield "# Commands"
     yield ""
-    yield "Generated from the verbs themselves; `man seatrial` and `seatrial VERB --help` say the same. What is typed for what:"
-    yield "[Verb by verb](../using.md)."
+    yield "Generated from the verbs themselves; `man seatrial` and `seatrial VERB --help` say the same."
+    yield "What is typed for what: [Verb by verb](../using.md)."
     for name, command in words.read(VERBS).items():
         shown = " ".join(["seatrial", name, *(argument["metavar"] for argument in command["arguments"])])
         yield from ("", f"## {name}", "", f"`{shown}`", "", _prose(command["about"]), "")
@@ -182,7 +182,7 @@ def _toml_lines() -> Iterator[str]:
     schema = json_schema()
     yield "# seatrial.toml"
     yield ""
-    yield "The keys of a project's file. Generated from [seatrial.schema.json](seatrial.schema.json), which editors read, too."
+    yield "The keys of a project's file. Generated from [its schema](seatrial.schema.json), which editors read, too."
     yield from ("", "## The job", "")
     yield from _keys(schema["properties"])
     for name, key in schema["properties"].items():
@@ -218,7 +218,8 @@ def _receipt_lines() -> Iterator[str]:
     yield "# receipt.json"
     yield ""
     yield f"What every run ends with, as JSON; `schema_version` is {SCHEMA_VERSION}. Units are in the keys' names:"
-    yield "`_s` seconds, `_bytes`, `_w` watts. From Python: [Python](../python.md). Generated from `src/seatrial/receipt/`."
+    yield "`_s` seconds, `_bytes`, `_w` watts. From Python: [Python](../python.md)."
+    yield "Generated from `src/seatrial/receipt/`."
     for name, table in {"receipt.json": schema, **schema.get("$defs", {})}.items():
         if not table.get("properties"):
             continue
