@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ from typing import Any
 UNSEARCHED = ("decisions/", "receipts/")
 
 FOLDER = Path(__file__).parent / "decisions"
+
+_RECORDED = re.compile(r"^<!-- recorded (\S+): (.*) -->$", re.MULTILINE)
+_FILE = re.compile(r"^<!-- file: (.*) -->$", re.MULTILINE)
 
 
 def text() -> str:
@@ -32,9 +36,11 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> None:
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """What the markers of tests/pages/console.py say is shown: a block's date, and a file's name."""
     if page.file.src_uri.startswith(UNSEARCHED):
         page.meta["search"] = {"exclude": True}
+    return _FILE.sub(r"`\1`:\n", _RECORDED.sub(r"*Recorded \1; needs: \2.*\n", markdown))
 
 
 def on_post_build(config: Any) -> None:
