@@ -43,6 +43,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     return _FILE.sub(r"`\1`:\n", _RECORDED.sub(r"*Recorded \1; needs: \2.*\n", markdown))
 
 
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """The theme's search has a role without a name, which screen readers need."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+
+
 def on_post_build(config: Any) -> None:
     assets = Path(config["site_dir"]) / "assets"
     for file in (*assets.rglob("*.map"), *assets.glob("javascripts/lunr/**/*.js")):
