@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-#: Folders that the search leaves out: two thirds of all words, and records rather than answers.
+#: Folders that the search leaves out: a third of the index, and records rather than answers.
 UNSEARCHED = ("decisions/", "receipts/")
 
 FOLDER = Path(__file__).parent / "decisions"
