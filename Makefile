@@ -14,7 +14,7 @@ help:
 	@echo "make test      set up, lint, and the core tests (Docker and Podman tests skip where there is no engine)"
 	@echo "make test-all  the same and the slow tests"
 	@echo "make wheel-test  build the wheel, install it with pip, pipx and uv, and use it from there"
-	@echo "make docs      write the generated pages under docs/ again"
+	@echo "make docs      write the generated pages under docs/ again, and build the site in build/site"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("seatrial needs Python 3.10 or newer, for example: make PYTHON=python3.12 demo")'
@@ -57,8 +57,15 @@ $(VENV)/.wheel: $(VENV)/.test
 wheel-test: $(VENV)/.wheel
 	$(BIN)/pytest -n 0 tests/unit/test_distribution.py tests/integration/test_wheel.py
 
-docs: $(VENV)/.test
+$(VENV)/.docs: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group docs
+	@touch $@
+
+# Stops at a link that leads nowhere. The site, in build/site, can be opened from there; it asks no other server for anything.
+docs: $(VENV)/.docs
 	$(BIN)/python docs/reference/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "the site: build/site/index.html"
 
 clean:
 	rm -rf $(VENV) build dist

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from seatrial.cli import VERBS, words
 from seatrial.cli.manual import manual
@@ -17,6 +17,7 @@ from seatrial.events import schema
 from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.known import Known
 from seatrial.job.config import json_schema
+from seatrial.receipt.model import SCHEMA_VERSION, Receipt
 
 HERE = Path(__file__).parent
 
@@ -137,7 +138,116 @@ def manual_text() -> str:
     return manual(words.read(VERBS))
 
 
+def cli_text() -> str:
+    """cli.md: every verb, its examples and options, from the same data as completion and the manual page."""
+    return "\n".join(_cli_lines()) + "\n"
+
+
+def _cli_lines() -> Iterator[str]:
+    yield "# Commands"
+    yield ""
+    yield "Generated from the verbs themselves; `man seatrial` and `seatrial VERB --help` say the same."
+    yield "What is typed for what: [Verb by verb](../using.md)."
+    for name, command in words.read(VERBS).items():
+        shown = " ".join(["seatrial", name, *(argument["metavar"] for argument in command["arguments"])])
+        yield from ("", f"## {name}", "", f"`{shown}`", "", _prose(command["about"]), "")
+        if command["examples"]:
+            yield from ("```console", *(f"$ {line}" for line in command["examples"]), "```", "")
+        rows = [(f"`{one['metavar']}`", one["help"]) for one in command["arguments"] if one["help"]]
+        rows += [(_names(option), option["help"]) for option in command["options"]]
+        if rows:
+            yield from ("| | |", "|---|---|", *(f"| {left} | {_cell(right)} |" for left, right in rows))
+
+
+def _names(option: Mapping[str, Any]) -> str:
+    names = ", ".join(f"`{name}`" for name in option["names"])
+    return f"{names} `{_cell(option['metavar'])}`" if option["metavar"] else names
+
+
+def _prose(text: str) -> str:
+    """Paragraphs of help: what stands between brackets is no HTML."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).replace("<", "&lt;").replace("``", "`")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def toml_text() -> str:
+    """seatrial-toml.md: the keys of seatrial.toml, table by table."""
+    return "\n".join(_toml_lines()) + "\n"
+
+
+def _toml_lines() -> Iterator[str]:
+    schema = json_schema()
+    yield "# seatrial.toml"
+    yield ""
+    yield "The keys of a project's file. Generated from [its schema](seatrial.schema.json), which editors read, too."
+    yield from ("", "## The job", "")
+    yield from _keys(schema["properties"])
+    for name, key in schema["properties"].items():
+        for inner in (key, *key.get("anyOf", ()), key.get("additionalProperties") or {}):
+            table = (
+                schema["$defs"].get(str(inner.get("$ref", "")).rpartition("/")[2]) if isinstance(inner, dict) else None
+            )
+            if table and table.get("properties"):
+                more = ".NAME" if inner is key.get("additionalProperties") else ""
+                yield from ("", f"## [{name}{more}]", "", _prose(table.get("description", "")), "")
+                yield from _keys(table["properties"])
+
+
+def _keys(properties: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("| key | default | |", "|---|---|---|")
+    for name, key in properties.items():
+        default = key.get("default")
+        shown = (
+            ""
+            if default in (None, []) or isinstance(default, dict)
+            else f"`{_cell(json.dumps(default, ensure_ascii=False))}`"
+        )
+        yield f"| `{name}` | {shown} | {_cell(key.get('description', ''))} |"
+
+
+def receipt_text() -> str:
+    """receipt.md: what stands in receipt.json."""
+    return "\n".join(_receipt_lines()) + "\n"
+
+
+def _receipt_lines() -> Iterator[str]:
+    schema = Receipt.model_json_schema(mode="serialization")
+    yield "# receipt.json"
+    yield ""
+    yield f"What every run ends with, as JSON; `schema_version` is {SCHEMA_VERSION}. Units are in the keys' names:"
+    yield "`_s` seconds, `_bytes`, `_w` watts. From Python: [Python](../python.md)."
+    yield "Generated from `src/seatrial/receipt/`."
+    for name, table in {"receipt.json": schema, **schema.get("$defs", {})}.items():
+        if not table.get("properties"):
+            continue
+        about, _, more = table.get("description", "").partition("Attributes:")
+        yield from ("", f"## {'The whole' if name == 'receipt.json' else name}", "", _prose(about.strip()), "")
+        yield from ("| key | type |", "|---|---|")
+        yield from (f"| `{key}` | {_cell(_kind(value))} |" for key, value in table["properties"].items())
+        if more.strip():
+            yield from ("", _prose(more.strip()))
+
+
+def _kind(key: Mapping[str, Any]) -> str:
+    """The type of a key in JSON, with a link where it has a table of its own."""
+    if reference := str(key.get("$ref", "")).rpartition("/")[2]:
+        return f"[{reference}](#{reference.lower()})"
+    if "anyOf" in key:
+        return " or ".join(_kind(one) for one in key["anyOf"])
+    if "enum" in key or "const" in key:
+        return " or ".join(f"`{value}`" for value in key.get("enum", [key.get("const")]))
+    if key.get("type") == "array" and isinstance(key.get("items"), dict):
+        return f"array of {_kind(key['items'])}"
+    return str(key.get("type", "any"))
+
+
 PAGES = {
+    "receipt.md": receipt_text,
+    "cli.md": cli_text,
+    "seatrial-toml.md": toml_text,
     "seatrial.schema.json": schema_text,
     "findings.md": findings_text,
     "checks.md": checks_text,

@@ -19,7 +19,19 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["seatrial.schema.json", "findings.md", "checks.md", "events.md", "seatrial.1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "seatrial.schema.json",
+        "findings.md",
+        "checks.md",
+        "events.md",
+        "seatrial.1",
+        "cli.md",
+        "receipt.md",
+        "seatrial-toml.md",
+    ],
+)
 def test_page_is_current(name: str) -> None:
     current = (REFERENCE / name).read_text(encoding="utf-8")
     assert current == generator().PAGES[name](), "run: python docs/reference/generate.py"

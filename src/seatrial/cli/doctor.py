@@ -106,7 +106,7 @@ def doctor(
 
 def reworded(words: list[str]) -> list[str]:
     """``--report`` alone prints: typer's options all take a value, or none does."""
-    behind = [*words[1:], "-"]
+    behind = [*words, "-"][1:]
     return [
         "--report=-" if word == "--report" and following.startswith("-") else word
         for word, following in zip(words, behind, strict=True)

@@ -1,0 +1,56 @@
+"""While the site is built: a list of decisions, a small search index, no files for debuggers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+#: Folders that the search leaves out: a third of the index, and records rather than answers.
+UNSEARCHED = ("decisions/", "receipts/")
+
+FOLDER = Path(__file__).parent / "decisions"
+
+_RECORDED = re.compile(r"^<!-- recorded (\S+): (.*) -->$", re.MULTILINE)
+_FILE = re.compile(r"^<!-- file: (.*) -->$", re.MULTILINE)
+
+
+def text() -> str:
+    lines = [
+        "# Decisions",
+        "",
+        "Why it is built this way: what was decided, from what, and the alternative that lost.",
+        "",
+    ]
+    for page in sorted(FOLDER.glob("[0-9]*.md")):
+        title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        lines.append(f"- [{title}]({page.name})")
+    return "\n".join(lines) + "\n"
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Called by MkDocs, which is imported nowhere else."""
+    from mkdocs.structure.files import File
+
+    files.append(File.generated(config, "decisions/index.md", content=text()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """What the markers of tests/pages/console.py say is shown: a block's date, and a file's name."""
+    if page.file.src_uri.startswith(UNSEARCHED):
+        page.meta["search"] = {"exclude": True}
+    return _FILE.sub(r"`\1`:\n", _RECORDED.sub(r"*Recorded \1; needs: \2.*\n", markdown))
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """The theme's search has a role without a name, which screen readers need."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+
+
+def on_post_build(config: Any) -> None:
+    assets = Path(config["site_dir"]) / "assets"
+    for file in (*assets.rglob("*.map"), *assets.glob("javascripts/lunr/**/*.js")):
+        file.unlink()

@@ -1,0 +1,146 @@
+"""The console blocks of a page: what is typed, what is shown, and whether it comes out so.
+
+A page says ``<!-- executable -->`` near its top, or with ``: docker`` behind the word. Its blocks run in their order,
+in one shell and one empty folder. ``<!-- file: NAME -->`` before a block writes it to that file.
+``<!-- recorded 2026-11-21: gpu -->`` before a console block says what it needs and when its output was recorded; it
+does not run.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+EXECUTABLE = re.compile(r"^<!-- executable(: docker)? -->$", re.MULTILINE)
+
+#: What a block may need that a machine for tests lacks.
+NEEDS = ("gpu", "docker", "cluster", "network")
+
+_BLOCK = re.compile(r"(?:^<!-- ([^\n]*) -->\n+)?^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_RECORDED = re.compile(r"recorded (\d{4}-\d\d-\d\d): (\w+(?:, \w+)*)")
+_RUN_NAME = re.compile(r"\b\d{8}-\d{6}-[a-z0-9]{4}\b")
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+#: Ends a command's output: no program prints it.
+_END = "\x1e"
+
+
+@dataclass
+class Command:
+    """One line after ``$``, and the lines shown below it."""
+
+    typed: str
+    shown: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Block:
+    """One fenced block: a file to write, or commands. ``recorded``: since when, where it cannot run here."""
+
+    line: int
+    file: str | None = None
+    text: str = ""
+    commands: list[Command] = field(default_factory=list)
+    recorded: date | None = None
+    needs: tuple[str, ...] = ()
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Files and console blocks of a page. Raises ValueError: a marker that says something else."""
+    for found in _BLOCK.finditer(page):
+        marker, language, text = found.groups()
+        block = Block(line=page.count("\n", 0, found.start()) + 1, text=text)
+        if marker and marker.startswith("file: "):
+            block.file = marker.removeprefix("file: ").strip()
+        elif marker and marker.startswith("recorded"):
+            block.recorded, block.needs = _recorded(marker)
+        elif marker and not marker.startswith("executable"):
+            raise ValueError(f"line {block.line}: unknown marker {marker!r}")
+        if language == "console":
+            block.commands = list(_commands(text))
+        if block.file or block.commands:
+            yield block
+
+
+def _recorded(marker: str) -> tuple[date, tuple[str, ...]]:
+    found = _RECORDED.fullmatch(marker)
+    if not found:
+        raise ValueError(f"not 'recorded YYYY-MM-DD: {' | '.join(NEEDS)}': {marker!r}")
+    needs = tuple(found[2].split(", "))
+    if unknown := set(needs) - set(NEEDS):
+        raise ValueError(f"{marker!r}: unknown {', '.join(sorted(unknown))}")
+    return date.fromisoformat(found[1]), needs
+
+
+def _commands(text: str) -> Iterator[Command]:
+    command: Command | None = None
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            if command:
+                yield command
+            command = Command(line[2:])
+        elif command is None:
+            raise ValueError(f"a console block begins with '$ ': {line!r}")
+        elif command.typed.endswith("\\") and not command.shown:
+            command.typed += "\n" + line
+        else:
+            command.shown.append(line)
+    if command:
+        yield command
+
+
+def run(page: str, folder: Path, environment: Mapping[str, str], timeout_s: float = 120) -> list[str]:
+    """What does not come out as the page shows it. A command ends with 0, or the next one is ``echo $?``."""
+    wrong: list[str] = []
+    typed: list[Command] = []
+    script = ["exec 2>&1 </dev/null"]
+    for block in blocks(page):
+        if block.recorded:
+            continue
+        if block.file:
+            script += [f"cat > '{block.file}' <<'{_END}'", block.text + _END]
+        for command in block.commands:
+            typed.append(command)
+            script += [command.typed, f"__code=$?; printf '\\n{_END}%d\\n' $__code; (exit $__code)"]
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        cwd=folder, env=dict(environment), stdout=subprocess.PIPE, text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+    printed = re.split(rf"\n?{_END}(\d+)\n", done.stdout)
+    for place, command in enumerate(typed):
+        if 2 * place + 1 >= len(printed):
+            return [*wrong, f"$ {command.typed}\nwas not reached; the shell ended with {done.returncode}"]
+        output, code = printed[2 * place], int(printed[2 * place + 1])
+        follows = typed[place + 1].typed if place + 1 < len(typed) else ""
+        if code and not follows.startswith("echo $?"):
+            wrong.append(f"$ {command.typed}\nended with {code}:\n{output}")
+        elif command.shown and not same(command.shown, output.splitlines()):
+            wrong.append(f"$ {command.typed}\nprinted:\n{output}\nthe page shows:\n" + "\n".join(command.shown))
+    return wrong
+
+
+def same(shown: Sequence[str], printed: Sequence[str]) -> bool:
+    """Equal but for numbers with a fraction, run names, widths of space, and what … stands for: words, or whole lines.
+
+    Whole numbers count: an exit code or a step is part of what a page says.
+    """
+    lines = [_pattern(line) for line in shown if line.strip()]
+    pattern = "".join(rf"(?:{line}\n)" if line != "…" else r"(?:[^\n]*\n)*?" for line in lines)
+    text = "".join(" ".join(line.split()) + "\n" for line in printed if line.strip())
+    return re.fullmatch(pattern, text) is not None
+
+
+def _pattern(line: str) -> str:
+    """A line as a regular expression; … alone stays as it is."""
+    words = " ".join(line.split())
+    if words == "…":
+        return words
+    words = _RUN_NAME.sub("\x01", words)
+    words = _NUMBER.sub(lambda found: "\x02" if "." in found[0] else found[0], words)
+    words = re.escape(words).replace("…", "[^\\n]*")
+    words = re.sub(r"[▁▂▃▄▅▆▇█]+", "[▁▂▃▄▅▆▇█]+", words)
+    return words.replace("\x01", _RUN_NAME.pattern).replace("\x02", _NUMBER.pattern)

@@ -1,0 +1,82 @@
+"""The runner of blocks notices what is wrong on a page, and lets pass what may differ."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from . import console
+
+
+def page(*blocks: str) -> str:
+    return "# A page\n\n<!-- executable -->\n\n" + "\n\nWords.\n\n".join(blocks) + "\n"
+
+
+def ran(text: str, folder: Path) -> list[str]:
+    return console.run(text, folder, {"PATH": os.environ["PATH"]}, timeout_s=20)
+
+
+def test_what_comes_out_as_shown_passes(tmp_path: Path) -> None:
+    text = page(
+        "<!-- file: say.sh -->\n```sh\necho took 2.75 s\necho end\nexit 3\n```",
+        "```console\n$ sh say.sh    # a comment\ntook 0.31  s\nend\n$ echo $?\n3\n$ cd /\n```",
+        "```console\n$ pwd\n/\n$ printf 'a\\nb\\nc\\n'\na\n…\n```",
+    )
+    assert ran(text, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ("$ echo one\ntwo", "the page shows:\ntwo"),
+        ("$ echo step 5\nstep 6", "printed:\nstep 5"),
+        ("$ false", "ended with 1"),
+        ("$ sh -c 'exit 3'\n$ echo $?\n4", "printed:\n3"),
+        ("$ printf 'a\\nb\\n'\na", "printed:\na\nb"),
+        ("$ exit 7\n$ echo later", "was not reached"),
+        ("$ missing-program", "ended with 127"),
+    ],
+)
+def test_what_differs_is_said(block: str, says: str, tmp_path: Path) -> None:
+    (wrong, *_) = ran(page(f"```console\n{block}\n```"), tmp_path)
+    assert says in wrong
+
+
+def test_what_is_recorded_does_not_run(tmp_path: Path) -> None:
+    text = page(
+        "<!-- recorded 2026-11-21: gpu, docker -->\n```console\n$ touch ran\nnever\n```", "```console\n$ ls\n```"
+    )
+    assert ran(text, tmp_path) == []
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("marker", ["recorded: gpu", "recorded 2026-11-21", "recorded 2026-11-21: moon", "skip"])
+def test_a_marker_that_says_nothing_known_is_refused(marker: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"recorded|marker"):
+        ran(page(f"<!-- {marker} -->\n```console\n$ true\n```"), tmp_path)
+
+
+def test_a_line_of_output_without_a_command_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="begins with"):
+        ran(page("```console\noutput\n```"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "equal"),
+    [
+        ("run 20261122-221940-rxt4", "run 20270101-000000-abcd", True),
+        ("loss 0.25", "loss 1,204.5", True),
+        ("loss 0.25", "loss none", False),
+        ("at … today", "at home today", True),
+        ("at … today", "at home\ntoday", False),
+        ("a.c", "abc", False),
+        ("…\nend", "end", True),
+        ("…\nend", "x\ny\nend", True),
+        ("…\nend", "x\nend\nmore", False),
+        ("", "anything", False),
+    ],
+)
+def test_what_counts_as_the_same(shown: str, printed: str, equal: bool) -> None:
+    assert console.same(shown.splitlines(), printed.splitlines()) is equal
