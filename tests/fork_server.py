@@ -54,6 +54,12 @@ class ForkServer:
         self._process.wait(20)
         shutil.rmtree(self._folder)
 
+    def _last_words(self) -> str:
+        """Its exit code, negative for a signal's number, and what it printed."""
+        code = self._process.poll()
+        said = self._process.stderr.read().decode() if code is not None and self._process.stderr else "it still runs"
+        return f"exit code {code}; {said[-2000:]}"
+
     def run(
         self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
@@ -62,7 +68,10 @@ class ForkServer:
         caught = [_Caught(read_end) for read_end, _ in pipes]
         with socket.socket(socket.AF_UNIX) as asked:
             asked.settimeout(timeout_s)
-            asked.connect(self.address)
+            try:
+                asked.connect(self.address)
+            except ConnectionRefusedError:
+                raise RuntimeError(f"the fork server has ended: {self._last_words()}") from None
             request = json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env)}).encode()
             write_ends = array.array("i", [write_end for _, write_end in pipes])
             asked.sendmsg([len(request).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, write_ends)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import socket
 import subprocess
@@ -35,7 +36,8 @@ def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path) -> Iterat
 @pytest.fixture
 def claim(tmp_path: Path, cluster: Cluster) -> Iterator[tuple[str, Path]]:
     """A claim's name, and the node's folder behind it."""
-    folder, name = tmp_path / "volume", "test-models"
+    # A name of its own: a volume whose pod has not gone yet is deleted only then.
+    folder, name = tmp_path / "volume", f"test-models-{secrets.token_hex(3)}"
     folder.mkdir()
     folder.chmod(0o777)
     size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
