@@ -3,17 +3,18 @@
 import os
 import signal
 import sys
-import time
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from seatrial.agent.process.target import become_subreaper
 from seatrial.agent.tune import anatomy, judging, spec, trial
 from seatrial.agent.tune.ahead import Ahead, how_many
-from seatrial.agent.tune.candidates import BESIDE, NAMES, NEUTRAL, Candidate, candidates, in_words, with_workers
+from seatrial.agent.tune.budget import Budget, usual_s
+from seatrial.agent.tune.candidates import BESIDE, NAMES, Candidate, candidates, in_words, with_workers
 from seatrial.agent.tune.fitting import Fitting
 from seatrial.agent.tune.record import Record, Row, tell
 from seatrial.agent.tune.refusal import last_line, refusal
 from seatrial.agent.tune.spec import Spec
+from seatrial.agent.tune.standing import Standing
 from seatrial.agent.tune.trial import Trial
 from seatrial.probe.cgroup import Cgroup
 from seatrial.probe.machine import Machine
@@ -23,20 +24,12 @@ EXIT_CANNOT = 1
 #: The first trial may take this share of the budget: more is no tuning any more.
 _FIRST_SHARE = 0.6
 
-#: A trial that compiles may take so much longer than the others, as a share of the budget, and is taken to take so
-#: many seconds longer until one was seen. Source: mingpt on an H200, 26 s; BERT with batches of varying length never
-#: ended.
-_COMPILE_SHARE, _COMPILES_S = 0.25, 20.0
-
 #: After a change that makes steps so much faster, another thing may be what they wait for: what was no faster before
 #: is worth another trial.
 _MOVES_THE_BOUND = 1.3
 
 #: What was refused once is refused again.
 _ONE_KEY = ("precision", "tf32", "channels_last", "cudnn_benchmark", "fused_optimizer")
-
-#: Examples in a step may differ by so much between trials: the last batch of a pass is smaller.
-_SAME_BATCH = 0.1
 
 #: After so many trials what they are compared with is measured again: machines drift.
 _REFERENCE_EVERY = 4
@@ -59,7 +52,7 @@ def main(path: str) -> int:
         return 128 + signal.SIGTERM
     finally:
         driver.ahead.end()
-        driver.record.seconds = time.monotonic() - driver.began_s
+        driver.record.seconds = driver.budget.spent_s
         driver.record.tell()
 
 
@@ -77,30 +70,22 @@ def say(line: str) -> None:
 class Driver:
     """Attributes:
 
-    kept: changes so far. reference: trials under them, which the next change is compared with.
+    tried: every change that was; no_faster: of them those that were none. hopeless: keys of changes not to try again.
+    newest: the first trial of the newest change.
     """
 
     def __init__(self, asked: Spec) -> None:
         self.spec = asked
         self.record = Record()
-        self.band = judging.Band()
-        self.began_s = time.monotonic()
-        self.kept: Dict[str, Any] = {}
-        self.kept_order: List[Tuple[str, Dict[str, Any], List[Trial]]] = []
-        self.baselines: List[Trial] = []
-        self.reference: List[Trial] = []
+        self.standing = Standing()
+        self.budget = Budget(asked, self.standing)
         self.tried: List[Dict[str, Any]] = []
         self.no_faster: List[Dict[str, Any]] = []
-        self.hopeless: Set[str] = set()  # keys of changes
-        self.compiled_s: List[float] = []
+        self.hopeless: Set[str] = set()
         self.seeds = 0
         self.newest: Optional[Trial] = None
         self.since_reference = 0
         self.ahead = Ahead(asked, how_many(_cpus(), _free_bytes()))
-
-    @property
-    def left_s(self) -> float:
-        return self.spec.budget_s - (time.monotonic() - self.began_s)
 
     def run(self) -> int:
         limit_s = self.spec.budget_s * _FIRST_SHARE
@@ -116,9 +101,9 @@ class Driver:
                     tell(key, line[key])
         if self.spec.fit:
             return self._fit()
-        if self.left_s > 1.5 * first.wall_s:
-            self.baseline("as it is, another seed", self.limit_s())
-        self.reference = self.baselines
+        if self.budget.left_s > 1.5 * first.wall_s:
+            self.baseline("as it is, another seed", self.budget.limit_s())
+        self.standing.reference = self.standing.baselines
         self._greedy()
         self._finally()
         self.record.done = True
@@ -137,8 +122,7 @@ class Driver:
         made = self.trial({}, words, limit_s, seed_offset=self.seeds)
         self.seeds += 1
         if made.measured:
-            self.baselines.append(made)
-            self.band.add(made)
+            self.standing.add_baseline(made)
         self._tell_baseline()
         return made
 
@@ -152,79 +136,45 @@ class Driver:
     ) -> Trial:
         """One trial. ``tried``: keys that it is about, of which it needs one."""
         self.record.trials += 1
-        say("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.left_s), words))
+        say("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.budget.left_s), words))
         made = trial.run(self.spec, self.record.trials, changes, seed_offset, limit_s, self.ahead, tried)
         self.record.add_files(made)
         if "compile" in changes:
-            self.compiled_s.append(made.wall_s)
-        self.record.seconds = time.monotonic() - self.began_s
+            self.budget.compiled_s.append(made.wall_s)
+        self.record.seconds = self.budget.spent_s
         return made
 
     def _tell_baseline(self) -> None:
-        rates = judging.rates(self._warm(self.baselines))
+        rates = judging.rates(self.standing.warm(self.standing.baselines))
         if rates is None:
             return
-        last = self.baselines[-1]
+        last = self.standing.baselines[-1]
         self.record.baseline = Row(
             "baseline", {}, rates, None, "", "", last.examples_per_s, last.peak_bytes, None, last.places
         )
-        self.record.band = self.band.width if len(self.band.curves) > 1 else None
-        self.record.level = self.band.level
+        self.record.band = self.standing.band.width if len(self.standing.band.curves) > 1 else None
+        self.record.level = self.standing.band.level
         self.record.tell()
         say("    %s" % _rate(rates))
-
-    @staticmethod
-    def _warm(trials: List[Trial]) -> List[Trial]:
-        """Without the very first, where a later one is faster: its files came from the disk."""
-        if len(trials) > 1 and trials[0].number == 1:
-            later = trials[1:]
-            if (trials[0].steps_per_s or 0.0) < min(each.steps_per_s or 0.0 for each in later):
-                return later
-        return trials
-
-    def _deviation(self) -> float:
-        """Of what was measured before the last change that is kept, as far as its steps vary as much as now."""
-        groups = [self._warm(self.baselines), *(made for _, _, made in self.kept_order)]
-        return judging.deviation(groups, [judging.steadier(self.reference, group) for group in groups])
-
-    def limit_s(self, slow: bool = False) -> float:
-        """Of one trial: twice what the reference took, and never what the end still needs."""
-        usual_s = max([each.wall_s for each in self.reference or self.baselines] or [self.spec.seconds])
-        end_s = self._end_s() if slow and self.kept else 0.0
-        return max(
-            1.0, min(self.left_s - end_s, 2 * usual_s + 10 + (_COMPILE_SHARE * self.spec.budget_s if slow else 0))
-        )
-
-    def _end_s(self) -> float:
-        """For the combination once more at the end; for the baseline, too, where the budget is not small."""
-        base_s = _usual_s(self.baselines)
-        return 1.1 * _usual_s(self.reference) + (1.1 * base_s if self.spec.budget_s > 10 * base_s else 0.0)
-
-    def _needed_s(self, slow: bool) -> float:
-        """For one more trial, and for what comes at the end."""
-        usual_s = _usual_s(self.reference)
-        if slow and "compile" not in self.kept:
-            usual_s = max(usual_s, *self.compiled_s) if self.compiled_s else usual_s + _COMPILES_S
-        return 1.15 * usual_s + self._end_s()
 
     # one change at a time
 
     def _greedy(self) -> None:
         cpus = _cpus() // max(1, self.spec.ranks)
         while True:
-            found = anatomy.of(self.reference[-1])
-            usual_s = max(0.1, _usual_s(self.reference))
+            found = anatomy.of(self.standing.reference[-1])
+            trial_s = max(0.1, usual_s(self.standing.reference))
             able, self.record.not_tried = candidates(
                 found,
-                self.kept,
+                self.standing.kept,
                 self.tried,
                 cpus,
                 self.spec.only,
-                slow_costs=max(1.0, (self._needed_s(True) - self._end_s()) / (1.15 * usual_s)),
-                trials_left=(self.left_s - self._end_s()) / (1.15 * usual_s),
+                slow_costs=max(1.0, (self.budget.needed_s(True) - self.budget.end_s()) / (1.15 * trial_s)),
+                trials_left=(self.budget.left_s - self.budget.end_s()) / (1.15 * trial_s),
             )
             able = [each for each in able if not self.hopeless & set(each.changes)]
-            fits = [each for each in able if self._needed_s(each.slow) < self.left_s]
+            fits = [each for each in able if self.budget.needed_s(each.slow) < self.budget.left_s]
             if not fits:
                 tried = {name for row in self.record.rows for name in row.name.split(BESIDE)}
                 for each in able:
@@ -241,23 +191,25 @@ class Driver:
         if self.record.rows[-1].verdict not in ("slower", "no-faster") or self.newest is None:
             return
         found = anatomy.of(self.newest)
-        beside = with_workers(candidate, found, self.kept, self.tried, cpus) if self.newest.measured else None
-        if beside is not None and self._needed_s(beside.slow) < self.left_s:
+        beside = with_workers(candidate, found, self.standing.kept, self.tried, cpus) if self.newest.measured else None
+        if beside is not None and self.budget.needed_s(beside.slow) < self.budget.left_s:
             self._try(beside)
 
     def _try(self, candidate: Candidate) -> None:
-        if self.since_reference >= _REFERENCE_EVERY and self._needed_s(candidate.slow) * 1.5 < self.left_s:
+        if self.since_reference >= _REFERENCE_EVERY and self.budget.needed_s(candidate.slow) * 1.5 < self.budget.left_s:
             self._measure_reference()
         self.tried.append(candidate.changes)
         self.since_reference += 1
-        changes = {**self.kept, **candidate.changes}
+        changes = {**self.standing.kept, **candidate.changes}
         keys = tuple(candidate.changes)
-        made = [self.trial(changes, in_words(candidate.changes), self.limit_s(candidate.slow), tried=keys)]
+        made = [self.trial(changes, in_words(candidate.changes), self.budget.limit_s(candidate.slow), tried=keys)]
         self.newest = made[0]
         row = self._judged(candidate, made)
         if row.verdict == "again":
             self._measure_reference()
-            made.append(self.trial(changes, in_words(candidate.changes) + ", again", self.limit_s(candidate.slow)))
+            made.append(
+                self.trial(changes, in_words(candidate.changes) + ", again", self.budget.limit_s(candidate.slow))
+            )
             row = self._judged(candidate, made, last=True)
         self.record.rows.append(row)
         self.hopeless |= {key for key in made[-1].refused if key in _ONE_KEY}
@@ -278,31 +230,30 @@ class Driver:
                 self.no_faster = []
                 self.hopeless.discard("workers")
             applied = {key: value for key, value in candidate.changes.items() if key not in made[-1].refused}
-            self.kept = {**self.kept, **applied}
-            self.kept_order.append((candidate.name, applied, made))
-            self.reference, self.since_reference = made, 0
+            self.standing.keep(candidate.name, applied, made)
+            self.since_reference = 0
             self.record.places.update(made[-1].places)
-        self.record.kept = self.kept
+        self.record.kept = self.standing.kept
         self.record.tell()
         say("    %s%s" % ("%s; " % _rate(row.rates) if row.rates else "", row.why))
 
     def _measure_reference(self) -> None:
-        if not self.kept:
-            self.baseline("as it is, again", self.limit_s())
-            self.reference = self.baselines
+        if not self.standing.kept:
+            self.baseline("as it is, again", self.budget.limit_s())
+            self.standing.reference = self.standing.baselines
         else:
-            made = self.trial(self.kept, in_words(self.kept) + ", again", self.limit_s())
+            made = self.trial(self.standing.kept, in_words(self.standing.kept) + ", again", self.budget.limit_s())
             if made.measured:
-                self.reference.append(made)
+                self.standing.reference.append(made)
         self.since_reference = 0
 
     def _judged(self, candidate: Candidate, made: List[Trial], last: bool = False) -> Row:
         """The row of a change after one trial, or two; verdict ``again`` asks for the second."""
         newest = made[-1]
-        against = judging.rates(self._warm(self.reference))
+        against = judging.rates(self.standing.warm(self.standing.reference))
         rates = judging.rates([each for each in made if each.measured])
         assert against is not None
-        apart = self.band.distance(newest)
+        apart = self.standing.band.distance(newest)
         row = Row(
             candidate.name,
             candidate.changes,
@@ -334,101 +285,71 @@ class Driver:
             if newest.exit_code is None:
                 return "failed", "took longer than a trial may"
             return "failed", "failed: %s" % last_line(newest.output)
-        gain, noise = judging.gain(rates, against), judging.noise(rates, against, self._deviation())
+        gain, noise = judging.gain(rates, against), judging.noise(rates, against, self.standing.deviation())
         if gain <= -noise:
             return "slower", "%.0f %% slower" % (-100 * gain)
-        time_for_two = not last and self.left_s > 2 * self._needed_s(candidate.slow)
+        time_for_two = not last and self.budget.left_s > 2 * self.budget.needed_s(candidate.slow)
         if gain < noise:
             if time_for_two and gain > max(judging.LEAST_GAIN, noise / 2):
                 return "again", ""
             return "no-faster", "no faster beyond the noise of %.0f %%" % (100 * noise)
-        why = self._why_different(candidate.name, newest)
+        why = self.standing.why_different(candidate.name, newest)
         if why:
             return "different", why
         if time_for_two and gain < max(judging.SURE_GAIN, 1.5 * noise):
             return "again", ""
         return "kept", "%.2f times as fast: kept" % (1 + gain)
 
-    def _why_different(self, name: str, made: Trial) -> Optional[str]:
-        """None where it trains the same, as far as losses can tell."""
-        if made.not_finite:
-            return "its losses are not finite"
-        batches = [_examples(each) for each in (self.baselines[0], made)]
-        if all(batches) and abs(batches[0] / batches[1] - 1) > _SAME_BATCH:
-            return "its steps are of %.4g examples, and the script's of %.4g" % (batches[1], batches[0])
-        agrees = self.band.agrees(made)
-        if agrees is None:
-            neutral = all(each in NEUTRAL for each in name.split(BESIDE))
-            return None if neutral else "no losses were seen, so nobody can say that it trains the same"
-        if agrees:
-            return None
-        return "its losses differ by %.3g, and two seeds' by %.3g" % (self.band.distance(made) or 0.0, self.band.width)
-
     # the combination
 
     def _finally(self) -> None:
         """Baseline and combination side by side once more; where that fails, the last change that went in goes out."""
-        while self.kept:
+        while self.standing.kept:
             for _ in range(2):  # in turn, so that drift is in both
-                if len(self.reference) < 3 and self.left_s > 1.1 * self.reference[-1].wall_s:
+                if len(self.standing.reference) < 3 and self.budget.left_s > 1.1 * self.standing.reference[-1].wall_s:
                     self._measure_reference()
-                if len(self.baselines) < 4 and self.left_s > 1.1 * self.baselines[-1].wall_s:
-                    self.baseline("as it is, at the end", self.limit_s())
-            fresh = self.reference[1:] or self.reference  # the first was chosen for being fast
-            rates, against = judging.rates(fresh), judging.rates(self._warm(self.baselines))
+                if len(self.standing.baselines) < 4 and self.budget.left_s > 1.1 * self.standing.baselines[-1].wall_s:
+                    self.baseline("as it is, at the end", self.budget.limit_s())
+            fresh = self.standing.reference[1:] or self.standing.reference  # the first was chosen for being fast
+            rates, against = judging.rates(fresh), judging.rates(self.standing.warm(self.standing.baselines))
             assert rates is not None and against is not None
-            newest, gain = self.reference[-1], judging.gain(rates, against)
-            why = self._why_different(self.kept_order[-1][0], newest)
-            if gain <= judging.noise(rates, against, self._deviation()):
+            newest, gain = self.standing.reference[-1], judging.gain(rates, against)
+            why = self.standing.why_different(self.standing.kept_order[-1][0], newest)
+            if gain <= judging.noise(rates, against, self.standing.deviation()):
                 told = "measured again, %.4g steps/s with it and %.4g as it is are no more apart than the noise"
                 why = why or told % (rates.median, against.median)
             if not why:
                 self.record.combination = Row(
                     "combination",
-                    dict(self.kept),
+                    dict(self.standing.kept),
                     rates,
                     round(against.median, 4),
                     "kept",
                     "%.2f times as fast as the script as it is" % (1 + gain),
                     newest.examples_per_s,
                     newest.peak_bytes,
-                    self.band.distance(newest),
+                    self.standing.band.distance(newest),
                 )
-                self.record.kept, self.record.places = dict(self.kept), newest.places
+                self.record.kept, self.record.places = dict(self.standing.kept), newest.places
                 return
             self._remove_last(why)
         self.record.kept = {}
         self.record.places = {}
 
     def _remove_last(self, why: str) -> None:
-        name, applied, _ = self.kept_order.pop()
+        name, applied = self.standing.remove_last()
         self.record.rows = [
             row._replace(verdict="removed", why="removed from the combination: %s" % why)
             if row.name == name and row.verdict == "kept" and applied.items() <= row.changes.items()
             else row
             for row in self.record.rows
         ]
-        self.kept = {}
-        for _, changes, _ in self.kept_order:
-            self.kept.update(changes)
-        self.reference = self.kept_order[-1][2] if self.kept_order else self.baselines
 
     def _conclusion(self) -> str:
         whole = self.record.combination
         if whole is None or whole.rates is None:
             return "nothing that was tried makes it faster beyond the noise and trains the same"
-        return "%s: %s (%s)" % (in_words(self.kept), whole.why, _rate(whole.rates))
-
-
-def _usual_s(trials: List[Trial]) -> float:
-    """What a trial of these takes; of the very first one files came from the disk."""
-    walls_s = sorted(each.wall_s for each in trials if each.number > 1 or len(trials) == 1)
-    return walls_s[len(walls_s) // 2] if walls_s else 0.0
-
-
-def _examples(made: Trial) -> float:
-    """In a step; the last batch of a pass may be smaller, and fall into one trial only."""
-    return (made.examples_per_s or 0.0) / (made.steps_per_s or 1.0)
+        return "%s: %s (%s)" % (in_words(self.standing.kept), whole.why, _rate(whole.rates))
 
 
 def _rate(rates: judging.Rates) -> str:

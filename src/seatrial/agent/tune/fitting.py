@@ -21,7 +21,8 @@ class Fitting:
     def run(self) -> str:
         """Search, tell the rows, and return the conclusion in a sentence."""
         driver = self._driver
-        loader = driver.baselines[0].facts.get("loader") if driver.baselines else None
+        baselines = driver.standing.baselines
+        loader = baselines[0].facts.get("loader") if baselines else None
         batch = loader.get("batch_size") if isinstance(loader, dict) else None
         if not isinstance(batch, int) or batch < 1:
             return "the batch cannot be fitted: no DataLoader with a batch size gives the batches"
@@ -38,7 +39,7 @@ class Fitting:
         if batch not in self._trials:
             driver = self._driver
             self._trials[batch] = driver.trial(
-                {"batch_size": batch}, "batches of %d" % batch, driver.limit_s(slow=True)
+                {"batch_size": batch}, "batches of %d" % batch, driver.budget.limit_s(slow=True)
             )
         return self._trials[batch]
 
@@ -51,7 +52,7 @@ class Fitting:
         return int(word) if isinstance(word, str) and word.isdigit() else None
 
     def _time_is_left(self) -> bool:
-        return bool(self._driver.left_s > 1.5 * max(made.wall_s for made in self._trials.values()))
+        return bool(self._driver.budget.left_s > 1.5 * max(made.wall_s for made in self._trials.values()))
 
     def _row(self, batch: int, told: Dict[str, Any]) -> Row:
         made = self._trials[batch]

@@ -24,10 +24,10 @@ def trial(batch, *, capacity, places):
 
 def fitted(places, capacity=24 * GIB, told_bytes=24 * GIB):
     driver = types.SimpleNamespace(
-        left_s=100.0, limit_s=lambda slow: 30.0, record=types.SimpleNamespace(rows=[]),
+        budget=types.SimpleNamespace(left_s=100.0, limit_s=lambda slow: 30.0), record=types.SimpleNamespace(rows=[]),
         trial=lambda changes, words, limit_s: trial(changes["batch_size"], capacity=capacity, places=places),
     )  # fmt: skip
-    driver.baselines = [trial(16, capacity=capacity, places={})]
+    driver.standing = types.SimpleNamespace(baselines=[trial(16, capacity=capacity, places={})])
     return Fitting(driver).run(), driver.record.rows
 
 
