@@ -157,13 +157,17 @@ def kernels_on_cpu(monkeypatch):
         pytest.skip("g++ is not installed")
     from seatrial.train import fused, inside
     from seatrial.train.data import augment, images
+    from seatrial.train.data import crops as crop_data
     from seatrial.train.kernels import (
         adam,
         classifier_head,
+        crops,
         filters,
+        muon,
         normact,
         normpool,
         pool,
+        pooled_norm,
         single_channel_conv,
         sums,
         trial_adam,
@@ -171,12 +175,13 @@ def kernels_on_cpu(monkeypatch):
         trial_grey,
         trial_head,
         trial_parts,
+        whitening,
     )
     from seatrial.train.trials import data
 
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
     lone = (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
-    for module in (*lone, *trials, inside, normact):
+    for module in (*lone, *trials, inside, normact, pooled_norm, crops, crop_data, muon, whitening):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)

@@ -20,23 +20,25 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train import script
-from seatrial.train.data.augment import crop
 from seatrial.train.data.cifar10 import CLASSES, read_cifar10
-from seatrial.train.data.images import ImageSet, Normalisation, TestImages, places, shuffled
-from seatrial.train.data.shards import Shape, deal
+from seatrial.train.data.crops import AlternatingCrops
+from seatrial.train.data.images import ImageSet, Normalisation, TestImages
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluate import evaluate
-from seatrial.train.kernels.pool import max_pool
+from seatrial.train.kernels.normact import norm_act
+from seatrial.train.kernels.pooled_norm import pooled_norm_act
+from seatrial.train.kernels.whitening import whitened_gelu
 from seatrial.train.loop import Outcome, fit
 from seatrial.train.optim.muon import MuonSgd
 from seatrial.train.optim.schedules import Schedule
@@ -48,15 +50,33 @@ from seatrial.train.step import Step
 from seatrial.train.trackers import Trackers, open_trackers
 
 WIDTHS = (64, 256, 256)
-#: Epochs after which the bias of the whitening layer stays as it is.
-WHITENING_BIAS_EPOCHS = 3
-MOMENTUM, FILTER_MOMENTUM = 0.85, 0.6
-#: Learning rates: filters (orthogonalised), biases, and the last layer.
-FILTER_RATE, BIAS_RATE, HEAD_RATE = 0.24, 0.053, 0.67
-#: Biases and head lose this share of themselves a step for each row of the batch.
-DECAY = 2e-6
-SMOOTHING, CROP_PIXELS = 0.2, 2
+CROP_PIXELS = 2
 WHITENING_EXAMPLES, WHITENING_FLOOR = 5000, 5e-4
+
+
+@dataclass(frozen=True)
+class Method:
+    """What the network is trained with, beside batch, epochs and the filters' rate.
+
+    Attributes:
+        momentum, filter_momentum: of biases and head, and of the filters.
+        bias_rate, head_rate: learning rates for gradients of a sum.
+        decay: the share of themselves that biases and head lose a step for each row of the batch.
+        smoothing: share of a label that goes to all classes alike.
+        whitening_epochs: after them the bias of the whitening layer stays as it is.
+    """
+
+    momentum: float = 0.85
+    filter_momentum: float = 0.6
+    bias_rate: float = 0.053
+    head_rate: float = 0.67
+    decay: float = 2e-6
+    smoothing: float = 0.2
+    whitening_epochs: float = 3
+
+
+METHOD = Method()
+FILTER_RATE = 0.24
 
 
 class Block(nn.Module):
@@ -69,8 +89,8 @@ class Block(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """[B, inputs, H, W] → [B, outputs, H/2, W/2]."""
-        x_BCHW = F.gelu(self.first_norm(max_pool(self.first(x_BCHW))))
-        return F.gelu(self.second_norm(self.second(x_BCHW)))
+        x_BCHW = pooled_norm_act(self.first(x_BCHW), self.first_norm, "gelu")
+        return norm_act(self.second(x_BCHW), self.second_norm, "gelu")
 
 
 class Network(nn.Module):
@@ -85,7 +105,7 @@ class Network(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Logits [B, classes]."""
-        x_BCHW = self.blocks(F.gelu(self.whitening(x_BCHW)))
+        x_BCHW = self.blocks(whitened_gelu(x_BCHW, self.whitening))
         features_BC = F.max_pool2d(x_BCHW, 3).flatten(1)
         logits: Tensor = self.head(features_BC) / features_BC.shape[1]
         return logits
@@ -115,49 +135,23 @@ def norm(channels: int) -> nn.BatchNorm2d:
     return layer
 
 
-class AlternatingCrops:
-    """Batches of an epoch whose images were flipped and cropped all at once, on the device, before it began.
+class Summed(torch.autograd.Function):
+    """A mean as it is, whose gradient is that of the sum: in fp16 a mean's would be too small to hold."""
 
-    Which images are flipped is drawn once and alternates: every pair of epochs sees each image both ways.
-    """
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, count: int) -> Tensor:
+        ctx.count = count
+        return mean.clone()
 
-    resident = True
-
-    def __init__(self, data: ImageSet, normalise: Normalisation, batch: int, ranks: Ranks, seed: int) -> None:
-        self.spans = deal(len(data), batch, ranks.rank, ranks.world, drop_last=True)
-        data, self._seed = data.to(ranks.device), seed
-        normal_NCHW = normalise.to(ranks.device)(data.images_NCHW.float())
-        half = torch.float16 if ranks.device.type == "cuda" else torch.float32
-        self.images_NCHW = normal_NCHW.to(half).contiguous(memory_format=torch.channels_last)
-        self._labels_N = data.labels_N
-        generator = torch.Generator(ranks.device).manual_seed(seed)
-        self._flipped_N = torch.rand(len(data), device=ranks.device, generator=generator) < 0.5
-        self._places_SB = places(self.spans, batch).to(ranks.device)
-        self._rows_SB = torch.zeros_like(self._places_SB)
-        self._epoch_NCHW = torch.empty_like(self.images_NCHW)
-
-    def start(self, epoch: int, first_step: int) -> None:
-        """Flip, crop and shuffle. The crops are the same whenever this epoch is started: drawn from the seed."""
-        flipped = self._flipped_N ^ (epoch % 2 == 0)
-        images_NCHW = torch.where(flipped[:, None, None, None], self.images_NCHW.flip(3), self.images_NCHW)
-        with torch.random.fork_rng([images_NCHW.device] if images_NCHW.is_cuda else []):
-            torch.manual_seed(self._seed * 1_000_003 + epoch)
-            self._epoch_NCHW.copy_(crop(images_NCHW, CROP_PIXELS))
-        order_N = shuffled(len(self._labels_N), self._seed, epoch, images_NCHW.device)
-        self._rows_SB.copy_(order_N[self._places_SB])
-
-    def before_step(self) -> None:
-        """Nothing to do on the host."""
-
-    def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Rows ``first`` to ``first + count`` of step ``position``: images_BCHW, labels_B."""
-        rows_B = self._rows_SB.index_select(0, position).view(-1)[first : first + count]
-        return self._epoch_NCHW[rows_B], self._labels_N[rows_B]
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0] * ctx.count, None
 
 
-def loss(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
-    """Mean cross-entropy with smoothed labels."""
-    return F.cross_entropy(model(images_BCHW).float(), labels_B, label_smoothing=SMOOTHING)
+def loss(batch: int, smoothing: float, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
+    """Mean cross-entropy with smoothed labels; its gradient is that of a sum over ``batch`` rows."""
+    mean = F.cross_entropy(model(images_BCHW).float(), labels_B, label_smoothing=smoothing)
+    return cast(Tensor, Summed.apply(mean, batch))  # type: ignore[no-untyped-call]
 
 
 def views(model: nn.Module, images_BCHW: Tensor) -> Tensor:
@@ -171,30 +165,30 @@ def views(model: nn.Module, images_BCHW: Tensor) -> Tensor:
     return mirrored(images_BCHW) * 2 + mirrored(padded[:, :, :32, :32]) + mirrored(padded[:, :, 2:, 2:])
 
 
-def optimizer_of(model: Network, batch: int, filter_rate: float) -> MuonSgd:
-    """Whitening bias, other biases, head, and filters, each with its rate. The loss is a mean: rates are for a sum."""
+def optimizer_of(model: Network, batch: int, filter_rate: float, method: Method = METHOD) -> MuonSgd:
+    """Whitening bias, other biases, head, and filters, each with its rate."""
     biases = [parameter for name, parameter in model.blocks.named_parameters() if name.endswith("norm.bias")]
     weights = [parameter for parameter in model.blocks.parameters() if parameter.ndim == 4]
-    device = model.head.weight.device
+    device, decay = model.head.weight.device, method.decay * batch
     groups = [
-        {"params": [model.whitening.bias], "lr": BIAS_RATE * batch, "weight_decay": DECAY / BIAS_RATE},
-        {"params": biases, "lr": BIAS_RATE * batch, "weight_decay": DECAY / BIAS_RATE},
-        {"params": [model.head.weight], "lr": HEAD_RATE * batch, "weight_decay": DECAY / HEAD_RATE},
-        {"params": weights, "lr": filter_rate, "momentum": FILTER_MOMENTUM, "muon": True},
+        {"params": [model.whitening.bias], "lr": method.bias_rate, "weight_decay": decay / method.bias_rate},
+        {"params": biases, "lr": method.bias_rate, "weight_decay": decay / method.bias_rate},
+        {"params": [model.head.weight], "lr": method.head_rate, "weight_decay": decay / method.head_rate},
+        {"params": weights, "lr": filter_rate, "momentum": method.filter_momentum, "muon": True},
     ]
     for group in groups:
         group["lr"] = torch.tensor(group["lr"], device=device)
-    return MuonSgd(groups, momentum=MOMENTUM)
+    return MuonSgd(groups, momentum=method.momentum)
 
 
-def schedules(epochs: int) -> list[Schedule]:
+def schedules(epochs: int, whitening_epochs: float = METHOD.whitening_epochs) -> list[Schedule]:
     """Down to zero linearly: over the first epochs for the whitening bias, over all of them for the rest."""
 
     def falling(share: float, step: int, steps: int) -> float:
-        return max(0.0, 1 - step / (share * steps))
+        return max(0.0, 1 - step / (share * steps)) if share else 0.0
 
     whole = partial(falling, 1.0)
-    return [partial(falling, min(1.0, WHITENING_BIAS_EPOCHS / epochs)), whole, whole, whole]
+    return [partial(falling, min(1.0, whitening_epochs / epochs)), whole, whole, whole]
 
 
 def train(
@@ -203,15 +197,18 @@ def train(
     """One training from one seed."""
     train_set, test_set = data
     precision = choose_precision(arguments.precision, group.device, preferred="fp16")
+    precision = replace(precision, scaled=False)  # the loss's gradient is that of a sum
     precision.apply()
     seed_all(seed)
     normalise = Normalisation.of(train_set.images_NCHW)
     model = Network(widths=arguments.widths).to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    source = AlternatingCrops(train_set, normalise, arguments.batch, group, seed)
-    model.whiten(source.images_NCHW[:WHITENING_EXAMPLES])
+    source = AlternatingCrops(
+        train_set, normalise, arguments.batch, group, seed, pixels=CROP_PIXELS, dtype=precision.dtype
+    )
+    model.whiten(normalise(train_set.images_NCHW[:WHITENING_EXAMPLES].float()))
     step = Step(
         model,
-        loss,
+        partial(loss, arguments.batch, METHOD.smoothing),
         optimizer_of(model, arguments.batch, arguments.learning_rate),
         source,
         ranks=group,

@@ -20,10 +20,12 @@ class Precision:
 
     Attributes:
         name: ``fp32`` (strictly: no TF32 in products), ``tf32``, ``bf16`` or ``fp16`` (both by autocast).
+        scaled: the loss of fp16 is scaled as far as its gradients allow; without it the loss must see to that.
     """
 
     name: str
     device: torch.device
+    scaled: bool = True
 
     @property
     def dtype(self) -> torch.dtype:
@@ -39,7 +41,7 @@ class Precision:
 
     def scaler(self) -> torch.amp.GradScaler:
         """Scales the loss for fp16, whose smallest normal number is 6e-5; does nothing otherwise."""
-        return torch.amp.GradScaler(self.device.type, enabled=self.name == "fp16")
+        return torch.amp.GradScaler(self.device.type, enabled=self.name == "fp16" and self.scaled)
 
     def apply(self) -> None:
         """Allow TF32 in fp32 products for every format but ``fp32``, which repeats itself bit for bit. Global."""

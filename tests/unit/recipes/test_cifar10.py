@@ -42,7 +42,8 @@ def test_flips_alternate_between_epochs() -> None:
     rising = []
     for epoch in (1, 2, 3):
         source.start(epoch, 0)
-        rising.append(source._epoch_NCHW[:, 0, 16, 20] > source._epoch_NCHW[:, 0, 16, 10])
+        seen_NCHW = source.images(torch.arange(40))
+        rising.append(seen_NCHW[:, 0, 16, 20] > seen_NCHW[:, 0, 16, 10])
     assert torch.equal(rising[0], ~rising[1]) and torch.equal(rising[0], rising[2])
     assert 5 < rising[0].sum() < 35
 

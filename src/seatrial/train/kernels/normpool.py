@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, channels_last, launch
+from seatrial.train.kernels.nvrtc import EIGHT, FORMATS, THREADS, channels_last, launch
 from seatrial.train.kernels.sums import sum_rows
 
 #: Blocks that sum over pixels: about one for each multiprocessor of a large GPU (H200: 132), and partial sums stay few.
@@ -223,7 +223,7 @@ extern "C" __global__ void normalise_back(
 def source(part: str, dtype: torch.dtype, channels: int, *, planes: bool = False) -> str:
     """The text of POOL or NORM for one format and layer. planes: pooled values lie as [B, C, H, W] is written."""
     numbers = f"constexpr int C = {channels};\nconstexpr bool PLANES = {str(planes).lower()};\n"
-    return f"{REALS[dtype]}{numbers}{EIGHT}{LANES}{part}"
+    return f"{FORMATS[dtype]}{numbers}{EIGHT}{LANES}{part}"
 
 
 class BiasReluPool(torch.autograd.Function):

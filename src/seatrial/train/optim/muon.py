@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.train.optim.optimizer import Optimizer
+from seatrial.train.kernels import muon as few_launches
+from seatrial.train.optim.optimizer import Optimizer, like
 
 #: Coefficients of the quintic iteration, tuned for speed rather than convergence to exactly 1 (same source).
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -27,26 +28,65 @@ class MuonSgd(Optimizer):
 
     def __init__(self, groups: Iterable[dict[str, Any]], momentum: float) -> None:
         super().__init__(groups, {"lr": 0.0, "momentum": momentum, "weight_decay": 0.0, "muon": False})
+        self._room: dict[tuple[tuple[int, int], ...], few_launches.Matrices] = {}
 
     @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        others: list[dict[str, Any]] = []
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            gradients = [_unscaled(parameter.grad, scale, overflow) for parameter in parameters]
-            buffers = [self._slots(parameter)["momentum_buffer"] for parameter in parameters]
-            if group["weight_decay"]:
-                torch._foreach_add_(gradients, parameters, alpha=group["weight_decay"])
-            torch._foreach_mul_(buffers, group["momentum"])
-            torch._foreach_add_(buffers, gradients)
-            updates = list(torch._foreach_add(gradients, buffers, alpha=group["momentum"]))
-            if group["muon"]:
-                updates = orthogonalised(updates)
-                for parameter in parameters:
-                    parameter.mul_(len(parameter) ** 0.5 / parameter.norm())
-            torch._foreach_mul_(updates, group["lr"])
-            torch._foreach_sub_(parameters, updates)
+            by_kernels = scale is None and overflow is None and isinstance(group["lr"], Tensor)
+            if by_kernels and group["muon"] and not group["weight_decay"] and few_launches.takes_matrices(parameters):
+                self._move_matrices(group, parameters)
+            elif by_kernels and not group["muon"] and few_launches.takes(parameters):
+                others.append(group)
+            else:
+                self._move(group, parameters, scale, overflow)
+        for momentum in {group["momentum"] for group in others}:
+            self._move_together([group for group in others if group["momentum"] == momentum], momentum)
+
+    def _move_matrices(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        """Filters, by kernels of this library."""
+        sizes = tuple(map(few_launches.size_of, parameters))
+        if sizes not in self._room:
+            self._room[sizes] = few_launches.Matrices.of(sizes, parameters[0].device, QUINTIC[0])
+        few_launches.move_matrices(
+            list(map(self._three, parameters)), self._room[sizes], group["lr"], group["momentum"], QUINTIC, ITERATIONS
+        )
+
+    def _move_together(self, groups: list[dict[str, Any]], momentum: float) -> None:
+        """All other parameters of one momentum, by one kernel."""
+        tensors, decays = [], []
+        for group in groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    tensors.append((*self._three(parameter), group["lr"]))
+                    decays.append(group["weight_decay"])
+        few_launches.move(tensors, decays, momentum)
+
+    def _three(self, parameter: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        assert parameter.grad is not None
+        return parameter, like(parameter, parameter.grad), self._slots(parameter)["momentum_buffer"]
+
+    def _move(
+        self, group: dict[str, Any], parameters: list[Tensor], scale: Tensor | None, overflow: Tensor | None
+    ) -> None:
+        """One group, by torch's own kernels."""
+        gradients = [_unscaled(parameter.grad, scale, overflow) for parameter in parameters if parameter.grad is not None]
+        buffers = [self._slots(parameter)["momentum_buffer"] for parameter in parameters]
+        if group["weight_decay"]:
+            torch._foreach_add_(gradients, parameters, alpha=group["weight_decay"])
+        torch._foreach_mul_(buffers, group["momentum"])
+        torch._foreach_add_(buffers, gradients)
+        updates = list(torch._foreach_add(gradients, buffers, alpha=group["momentum"]))
+        if group["muon"]:
+            updates = orthogonalised(updates)
+            for parameter in parameters:
+                parameter.mul_(len(parameter) ** 0.5 / parameter.norm())
+        torch._foreach_mul_(updates, group["lr"])
+        torch._foreach_sub_(parameters, updates)
 
     def _fresh(self, parameter: Tensor) -> dict[str, Any]:
         return {"momentum_buffer": torch.zeros_like(parameter)}

@@ -131,11 +131,11 @@ class Adam(Optimizer):
         """A group's parameters that have gradients, these, and both moments."""
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
         slots = [self._slots(parameter) for parameter in parameters]
-        gradients = [_like(parameter, cast(Tensor, parameter.grad)) for parameter in parameters]
+        gradients = [like(parameter, cast(Tensor, parameter.grad)) for parameter in parameters]
         return parameters, gradients, [slot["exp_avg"] for slot in slots], [slot["exp_avg_sq"] for slot in slots]
 
     def _fresh(self, parameter: Tensor) -> dict[str, Any]:
-        return {"step": self._done, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+        return {"step": self._done, "exp_avg": torch.zeroslike(parameter), "exp_avg_sq": torch.zeroslike(parameter)}
 
 
 @lru_cache
@@ -156,11 +156,11 @@ def pieces(tensor: Tensor, size: int) -> list[Tensor]:
     return list(torch.split(tensor.as_strided((tensor.numel(),), (1,)), size))
 
 
-def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
+def like(parameter: Tensor, gradient: Tensor) -> Tensor:
     """The gradient with its elements in the order of the parameter's."""
     if gradient.stride() == parameter.stride():
         return gradient
-    return torch.empty_like(parameter).copy_(gradient)
+    return torch.emptylike(parameter).copy_(gradient)
 
 
 def adam(model: nn.Module, learning_rate: float) -> Optimizer:
