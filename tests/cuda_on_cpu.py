@@ -35,19 +35,31 @@ static std::vector<char> stacks(1024 * STACK);
 static float dynamic_shared[32768];
 static int current;
 static bool ended[1024];
-static void __syncthreads() {
-  int own = current;
-  swapcontext(&fibers[own], &scheduler);
-  current = own;
-  threadIdx.x = own;
+// Fibers wait until all that have not ended are there: of the block, or of the warp.
+struct Barrier { int arrived, generation, alive; };
+static Barrier block_barrier, warp_barriers[32];
+static void leave(Barrier& at) {
+  at.alive--;
+  if (at.arrived && at.arrived == at.alive) at.arrived = 0, at.generation++;
 }
+static void meet(Barrier& at) {
+  int own = current, generation = at.generation;
+  if (++at.arrived == at.alive) at.arrived = 0, at.generation++;
+  while (at.generation == generation) {
+    swapcontext(&fibers[own], &scheduler);
+    current = own;
+    threadIdx.x = own;
+  }
+}
+static void __syncthreads() { meet(block_barrier); }
+static void __syncwarp() { meet(warp_barriers[current / 32]); }
 static float shuffled[1024];
 static float __shfl_xor_sync(unsigned, float value, int mask) {
   int own = current;
   shuffled[own] = value;
-  __syncthreads();
+  __syncwarp();
   value = shuffled[own ^ mask];
-  __syncthreads();
+  __syncwarp();
   return value;
 }
 static const unsigned short* named_rows[1024];
@@ -55,27 +67,27 @@ static unsigned held[1024][6];
 static void load_matrices(unsigned* parts, const unsigned short* row) {
   int own = current;
   named_rows[own] = row;
-  __syncthreads();
+  __syncwarp();
   for (int k = 0; k < 4; k++)
     for (int two = 0; two < 2; two++) {
       unsigned value = named_rows[own / 32 * 32 + k * 8 + own % 4 * 2 + two][own % 32 / 4];
       parts[k] = two ? parts[k] | value << 16 : value;
     }
-  __syncthreads();
+  __syncwarp();
 }
 static void load_rows(unsigned* parts, const unsigned short* row) {
   int own = current;
   named_rows[own] = row;
-  __syncthreads();
+  __syncwarp();
   for (int k = 0; k < 4; k++) memcpy(parts + k, named_rows[own / 32 * 32 + k * 8 + own % 32 / 4] + own % 4 * 2, 4);
-  __syncthreads();
+  __syncwarp();
 }
 static float half_of(unsigned pair, int which) { return __uint_as_float((which ? pair >> 16 : pair & 0xffff) << 16); }
 static void multiply(float* sums, const unsigned* a, const unsigned* b) {
   int own = current, warp = own / 32 * 32, lane = own % 32;
   for (int k = 0; k < 4; k++) held[own][k] = a[k];
   for (int k = 0; k < 2; k++) held[own][4 + k] = b[k];
-  __syncthreads();
+  __syncwarp();
   for (int r = 0; r < 4; r++) {
     int m = lane / 4 + r / 2 * 8, n = lane % 4 * 2 + r % 2;
     for (int k = 0; k < 16; k++) {
@@ -84,7 +96,7 @@ static void multiply(float* sums, const unsigned* a, const unsigned* b) {
       sums[r] += half_of(left, k % 2) * half_of(right, k % 2);
     }
   }
-  __syncthreads();
+  __syncwarp();
 }
 template <class Body> static void run_grid(int across, int down, int deep, int threads, Body body) {
   static Body* now;
@@ -94,12 +106,14 @@ template <class Body> static void run_grid(int across, int down, int deep, int t
   for (blockIdx.z = 0; blockIdx.z < deep; blockIdx.z++)
   for (blockIdx.y = 0; blockIdx.y < down; blockIdx.y++)
     for (blockIdx.x = 0; blockIdx.x < across; blockIdx.x++) {
+      block_barrier = {0, 0, threads};
+      for (int w = 0; w < threads / 32; w++) warp_barriers[w] = {0, 0, 32};
       for (int t = 0; t < threads; t++) {
         ended[t] = false;
         getcontext(&fibers[t]);
         fibers[t].uc_stack = {&stacks[t * STACK], 0, STACK};
         fibers[t].uc_link = &scheduler;
-        makecontext(&fibers[t], (void (*)())+[] { (*now)(); ended[current] = true; }, 0);
+        makecontext(&fibers[t], (void (*)())+[] { (*now)(); ended[current] = true; leave(block_barrier); leave(warp_barriers[current / 32]); }, 0);
       }
       for (bool some = true; some;) {
         some = false;
@@ -160,6 +174,7 @@ def kernels_on_cpu(monkeypatch):
     from seatrial.train.data import crops as crop_data
     from seatrial.train.kernels import (
         adam,
+        classic,
         classifier_head,
         crops,
         filters,
@@ -180,7 +195,7 @@ def kernels_on_cpu(monkeypatch):
     from seatrial.train.trials import data
 
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
-    lone = (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
+    lone = (adam, classic, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
     for module in (*lone, *trials, inside, normact, pooled_norm, crops, crop_data, muon, whitening):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):

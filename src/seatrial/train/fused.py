@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from seatrial.train.data import images
 from seatrial.train.inside import Inside
-from seatrial.train.kernels import classifier_head, filters, normpool, single_channel_conv, sums
+from seatrial.train.kernels import classic, classifier_head, filters, normpool, single_channel_conv, sums
 from seatrial.train.kernels.nvrtc import REALS, build, unavailable, usable
 from seatrial.train.precision import Precision
 
@@ -115,7 +115,10 @@ def ours(x: Tensor, dtype: torch.dtype) -> bool:
 
 
 def run(layers: list[nn.Module], x: Tensor, labels_B: Tensor, dtype: torch.dtype) -> Tensor:
-    """The layers, one kind after the other, and the loss."""
+    """The layers, all together where they are the classic ones, else one kind after the other; and the loss."""
+    sizes = classic.sizes_of(layers, *x.shape[2:]) if dtype == torch.bfloat16 and x.ndim == 4 else None
+    if sizes and classic.takes(sizes, layers, x):
+        return classic.cross_entropy(sizes, layers, x, labels_B)
     while layers:
         layer = layers.pop(0)
         if isinstance(layer, nn.Conv2d) and pools(layer, layers):

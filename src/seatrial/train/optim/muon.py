@@ -42,7 +42,7 @@ class MuonSgd(Optimizer):
                 self._move_matrices(group, parameters)
             elif by_kernels and not group["muon"] and few_launches.takes(parameters):
                 others.append(group)
-            else:
+            elif parameters:
                 self._move(group, parameters, scale, overflow)
         for momentum in {group["momentum"] for group in others}:
             self._move_together([group for group in others if group["momentum"] == momentum], momentum)

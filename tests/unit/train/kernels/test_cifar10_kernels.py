@@ -10,6 +10,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
+from seatrial.train.data import crops as crop_data  # noqa: E402
 from seatrial.train.data.crops import AlternatingCrops  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
@@ -20,23 +21,35 @@ pytestmark = pytest.mark.torch
 LAST = torch.channels_last
 
 
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """Where kernels run: on the CPU, thread by thread, or on a GPU."""
+    if request.param == "emulated":
+        request.getfixturevalue("kernels_on_cpu")
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    return torch.device("cuda", 0)
+
+
 def error(own, exact):
     """Of the norm."""
+    exact = exact.to(own.device)
     return float((own.detach().double() - exact.detach().double()).norm() / exact.detach().double().norm())
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
-def test_pool_norm_and_gelu(kernels_on_cpu, dtype, most):  # noqa: F811
+def test_pool_norm_and_gelu(device, dtype, most):
     torch.manual_seed(1)
-    x = (torch.randn(3, 64, 7, 6) + 2).to(dtype).to(memory_format=LAST).requires_grad_()
-    norm, exact_x = nn.BatchNorm2d(64, eps=1e-12, momentum=0.4), x.detach().double().requires_grad_()
+    x = (torch.randn(3, 64, 7, 6) + 2).to(device, dtype).to(memory_format=LAST).requires_grad_()
+    norm, exact_x = nn.BatchNorm2d(64, eps=1e-12, momentum=0.4, device=device), x.detach().double().requires_grad_()
     nn.init.uniform_(norm.bias, -1, 1)
     exact_norm = copy.deepcopy(norm).double()
     out = pooled_norm.pooled_norm_act(x, norm, "gelu")
     assert type(out.grad_fn).__name__ == "PooledNormActBackward"
     expected = F.gelu(exact_norm(F.max_pool2d(exact_x, 2)))
     assert error(out, expected) < most
-    gradient = torch.randn(out.shape)
+    gradient = torch.randn(out.shape, device=device)
     out.backward(gradient.to(dtype))
     expected.backward(gradient.double())
     assert error(x.grad, exact_x.grad) < most * 2
@@ -47,15 +60,15 @@ def test_pool_norm_and_gelu(kernels_on_cpu, dtype, most):  # noqa: F811
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float16, 2e-3)])
-def test_whitening(kernels_on_cpu, dtype, most):  # noqa: F811
+def test_whitening(device, dtype, most):
     torch.manual_seed(1)
-    images, layer = torch.randn(2, 3, 9, 8).to(dtype).to(memory_format=LAST), nn.Conv2d(3, 24, 2)
+    images, layer = torch.randn(2, 3, 9, 8).to(device, dtype).to(memory_format=LAST), nn.Conv2d(3, 24, 2).to(device)
     layer.weight.requires_grad = False
     exact = copy.deepcopy(layer).double()
     out, expected = whitening.whitened_gelu(images, layer), F.gelu(exact(images.double()))
     assert type(out.grad_fn).__name__ == "WhitenedGeluBackward"
     assert error(out, expected) < most
-    gradient = torch.randn(out.shape)
+    gradient = torch.randn(out.shape, device=device)
     out.backward(gradient.to(dtype))
     expected.backward(gradient.double())
     assert error(layer.bias.grad, exact.bias.grad) < most
@@ -98,3 +111,45 @@ def test_muon_takes_the_same_steps(request):
     request.getfixturevalue("kernels_on_cpu")
     for own, other in zip(trained(), expected, strict=True):  # products of matrices in bf16 here, in fp32 there
         assert error(own, other.double()) < (0.02 if own.ndim == 4 else 0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_two_hundred_steps_as_torch_takes_them(monkeypatch):
+    """On a GPU: the network's parameters have come as far, and the loss lies as low, with kernels and without."""
+    from seatrial.recipes import cifar10
+    from seatrial.train.kernels import muon, normact, pool
+
+    def trained(by_kernels):
+        for module in () if by_kernels else (muon, normact, pool, whitening, crop_data):
+            monkeypatch.setattr(module, "usable", lambda device: False)
+        torch.manual_seed(0)
+        device, batch = torch.device("cuda", 0), 500
+        model = cifar10.Network(widths=(64, 64, 64)).to(device, memory_format=LAST)
+        first = [parameter.detach().clone() for parameter in model.parameters()]
+        images = torch.randint(0, 120, (2000, 3, 32, 32), dtype=torch.uint8)
+        labels = torch.randint(0, 10, (2000,))
+        images[torch.arange(2000), labels % 3, 8:24, 8:16] += 100
+        images[torch.arange(2000), labels // 4, 8:24, 16:24] += 60
+        data, alone = ImageSet(images, labels, 10), Ranks(0, 1, device)
+        normalise = Normalisation.of(images)
+        model.whiten(normalise(images.float()))
+        source = AlternatingCrops(data, normalise, batch, alone, 1)
+        optimizer, losses = cifar10.optimizer_of(model, batch, 0.02), []
+        for step in range(200):
+            source.start(1 + step // 4, 0)
+            for parameter in model.parameters():
+                parameter.grad = None
+            pair = source.load(torch.tensor([step % 4], device=device), source.spans[0].shape, 0, batch)
+            value = cifar10.loss(batch, 0.2, model, *pair)
+            value.backward()
+            optimizer.step()
+            losses.append(value.item())
+        moved = [float((a - b).norm()) for a, b in zip(model.parameters(), first, strict=True)]
+        return losses, moved
+
+    ours, torchs = trained(True), trained(False)
+    assert max(abs(a - b) for a, b in zip(ours[0][:20], torchs[0][:20], strict=True)) < 0.02
+    assert sum(ours[0][-20:]) / 20 == pytest.approx(sum(torchs[0][-20:]) / 20, rel=0.03)
+    for own, other in zip(ours[1], torchs[1], strict=True):
+        assert own == pytest.approx(other, rel=0.1, abs=1e-6)

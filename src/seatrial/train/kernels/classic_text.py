@@ -1,0 +1,469 @@
+"""CUDA text of the classic network's step: forward, and backward from the loss to every partial sum of a gradient.
+
+The network: images [B, 1, H, W] → convolution 3×3 to 32 channels, ReLU, 2×2 max-pool → the same to 64 channels →
+128 hidden units with ReLU → classes, cross-entropy. Products in bf16 on Tensor Cores, sums in fp32, no atomics.
+Shapes: H1, W1 and H2, W2 of what the pools give; PLACES = H2·W2; FEATURES = 64·PLACES. Of the second convolution
+only the PIXELS = 4·PLACES that its pool looks at are computed.
+"""
+
+from __future__ import annotations
+
+#: Sizes that follow from H, W and N (classes), which the text's head names.
+SIZES = """
+constexpr int C1 = 32, C2 = 64, F = 128, TAPS = 9;
+constexpr int H1 = (H - 2) / 2, W1 = (W - 2) / 2, H2 = (H1 - 2) / 2, W2 = (W1 - 2) / 2;
+constexpr int PLACES = H2 * W2, PIXELS = 4 * PLACES, FEATURES = C2 * PLACES, AREA = H1 * W1;
+constexpr int FIRST = TAPS * C1 + C1, SECOND = C2 * TAPS * C1 + C2, LAST = F + N * F + N;
+"""
+#: Tensor Cores: four 8×8 matrices as they lie or transposed, each lane naming a row; and 16×8 += 16×16 × 16×8.
+TENSOR_CORES = """
+#ifndef ON_CPU
+__device__ void load_rows(unsigned* parts, const Real* row) {
+  unsigned address = (unsigned)__cvta_generic_to_shared(row);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3]) : "r"(address) : "memory");
+}
+__device__ void load_matrices(unsigned* parts, const Real* row) {
+  unsigned address = (unsigned)__cvta_generic_to_shared(row);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3]) : "r"(address) : "memory");
+}
+__device__ void multiply(float* sums, const unsigned* a, const unsigned* b) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+struct alignas(16) Four { float at[4]; };
+struct alignas(8) FourReals { Real at[4]; };
+
+// Rows of fp32 numbers, as bf16 in shared memory with another stride; columns by the four.
+__device__ void store_rounded(const float* from, long long stride, Real* to, int to_stride, int rows, int columns) {
+#pragma unroll 4
+  for (int i = threadIdx.x; i < rows * (columns / 4); i += blockDim.x) {
+    int row = i / (columns / 4), column = i % (columns / 4) * 4;
+    Four values = *(const Four*)(from + row * stride + column);
+    FourReals result;
+#pragma unroll
+    for (int k = 0; k < 4; k++) result.at[k] = real(values.at[k]);
+    *(FourReals*)(to + row * to_stride + column) = result;
+  }
+}
+// Rows of bf16 numbers to shared memory, columns by the eight; zeros from ``filled`` rows on.
+__device__ void store_rows(const Real* from, int stride, Real* to, int to_stride, int rows, int columns, int filled) {
+#pragma unroll 4
+  for (int i = threadIdx.x; i < rows * (columns / 8); i += blockDim.x) {
+    int row = i / (columns / 8), column = i % (columns / 8) * 8;
+    Eight value = {};
+    if (row < filled) value = *(const Eight*)(from + row * stride + column);
+    *(Eight*)(to + row * to_stride + column) = value;
+  }
+}
+"""
+FORWARD = """
+// A thread computes eight channels of one place of the pool: four pixels of the convolution. which: 0 to 3, or 4 where
+// none was above 0. out [B][AREA][C1]
+extern "C" __global__ void first_layer(
+    const float* images, const float* filters, const float* bias, Eight* out, Choices* which, int total) {
+  alignas(16) __shared__ float taps[TAPS * C1];
+  for (int i = threadIdx.x; i < TAPS * C1; i += blockDim.x) taps[i] = filters[i % C1 * TAPS + i / C1];
+  __syncthreads();
+  int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  if (thread >= total) return;
+  int group = thread % 4, place = thread / 4, column = place % W1, row = place / W1 % H1, image = place / AREA;
+  const float* corner = images + (image * H + row * 2) * W + column * 2;
+  float window[4][4], sums[4][8] = {};
+#pragma unroll
+  for (int i = 0; i < 16; i++) window[i / 4][i % 4] = corner[i / 4 * W + i % 4];
+#pragma unroll
+  for (int tap = 0; tap < TAPS; tap++)
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+      float weight = taps[tap * C1 + group * 8 + c];
+#pragma unroll
+      for (int k = 0; k < 4; k++) sums[k][c] += weight * window[tap / 3 + k / 2][tap % 3 + k % 2];
+    }
+  Eight best;
+  Choices choices;
+#pragma unroll
+  for (int c = 0; c < 8; c++) {
+    float largest = 0.0f, plus = bias[group * 8 + c];
+    signed char choice = 4;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      float value = sums[k][c] + plus;
+      if (!(value <= largest)) largest = value, choice = k;  // a NaN goes on
+    }
+    best.at[c] = real(largest);
+    choices.at[c] = choice;
+  }
+  out[thread] = best;
+  which[thread] = choices;
+}
+
+// A block computes half of the filters for an image, a warp 16 of them for eight places: a pool's four pixels are sums
+// of one thread. filters [C2][TAPS][C1]; out and which [B][C2][PLACES]
+extern "C" __global__ void second_layer(
+    const Real* x, const float* filters, const float* bias, Real* out, signed char* which) {
+  constexpr int A = C1 + 8, K = TAPS * C1 + 8;
+  extern __shared__ float shared[];
+  Real *inputs = (Real*)shared, *weights = inputs + AREA * A;
+  int image = blockIdx.x, f0 = blockIdx.y * 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  store_rows(x + image * AREA * C1, C1, inputs, A, AREA, C1, AREA);
+  store_rounded(filters + f0 * TAPS * C1, TAPS * C1, weights, K, 32, TAPS * C1);
+  __syncthreads();
+  for (int task = warp; task < (PLACES + 7) / 8 * 2; task += 8) {
+    int n = task % 2 * 16, first = task / 2 * 8;
+    const Real *rows[2], *columns = weights + (n + lane / 16 * 8 + lane % 8) * K + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int t = 0; t < 2; t++) {
+      int place = first + lane % 8, member = t * 2 + lane / 8 % 2;
+      place = place < PLACES ? place : 0;
+      int y = place / W2 * 2 + member / 2, z = place % W2 * 2 + member % 2;
+      rows[t] = inputs + (y * W1 + z) * A + lane / 16 * 8;
+    }
+    float sums[2][2][4] = {};
+#pragma unroll
+    for (int tap = 0; tap < TAPS; tap++)
+#pragma unroll
+      for (int k = 0; k < C1; k += 16) {
+        unsigned a[2][4], b[4];
+        load_rows(a[0], rows[0] + (tap / 3 * W1 + tap % 3) * A + k);
+        load_rows(a[1], rows[1] + (tap / 3 * W1 + tap % 3) * A + k);
+        load_rows(b, columns + tap * C1 + k);
+#pragma unroll
+        for (int t = 0; t < 2; t++) multiply(sums[t][0], a[t], b), multiply(sums[t][1], a[t], b + 2);
+      }
+    int place = first + lane / 4;
+    if (place >= PLACES) continue;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      int filter = f0 + n + i / 2 * 8 + lane % 4 * 2 + i % 2;
+      float largest = 0.0f, plus = bias[filter];
+      signed char choice = 4;
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        float value = sums[k / 2][i / 2][k % 2 * 2 + i % 2] + plus;
+        if (!(value <= largest)) largest = value, choice = k;
+      }
+      out[(image * C2 + filter) * PLACES + place] = real(largest);
+      which[(image * C2 + filter) * PLACES + place] = choice;
+    }
+  }
+}
+
+// 64 rows by 16 units, one part of the features each. parts [gridDim.y][B][F]
+extern "C" __global__ void hidden(const Real* x, const float* weight, float* parts, int B) {
+  constexpr int A = DEPTH + 8;
+  extern __shared__ float shared[];
+  Real *rows = (Real*)shared, *columns = rows + 64 * A;
+  int unit = blockIdx.x * 16, k0 = blockIdx.y * DEPTH, row = blockIdx.z * 64;
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, m = warp % 4 * 16, n = warp / 4 * 8;
+  store_rows(x + row * FEATURES + k0, FEATURES, rows, A, 64, DEPTH, B - row);
+  store_rounded(weight + unit * FEATURES + k0, FEATURES, columns, A, 16, DEPTH);
+  __syncthreads();
+  float sums[4] = {};
+#pragma unroll
+  for (int k = 0; k < DEPTH; k += 32) {
+    unsigned a[2][4], b[4];
+    load_rows(a[0], rows + (m + lane / 8 % 2 * 8 + lane % 8) * A + k + lane / 16 * 8);
+    load_rows(a[1], rows + (m + lane / 8 % 2 * 8 + lane % 8) * A + k + 16 + lane / 16 * 8);
+    load_rows(b, columns + (n + lane % 8) * A + k + lane / 8 * 8);
+    multiply(sums, a[0], b), multiply(sums, a[1], b + 2);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    int at = row + m + lane / 4 + i / 2 * 8;
+    if (at < B) parts[(blockIdx.y * B + at) * F + unit + n + lane % 4 * 2 + i % 2] = sums[i];
+  }
+}
+"""
+HEAD = """
+// A warp takes a row. losses [B]: parts of the mean; dh [B][F]: gradient of the hidden units before ReLU.
+// sums [gridDim.x][LAST]: of the hidden bias, the last weight and its bias.
+extern "C" __global__ void head(
+    const float* parts, const float* hidden_bias, const float* weight, const float* bias, const long long* labels,
+    float* losses, Real* dh, float* sums, int B) {
+  __shared__ float rows[8][F], passed[8][F], slopes[8][N];
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x * 8 + warp;
+#pragma unroll
+  for (int f = lane; f < F; f += 32) {
+    float sum = hidden_bias[f];
+#pragma unroll
+    for (int k = 0; k < SPLITS; k++) sum += row < B ? parts[(k * B + row) * F + f] : 0.0f;
+    rows[warp][f] = row < B ? number(real(sum <= 0.0f ? 0.0f : sum)) : 0.0f;
+  }
+  float logits[N] = {};
+#pragma unroll
+  for (int f = lane; f < F; f += 32)
+#pragma unroll
+    for (int k = 0; k < N; k++) logits[k] += rows[warp][f] * weight[k * F + f];
+  float largest = -3.4e38f, total = 0.0f, chosen = 0.0f;
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    for (int other = 16; other; other /= 2) logits[k] += __shfl_xor_sync(0xffffffff, logits[k], other);
+    logits[k] += bias[k];
+    largest = logits[k] > largest || logits[k] != logits[k] ? logits[k] : largest;
+  }
+  int label = row < B ? (int)labels[row] : 0;
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    total += expf(logits[k] - largest);
+    if (k == label) chosen = logits[k];
+  }
+  if (lane == 0 && row < B) losses[row] = (logf(total) + largest - chosen) / B;
+#pragma unroll
+  for (int k = 0; k < N; k++)
+    if (lane == k % 32) slopes[warp][k] = row < B ? (expf(logits[k] - largest) / total - (k == label)) / B : 0.0f;
+  __syncthreads();
+#pragma unroll
+  for (int f = lane; f < F; f += 32) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < N; k++) sum += slopes[warp][k] * weight[k * F + f];
+    sum = rows[warp][f] > 0.0f ? sum : 0.0f;
+    passed[warp][f] = sum;
+    if (row < B) dh[row * F + f] = real(sum);
+  }
+  __syncthreads();
+  sums += blockIdx.x * LAST;
+  for (int i = threadIdx.x; i < LAST; i += blockDim.x) {
+    int k = (i - F) / F, f = (i - F) % F;
+    float sum = 0.0f;
+#pragma unroll
+    for (int r = 0; r < 8; r++)
+      sum += i < F ? passed[r][i] : i < F + N * F ? slopes[r][k] * rows[r][f] : slopes[r][i - F - N * F];
+    sums[i] = sum;
+  }
+}
+
+// A block takes 16 features: their gradient dx [B][FEATURES], and that of their weights [F][FEATURES]. The first one
+// also adds up the loss.
+extern "C" __global__ void hidden_back(
+    const Real* dh, const Real* x, const float* weight, const float* losses, Real* dx, float* weight_gradient,
+    float* loss, int B) {
+  constexpr int A = F + 8, X = 16 + 8;
+  alignas(16) __shared__ Real weights[F * X], gradients[64 * A], inputs[64 * X];
+  int feature = blockIdx.x * 16, lane = threadIdx.x % 32, warp = threadIdx.x / 32, m = warp % 4 * 16, n = warp / 4 * 8;
+  store_rounded(weight + feature, FEATURES, weights, X, F, 16);
+  float own[2][4] = {};
+  for (int row = 0; row < B; row += 64) {
+    __syncthreads();
+    store_rows(dh + row * F, F, gradients, A, 64, F, B - row);
+    store_rows(x + row * FEATURES + feature, FEATURES, inputs, X, 64, 16, B - row);
+    __syncthreads();
+    float sums[4] = {};
+#pragma unroll
+    for (int k = 0; k < F; k += 32) {
+      unsigned a[2][4], b[4];
+      load_rows(a[0], gradients + (m + lane / 8 % 2 * 8 + lane % 8) * A + k + lane / 16 * 8);
+      load_rows(a[1], gradients + (m + lane / 8 % 2 * 8 + lane % 8) * A + k + 16 + lane / 16 * 8);
+      load_matrices(b, weights + (k + lane) * X + n);
+      multiply(sums, a[0], b), multiply(sums, a[1], b + 2);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      int at = row + m + lane / 4 + i / 2 * 8;
+      if (at < B) dx[at * FEATURES + feature + n + lane % 4 * 2 + i % 2] = real(sums[i]);
+    }
+#pragma unroll
+    for (int k = 0; k < 64; k += 16) {
+      unsigned a[4], b[4];
+      load_matrices(a, gradients + (k + lane / 16 * 8 + lane % 8) * A + warp * 16 + lane / 8 % 2 * 8);
+      load_matrices(b, inputs + (k + lane / 8 % 2 * 8 + lane % 8) * X + lane / 16 * 8);
+      multiply(own[0], a, b), multiply(own[1], a, b + 2);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    int unit = warp * 16 + lane / 4 + i / 2 % 2 * 8, at = feature + i / 4 * 8 + lane % 4 * 2 + i % 2;
+    weight_gradient[unit * FEATURES + at] = own[i / 4][i % 4];
+  }
+  if (blockIdx.x || warp) return;
+  float total = 0.0f;
+  for (int row = lane; row < B; row += 32) total += losses[row];
+  for (int other = 16; other; other /= 2) total += __shfl_xor_sync(0xffffffff, total, other);
+  if (lane == 0) loss[0] = total;
+}
+"""
+BACK = """
+// The gradient of an image's second convolution in shared memory: each place's goes to one of its four pixels.
+__device__ int pixel_of(int place, int choice) {
+  return (place / W2 * 2 + choice / 2) * (2 * W2) + place % W2 * 2 + choice % 2;
+}
+
+// The filters' gradient of the second layer, one image a block. parts [B][C2 * TAPS * C1 + C2]
+__device__ void filters_back(
+    const Real* x, const Real* grad, const signed char* which, float* parts, Real* gradients, Real* inputs) {
+  constexpr int A = C2 + 8, X = C1 + 8, ROWS = (PIXELS + 15) / 16 * 16;
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int i = threadIdx.x; i < ROWS * A / 8; i += blockDim.x) ((Eight*)gradients)[i] = Eight{};
+  store_rows(x, C1, inputs, X, AREA, C1, AREA);
+  __syncthreads();
+  for (int i = threadIdx.x; i < FEATURES; i += blockDim.x)
+    if (which[i] != 4) gradients[pixel_of(i % PLACES, which[i]) * A + i / PLACES] = grad[i];
+  if (threadIdx.x < C2) {
+    float sum = 0.0f;
+    for (int i = threadIdx.x * PLACES; i < (threadIdx.x + 1) * PLACES; i++) sum += which[i] != 4 ? number(grad[i]) : 0.0f;
+    parts[C2 * TAPS * C1 + threadIdx.x] = sum;
+  }
+  __syncthreads();
+  int m = warp % 4 * 16, n = warp / 4 * 16;
+  float sums[TAPS][8] = {};
+  for (int first = 0; first < ROWS; first += 16) {
+    int pixel = first + lane / 8 % 2 * 8 + lane % 8;
+    int place = pixel < PIXELS ? pixel / (2 * W2) * W1 + pixel % (2 * W2) : 0;
+    unsigned a[4], b[4];
+    load_matrices(a, gradients + (first + lane / 16 * 8 + lane % 8) * A + m + lane / 8 % 2 * 8);
+#pragma unroll
+    for (int tap = 0; tap < TAPS; tap++) {
+      load_matrices(b, inputs + (place + tap / 3 * W1 + tap % 3) * X + n + lane / 16 * 8);
+      multiply(sums[tap], a, b), multiply(sums[tap] + 4, a, b + 2);
+    }
+  }
+#pragma unroll
+  for (int tap = 0; tap < TAPS; tap++)
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+      int c = m + lane / 4 + k / 2 % 2 * 8, i = n + k / 4 * 8 + lane % 4 * 2 + k % 2;
+      parts[(c * TAPS + tap) * C1 + i] = sums[tap][k];
+    }
+}
+
+// The gradient of what the first pool gave, for some tiles of 16 of its places, and from it that of the first layer's
+// filters, one part of an image a block. parts [FIRST]
+__device__ void inputs_back(
+    const Real* grad, const signed char* which, const float* filters, const float* image, const signed char* chosen,
+    float* parts, int begin, int end, Real* gradients, Real* weights, float* pixels) {
+  constexpr int A = C2 + 8, X = C1 + 8, WIDE = W1 + 2, HIGH = H1 + 2;
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int i = threadIdx.x; i < HIGH * WIDE * A / 8; i += blockDim.x) ((Eight*)gradients)[i] = Eight{};
+  for (int i = threadIdx.x; i < H * W; i += blockDim.x) pixels[i] = image[i];
+  // [C2][TAPS][C1] → [TAPS][C2][X]
+#pragma unroll 4
+  for (int i = threadIdx.x; i < C2 * TAPS * C1 / 4; i += blockDim.x) {
+    int c = i % (C1 / 4) * 4, tap = i / (C1 / 4) % TAPS, filter = i / (C1 / 4) / TAPS;
+    Four values = ((const Four*)filters)[i];
+    FourReals result;
+#pragma unroll
+    for (int k = 0; k < 4; k++) result.at[k] = real(values.at[k]);
+    *(FourReals*)(weights + (tap * C2 + filter) * X + c) = result;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < FEATURES; i += blockDim.x) {
+    if (which[i] == 4) continue;
+    int pixel = pixel_of(i % PLACES, which[i]);
+    gradients[((pixel / (2 * W2) + 2) * WIDE + pixel % (2 * W2) + 2) * A + i / PLACES] = grad[i];
+  }
+  __syncthreads();
+  float sums[TILES][4][4] = {};
+#pragma unroll
+  for (int t = 0; t < TILES; t++) {
+    int tile = begin + warp + t * 8, place = tile * 16 + lane / 8 % 2 * 8 + lane % 8;
+    if (tile >= end) break;
+    place = place < AREA ? place : 0;
+    const Real* row = gradients + ((place / W1 + 2) * WIDE + place % W1 + 2) * A + lane / 16 * 8;
+#pragma unroll
+    for (int tap = 0; tap < TAPS; tap++)
+#pragma unroll
+      for (int k = 0; k < C2; k += 16) {
+        unsigned a[4], b[8];
+        const Real* column = weights + (tap * C2 + k + lane / 8 % 2 * 8 + lane % 8) * X + lane / 16 * 8;
+        load_rows(a, row - (tap / 3 * WIDE + tap % 3) * A + k);
+        load_matrices(b, column);
+        load_matrices(b + 4, column + 16);
+#pragma unroll
+        for (int n = 0; n < 4; n++) multiply(sums[t][n], a, b + n * 2);
+      }
+  }
+  __syncthreads();  // the weights make room
+  float* results = (float*)weights;
+#pragma unroll
+  for (int t = 0; t < TILES; t++) {
+    int tile = warp + t * 8;
+    if (begin + tile >= end) break;
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+      results[(tile * 16 + lane / 4 + i / 2 % 2 * 8) * 33 + i / 4 * 8 + lane % 4 * 2 + i % 2] = sums[t][i / 4][i % 4];
+  }
+  __syncthreads();
+  float own[TAPS + 1] = {};
+  int last = (end * 16 < AREA ? end * 16 : AREA) - begin * 16;
+#pragma unroll 2
+  for (int at = warp; at < last; at += 8) {
+    int place = begin * 16 + at, choice = chosen[place * C1 + lane];
+    float gradient = choice == 4 ? 0.0f : results[at * 33 + lane];
+    choice = choice == 4 ? 0 : choice;
+    const float* corner = pixels + (place / W1 * 2 + choice / 2) * W + place % W1 * 2 + choice % 2;
+#pragma unroll
+    for (int tap = 0; tap < TAPS; tap++) own[tap] += gradient * corner[tap / 3 * W + tap % 3];
+    own[TAPS] += gradient;
+  }
+  float* across = (float*)gradients;
+#pragma unroll
+  for (int k = 0; k <= TAPS; k++) across[(warp * (TAPS + 1) + k) * 32 + lane] = own[k];
+  __syncthreads();
+  for (int i = threadIdx.x; i < FIRST; i += blockDim.x) {
+    int k = i < TAPS * C1 ? i % TAPS : TAPS, c = i < TAPS * C1 ? i / TAPS : i - TAPS * C1;
+    float total = 0.0f;
+    for (int w = 0; w < 8; w++) total += across[(w * (TAPS + 1) + k) * 32 + c];
+    parts[i] = total;
+  }
+}
+
+// blockIdx.y: 0 the second layer's filters, 1 and on the shares of the places for the first layer's.
+extern "C" __global__ void __launch_bounds__(256) layers_back(
+    const float* images, const Real* x, const signed char* chosen, const Real* grad, const signed char* which,
+    const float* filters, float* first_parts, float* second_parts) {
+  extern __shared__ float shared[];
+  int image = blockIdx.x;
+  x += image * AREA * C1, chosen += image * AREA * C1, grad += image * FEATURES, which += image * FEATURES;
+  if (blockIdx.y == 0) {
+    Real* gradients = (Real*)shared;
+    filters_back(x, grad, which, second_parts + image * SECOND, gradients, gradients + (PIXELS + 15) / 16 * 16 * (C2 + 8));
+    return;
+  }
+  constexpr int ALL = (AREA + 15) / 16, EACH = (ALL + SHARES - 1) / SHARES;
+  int share = blockIdx.y - 1, begin = share * EACH, end = begin + EACH < ALL ? begin + EACH : ALL;
+  Real *weights = (Real*)shared, *gradients = weights + TAPS * C2 * (C1 + 8);
+  float* pixels = (float*)(gradients + (H1 + 2) * (W1 + 2) * (C2 + 8));
+  inputs_back(grad, which, filters, images + image * H * W, chosen, first_parts + (image * SHARES + share) * FIRST,
+              begin, end, gradients, weights, pixels);
+}
+
+// Sums over rows of partial sums, times the scale; the hidden weights' gradient only times that.
+extern "C" __global__ void totals(
+    const float* first, const float* second, const float* last, const float* weights, const float* scale, float* out,
+    int first_rows, int second_rows, int last_rows) {
+  __shared__ float across[8][32];
+  constexpr int BLOCKS1 = (FIRST + 31) / 32, BLOCKS2 = (SECOND + 31) / 32, BLOCKS3 = (LAST + 31) / 32;
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, block = blockIdx.x, rows = first_rows, columns = FIRST;
+  float factor = scale[0];
+  const float* matrix = first;
+  if (block >= BLOCKS1 + BLOCKS2 + BLOCKS3) {
+    int i = (block - BLOCKS1 - BLOCKS2 - BLOCKS3) * 256 + threadIdx.x;
+    if (i >= F * FEATURES / 4) return;
+    Four values = ((const Four*)weights)[i];
+#pragma unroll
+    for (int k = 0; k < 4; k++) values.at[k] *= factor;
+    ((Four*)out)[i] = values;
+    return;
+  }
+  out += F * FEATURES;
+  if (block >= BLOCKS1 + BLOCKS2)
+    block -= BLOCKS1 + BLOCKS2, matrix = last, rows = last_rows, columns = LAST, out += FIRST + SECOND;
+  else if (block >= BLOCKS1)
+    block -= BLOCKS1, matrix = second, rows = second_rows, columns = SECOND, out += FIRST;
+  int column = block * 32 + lane;
+  float total = 0.0f;
+  if (column < columns)
+#pragma unroll 8
+    for (int row = warp; row < rows; row += 8) total += matrix[row * columns + column];
+  across[warp][lane] = total;
+  __syncthreads();
+  if (warp || column >= columns) return;
+  for (int other = 1; other < 8; other++) total += across[other][lane];
+  out[column] = total * factor;
+}
+"""
