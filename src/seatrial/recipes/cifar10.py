@@ -36,8 +36,7 @@ from seatrial.train.data.images import ImageSet, Normalisation, TestImages
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluate import evaluate
-from seatrial.train.kernels.normact import norm_act
-from seatrial.train.kernels.pooled_norm import pooled_norm_act
+from seatrial.train.kernels.pooled_norm import norm_act
 from seatrial.train.kernels.whitening import whitened_gelu
 from seatrial.train.loop import Outcome, fit
 from seatrial.train.optim.muon import MuonSgd
@@ -89,7 +88,7 @@ class Block(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """[B, inputs, H, W] → [B, outputs, H/2, W/2]."""
-        x_BCHW = pooled_norm_act(self.first(x_BCHW), self.first_norm, "gelu")
+        x_BCHW = norm_act(self.first(x_BCHW), self.first_norm, "gelu", pools=True)
         return norm_act(self.second(x_BCHW), self.second_norm, "gelu")
 
 

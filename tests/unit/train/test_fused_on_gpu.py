@@ -178,3 +178,16 @@ def test_masks_and_augmentation_differ_between_steps(engine):
     prepared.run(source.spans[0].shape, 48)
     losses = step.losses.tolist()
     assert len(set(losses)) > 44, losses
+
+
+def test_the_classic_step_in_bf16_goes_as_torchs_layers_do(reference, monkeypatch):
+    before, expected, curve = reference("mnist")
+    _, ours, losses = trained("mnist", "graph", fused.cross_entropy, precision="bf16")
+    _, again, eager = trained("mnist", "eager", fused.cross_entropy, precision="bf16")
+    assert losses == eager  # a graph repeats eager steps to the bit
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), again.parameters(), strict=True))
+    monkeypatch.setattr(nvrtc, "unavailable", lambda: "switched off")
+    _, torchs, _ = trained("mnist", "eager", plain, precision="bf16")
+    assert losses[:10] == pytest.approx(curve[:10], rel=2e-2)
+    own, shares = distance(ours, expected, before)
+    assert own < 1.3 * distance(torchs, expected, before)[0] + 0.05, shares

@@ -7,29 +7,28 @@ Shapes: B images, C channels, H and W pixels, N = B·H·W, R partial sums; chann
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from seatrial.train.kernels.normpool import LANES, NORM
 from seatrial.train.kernels.normpool import source as norm_source
-from seatrial.train.kernels.nvrtc import EIGHT, FORMATS, GELU, THREADS, channels_last, launch, usable
+from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, channels_last, launch
 
 #: Blocks that sum over pixels: two for each multiprocessor of a large GPU (H200: 132).
 MOST_BLOCKS = 264
 MOST_CHANNELS = 2048
 ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2}
 
-SLOPE = """
+TEXT = """
 __device__ float slope(float z) {
   if (ACT == 1) return z > 0.0f ? 1.0f : 0.0f;
-  if (ACT == 2) return gelu_slope(z);
+  if (ACT == 2)
+    return 0.5f * (1.0f + erff(z * 0.7071067811865476f)) + z * 0.3989422804014327f * expf(-0.5f * z * z);
   return 1.0f;
 }
-"""
-TEXT = """
+
 // Sums of each channel's differences to its first value, and of their squares.
 extern "C" __global__ void wide_moments(const Real* x, float* parts, int pixels) {
   int group = threadIdx.x % (C / 8), lanes = blockDim.x / (C / 8), stride = gridDim.x * lanes;
@@ -68,7 +67,7 @@ extern "C" __global__ void normalised(
     float z = number(values.at[c]) * table[channel + c] + table[C + channel + c];
     if (beside) z += number(others.at[c]);
     if (ACT == 1) z = z <= 0.0f ? 0.0f : z;  // a NaN goes on
-    if (ACT == 2) z = gelu(z);
+    if (ACT == 2) z = 0.5f * z * (1.0f + erff(z * 0.7071067811865476f));
     result.at[c] = real(z);
   }
   out[thread] = result;
@@ -132,7 +131,7 @@ extern "C" __global__ void gradient_of_x(
 def source(dtype: torch.dtype, channels: int, activation: str) -> str:
     """The text for one format, width and activation."""
     numbers = f"constexpr int C = {channels}, ACT = {ACTIVATIONS[activation]};\n"
-    return f"{FORMATS[dtype]}{numbers}{EIGHT}{LANES}{GELU}{SLOPE}{TEXT}"
+    return f"{REALS[dtype]}{numbers}{EIGHT}{LANES}{TEXT}"
 
 
 class NormAct(torch.autograd.Function):
@@ -165,54 +164,19 @@ class NormAct(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, table, out = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=torch.channels_last)
-        channels = x.shape[1]
-        text = source(x.dtype, channels, ctx.activation)
+        channels, pixels = x.shape[1], x.numel() // x.shape[1]
+        text, blocks = source(x.dtype, channels, ctx.activation), blocks_over(pixels, channels)
+        parts = torch.empty(blocks, 2, channels, device=x.device)
         beside = channels_last(tuple(x.shape), x, x.dtype) if out is not None else None
-        own, back = gradient_totals(grad, x, table, ctx.activation, out, beside)
+        launch(text, "gradient_sums", blocks, (grad, x, out, table, beside, parts, pixels))
+        own, back = (torch.empty(2, channels, device=x.device) for _ in range(2))
+        once = norm_source(NORM, x.dtype, channels)
+        launch(once, "normalise_back", channels // 32, (parts, table, own, back, blocks, pixels))
         dx, groups = channels_last(tuple(x.shape), x, x.dtype), x.numel() // 8
         passed = grad if beside is None else beside
         arguments = (passed, x, table, back, dx, groups, int(beside is not None))
         launch(text, "gradient_of_x", -(-groups // THREADS), arguments)
         return dx, own[0], own[1], beside, None, None
-
-
-def norm_act(x: Tensor, norm: nn.BatchNorm2d, activation: str) -> Tensor:
-    """activation(norm(x)): by these kernels in training on a GPU, else by torch's layers."""
-    if not takes(x, norm):
-        return torch_activation(norm(x), activation)
-    return cast(Tensor, NormAct.apply(x, norm.weight, norm.bias, None, norm, activation))  # type: ignore[no-untyped-call]
-
-
-def torch_activation(x: Tensor, activation: str) -> Tensor:
-    """torch's own function of this name."""
-    return {"none": lambda x: x, "relu": F.relu, "gelu": F.gelu}[activation](x)
-
-
-def takes(x: Tensor, norm: nn.BatchNorm2d) -> bool:
-    """Whether the kernels can take this layer and these numbers now."""
-    ready = norm.training and torch.is_grad_enabled() and usable(x.device) and fits(norm)
-    known = x.dtype in FORMATS and norm.weight.dtype == torch.float32 and x.numel() < 2**31
-    return ready and known and x.is_contiguous(memory_format=torch.channels_last)
-
-
-def gradient_totals(
-    grad: Tensor,
-    x: Tensor,
-    table: Tensor,
-    activation: str,
-    out: Tensor | None = None,
-    beside: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Gradients of weight and bias, [2, C], and what the gradient of x is made of, [2, C]. Fills ``beside``."""
-    channels, pixels = x.shape[1], x.numel() // x.shape[1]
-    blocks = blocks_over(pixels, channels)
-    parts = torch.empty(blocks, 2, channels, device=x.device)
-    arguments = (grad, x, out, table, beside, parts, pixels)
-    launch(source(x.dtype, channels, activation), "gradient_sums", blocks, arguments)
-    own, back = (torch.empty(2, channels, device=x.device) for _ in range(2))
-    once = norm_source(NORM, x.dtype, channels)
-    launch(once, "normalise_back", channels // 32, (parts, table, own, back, blocks, pixels))
-    return own, back
 
 
 def blocks_over(pixels: int, channels: int) -> int:

@@ -135,7 +135,7 @@ class Adam(Optimizer):
         return parameters, gradients, [slot["exp_avg"] for slot in slots], [slot["exp_avg_sq"] for slot in slots]
 
     def _fresh(self, parameter: Tensor) -> dict[str, Any]:
-        return {"step": self._done, "exp_avg": torch.zeroslike(parameter), "exp_avg_sq": torch.zeroslike(parameter)}
+        return {"step": self._done, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
 
 @lru_cache
@@ -160,7 +160,7 @@ def like(parameter: Tensor, gradient: Tensor) -> Tensor:
     """The gradient with its elements in the order of the parameter's."""
     if gradient.stride() == parameter.stride():
         return gradient
-    return torch.emptylike(parameter).copy_(gradient)
+    return torch.empty_like(parameter).copy_(gradient)
 
 
 def adam(model: nn.Module, learning_rate: float) -> Optimizer:

@@ -39,15 +39,16 @@ def error(own, exact):
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
-def test_pool_norm_and_gelu(device, dtype, most):
+@pytest.mark.parametrize("pools", [True, False])
+def test_pool_norm_and_gelu(device, dtype, most, pools):
     torch.manual_seed(1)
     x = (torch.randn(3, 64, 7, 6) + 2).to(device, dtype).to(memory_format=LAST).requires_grad_()
     norm, exact_x = nn.BatchNorm2d(64, eps=1e-12, momentum=0.4, device=device), x.detach().double().requires_grad_()
     nn.init.uniform_(norm.bias, -1, 1)
     exact_norm = copy.deepcopy(norm).double()
-    out = pooled_norm.pooled_norm_act(x, norm, "gelu")
+    out = pooled_norm.norm_act(x, norm, "gelu", pools=pools)
     assert type(out.grad_fn).__name__ == "PooledNormActBackward"
-    expected = F.gelu(exact_norm(F.max_pool2d(exact_x, 2)))
+    expected = F.gelu(exact_norm(F.max_pool2d(exact_x, 2) if pools else exact_x))
     assert error(out, expected) < most
     gradient = torch.randn(out.shape, device=device)
     out.backward(gradient.to(dtype))
@@ -56,7 +57,7 @@ def test_pool_norm_and_gelu(device, dtype, most):
     assert error(norm.bias.grad, exact_norm.bias.grad) < most
     for own, other in zip(norm.buffers(), exact_norm.buffers(), strict=True):
         assert error(own, other) < 1e-5
-    assert not x.grad[:, :, 6].any()  # an odd edge, which no pool sees
+    assert not pools or not x.grad[:, :, 6].any()  # an odd edge, which no pool sees
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float16, 2e-3)])
@@ -118,10 +119,10 @@ def test_muon_takes_the_same_steps(request):
 def test_two_hundred_steps_as_torch_takes_them(monkeypatch):
     """On a GPU: the network's parameters have come as far, and the loss lies as low, with kernels and without."""
     from seatrial.recipes import cifar10
-    from seatrial.train.kernels import muon, normact, pool
+    from seatrial.train.kernels import muon, pool
 
     def trained(by_kernels):
-        for module in () if by_kernels else (muon, normact, pool, whitening, crop_data):
+        for module in () if by_kernels else (muon, pooled_norm, pool, whitening, crop_data):
             monkeypatch.setattr(module, "usable", lambda device: False)
         torch.manual_seed(0)
         device, batch = torch.device("cuda", 0), 500
