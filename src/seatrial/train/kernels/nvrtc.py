@@ -18,6 +18,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from seatrial.train.kernels import kept
+
 THREADS = 256
 #: torch's type → C text that defines ``Real`` and how it becomes a float and back, to the nearest, ties to even.
 REALS = {
@@ -138,7 +140,12 @@ def _compile(source: str, device: int) -> dict[str, Kernel]:
     from torch.cuda._utils import _cuda_load_module  # torch 2.8 and later
 
     names = KERNEL.findall(source)
-    binary = machine_code(source, "sm_{}{}".format(*torch.cuda.get_device_capability(device)))
+    architecture = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+    file = kept.name(source, architecture, _driver_version())
+    binary = kept.read(file)
+    if binary is None:
+        binary = machine_code(source, architecture)
+        kept.keep(file, binary)
     _enter_context(device)
     return cast(dict[str, Kernel], _cuda_load_module(binary, names))
 
@@ -172,6 +179,13 @@ def machine_code(source: str, architecture: str) -> bytes:
 @cache
 def _driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
+
+
+@cache
+def _driver_version() -> int:
+    version = ctypes.c_int()
+    _check(_driver().cuDriverGetVersion(ctypes.byref(version)))
+    return version.value
 
 
 @cache
