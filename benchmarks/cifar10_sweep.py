@@ -50,8 +50,6 @@ class Training:
             train_set, self.normalise, own["batch"], self.ranks, 0, dtype=self.precision.dtype
         )
         self.source.spans = self.source.spans[: own["steps"]]
-        if not method.whitening_epochs:
-            self.model.whitening.bias.requires_grad = False
         self.fresh()
         self.step = Step(
             self.model,
@@ -62,11 +60,12 @@ class Training:
             precision=self.precision,
             schedule=cifar10.schedules(self.epochs, method.whitening_epochs),
             epochs=self.epochs,
+            frozen_after=[(self.model.whitening.bias, method.whitening_epochs)],
         )
         self.source.start(1, 0)
         self.step.start_epoch(0, 0)
         self.engine = choose_engine(engine, self.step, lambda text: None)
-        self.tests = TestImages(test_set, self.normalise, self.ranks, 2000, channels_last=True)
+        self.tests = TestImages(test_set, self.normalise, self.ranks, cifar10.TEST_BATCH, channels_last=True)
 
     def fresh(self) -> None:
         """Parameters as before the first step."""

@@ -29,6 +29,7 @@ static Place blockIdx, blockDim, gridDim, threadIdx;
 static float __uint_as_float(unsigned bits) { float x; memcpy(&x, &bits, 4); return x; }
 static unsigned __float_as_uint(float x) { unsigned bits; memcpy(&bits, &x, 4); return bits; }
 using std::isnan;
+static float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 constexpr int STACK = 65536;
 static ucontext_t scheduler, fibers[1024];
 static std::vector<char> stacks(1024 * STACK);
@@ -182,6 +183,7 @@ def kernels_on_cpu(monkeypatch):
         normact,
         normpool,
         pool,
+        pooled_head,
         pooled_norm,
         single_channel_conv,
         sums,
@@ -196,7 +198,7 @@ def kernels_on_cpu(monkeypatch):
 
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
     lone = (adam, classic, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
-    for module in (*lone, *trials, inside, normact, pooled_norm, crops, crop_data, muon, whitening):
+    for module in (*lone, *trials, inside, normact, pooled_head, pooled_norm, crops, crop_data, muon, whitening):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)

@@ -36,12 +36,14 @@ from seatrial.train.data.images import ImageSet, Normalisation, TestImages
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluate import evaluate
+from seatrial.train.kernels import crops, muon, normpool, pooled_head, pooled_norm, sums, whitening
+from seatrial.train.kernels.nvrtc import FORMATS, build, usable
 from seatrial.train.kernels.pooled_norm import norm_act
-from seatrial.train.kernels.whitening import whitened_gelu
+from seatrial.train.kernels.whitening import convolved, whitened_gelu
 from seatrial.train.loop import Outcome, fit
 from seatrial.train.optim.muon import MuonSgd
 from seatrial.train.optim.schedules import Schedule
-from seatrial.train.precision import choose_precision
+from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.saving.examples import image_examples, save_examples
 from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
@@ -71,11 +73,13 @@ class Method:
     head_rate: float = 0.67
     decay: float = 2e-6
     smoothing: float = 0.2
-    whitening_epochs: float = 3
+    whitening_epochs: int = 3
 
 
 METHOD = Method()
 FILTER_RATE = 0.24
+#: Of the test images that are also looked at shifted; and how many images the test looks at together.
+UNCERTAIN_PERCENT, TEST_BATCH = 25, 5000
 
 
 class Block(nn.Module):
@@ -88,7 +92,7 @@ class Block(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """[B, inputs, H, W] → [B, outputs, H/2, W/2]."""
-        x_BCHW = norm_act(self.first(x_BCHW), self.first_norm, "gelu", pools=True)
+        x_BCHW = norm_act(convolved(x_BCHW, self.first), self.first_norm, "gelu", pools=True)
         return norm_act(self.second(x_BCHW), self.second_norm, "gelu")
 
 
@@ -104,10 +108,23 @@ class Network(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Logits [B, classes]."""
-        x_BCHW = self.blocks(whitened_gelu(x_BCHW, self.whitening))
-        features_BC = F.max_pool2d(x_BCHW, 3).flatten(1)
+        features_BC = F.max_pool2d(self.features(x_BCHW), 3).flatten(1)
         logits: Tensor = self.head(features_BC) / features_BC.shape[1]
         return logits
+
+    def features(self, x_BCHW: Tensor) -> Tensor:
+        """What the last pool sees, [B, C, 3, 3]."""
+        features_BCHW: Tensor = self.blocks(whitened_gelu(x_BCHW, self.whitening))
+        return features_BCHW
+
+    def mean_loss(self, x_BCHW: Tensor, labels_B: Tensor, smoothing: float) -> Tensor:
+        """Mean cross-entropy with smoothed labels."""
+        features_BCHW = self.features(x_BCHW)
+        if pooled_head.takes(features_BCHW, self.head):
+            arguments = (self.head.weight, labels_B, 1 / features_BCHW.shape[1], smoothing)
+            return cast(Tensor, pooled_head.PooledCrossEntropy.apply(features_BCHW, *arguments))  # type: ignore[no-untyped-call]
+        logits_BK = self.head(F.max_pool2d(features_BCHW, 3).flatten(1)) / features_BCHW.shape[1]
+        return F.cross_entropy(logits_BK.float(), labels_B, label_smoothing=smoothing)
 
     @torch.no_grad()
     def whiten(self, images_NCHW: Tensor) -> None:
@@ -149,19 +166,53 @@ class Summed(torch.autograd.Function):
 
 def loss(batch: int, smoothing: float, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
     """Mean cross-entropy with smoothed labels; its gradient is that of a sum over ``batch`` rows."""
-    mean = F.cross_entropy(model(images_BCHW).float(), labels_B, label_smoothing=smoothing)
+    if isinstance(model, Network):
+        mean = model.mean_loss(images_BCHW, labels_B, smoothing)
+    else:
+        mean = F.cross_entropy(model(images_BCHW).float(), labels_B, label_smoothing=smoothing)
     return cast(Tensor, Summed.apply(mean, batch))  # type: ignore[no-untyped-call]
 
 
 def views(model: nn.Module, images_BCHW: Tensor) -> Tensor:
-    """Logits averaged over the image, and half as much over two diagonal shifts by a pixel, each also mirrored."""
+    """Logits averaged over the image and its mirror image.
+
+    For the rows of which these are the least certain, also over two diagonal shifts by a pixel, each also mirrored.
+    """
+    kind = images_BCHW.device.type
+    if torch.is_autocast_enabled(kind):
+        images_BCHW = images_BCHW.to(torch.get_autocast_dtype(kind))
 
     def mirrored(x_BCHW: Tensor) -> Tensor:
+        x_BCHW = x_BCHW.contiguous(memory_format=torch.channels_last)
         logits: Tensor = model(x_BCHW) + model(x_BCHW.flip(3))
         return logits
 
-    padded = F.pad(images_BCHW, (1, 1, 1, 1), mode="reflect")
-    return mirrored(images_BCHW) * 2 + mirrored(padded[:, :, :32, :32]) + mirrored(padded[:, :, 2:, 2:])
+    logits_BK = mirrored(images_BCHW).float() * 4
+    best_B2 = logits_BK.topk(2, 1).values
+    count = -(-len(images_BCHW) * UNCERTAIN_PERCENT // 100)
+    rows_U = (best_B2[:, 0] - best_B2[:, 1]).topk(count, largest=False).indices
+    padded = F.pad(images_BCHW[rows_U], (1, 1, 1, 1), mode="reflect")
+    shifted_UK = mirrored(padded[:, :, :32, :32]) + mirrored(padded[:, :, 2:, 2:])
+    logits_BK[rows_U] = logits_BK[rows_U] / 2 + shifted_UK
+    return logits_BK
+
+
+def sources(widths: Sequence[int], classes: int, dtype: torch.dtype) -> list[str]:
+    """The texts of the kernels that a training runs by, the longest first, to compile them all at once."""
+    model = Network(classes, widths)
+    filters, inputs, size, _ = model.whitening.weight.shape
+    texts = [pooled_norm.source(dtype, width, "gelu") for width in set(widths)]
+    texts += [pooled_head.source(dtype, widths[-1], classes), whitening.source(dtype, inputs, filters, size)]
+    texts += [normpool.source(normpool.NORM, dtype, width) for width in set(widths)]
+    weights = [parameter for parameter in model.blocks.parameters() if parameter.ndim == 4]
+    return [*texts, muon.source(tuple(map(muon.size_of, weights))), crops.source(dtype), sums.SOURCE]
+
+
+def compile_kernels(widths: Sequence[int], precision: Precision) -> None:
+    """Begin to compile them, where they can run."""
+    if usable(precision.device) and precision.dtype in FORMATS:
+        for text in sources(widths, len(CLASSES), precision.dtype):
+            build(text, precision.device.index or 0)
 
 
 def optimizer_of(model: Network, batch: int, filter_rate: float, method: Method = METHOD) -> MuonSgd:
@@ -180,7 +231,7 @@ def optimizer_of(model: Network, batch: int, filter_rate: float, method: Method 
     return MuonSgd(groups, momentum=method.momentum)
 
 
-def schedules(epochs: int, whitening_epochs: float = METHOD.whitening_epochs) -> list[Schedule]:
+def schedules(epochs: int, whitening_epochs: int = METHOD.whitening_epochs) -> list[Schedule]:
     """Down to zero linearly: over the first epochs for the whitening bias, over all of them for the rest."""
 
     def falling(share: float, step: int, steps: int) -> float:
@@ -190,13 +241,17 @@ def schedules(epochs: int, whitening_epochs: float = METHOD.whitening_epochs) ->
     return [partial(falling, min(1.0, whitening_epochs / epochs)), whole, whole, whole]
 
 
+def precision_of(name: str, device: torch.device) -> Precision:
+    """What a name stands for; fp16 without a scaled loss, for its gradient is that of a sum."""
+    return replace(choose_precision(name, device, preferred="fp16"), scaled=False)
+
+
 def train(
     data: tuple[ImageSet, ImageSet], arguments: argparse.Namespace, group: Ranks, seed: int, trackers: Trackers
 ) -> tuple[Outcome, Network]:
     """One training from one seed."""
     train_set, test_set = data
-    precision = choose_precision(arguments.precision, group.device, preferred="fp16")
-    precision = replace(precision, scaled=False)  # the loss's gradient is that of a sum
+    precision = precision_of(arguments.precision, group.device)
     precision.apply()
     seed_all(seed)
     normalise = Normalisation.of(train_set.images_NCHW)
@@ -216,10 +271,23 @@ def train(
         epochs=arguments.epochs,
         accumulation=arguments.accumulation,
         data_parallel=arguments.data_parallel,
+        frozen_after=[(model.whitening.bias, METHOD.whitening_epochs)],
     )
-    tests = TestImages(test_set, normalise, group, 2000, channels_last=True)
+    tests = TestImages(test_set, normalise, group, TEST_BATCH, channels_last=True)
     settings = replace(script.settings(arguments), seed=seed, test_every=arguments.epochs)
+    try_views(model, len(tests), precision)
     return fit(step, lambda: evaluate(model, tests, group, precision, views), trackers, settings), model
+
+
+@torch.no_grad()
+def try_views(model: Network, rows: int, precision: Precision) -> None:
+    """Predict blank images as the test will: cuDNN looks for its algorithms now, once a process."""
+    if precision.device.type == "cuda":
+        blank = torch.zeros(min(rows, TEST_BATCH), 3, 32, 32, device=precision.device)
+        model.eval()
+        with precision.autocast():
+            views(model, blank.contiguous(memory_format=torch.channels_last))
+        model.train()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -232,10 +300,12 @@ def main(argv: Sequence[str]) -> int:
     arguments = script.parse(parser, argv)
     if arguments.runs > 1 and arguments.resume:
         raise InputError("--runs trains from scratch with several seeds: it cannot be combined with --resume")
-    data = read_cifar10(arguments.data)
     torch.backends.cudnn.benchmark = True  # the shapes never change, so the search pays: once a process
     accuracies, seconds = [], []
     with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
+        precision = precision_of(arguments.precision, group.device)
+        compile_kernels(arguments.widths, precision)  # while the data are read
+        data = read_cifar10(arguments.data)
         for run in range(arguments.runs):
             outcome, model = train(data, arguments, group, arguments.seed + run, trackers)
             if outcome.terminated:

@@ -54,7 +54,7 @@ class Graphed:
     def __init__(self, step: Step, steps_per_replay: int = STEPS_PER_REPLAY) -> None:
         self.step = step
         self.steps_per_replay = steps_per_replay if step.source.resident else 1
-        self._graphs: dict[tuple[Shape, int], torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[tuple[int, Shape, int], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
 
     def prepare(self) -> None:
@@ -67,10 +67,9 @@ class Graphed:
         while True:
             failed = False
             try:
-                for shape, longest in longest_runs(self.step.source.spans).items():
-                    self._warm_up(shape)
-                    for steps in {1, self.steps_per_replay if longest >= self.steps_per_replay else 1}:
-                        self._capture(shape, steps)
+                for phase in range(self.step.phases + 1):
+                    self.step.enter_phase(phase)
+                    self._prepare_phase()
             except torch.OutOfMemoryError:
                 failed = True
             if not self.step.ranks.any(failed):
@@ -79,13 +78,20 @@ class Graphed:
             self.step.reducer.clear()
             self.step.micro_batch.halve(self.step.device, self.step.ranks.first)
 
+    def _prepare_phase(self) -> None:
+        for shape, longest in longest_runs(self.step.source.spans).items():
+            self._warm_up(shape)
+            for steps in {1, self.steps_per_replay if longest >= self.steps_per_replay else 1}:
+                self._capture(shape, steps)
+
     def run(self, shape: Shape, steps: int) -> None:
         """Queue ``steps`` steps of one shape."""
+        phase = self.step.phase
         while steps:
-            several = steps >= self.steps_per_replay and (shape, self.steps_per_replay) in self._graphs
+            several = steps >= self.steps_per_replay and (phase, shape, self.steps_per_replay) in self._graphs
             together = self.steps_per_replay if several else 1
             self.step.source.before_step()
-            self._graphs[shape, together].replay()
+            self._graphs[phase, shape, together].replay()
             steps -= together
 
     def _warm_up(self, shape: Shape) -> None:
@@ -109,7 +115,7 @@ class Graphed:
             for _ in range(steps):
                 self.step.run_fixed(shape)
         self._pool = self._pool or graph.pool()
-        self._graphs[shape, steps] = graph
+        self._graphs[self.step.phase, shape, steps] = graph
 
 
 Engine = Eager | Graphed

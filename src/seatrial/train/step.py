@@ -65,6 +65,7 @@ class Step:
         data_parallel: split each batch over all GPUs of this process by nn.DataParallel: slower than a rank per GPU.
         accumulation: micro-batches a step is made of.
         clip_norm: the gradient's norm is limited to this.
+        frozen_after: parameters that stay as they are after so many epochs, and need no gradients then.
         kernels: on a GPU, what this library has kernels for inside of the model runs by them; says what, and what not.
         average_decay: also keep a moving average of the weights, ``average.model``, which changes by 1 - this a step.
     """
@@ -87,6 +88,7 @@ class Step:
         average_decay: float | None = None,
         kernels: bool = False,
         data_parallel: bool = False,
+        frozen_after: list[tuple[Tensor, int]] | None = None,
     ) -> None:
         ranks = ranks or here()
         if isinstance(precision, str):
@@ -116,6 +118,9 @@ class Step:
         self._forward: Callable[[Shape, int, int], Any] = self._micro_loss
         self._finish: Callable[[Tensor], None] = self._count
         self._inside = kernels_inside(model, precision, ranks) if kernels else None
+        self._frozen_after = frozen_after or []
+        #: How many times parameters are frozen, and how many of these times are over.
+        self.phases, self.phase = len({epochs for _, epochs in self._frozen_after}), 0
         #: Steps done in this epoch, and before it: both on the device, for a captured step to read.
         self.position = torch.zeros(1, dtype=torch.long, device=self.device)
         self.losses = torch.zeros(len(source.spans), device=self.device)
@@ -125,10 +130,19 @@ class Step:
 
     def start_epoch(self, steps_before: int, first_step: int) -> None:
         """Point at ``first_step`` of an epoch that follows ``steps_before`` steps."""
+        ends = {epochs for _, epochs in self._frozen_after}
+        self.enter_phase(sum(steps_before >= epochs * len(self.source.spans) for epochs in ends))
         self.steps_before.fill_(steps_before)
         self.position.fill_(first_step)
         for values in (self.losses, *self.parts.values()):
             values.zero_()
+
+    def enter_phase(self, phase: int) -> None:
+        """Freeze what is frozen after so many of the times at which parameters are."""
+        self.phase = phase
+        ends = sorted({epochs for _, epochs in self._frozen_after})
+        for parameter, epochs in self._frozen_after:
+            parameter.requires_grad_(ends.index(epochs) >= phase)
 
     def run_fixed(self, shape: Shape) -> None:
         """One step with the micro-batch as it is; the last micro-batch overlaps with the reduction of gradients."""

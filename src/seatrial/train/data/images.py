@@ -149,6 +149,9 @@ class TestImages:
         self._normalise, self._batch = normalise.to(ranks.device), batch
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
 
+    def __len__(self) -> int:
+        return len(self._labels_N)
+
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for first in range(0, len(self._labels_N), self._batch):
             rows = slice(first, first + self._batch)

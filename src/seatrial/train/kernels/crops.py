@@ -14,7 +14,7 @@ from seatrial.train.kernels.nvrtc import FORMATS, THREADS, channels_last, launch
 TEXT = """
 __device__ int reflected(int at, int size) { return at < 0 ? -at : at >= size ? 2 * size - 2 - at : at; }
 
-// A thread for each number. tops, lefts: 0 to 2 * pixels; mirrored: 0 or 1.
+// A thread for each pixel. tops, lefts: 0 to 2 * pixels; mirrored: 0 or 1.
 extern "C" __global__ void crops(
     const unsigned char* images, const long long* labels, const long long* rows, const long long* position,
     const unsigned char* mirrored, const long long* tops, const long long* lefts, const float* scale,
@@ -22,12 +22,14 @@ extern "C" __global__ void crops(
     int pixels) {
   int thread = blockIdx.x * blockDim.x + threadIdx.x;
   if (thread >= total) return;
-  int c = thread % C, x = thread / C % W, y = thread / C / W % H, row = thread / C / W / H;
+  int x = thread % W, y = thread / W % H, row = thread / W / H;
   long long from = rows[position[0] * batch + first + row];
   int i = reflected(y + (int)tops[from] - pixels, H), j = reflected(x + (int)lefts[from] - pixels, W);
   if (mirrored[from]) j = W - 1 - j;
-  out[thread] = real(images[((from * C + c) * H + i) * W + j] * scale[c] + shift[c]);
-  if (c == 0 && x == 0 && y == 0) picked[row] = labels[from];
+#pragma unroll 3
+  for (int c = 0; c < C; c++)
+    out[thread * C + c] = real(images[((from * C + c) * H + i) * W + j] * scale[c] + shift[c]);
+  if (x == 0 && y == 0) picked[row] = labels[from];
 }
 """
 
@@ -59,6 +61,7 @@ def cropped(
     out = channels_last((count, channels, height, width), images_NCHW, dtype)
     picked = torch.empty(count, dtype=torch.long, device=labels_N.device)
     tensors = (images_NCHW, labels_N, rows_SB, position, *moves, *table, out, picked)
-    sizes = (out.numel(), first, rows_SB.shape[1], channels, height, width, pixels)
-    launch(source(dtype), "crops", -(-out.numel() // THREADS), (*tensors, *sizes))
+    total = count * height * width
+    sizes = (total, first, rows_SB.shape[1], channels, height, width, pixels)
+    launch(source(dtype), "crops", -(-total // THREADS), (*tensors, *sizes))
     return out, picked

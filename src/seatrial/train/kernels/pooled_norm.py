@@ -129,6 +129,23 @@ extern "C" __global__ void normalised(const Eight* x, const float* table, Eight*
   }
 }
 
+// By running statistics, of the pool or without one: each thread eight channels of a place.
+extern "C" __global__ void evaluated(
+    const Eight* x, const float* running_mean, const float* running_variance, const float* weight, const float* bias,
+    Eight* out, int total, int H, int W, int pools, double epsilon) {
+  int thread = blockIdx.x * blockDim.x + threadIdx.x, group = threadIdx.x % (C / 8);
+  if (thread >= total) return;
+  Choices choices;
+  Eight values = pools ? largest(square_of(x, thread / (C / 8), group, H, W), &choices) : x[thread], result;
+#pragma unroll
+  for (int c = 0; c < 8; c++) {
+    int channel = group * 8 + c;
+    float scale = weight[channel] * rsqrtf(running_variance[channel] + (float)epsilon);
+    result.at[c] = real(activated((number(values.at[c]) - running_mean[channel]) * scale + bias[channel]));
+  }
+  out[thread] = result;
+}
+
 // Sums of the gradients that come through, and of their products with what they belong to less its mean.
 extern "C" __global__ void gradient_sums(
     const Eight* grad, const Eight* x, const float* table, float* parts, int places) {
@@ -286,20 +303,33 @@ class PooledNormAct(torch.autograd.Function):
 
 
 def norm_act(x: Tensor, norm: nn.BatchNorm2d, activation: str, *, pools: bool = False) -> Tensor:
-    """activation(norm(x)), of its 2×2 max-pool where it ``pools``: by these kernels in training on a GPU, else torch's."""
-    if not takes(x, norm) or min(x.shape[2:]) < 2:
-        x = norm(max_pool(x) if pools else x)
-        return F.gelu(x) if activation == "gelu" else F.relu(x)
-    return cast(Tensor, PooledNormAct.apply(x, norm.weight, norm.bias, norm, activation, pools))  # type: ignore[no-untyped-call]
+    """activation(norm(x)), of its 2×2 max-pool where it ``pools``: by these kernels on a GPU, else by torch's."""
+    if takes(x, norm) and norm.training and torch.is_grad_enabled():
+        arguments = (x, norm.weight, norm.bias, norm, activation, pools)
+        return cast(Tensor, PooledNormAct.apply(*arguments))  # type: ignore[no-untyped-call]
+    if takes(x, norm) and not norm.training and not torch.is_grad_enabled():
+        return evaluated(x, norm, activation, pools=pools)
+    x = norm(max_pool(x) if pools else x)
+    return F.gelu(x) if activation == "gelu" else F.relu(x)
+
+
+def evaluated(x: Tensor, norm: nn.BatchNorm2d, activation: str, *, pools: bool) -> Tensor:
+    """The same with running statistics, by one kernel."""
+    rows, channels, height, width = x.shape
+    size = (rows, channels, height // 2, width // 2) if pools else (rows, channels, height, width)
+    out, text = channels_last(size, x, x.dtype), source(x.dtype, channels, activation)
+    tensors = (x, norm.running_mean, norm.running_var, norm.weight, norm.bias, out)
+    items = out.numel() // 8
+    launch(text, "evaluated", -(-items // THREADS), (*tensors, items, height, width, int(pools), norm.eps))
+    return out
 
 
 def takes(x: Tensor, norm: nn.BatchNorm2d) -> bool:
     """Whether the kernels can take this layer and these numbers now."""
-    ready = norm.training and torch.is_grad_enabled() and usable(x.device)
     kept = norm.affine and norm.track_running_stats and norm.momentum is not None
-    channels, known = norm.num_features, x.dtype in FORMATS and x.numel() < 2**31
+    channels, known = norm.num_features, x.dtype in FORMATS and x.numel() < 2**31 and min(x.shape[2:]) >= 2
     fits = channels <= MOST_CHANNELS and channels % 32 == 0 and THREADS % (channels // 8) == 0
-    return ready and kept and known and fits and x.is_contiguous(memory_format=torch.channels_last)
+    return usable(x.device) and kept and known and fits and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def blocks_over(places: int, channels: int) -> int:

@@ -14,7 +14,7 @@ from seatrial.train.data import crops as crop_data  # noqa: E402
 from seatrial.train.data.crops import AlternatingCrops  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
-from seatrial.train.kernels import pooled_norm, whitening  # noqa: E402
+from seatrial.train.kernels import pooled_head, pooled_norm, whitening  # noqa: E402
 from seatrial.train.optim.muon import MuonSgd  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -68,11 +68,53 @@ def test_whitening(device, dtype, most):
     exact = copy.deepcopy(layer).double()
     out, expected = whitening.whitened_gelu(images, layer), F.gelu(exact(images.double()))
     assert type(out.grad_fn).__name__ == "WhitenedGeluBackward"
-    assert error(out, expected) < most
+    assert out.shape[1] == 32 and not out[:, 24:].any()  # filled up with zeros
+    assert error(out[:, :24], expected) < most
     gradient = torch.randn(out.shape, device=device)
     out.backward(gradient.to(dtype))
-    expected.backward(gradient.double())
+    expected.backward(gradient[:, :24].double())
     assert error(layer.bias.grad, exact.bias.grad) < most
+
+
+@pytest.mark.parametrize("pools", [True, False])
+def test_evaluation(device, pools):
+    torch.manual_seed(1)
+    x, norm = torch.randn(2, 64, 7, 6, device=device).to(memory_format=LAST), nn.BatchNorm2d(64, device=device)
+    for tensor in (norm.bias, norm.running_mean, norm.running_var):
+        nn.init.uniform_(tensor, 0.5, 2)
+    exact = copy.deepcopy(norm).double().eval()
+    with torch.no_grad():
+        out = pooled_norm.norm_act(x, norm.eval(), "gelu", pools=pools)
+    expected = F.gelu(exact(F.max_pool2d(x.double(), 2) if pools else x.double()))
+    assert out.shape == expected.shape and error(out, expected) < 1e-5
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float16, 1e-3)])
+def test_pool_last_layer_and_loss(device, dtype, most):
+    torch.manual_seed(1)
+    x = torch.randn(11, 256, 3, 3, device=device).to(dtype).to(memory_format=LAST).requires_grad_()
+    layer, labels = nn.Linear(256, 10, bias=False).to(device), torch.randint(0, 10, (11,), device=device)
+    exact, exact_x = copy.deepcopy(layer).double(), x.detach().double().requires_grad_()
+    assert pooled_head.takes(x, layer)
+    value = pooled_head.PooledCrossEntropy.apply(x, layer.weight, labels, 0.5, 0.2)
+    logits = exact(F.max_pool2d(exact_x, 3).flatten(1)) * 0.5
+    expected = F.cross_entropy(logits, labels, label_smoothing=0.2)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-5)
+    (value * 3).backward()
+    (expected * 3).backward()
+    assert error(x.grad, exact_x.grad) < most
+    assert error(layer.weight.grad, exact.weight.grad) < 1e-5
+
+
+def test_a_layer_behind_channels_of_zeros():
+    x, layer = torch.randn(2, 24, 6, 5), nn.Conv2d(24, 32, 3, padding=1, bias=False).to(memory_format=LAST)
+    more = torch.cat([x, torch.zeros(2, 8, 6, 5)], 1).to(memory_format=LAST)
+    expected = layer(x)
+    torch.testing.assert_close(whitening.convolved(more, layer), expected)
+    (gradient,) = torch.autograd.grad(expected.square().sum(), layer.weight)
+    whitening.convolved(more, layer).square().sum().backward()
+    torch.testing.assert_close(layer.weight.grad, gradient)
+    assert layer.weight.grad.stride() == layer.weight.stride()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -122,7 +164,7 @@ def test_two_hundred_steps_as_torch_takes_them(monkeypatch):
     from seatrial.train.kernels import muon, pool
 
     def trained(by_kernels):
-        for module in () if by_kernels else (muon, pooled_norm, pool, whitening, crop_data):
+        for module in () if by_kernels else (muon, pooled_head, pooled_norm, pool, whitening, crop_data):
             monkeypatch.setattr(module, "usable", lambda device: False)
         torch.manual_seed(0)
         device, batch = torch.device("cuda", 0), 500
