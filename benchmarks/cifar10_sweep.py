@@ -28,7 +28,8 @@ from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 
 #: What a setting that says nothing else has.
-USUAL = {"epochs": 9, "batch": 2000, "rate": 0.24, "precision": "fp16", "widths": (64, 256, 256), "steps": None}
+USUAL = {"epochs": 9, "batch": 2000, "rate": 0.24, "precision": "fp16", "widths": (64, 256, 256), "steps": None,
+         "search": True}
 
 
 class Training:
@@ -40,6 +41,7 @@ class Training:
         self.ranks = Ranks(0, 1, torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"))
         self.precision = replace(choose_precision(own["precision"], self.ranks.device), scaled=False)
         self.precision.apply()
+        torch.backends.cudnn.benchmark = own["search"]
         self.epochs, self.widths = own["epochs"], tuple(own["widths"])
         train_set, test_set = data
         self.normalise = Normalisation.of(train_set.images_NCHW)

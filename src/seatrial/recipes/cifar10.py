@@ -80,6 +80,8 @@ METHOD = Method()
 FILTER_RATE = 0.24
 #: Of the test images that are also looked at shifted; and how many images the test looks at together.
 UNCERTAIN_PERCENT, TEST_BATCH = 25, 5000
+#: Losses of an epoch that trackers get.
+LOGGED_STEPS = 5
 
 
 class Block(nn.Module):
@@ -274,7 +276,9 @@ def train(
         frozen_after=[(model.whitening.bias, METHOD.whitening_epochs)],
     )
     tests = TestImages(test_set, normalise, group, TEST_BATCH, channels_last=True)
-    settings = replace(script.settings(arguments), seed=seed, test_every=arguments.epochs)
+    # A training of less than a second: it is tested and saved at its end (or where SIGTERM ends it).
+    every = {"test_every": arguments.epochs, "save_every": arguments.epochs, "log_steps": LOGGED_STEPS}
+    settings = replace(script.settings(arguments), seed=seed, **every)
     try_views(model, len(tests), precision)
     return fit(step, lambda: evaluate(model, tests, group, precision, views), trackers, settings), model
 

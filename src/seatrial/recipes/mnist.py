@@ -85,7 +85,7 @@ def parse(argv: Sequence[str], name: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"seatrial.recipes.{name}", description=f"Train the classic CNN on {name}.")
     script.add_folder_options(parser)
     script.add_training_options(parser, epochs=5, batch=64, learning_rate=1e-3)
-    parser.add_argument("--schedule", choices=tuple(SCHEDULES), default="constant")
+    parser.add_argument("--schedule", choices=tuple(SCHEDULES), default="triangle")
     parser.add_argument("--weight-decay", type=script.not_negative, default=0.0, help="AdamW's; 0 is Adam")
     add_options(parser)
     if name == "mnist":

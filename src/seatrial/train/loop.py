@@ -40,6 +40,7 @@ class Settings:
         resume: folder or file to go on from.
         log_steps: how many of an epoch's step losses the trackers get.
         test_every: test after so many epochs; always after the last.
+        save_every: a checkpoint after so many epochs; always after the last, and where SIGTERM ends the training.
         hang_s: a rank without progress for so long is named and ends the run; None: no watch.
     """
 
@@ -53,6 +54,7 @@ class Settings:
     patience: int | None = None
     log_steps: int = 100
     test_every: int = 1
+    save_every: int = 1
     hang_s: float | None = None
 
 
@@ -162,7 +164,10 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             ended = Epoch(epoch, len(spans), losses, metrics, examples, seconds, parts)
             report(ended, trackers, note, settings.log_steps, step.device)
             epoch, first_step = epoch + 1, 0
-            save(epoch, 0, best="test_loss" in metrics and stopping.better(metrics["test_loss"]))
+            best = "test_loss" in metrics and stopping.better(metrics["test_loss"])
+            last = epoch > settings.epochs or stopping.stop or outcome.terminated
+            if last or best or (epoch - 1) % settings.save_every == 0:
+                save(epoch, 0, best=best)
             if outcome.terminated:
                 note(f"terminated after epoch {epoch - 1}: {kept}")
                 break

@@ -52,7 +52,7 @@ __device__ void store_rounded(const float* from, long long stride, Real* to, int
 }
 // Rows of bf16 numbers to shared memory, columns by the eight; zeros from ``filled`` rows on.
 __device__ void store_rows(const Real* from, int stride, Real* to, int to_stride, int rows, int columns, int filled) {
-#pragma unroll 4
+#pragma unroll 5
   for (int i = threadIdx.x; i < rows * (columns / 8); i += blockDim.x) {
     int row = i / (columns / 8), column = i % (columns / 8) * 8;
     Eight value = {};
@@ -63,10 +63,23 @@ __device__ void store_rows(const Real* from, int stride, Real* to, int to_stride
 """
 FORWARD = """
 // A thread computes eight channels of one place of the pool: four pixels of the convolution. which: 0 to 3, or 4 where
-// none was above 0. out [B][AREA][C1]
+// none was above 0. out [B][AREA][C1]. The blocks beyond the total round the second layer's filters for all who read
+// them later.
 extern "C" __global__ void first_layer(
-    const float* images, const float* filters, const float* bias, Eight* out, Choices* which, int total) {
+    const float* images, const float* filters, const float* bias, Eight* out, Choices* which, const float* following,
+    FourReals* rounded, int total) {
   alignas(16) __shared__ float taps[TAPS * C1];
+  int beyond = blockIdx.x - (total + 255) / 256;
+  if (beyond >= 0) {
+    int i = beyond * 256 + threadIdx.x;
+    if (i >= C2 * TAPS * C1 / 4) return;
+    Four values = ((const Four*)following)[i];
+    FourReals result;
+#pragma unroll
+    for (int k = 0; k < 4; k++) result.at[k] = real(values.at[k]);
+    rounded[i] = result;
+    return;
+  }
   for (int i = threadIdx.x; i < TAPS * C1; i += blockDim.x) taps[i] = filters[i % C1 * TAPS + i / C1];
   __syncthreads();
   int thread = blockIdx.x * blockDim.x + threadIdx.x;
@@ -105,13 +118,13 @@ extern "C" __global__ void first_layer(
 // A block computes half of the filters for an image, a warp 16 of them for eight places: a pool's four pixels are sums
 // of one thread. filters [C2][TAPS][C1]; out and which [B][C2][PLACES]
 extern "C" __global__ void second_layer(
-    const Real* x, const float* filters, const float* bias, Real* out, signed char* which) {
+    const Real* x, const Real* filters, const float* bias, Real* out, signed char* which) {
   constexpr int A = C1 + 8, K = TAPS * C1 + 8;
   extern __shared__ float shared[];
   Real *inputs = (Real*)shared, *weights = inputs + AREA * A;
   int image = blockIdx.x, f0 = blockIdx.y * 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  store_rows(filters + f0 * TAPS * C1, TAPS * C1, weights, K, 32, TAPS * C1, 32);
   store_rows(x + image * AREA * C1, C1, inputs, A, AREA, C1, AREA);
-  store_rounded(filters + f0 * TAPS * C1, TAPS * C1, weights, K, 32, TAPS * C1);
   __syncthreads();
   for (int task = warp; task < (PLACES + 7) / 8 * 2; task += 8) {
     int n = task % 2 * 16, first = task / 2 * 8;
@@ -187,6 +200,11 @@ extern "C" __global__ void head(
     float* losses, Real* dh, float* sums, int B) {
   __shared__ float rows[8][F], passed[8][F], slopes[8][N];
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x * 8 + warp;
+  float own[N][F / 32];
+#pragma unroll
+  for (int k = 0; k < N; k++)
+#pragma unroll
+    for (int j = 0; j < F / 32; j++) own[k][j] = weight[k * F + j * 32 + lane];
 #pragma unroll
   for (int f = lane; f < F; f += 32) {
     float sum = hidden_bias[f];
@@ -196,9 +214,9 @@ extern "C" __global__ void head(
   }
   float logits[N] = {};
 #pragma unroll
-  for (int f = lane; f < F; f += 32)
+  for (int j = 0; j < F / 32; j++)
 #pragma unroll
-    for (int k = 0; k < N; k++) logits[k] += rows[warp][f] * weight[k * F + f];
+    for (int k = 0; k < N; k++) logits[k] += rows[warp][j * 32 + lane] * own[k][j];
   float largest = -3.4e38f, total = 0.0f, chosen = 0.0f;
 #pragma unroll
   for (int k = 0; k < N; k++) {
@@ -218,10 +236,11 @@ extern "C" __global__ void head(
     if (lane == k % 32) slopes[warp][k] = row < B ? (expf(logits[k] - largest) / total - (k == label)) / B : 0.0f;
   __syncthreads();
 #pragma unroll
-  for (int f = lane; f < F; f += 32) {
+  for (int j = 0; j < F / 32; j++) {
+    int f = j * 32 + lane;
     float sum = 0.0f;
 #pragma unroll
-    for (int k = 0; k < N; k++) sum += slopes[warp][k] * weight[k * F + f];
+    for (int k = 0; k < N; k++) sum += slopes[warp][k] * own[k][j];
     sum = rows[warp][f] > 0.0f ? sum : 0.0f;
     passed[warp][f] = sum;
     if (row < B) dh[row * F + f] = real(sum);
@@ -293,19 +312,47 @@ __device__ int pixel_of(int place, int choice) {
   return (place / W2 * 2 + choice / 2) * (2 * W2) + place % W2 * 2 + choice % 2;
 }
 
+// What the second pool hands back to an image, in registers: loaded before anything waits.
+struct Handed { Real gradient[(FEATURES + 255) / 256]; signed char choice[(FEATURES + 255) / 256]; };
+__device__ Handed handed_back(const Real* grad, const signed char* which) {
+  Handed result;
+#pragma unroll
+  for (int n = 0; n < (FEATURES + 255) / 256; n++) {
+    int i = n * 256 + threadIdx.x;
+    result.choice[n] = i < FEATURES ? which[i] : 4;
+    result.gradient[n] = i < FEATURES ? grad[i] : 0;
+  }
+  return result;
+}
+// Each to its pixel of rows that are WIDE, AWAY from the first.
+__device__ void scatter(const Handed& handed, Real* gradients, int wide, int away) {
+#pragma unroll
+  for (int n = 0; n < (FEATURES + 255) / 256; n++) {
+    int i = n * 256 + threadIdx.x;
+    if (handed.choice[n] == 4) continue;
+    int pixel = pixel_of(i % PLACES, handed.choice[n]);
+    int at = (pixel / (2 * W2) + away) * wide + pixel % (2 * W2) + away;
+    gradients[at * (C2 + 8) + i / PLACES] = handed.gradient[n];
+  }
+}
+
 // The filters' gradient of the second layer, one image a block. parts [B][C2 * TAPS * C1 + C2]
 __device__ void filters_back(
     const Real* x, const Real* grad, const signed char* which, float* parts, Real* gradients, Real* inputs) {
   constexpr int A = C2 + 8, X = C1 + 8, ROWS = (PIXELS + 15) / 16 * 16;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  Handed handed = handed_back(grad, which);
   for (int i = threadIdx.x; i < ROWS * A / 8; i += blockDim.x) ((Eight*)gradients)[i] = Eight{};
   store_rows(x, C1, inputs, X, AREA, C1, AREA);
   __syncthreads();
-  for (int i = threadIdx.x; i < FEATURES; i += blockDim.x)
-    if (which[i] != 4) gradients[pixel_of(i % PLACES, which[i]) * A + i / PLACES] = grad[i];
+  scatter(handed, gradients, 2 * W2, 0);
   if (threadIdx.x < C2) {
     float sum = 0.0f;
-    for (int i = threadIdx.x * PLACES; i < (threadIdx.x + 1) * PLACES; i++) sum += which[i] != 4 ? number(grad[i]) : 0.0f;
+#pragma unroll 5
+    for (int p = 0; p < PLACES; p++) {
+      int i = threadIdx.x * PLACES + p;
+      sum += which[i] != 4 ? number(grad[i]) : 0.0f;
+    }
     parts[C2 * TAPS * C1 + threadIdx.x] = sum;
   }
   __syncthreads();
@@ -334,28 +381,21 @@ __device__ void filters_back(
 // The gradient of what the first pool gave, for some tiles of 16 of its places, and from it that of the first layer's
 // filters, one part of an image a block. parts [FIRST]
 __device__ void inputs_back(
-    const Real* grad, const signed char* which, const float* filters, const float* image, const signed char* chosen,
+    const Real* grad, const signed char* which, const Real* filters, const float* image, const signed char* chosen,
     float* parts, int begin, int end, Real* gradients, Real* weights, float* pixels) {
   constexpr int A = C2 + 8, X = C1 + 8, WIDE = W1 + 2, HIGH = H1 + 2;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (int i = threadIdx.x; i < HIGH * WIDE * A / 8; i += blockDim.x) ((Eight*)gradients)[i] = Eight{};
-  for (int i = threadIdx.x; i < H * W; i += blockDim.x) pixels[i] = image[i];
+  Handed handed = handed_back(grad, which);
   // [C2][TAPS][C1] → [TAPS][C2][X]
-#pragma unroll 4
-  for (int i = threadIdx.x; i < C2 * TAPS * C1 / 4; i += blockDim.x) {
-    int c = i % (C1 / 4) * 4, tap = i / (C1 / 4) % TAPS, filter = i / (C1 / 4) / TAPS;
-    Four values = ((const Four*)filters)[i];
-    FourReals result;
-#pragma unroll
-    for (int k = 0; k < 4; k++) result.at[k] = real(values.at[k]);
-    *(FourReals*)(weights + (tap * C2 + filter) * X + c) = result;
+#pragma unroll 9
+  for (int i = threadIdx.x; i < C2 * TAPS * C1 / 8; i += blockDim.x) {
+    int c = i % (C1 / 8) * 8, tap = i / (C1 / 8) % TAPS, filter = i / (C1 / 8) / TAPS;
+    *(Eight*)(weights + (tap * C2 + filter) * X + c) = ((const Eight*)filters)[i];
   }
+  for (int i = threadIdx.x; i < H * W; i += blockDim.x) pixels[i] = image[i];
+  for (int i = threadIdx.x; i < HIGH * WIDE * A / 8; i += blockDim.x) ((Eight*)gradients)[i] = Eight{};
   __syncthreads();
-  for (int i = threadIdx.x; i < FEATURES; i += blockDim.x) {
-    if (which[i] == 4) continue;
-    int pixel = pixel_of(i % PLACES, which[i]);
-    gradients[((pixel / (2 * W2) + 2) * WIDE + pixel % (2 * W2) + 2) * A + i / PLACES] = grad[i];
-  }
+  scatter(handed, gradients, WIDE, 2);
   __syncthreads();
   float sums[TILES][4][4] = {};
 #pragma unroll
@@ -413,9 +453,9 @@ __device__ void inputs_back(
 }
 
 // blockIdx.y: 0 the second layer's filters, 1 and on the shares of the places for the first layer's.
-extern "C" __global__ void __launch_bounds__(256) layers_back(
+extern "C" __global__ void __launch_bounds__(256, 2) layers_back(
     const float* images, const Real* x, const signed char* chosen, const Real* grad, const signed char* which,
-    const float* filters, float* first_parts, float* second_parts) {
+    const Real* filters, float* first_parts, float* second_parts) {
   extern __shared__ float shared[];
   int image = blockIdx.x;
   x += image * AREA * C1, chosen += image * AREA * C1, grad += image * FEATURES, which += image * FEATURES;
