@@ -28,8 +28,15 @@ from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 
 #: What a setting that says nothing else has.
-USUAL = {"epochs": 9, "batch": 2000, "rate": 0.24, "precision": "fp16", "widths": (64, 256, 256), "steps": None,
-         "search": True}
+USUAL = {
+    "epochs": 8,
+    "batch": 1536,
+    "rate": 0.24,
+    "precision": "fp16",
+    "widths": (64, 256, 256),
+    "steps": None,
+    "search": True,
+}
 
 
 class Training:

@@ -273,6 +273,7 @@ def resume(data):
         folder = Path(os.environ["SESSION_OUT"]) / f"resume-{name}"
         for options in parts:
             command = ["--data", str(data / "mnist"), "--models", str(folder), "--engine", "eager"]
+            command += ["--schedule", "constant"]  # another number of epochs would fall at another pace
             python("-m", "seatrial.recipes.mnist", *command, "--precision", "fp32", "--batch", "512", *options)
         weights[name] = torch.load(folder / "mnist.pth", weights_only=True)
     different = [name for name, tensor in weights["whole"].items() if not torch.equal(tensor, weights["parts"][name])]

@@ -34,6 +34,17 @@ def cross_entropy(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Te
     return run(flat(model), images_BCHW, labels_B, dtype)
 
 
+def logits(model: nn.Module, images_BCHW: Tensor) -> Tensor:
+    """What a classifier predicts: an ``evaluate.Predict``. A classic one in bf16 by the kernels of its step."""
+    if isinstance(model, nn.Sequential) and torch.is_autocast_enabled("cuda") and not torch.is_grad_enabled():
+        layers, dtype = flat(model), torch.get_autocast_dtype("cuda")
+        sizes = classic.sizes_of(layers, *images_BCHW.shape[2:]) if dtype == torch.bfloat16 else None
+        if sizes and classic.takes(sizes, layers, images_BCHW):
+            return classic.logits(sizes, layers, images_BCHW)
+    predicted: Tensor = model(images_BCHW)
+    return predicted
+
+
 def flat(model: nn.Sequential) -> list[nn.Module]:
     """The layers in the order in which they run, those of inner Sequentials too."""
     layers: list[nn.Module] = []
@@ -43,10 +54,13 @@ def flat(model: nn.Sequential) -> list[nn.Module]:
     return layers
 
 
-def prepare(model: nn.Module, precision: Precision) -> str:
+def prepare(model: nn.Module, precision: Precision, size: tuple[int, int] | None = None) -> str:
     """Begin to compile what this network needs, all at once, and say whether that is possible here.
 
     What is not named here is compiled when it is first used.
+
+    Args:
+        size: height and width of the images, where they are all of one.
     """
     if precision.device.type != "cuda" or precision.dtype not in REALS:
         return f"layers: torch's own, in {precision.name} on {precision.device.type}"
@@ -54,7 +68,7 @@ def prepare(model: nn.Module, precision: Precision) -> str:
         return f"layers: torch's own, for kernels cannot be compiled here ({reason})"
     assert precision.device.index is not None
     found = None if isinstance(model, nn.Sequential) else inside_of(model)
-    texts = found.sources(precision.dtype) if found else sources(cast(nn.Sequential, model), precision.dtype)
+    texts = found.sources(precision.dtype) if found else sources(cast(nn.Sequential, model), precision.dtype, size)
     for text in texts:
         build(text, precision.device.index)
     if found:
@@ -84,8 +98,11 @@ def told(found: Inside) -> str:
     return f"{taken}; left to torch: {name}{more} ({why})"
 
 
-def sources(model: nn.Sequential, dtype: torch.dtype) -> list[str]:
+def sources(model: nn.Sequential, dtype: torch.dtype, size: tuple[int, int] | None = None) -> list[str]:
     """The texts that a network of such layers needs."""
+    sizes = classic.sizes_of(flat(model), *size) if size and dtype == torch.bfloat16 else None
+    if sizes:
+        return [*classic.sources(sizes), images.SOURCE]
     texts = [sums.SOURCE, images.SOURCE, classifier_head.relu_source(dtype)]
     channels = 0
     layers = flat(model)

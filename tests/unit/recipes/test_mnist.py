@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from seatrial import events  # noqa: E402
 from seatrial.recipes import mnist  # noqa: E402
 from seatrial.train.errors import InputError  # noqa: E402
-from seatrial.train.saving.checkpoint import load_newest  # noqa: E402
+from seatrial.train.saving.checkpoint import load, load_newest  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -42,10 +42,15 @@ def test_learns_saves_and_reports(
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_resume_is_bit_identical(data: Path, tmp_path: Path) -> None:
-    run(data, tmp_path / "whole", "--epochs", "3")
-    run(data, tmp_path / "parts", "--epochs", "2")
-    run(data, tmp_path / "parts", "--epochs", "3", "--resume")
+@pytest.mark.parametrize("schedule", ["constant", "triangle"])
+def test_resume_is_bit_identical(data: Path, tmp_path: Path, schedule: str) -> None:
+    told = ["--epochs", "3", "--schedule", schedule]
+    run(data, tmp_path / "whole", *told)
+    run(data, tmp_path / "parts", *told)
+    for path in (tmp_path / "parts" / "checkpoints").iterdir():  # as if it had ended after the second epoch
+        if load(path)["epoch"] > 3:
+            path.unlink()
+    run(data, tmp_path / "parts", *told, "--resume")
     whole, parts = (load_newest(tmp_path / name / "checkpoints", print) for name in ("whole", "parts"))
     for name, tensor in whole["model"].items():
         assert torch.equal(tensor, parts["model"][name]), name
@@ -54,7 +59,9 @@ def test_resume_is_bit_identical(data: Path, tmp_path: Path) -> None:
 def test_sigterm_saves_exits_143_and_goes_on_bit_identically(data: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-u", "-m", "seatrial.recipes.mnist", "--data", str(data), "--batch", "32"]
     stopped = subprocess.Popen(
-        [*command, "--models", str(tmp_path), "--epochs", "100000"], stdout=subprocess.PIPE, text=True
+        [*command, "--models", str(tmp_path), "--epochs", "100000", "--schedule", "constant"],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert stopped.stdout is not None
     for line in stopped.stdout:
@@ -64,8 +71,9 @@ def test_sigterm_saves_exits_143_and_goes_on_bit_identically(data: Path, tmp_pat
     assert stopped.wait(60) == 143
     state = load_newest(tmp_path / "checkpoints", print)
     epochs = str(state["epoch"] + 1)
-    run(data, tmp_path, "--epochs", epochs, "--resume")
-    run(data, tmp_path / "whole", "--epochs", epochs)
+    told = ["--schedule", "constant", "--epochs", epochs]  # another number of epochs would fall at another pace
+    run(data, tmp_path, *told, "--resume")
+    run(data, tmp_path / "whole", *told)
     resumed, whole = (load_newest(folder / "checkpoints", print) for folder in (tmp_path, tmp_path / "whole"))
     assert resumed["epoch"] == whole["epoch"]
     for name, tensor in whole["model"].items():

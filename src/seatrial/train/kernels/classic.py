@@ -8,6 +8,7 @@ Shapes: B images [1, H, W]; what follows from them is in classic_text.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -110,9 +111,10 @@ def takes(sizes: Sizes, layers: list[nn.Module], images: Tensor) -> bool:
     """Whether the kernels can run here and now for these images."""
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
     second = cast(nn.Conv2d, layers[3]).weight
-    ready = usable(images.device) and torch.is_grad_enabled() and not images.requires_grad
+    ready = usable(images.device) and not images.requires_grad
     known = images.dtype == torch.float32 and all(parameter.dtype == torch.float32 for parameter in parameters)
     trained = all(parameter.requires_grad for parameter in parameters) and len(images) <= MOST_ROWS
+    trained = trained or not torch.is_grad_enabled()
     last = second.is_contiguous(memory_format=torch.channels_last)
     room = not images.is_cuda or max(sizes.shared_bytes) <= most_shared_bytes(images.device)
     return ready and known and trained and last and room
@@ -124,42 +126,68 @@ def cross_entropy(sizes: Sizes, layers: list[nn.Module], images: Tensor, labels_
     return cast(Tensor, ClassicStep.apply(sizes, images.contiguous(), labels_B, *parameters))  # type: ignore[no-untyped-call]
 
 
+def logits(sizes: Sizes, layers: list[nn.Module], images: Tensor) -> Tensor:
+    """What such a network predicts, [B, classes] in fp32."""
+    parameters = [parameter for at in (0, 3, 7, 9) for parameter in (layers[at].weight, layers[at].bias)]
+    *_, parts = hidden_parts(sizes, images.contiguous(), parameters)
+    out = torch.empty(len(images), sizes.classes, device=images.device)
+    launch(sources(sizes)[1], "predict", -(-len(images) // 8), (parts, *parameters[5:], out, len(images)))
+    return out
+
+
+def hidden_parts(sizes: Sizes, images: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The forward pass up to the hidden layer's sums, one for each part of its features.
+
+    Returns:
+        The first pool's results and choices, the second layer's filters in bf16, the second pool's results and
+        choices, and the sums [splits, B, units].
+    """
+    first, first_bias, second, second_bias, hidden = parameters[:5]
+    text, _, _ = sources(sizes)
+    rows, area, features, low = len(images), sizes.area, sizes.features, torch.bfloat16
+
+    def empty(*shape: int, dtype: torch.dtype = low) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=images.device)
+
+    pooled, chosen = empty(rows, area, CHANNELS[0]), empty(rows, area, CHANNELS[0], dtype=torch.int8)
+    threads, rounded = rows * area * (CHANNELS[0] // 8), empty(second.numel())
+    blocks = -(-threads // THREADS) + -(-second.numel() // (4 * THREADS))
+    arguments: tuple[Any, ...] = (images, first, first_bias, pooled, chosen, second, rounded, threads)
+    launch(text, "first_layer", blocks, arguments)
+    flat, which = empty(rows, features), empty(rows, features, dtype=torch.int8)
+    arguments = (pooled, rounded, second_bias, flat, which)
+    launch(text, "second_layer", (rows, 2), arguments, shared_bytes=sizes.shared_bytes[0])
+    parts = empty(sizes.splits, rows, HIDDEN, dtype=torch.float32)
+    grid = (HIDDEN // 16, sizes.splits, -(-rows // 64))
+    launch(text, "hidden", grid, (flat, hidden, parts, rows), shared_bytes=sizes.shared_bytes[1])
+    return pooled, chosen, rounded, flat, which, parts
+
+
 class ClassicStep(torch.autograd.Function):
     """images [B, 1, H, W], labels [B], weight and bias of four layers (fp32) → the mean loss, a scalar."""
 
     @staticmethod
     def forward(ctx: Any, sizes: Sizes, images: Tensor, labels: Tensor, *parameters: Tensor) -> Tensor:
-        first, first_bias, second, second_bias, hidden, hidden_bias, last, last_bias = parameters
-        forward, ends, back = sources(sizes)
-        rows, area, features, classes = len(images), sizes.area, sizes.features, sizes.classes
-        shared, low = sizes.shared_bytes, torch.bfloat16
+        hidden_bias, last, last_bias = parameters[5:]
+        rows, features, classes, low = len(images), sizes.features, sizes.classes, torch.bfloat16
+        hidden, second = parameters[4], parameters[2]
+        _, ends, back = sources(sizes)
 
         def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=images.device)
 
-        pooled, chosen = empty(rows, area, CHANNELS[0], dtype=low), empty(rows, area, CHANNELS[0], dtype=torch.int8)
-        threads = rows * area * (CHANNELS[0] // 8)
-        rounded = empty(second.numel(), dtype=low)
-        blocks = -(-threads // THREADS) + -(-second.numel() // (4 * THREADS))
-        arguments: tuple[Any, ...] = (images, first, first_bias, pooled, chosen, second, rounded, threads)
-        launch(forward, "first_layer", blocks, arguments)
-        flat, which = empty(rows, features, dtype=low), empty(rows, features, dtype=torch.int8)
-        arguments = (pooled, rounded, second_bias, flat, which)
-        launch(forward, "second_layer", (rows, 2), arguments, shared_bytes=shared[0])
-        parts = empty(sizes.splits, rows, HIDDEN)
-        grid = (HIDDEN // 16, sizes.splits, -(-rows // 64))
-        launch(forward, "hidden", grid, (flat, hidden, parts, rows), shared_bytes=shared[1])
+        pooled, chosen, rounded, flat, which, parts = hidden_parts(sizes, images, parameters)
         losses, loss, slopes = empty(rows), empty(1), empty(rows, HIDDEN, dtype=low)
         last_parts = empty(-(-rows // 8), HIDDEN + classes * HIDDEN + classes)
-        arguments = (parts, hidden_bias, last, last_bias, labels, losses, slopes, last_parts, rows)
+        arguments: tuple[Any, ...] = (parts, hidden_bias, last, last_bias, labels, losses, slopes, last_parts, rows)
         launch(ends, "head", len(last_parts), arguments)
         gradient, weights = empty(rows, features, dtype=low), empty(HIDDEN, features)
         arguments = (slopes, flat, hidden, losses, gradient, weights, loss, rows)
         launch(ends, "hidden_back", features // 16, arguments)
-        first_parts = empty(rows * SHARES, first.numel() + len(first_bias))
-        second_parts = empty(rows, second.numel() + len(second_bias))
+        first_parts = empty(rows * SHARES, parameters[0].numel() + len(parameters[1]))
+        second_parts = empty(rows, second.numel() + len(parameters[3]))
         arguments = (images, pooled, chosen, gradient, which, rounded, first_parts, second_parts)
-        launch(back, "layers_back", (rows, 1 + SHARES), arguments, shared_bytes=shared[2])
+        launch(back, "layers_back", (rows, 1 + SHARES), arguments, shared_bytes=sizes.shared_bytes[2])
         ctx.save_for_backward(first_parts, second_parts, last_parts, weights, *parameters)
         ctx.text = back
         return loss.view(())
@@ -178,7 +206,9 @@ class ClassicStep(torch.autograd.Function):
         filters = second[:count].view(CHANNELS[1], 3, 3, CHANNELS[0]).permute(0, 3, 1, 2)
         return (
             *(None, None, None),
-            first[: parameters[0].numel()].as_strided(parameters[0].shape, parameters[0].stride(), first.storage_offset()),
+            first[: parameters[0].numel()].as_strided(
+                parameters[0].shape, parameters[0].stride(), first.storage_offset()
+            ),
             first[parameters[0].numel() :],
             filters,
             second[count:],

@@ -257,6 +257,27 @@ extern "C" __global__ void head(
   }
 }
 
+// The logits [B][N] alone; a warp takes a row.
+extern "C" __global__ void predict(
+    const float* parts, const float* hidden_bias, const float* weight, const float* bias, float* logits, int B) {
+  int lane = threadIdx.x % 32, row = blockIdx.x * 8 + threadIdx.x / 32;
+  float own[N] = {};
+#pragma unroll
+  for (int f = lane; f < F; f += 32) {
+    float sum = hidden_bias[f];
+#pragma unroll
+    for (int k = 0; k < SPLITS; k++) sum += row < B ? parts[(k * B + row) * F + f] : 0.0f;
+    sum = number(real(sum <= 0.0f ? 0.0f : sum));
+#pragma unroll
+    for (int k = 0; k < N; k++) own[k] += sum * weight[k * F + f];
+  }
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    for (int other = 16; other; other /= 2) own[k] += __shfl_xor_sync(0xffffffff, own[k], other);
+    if (lane == k % 32 && row < B) logits[row * N + k] = own[k] + bias[k];
+  }
+}
+
 // A block takes 16 features: their gradient dx [B][FEATURES], and that of their weights [F][FEATURES]. The first one
 // also adds up the loss.
 extern "C" __global__ void hidden_back(

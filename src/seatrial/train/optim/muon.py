@@ -74,7 +74,9 @@ class MuonSgd(Optimizer):
         self, group: dict[str, Any], parameters: list[Tensor], scale: Tensor | None, overflow: Tensor | None
     ) -> None:
         """One group, by torch's own kernels."""
-        gradients = [_unscaled(parameter.grad, scale, overflow) for parameter in parameters if parameter.grad is not None]
+        gradients = [
+            _unscaled(parameter.grad, scale, overflow) for parameter in parameters if parameter.grad is not None
+        ]
         buffers = [self._slots(parameter)["momentum_buffer"] for parameter in parameters]
         if group["weight_decay"]:
             torch._foreach_add_(gradients, parameters, alpha=group["weight_decay"])

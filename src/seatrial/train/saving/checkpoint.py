@@ -8,9 +8,9 @@ Usable alone: ``writer.save(step, {"model": model.state_dict(), …})`` and ``lo
 from __future__ import annotations
 
 import pickle
-import queue
 import threading
 import zipfile
+from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
@@ -33,9 +33,9 @@ class CheckpointWriter:
 
     ``save`` copies the tensors where they are (on the GPU: a device-side copy, milliseconds) and returns; a thread
     brings them to the host, beside the training's own kernels. It also writes them where they are few; a large state
-    another process writes, for a thread that writes a gigabyte takes Python from the training. What waits for that
+    another process writes, for a thread that writes a gigabyte takes Python from the training. What waits for thread or
     process stays in memory; of more than ``keep`` the oldest, which would be deleted at once, is never written. Where
-    the memory does not hold them, training waits.
+    the memory does not hold them, training waits: for small states never, whose disk may take longer than an epoch.
 
     Args:
         process_bytes: states of so many bytes and more are written by the process.
@@ -47,7 +47,8 @@ class CheckpointWriter:
         self._process_bytes = process_bytes
         self._host = HostCopies()
         self._failure: BaseException | None = None
-        self._queue: queue.Queue[tuple[int, dict[str, Any], bool, torch.cuda.Event | None] | None] = queue.Queue(1)
+        self._waiting: deque[tuple[int, dict[str, Any], bool, torch.cuda.Event | None]] = deque()
+        self._closed, self._changed = False, threading.Condition()
         self._large: Hand | None = None
         for torn in folder.glob(".checkpoint-*.part"):  # of a training that was killed while it wrote
             torn.unlink(missing_ok=True)
@@ -62,17 +63,44 @@ class CheckpointWriter:
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             ready.record()
-        self._queue.put((global_step, copied, best, ready))
+        small = arena.size_of(copied) < self._process_bytes
+        with self._changed:
+            while not small and self._waiting:
+                self._changed.wait()
+            self._waiting.append((global_step, copied, best, ready))
+            if len(self._waiting) > self.keep:
+                self._drop()
+            self._changed.notify_all()
+
+    def _drop(self) -> None:
+        """Leave out the oldest with ``keep`` behind it: once these are written it would be deleted.
+
+        Not the best, unless a better one is behind it.
+        """
+        bests = [best for _, _, best, _ in self._waiting]
+        for number in range(len(bests) - self.keep):
+            if not bests[number] or any(bests[number + 1 :]):
+                del self._waiting[number]
+                return
 
     def close(self) -> None:
         """Wait until everything is on the disk. Raises what the last write raised."""
         if self._thread.is_alive():
-            self._queue.put(None)
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
             self._thread.join()
         self._raise_failure()
 
     def _write_all(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                if not self._waiting:
+                    break
+                item = self._waiting.popleft()
+                self._changed.notify_all()
             if self._failure is not None:
                 continue  # drain, so that save() never blocks on a dead disk
             try:

@@ -73,6 +73,11 @@ def test_loss_and_every_gradient(device, height, width, rows):
     assert type(loss.grad_fn).__name__ == "ClassicStepBackward"
     expected = exact_loss(exact, images, labels)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+    with torch.no_grad():
+        sizes = classic.Sizes(height, width, 10)
+        assert classic.takes(sizes, list(model), images)
+        predicted = classic.logits(sizes, list(model), images)
+    torch.testing.assert_close(F.cross_entropy(predicted, labels), loss.detach())
     (loss * 3).backward()
     (expected * 3).backward()
     for (name, own), other in zip(model.named_parameters(), exact.parameters(), strict=True):

@@ -5,8 +5,10 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -243,3 +245,26 @@ def test_killed_at_any_moment_of_a_write(tmp_path: Path, process_bytes: int, who
         assert int(checkpoints(tmp_path)[0].stem.split("-")[1]) > newest
         newest = int(checkpoints(tmp_path)[0].stem.split("-")[1])
     assert newest and (torn or whom == "training"), "no write was hit"
+
+
+def test_a_slow_disk_holds_nobody_up_and_what_would_be_deleted_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, written, write = threading.Event(), [], CheckpointWriter._write
+
+    def slow(self: CheckpointWriter, global_step: int, *others: Any) -> None:
+        goes_on.wait(30)
+        written.append(global_step)
+        write(self, global_step, *others)
+
+    monkeypatch.setattr(CheckpointWriter, "_write", slow)
+    writer = CheckpointWriter(tmp_path, keep=2)
+    for step in range(1, 8):
+        state = {"model": {"weight": torch.full((3,), float(step))}}
+        writer.save(step, state, best=step == 3)  # returns although nothing can be written
+    assert not written
+    goes_on.set()
+    writer.close()
+    assert written[-3:] == [3, 6, 7] and len(written) <= 4
+    assert [path.name[-5:] for path in checkpoints(tmp_path)] == ["07.pt", "06.pt"]
+    assert load_newest(tmp_path / "best.pt", print)["model"]["weight"].tolist() == [3, 3, 3]
