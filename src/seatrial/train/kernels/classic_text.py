@@ -36,6 +36,7 @@ __device__ void multiply(float* sums, const unsigned* a, const unsigned* b) {
 }
 #endif
 struct alignas(16) Four { float at[4]; };
+struct alignas(8) Two { float first, second; };
 struct alignas(8) FourReals { Real at[4]; };
 
 // Rows of fp32 numbers, as bf16 in shared memory with another stride; columns by the four.
@@ -137,17 +138,20 @@ extern "C" __global__ void second_layer(
       rows[t] = inputs + (y * W1 + z) * A + lane / 16 * 8;
     }
     float sums[2][2][4] = {};
+    unsigned a[2][2][4], b[2][4];  // of this turn and the next, which are loaded while this one is multiplied
 #pragma unroll
-    for (int tap = 0; tap < TAPS; tap++)
-#pragma unroll
-      for (int k = 0; k < C1; k += 16) {
-        unsigned a[2][4], b[4];
-        load_rows(a[0], rows[0] + (tap / 3 * W1 + tap % 3) * A + k);
-        load_rows(a[1], rows[1] + (tap / 3 * W1 + tap % 3) * A + k);
-        load_rows(b, columns + tap * C1 + k);
-#pragma unroll
-        for (int t = 0; t < 2; t++) multiply(sums[t][0], a[t], b), multiply(sums[t][1], a[t], b + 2);
+    for (int turn = 0; turn <= TAPS * 2; turn++) {
+      int tap = turn / 2, k = turn % 2 * 16, now = turn % 2;
+      if (turn < TAPS * 2) {
+        load_rows(a[now][0], rows[0] + (tap / 3 * W1 + tap % 3) * A + k);
+        load_rows(a[now][1], rows[1] + (tap / 3 * W1 + tap % 3) * A + k);
+        load_rows(b[now], columns + tap * C1 + k);
       }
+      if (turn)
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+          multiply(sums[t][0], a[1 - now][t], b[1 - now]), multiply(sums[t][1], a[1 - now][t], b[1 - now] + 2);
+    }
     int place = first + lane / 4;
     if (place >= PLACES) continue;
 #pragma unroll
@@ -369,7 +373,7 @@ __device__ void filters_back(
   scatter(handed, gradients, 2 * W2, 0);
   if (threadIdx.x < C2) {
     float sum = 0.0f;
-#pragma unroll 5
+#pragma unroll 25
     for (int p = 0; p < PLACES; p++) {
       int i = threadIdx.x * PLACES + p;
       sum += which[i] != 4 ? number(grad[i]) : 0.0f;
@@ -393,9 +397,9 @@ __device__ void filters_back(
 #pragma unroll
   for (int tap = 0; tap < TAPS; tap++)
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
-      int c = m + lane / 4 + k / 2 % 2 * 8, i = n + k / 4 * 8 + lane % 4 * 2 + k % 2;
-      parts[(c * TAPS + tap) * C1 + i] = sums[tap][k];
+    for (int k = 0; k < 8; k += 2) {
+      int c = m + lane / 4 + k / 2 % 2 * 8, i = n + k / 4 * 8 + lane % 4 * 2;
+      *(Two*)(parts + (c * TAPS + tap) * C1 + i) = {sums[tap][k], sums[tap][k + 1]};
     }
 }
 
@@ -407,6 +411,13 @@ __device__ void inputs_back(
   constexpr int A = C2 + 8, X = C1 + 8, WIDE = W1 + 2, HIGH = H1 + 2;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   Handed handed = handed_back(grad, which);
+  int last = (end * 16 < AREA ? end * 16 : AREA) - begin * 16;
+  signed char choices[TILES * 16];
+#pragma unroll
+  for (int n = 0; n < TILES * 16; n++) {
+    int at = warp + n * 8;
+    choices[n] = at < last ? chosen[(begin * 16 + at) * C1 + lane] : 4;
+  }
   // [C2][TAPS][C1] → [TAPS][C2][X]
 #pragma unroll 9
   for (int i = threadIdx.x; i < C2 * TAPS * C1 / 8; i += blockDim.x) {
@@ -425,18 +436,20 @@ __device__ void inputs_back(
     if (tile >= end) break;
     place = place < AREA ? place : 0;
     const Real* row = gradients + ((place / W1 + 2) * WIDE + place % W1 + 2) * A + lane / 16 * 8;
+    unsigned a[2][4], b[2][8];  // as in second_layer
 #pragma unroll
-    for (int tap = 0; tap < TAPS; tap++)
-#pragma unroll
-      for (int k = 0; k < C2; k += 16) {
-        unsigned a[4], b[8];
+    for (int turn = 0; turn <= TAPS * 4; turn++) {
+      int tap = turn / 4, k = turn % 4 * 16, now = turn % 2;
+      if (turn < TAPS * 4) {
         const Real* column = weights + (tap * C2 + k + lane / 8 % 2 * 8 + lane % 8) * X + lane / 16 * 8;
-        load_rows(a, row - (tap / 3 * WIDE + tap % 3) * A + k);
-        load_matrices(b, column);
-        load_matrices(b + 4, column + 16);
-#pragma unroll
-        for (int n = 0; n < 4; n++) multiply(sums[t][n], a, b + n * 2);
+        load_rows(a[now], row - (tap / 3 * WIDE + tap % 3) * A + k);
+        load_matrices(b[now], column);
+        load_matrices(b[now] + 4, column + 16);
       }
+      if (turn)
+#pragma unroll
+        for (int n = 0; n < 4; n++) multiply(sums[t][n], a[1 - now], b[1 - now] + n * 2);
+    }
   }
   __syncthreads();  // the weights make room
   float* results = (float*)weights;
@@ -450,10 +463,10 @@ __device__ void inputs_back(
   }
   __syncthreads();
   float own[TAPS + 1] = {};
-  int last = (end * 16 < AREA ? end * 16 : AREA) - begin * 16;
-#pragma unroll 2
-  for (int at = warp; at < last; at += 8) {
-    int place = begin * 16 + at, choice = chosen[place * C1 + lane];
+#pragma unroll
+  for (int n = 0; n < TILES * 16; n++) {
+    int at = warp + n * 8, place = begin * 16 + at, choice = choices[n];
+    if (at >= last) break;
     float gradient = choice == 4 ? 0.0f : results[at * 33 + lane];
     choice = choice == 4 ? 0 : choice;
     const float* corner = pixels + (place / W1 * 2 + choice / 2) * W + place % W1 * 2 + choice % 2;
