@@ -43,6 +43,11 @@ static void leave(Barrier& at) {
   at.alive--;
   if (at.arrived && at.arrived == at.alive) at.arrived = 0, at.generation++;
 }
+static void end() {
+  ended[current] = true;
+  leave(block_barrier);
+  leave(warp_barriers[current / 32]);
+}
 static void meet(Barrier& at) {
   int own = current, generation = at.generation;
   if (++at.arrived == at.alive) at.arrived = 0, at.generation++;
@@ -114,7 +119,7 @@ template <class Body> static void run_grid(int across, int down, int deep, int t
         getcontext(&fibers[t]);
         fibers[t].uc_stack = {&stacks[t * STACK], 0, STACK};
         fibers[t].uc_link = &scheduler;
-        makecontext(&fibers[t], (void (*)())+[] { (*now)(); ended[current] = true; leave(block_barrier); leave(warp_barriers[current / 32]); }, 0);
+        makecontext(&fibers[t], (void (*)())+[] { (*now)(); end(); }, 0);
       }
       for (bool some = true; some;) {
         some = false;

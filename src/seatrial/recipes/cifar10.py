@@ -73,7 +73,7 @@ class Method:
     head_rate: float = 0.67
     decay: float = 2e-6
     smoothing: float = 0.15
-    whitening_epochs: int = 3
+    whitening_epochs: int = 1
 
 
 METHOD = Method()
@@ -292,7 +292,7 @@ def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="seatrial.recipes.cifar10", description="Train CIFAR-10 to 94 %, fast.")
     script.add_folder_options(parser)
-    script.add_training_options(parser, epochs=8, batch=1536, learning_rate=FILTER_RATE)
+    script.add_training_options(parser, epochs=9, batch=1536, learning_rate=FILTER_RATE)
     parser.add_argument("--runs", type=script.positive, default=1, help="train from N seeds and print the mean")
     parser.add_argument("--widths", type=script.positive, nargs=3, default=WIDTHS, help="channels of the three blocks")
     arguments = script.parse(parser, argv)

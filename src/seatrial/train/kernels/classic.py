@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 from typing import Any, cast
 
 import torch
@@ -78,7 +79,7 @@ class Sizes:
 @lru_cache
 def sources(sizes: Sizes) -> tuple[str, str, str]:
     """The texts of the forward pass, of the loss with the linear layers, and of the convolutions' backward pass."""
-    tiles = -(-(-(-sizes.area // 16)) // SHARES)
+    tiles = ceil(ceil(sizes.area / 16) / SHARES)
     numbers = f"constexpr int H = {sizes.height}, W = {sizes.width}, N = {sizes.classes}, SHARES = {SHARES};\n"
     numbers += f"constexpr int SPLITS = {sizes.splits}, DEPTH = {sizes.features // sizes.splits};\n"
     numbers += f"constexpr int TILES = {-(-tiles // 8)};\n"
@@ -122,13 +123,13 @@ def takes(sizes: Sizes, layers: list[nn.Module], images: Tensor) -> bool:
 
 def cross_entropy(sizes: Sizes, layers: list[nn.Module], images: Tensor, labels_B: Tensor) -> Tensor:
     """The mean loss of such a network."""
-    parameters = [parameter for at in (0, 3, 7, 9) for parameter in (layers[at].weight, layers[at].bias)]
+    parameters = _parameters(layers)
     return cast(Tensor, ClassicStep.apply(sizes, images.contiguous(), labels_B, *parameters))  # type: ignore[no-untyped-call]
 
 
 def logits(sizes: Sizes, layers: list[nn.Module], images: Tensor) -> Tensor:
     """What such a network predicts, [B, classes] in fp32."""
-    parameters = [parameter for at in (0, 3, 7, 9) for parameter in (layers[at].weight, layers[at].bias)]
+    parameters = _parameters(layers)
     *_, parts = hidden_parts(sizes, images.contiguous(), parameters)
     out = torch.empty(len(images), sizes.classes, device=images.device)
     launch(sources(sizes)[1], "predict", -(-len(images) // 8), (parts, *parameters[5:], out, len(images)))
@@ -217,6 +218,11 @@ class ClassicStep(torch.autograd.Function):
             last[HIDDEN:-classes].view(classes, HIDDEN),
             last[-classes:],
         )
+
+
+def _parameters(layers: list[nn.Module]) -> list[Tensor]:
+    """Weight and bias of the four layers that have them."""
+    return [cast(Tensor, parameter) for at in (0, 3, 7, 9) for parameter in (layers[at].weight, layers[at].bias)]
 
 
 def _plain(layer: nn.Conv2d, inputs: int, outputs: int) -> bool:

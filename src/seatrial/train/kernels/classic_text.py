@@ -495,7 +495,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) layers_back(
   x += image * AREA * C1, chosen += image * AREA * C1, grad += image * FEATURES, which += image * FEATURES;
   if (blockIdx.y == 0) {
     Real* gradients = (Real*)shared;
-    filters_back(x, grad, which, second_parts + image * SECOND, gradients, gradients + (PIXELS + 15) / 16 * 16 * (C2 + 8));
+    Real* inputs = gradients + (PIXELS + 15) / 16 * 16 * (C2 + 8);
+    filters_back(x, grad, which, second_parts + image * SECOND, gradients, inputs);
     return;
   }
   constexpr int ALL = (AREA + 15) / 16, EACH = (ALL + SHARES - 1) / SHARES;

@@ -23,7 +23,7 @@ MOST_BYTES = 16 * 1024 * 1024
 
 def folder() -> Path | None:
     """``$XDG_CACHE_HOME/seatrial/kernels``, else under ``~/.cache``; None where that cannot be trusted or made."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.environ.get("HOME", ""), ".cache")
+    home = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '')}/.cache"
     if not home.startswith("/"):
         return None
     place = Path(home) / "seatrial" / "kernels"

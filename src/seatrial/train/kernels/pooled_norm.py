@@ -196,8 +196,10 @@ extern "C" __global__ void gradient_of_x(
   Numbers times = eight_of(back, group), plus = eight_of(back + C, group);
   Eight gradients[EACH], values[EACH];
 #pragma unroll
-  for (int k = 0; k < EACH; k++)
-    if (first + k * blockDim.x < total) gradients[k] = grad[first + k * blockDim.x], values[k] = x[first + k * blockDim.x];
+  for (int k = 0; k < EACH; k++) {
+    int at = first + k * blockDim.x;
+    if (at < total) gradients[k] = grad[at], values[k] = x[at];
+  }
 #pragma unroll
   for (int k = 0; k < EACH; k++)
     if (first + k * blockDim.x < total)

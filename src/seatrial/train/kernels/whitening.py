@@ -161,7 +161,7 @@ def convolved(x: Tensor, layer: nn.Conv2d) -> Tensor:
     if not more:
         return cast(Tensor, layer(x))
     weight = F.pad(layer.weight, (0, 0, 0, 0, 0, more))
-    return layer._conv_forward(x, weight, layer.bias)
+    return cast(Tensor, layer._conv_forward(x, weight, layer.bias))
 
 
 def fits(layer: nn.Conv2d, images: Tensor) -> bool:

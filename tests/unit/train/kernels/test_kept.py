@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from seatrial.train.kernels import kept  # noqa: E402
+from seatrial.train.kernels import kept
 
 pytestmark = pytest.mark.torch
 
