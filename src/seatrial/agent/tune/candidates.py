@@ -156,7 +156,9 @@ def with_workers(
     return Candidate(name, {**numbers[0].changes, **behind.changes}, found.data, behind.slow)
 
 
-def _fed(behind: Candidate, found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int) -> Candidate:
+def _fed(
+    behind: Candidate, found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int
+) -> Candidate:
     """A change that compiles, with as many workers as the steps that it promises need.
 
     While a step does not wait for its loader, nobody knows how much faster the loader is. To find out by a second trial
