@@ -1,6 +1,6 @@
 """The end of a convolutional classifier: the largest value of each channel, a last layer without bias, its loss.
 
-torch takes 25 kernels for it and its gradients, of which those of the pool are the longest; here are 4.
+torch takes some 30 kernels for it and its gradients, of which those of the pool are the longest; here are 4.
 Shapes: B rows, F channels, P places (what is left of height and width), K classes; channels last.
 """
 

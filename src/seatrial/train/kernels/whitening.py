@@ -20,8 +20,8 @@ from seatrial.train.kernels.sums import sum_rows
 MOST_BLOCKS = 528
 #: Numbers of a filter: they lie in a thread's registers while it computes.
 MOST_TAPS, MOST_FILTERS = 32, 64
-#: Multiples of channels that cuDNN 9.19 has kernels for that were made for an H200. With 24 it takes older ones: 274 µs
-#: for 2000 images of 31×31 and 64 filters of 3×3 forward, and 313 for the gradient of the filters.
+#: Multiples of channels for which cuDNN 9.19 takes kernels that were made for an H200: 2000 images of 31×31 and 64
+#: filters of 3×3 take 200 µs forward and 350 for the filters' gradient; with 24 channels 274 and 313, by older ones.
 BY_CHANNELS = 32
 
 TEXT = """
