@@ -8,8 +8,6 @@ from pathlib import Path
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle
-from seatrial.backends.kubernetes.client import Cluster
-from seatrial.backends.kubernetes.copy import fetch
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.receipt.model import Receipt
 from seatrial.runs.adopt import handle_of
@@ -45,6 +43,9 @@ def copy_models(run: Run, path: str, destination: Path, environ: Mapping[str, st
     if plan.cluster is None:
         folder = plan.job.models.source if plan.job.models else plan.job.project
         raise UsageError(f"Files saved by run {run.id} already exist here", run=f"ls {as_typed(folder)}")
+    from seatrial.backends.kubernetes.client import Cluster  # of no use to runs on this machine
+    from seatrial.backends.kubernetes.copy import fetch
+
     cluster = Cluster(environ, plan.cluster.context, plan.cluster.namespace)
     return fetch(cluster, plan.cluster, path, destination)
 
