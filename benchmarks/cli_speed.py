@@ -1,12 +1,13 @@
 """What the command line costs before anything happens: CPU seconds of each verb, its children included.
 
-    python benchmarks/cli_speed.py OUT [--times 9] [--runs 5000] [--only plan-docker]
+    python benchmarks/cli_speed.py OUT [--times 9] [--runs 5000] [--only docker]
 
 CPU time is user and system time of the process and of what it waited for (``wait4``), so that other work on the machine
 moves it less than wall time, which stands beside it. ``run`` is measured at the moment when it asks the engine for a
-container: a program named ``docker``, first on PATH, then notes the CPU time of its parent and goes on as the engine's own.
-``plan-k8s`` plans from what an earlier plan has remembered of a constructed cluster. Verbs without what they need (an
-engine, kr8s) are left out, with the reason. Writes OUT/cli_speed.json and prints a table.
+container: a program named ``docker``, first on PATH, then notes the CPU time of its parent, and of that one's ended
+children, and goes on as the engine's own. ``plan --on k8s`` plans from what an earlier plan has remembered of a
+constructed cluster. What cannot be measured here (no engine, no kr8s) is left out, with the reason. Writes
+OUT/cli_speed.json and prints a table.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ done
 exec {engine} "$@"
 """
 
-#: The cluster that plan-k8s remembers.
+#: The cluster that a plan remembers.
 NODE = {
     "metadata": {"name": "gpu-node", "labels": {"nvidia.com/gpu.product": "NVIDIA-H200"}},
     "spec": {},
@@ -136,7 +137,7 @@ def remembered_cluster(bench: Bench) -> Iterator[None]:
 def measures(bench: Bench, engine: str | None) -> dict[str, Callable[[], tuple[float, float]]]:
     """Name → measure it once."""
     python = [sys.executable, "-c"]
-    words = [*SEATRIAL, "completion", "words", "bash", "3", "seatrial", "runs", "show", ""]
+    words = [*SEATRIAL, "completion", "words", "runs", "show", ""]
     found: dict[str, Callable[[], tuple[float, float]]] = {
         "python -c pass": lambda: bench.cost([*python, "pass"]),
         "import seatrial": lambda: bench.cost([*python, "import seatrial"]),
@@ -195,9 +196,8 @@ def main() -> None:
             print(f"{name:34} left out: {got['left out']}")
         else:
             cpu, wall = got["cpu_s"], got["wall_s"]
-            print(
-                f"{name:34} CPU {statistics.median(cpu):.3f} s ({min(cpu):.3f}, {max(cpu):.3f}); wall {statistics.median(wall):.3f} s"
-            )
+            spread = f"({min(cpu):.3f}, {max(cpu):.3f})"
+            print(f"{name:34} CPU {statistics.median(cpu):.3f} s {spread}; wall {statistics.median(wall):.3f} s")
 
 
 if __name__ == "__main__":

@@ -149,14 +149,17 @@ def _verb_module(verb: str) -> ModuleType:
 
     pydantic would look through every installed package for plug-ins of its own, and load those of other programs.
     """
+    name = f"seatrial.cli.{VERBS[verb][0]}"
+    if name in sys.modules:
+        return sys.modules[name]
     ours = _PYDANTIC_PLUGINS not in os.environ
     if ours:
         os.environ[_PYDANTIC_PLUGINS] = "__all__"
     gc.disable()
     try:
-        return importlib.import_module(f"seatrial.cli.{VERBS[verb][0]}")
+        return importlib.import_module(name)
     finally:
-        gc.freeze()
+        gc.freeze()  # not looked through at the exit, either
         gc.enable()
         if ours:
             del os.environ[_PYDANTIC_PLUGINS]  # the target's own pydantic is its own affair

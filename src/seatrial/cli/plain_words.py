@@ -1,9 +1,9 @@
 """Words of the command line that are what they look like, taken without typer's conversion.
 
-typer 0.29 makes a pydantic adapter for each parameter of a command, also for those that nobody has typed: with the import
-of pydantic half of what `runs ls` took. Here text stays text, and a number, a path or one of several words is taken where
-nothing can be wrong with it. Everything else goes to typer, whose messages are the ones that people get. Where typer
-keeps its conversion elsewhere, as before 0.29, nothing is changed.
+typer 0.29 makes a pydantic adapter for each parameter of a command, also for those that nobody has typed: with the
+import of pydantic half of what `runs ls` took. Here text stays text, and a number, a path or one of several words is
+taken where nothing can be wrong with it. Everything else goes to typer, whose messages are the ones that people get.
+Where typer keeps its conversion elsewhere, as before 0.29, nothing is changed.
 """
 
 from __future__ import annotations
