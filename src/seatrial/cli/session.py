@@ -63,7 +63,7 @@ def carry_out(
     if exit_code == EXIT_GPU_CONTRACT and prepared.plan.cluster is None:  # its GPUs are not of this host
         from seatrial.doctor.examine import second_opinion
 
-        screen.say(second_opinion(environ))
+        screen.say(second_opinion(environ, in_container=prepared.plan.container is not None))
     return exit_code
 
 
