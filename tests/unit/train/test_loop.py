@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from seatrial.train.data.streaming import StreamedImages  # noqa: E402
 from seatrial.train.errors import CheckpointError, DivergedError, InputError  # noqa: E402
 from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
+from seatrial.train.optim.optimizer import adam  # noqa: E402
 from seatrial.train.optim.schedules import cosine  # noqa: E402
 from seatrial.train.saving.checkpoint import checkpoints, load  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
@@ -109,3 +110,39 @@ def test_a_graph_on_a_cpu_falls_back_with_the_reason(make_step: Make, capsys: py
 def test_unknown_engine(make_step: Make) -> None:
     with pytest.raises(InputError, match="engine 'warp' is not one of auto, eager"):
         train(make_step(), engine="warp")
+
+
+def test_checkpoints_of_some_epochs_only(make_step: Make, tmp_path: Path) -> None:
+    train(make_step(), 5, losses=[1.0] * 5, checkpoints=tmp_path, save_every=3, keep=9)
+    found = {torch.load(path, weights_only=True)["epoch"] for path in tmp_path.glob("checkpoint-*.pt")}
+    assert found == {2, 4, 6}  # the best, every third, and the last: each names the epoch to go on with
+
+
+def test_a_parameter_is_frozen_after_its_epochs(make_step: Make) -> None:
+    seen: list[tuple[bool, torch.Tensor]] = []
+
+    def network() -> nn.Sequential:
+        return nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+
+    def loss(model: nn.Sequential, images: Any, labels: Any) -> Any:
+        bias = cast(nn.Linear, model[1]).bias
+        seen.append((bias.requires_grad, bias.detach().clone()))
+        return nn.functional.cross_entropy(model(images), labels)
+
+    frozen_after: list[tuple[torch.Tensor, int]] = []
+
+    def optimizer(model: nn.Sequential) -> Any:
+        frozen_after.append((cast(nn.Linear, model[1]).bias, 2))  # the model is there when the step is made
+        return adam(model, 1e-2)
+
+    frozen = make_step(network=network, loss=loss, optimizer=optimizer, frozen_after=frozen_after)
+    assert frozen.phases == 1
+    bias = cast(nn.Linear, frozen.model[1]).bias
+    first = bias.detach().clone()
+    train(frozen, 4, losses=[1.0] * 4)
+    steps = len(frozen.source.spans)
+    assert [wanted for wanted, _ in seen] == [True] * 2 * steps + [False] * 2 * steps
+    assert not torch.equal(seen[2 * steps][1], first)
+    assert torch.equal(seen[2 * steps][1], seen[-1][1])
+    frozen.start_epoch(0, 0)
+    assert bias.requires_grad

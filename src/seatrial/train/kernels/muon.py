@@ -1,7 +1,8 @@
 """Muon for all filters of a network, and Nesterov's SGD for its other parameters, in few launches.
 
-An update of the recipe cifar10 was some 200 operations of torch; here it is 15 launches for its six convolutions and one
-for its biases and head: 0.1 ms on an H200. Matrices of different sizes lie in one batch, filled up with zeros, which stay zeros in each product.
+An update of the recipe cifar10 was some 200 operations of torch; here it is 15 launches for six convolutions and one
+for its biases and head: 0.1 ms on an H200. Matrices of different sizes lie in one batch, filled up with zeros, which
+stay zeros in each product.
 Shapes: T tensors, each a matrix of R rows (its outputs) and N columns as they lie in memory; M the largest R, L the
 largest N.
 """
