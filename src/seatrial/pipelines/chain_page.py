@@ -14,7 +14,7 @@ from seatrial.job.units import format_bytes, format_seconds
 from seatrial.pipelines.chain import Chain, Link, Piece, counts, is_good, missed_criteria, page_folder
 from seatrial.pipelines.chain_picture import draw
 from seatrial.receipt.formatting import count
-from seatrial.receipt.rendering.pages import render_page
+from seatrial.receipt.look.pages import render_page
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.names import Names
@@ -55,6 +55,7 @@ def without_names(chain: Chain, names: Names) -> Chain:
 def page(chain: Chain) -> str:
     """The HTML."""
     return render_page(
+        "seatrial.pipelines",
         "chain.html",
         chain=chain,
         headline=headline(chain),

@@ -20,7 +20,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from seatrial.receipt.rendering.pages import render_page
+from seatrial.receipt.look.pages import render_page
 from seatrial.search.columns import Column, best_in, columns
 from seatrial.search.importance import FEWEST, importances
 from seatrial.search.opening import PLACE_FOLDER, place_of
@@ -92,6 +92,7 @@ def page(search: Search, trials: Sequence[Trial], names: Names) -> str:
     shown = columns(trials, objective)
     scripts = [plotly, _charts()] if plotly is not None else []
     return render_page(
+        "seatrial.search",
         "sweep.html",
         policy=_policy(scripts),
         title=names.text(definition.title),
