@@ -91,7 +91,8 @@ class Comparison:
 
 def compare(*receipts: Receipt) -> Comparison:
     """Compare receipts, final or provisional; a run that is named twice counts once. Raises UsageError: too many."""
-    runs = tuple({receipt.header.run_id: receipt for receipt in receipts}.values())
+    by_id = {receipt.header.run_id: receipt for receipt in reversed(receipts)}
+    runs = tuple(by_id[run_id] for run_id in dict.fromkeys(receipt.header.run_id for receipt in receipts))
     if len(runs) > MOST_RUNS:
         raise UsageError(f"{len(runs)} runs are too many to be told apart: at most {MOST_RUNS}", run="seatrial runs ls")
     found = Comparison(runs, _facts(runs), _numbers(runs), ())
