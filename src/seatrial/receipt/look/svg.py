@@ -47,7 +47,8 @@ def draw(
 
     Args:
         window: the training window in seconds, shaded in plots over time.
-        styles: the classes of each line; default: a colour each.
+        styles: the classes of each line; default: a colour each. With ``dots`` it has no curve, with
+            ``faint`` or ``plain`` no dots.
         width: in user units.
     """
     xs = [x for line in plot.lines for x, _ in line.points]
@@ -113,17 +114,22 @@ def _colours(plot: Plot) -> list[str]:
 def _curve(line: Line, style: str, at_x: Callable[[float], float], at_y: Callable[[float], float]) -> str:
     """A polyline; a dot where there is only one point."""
     title = f"<title>{escape(line.name)}</title>"
+    scattered = " dots" in style
     if len(line.points) == 1:
         x, y = line.points[0]
         return f'<circle class="{style}" cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="2.5">{title}</circle>'
     path = "L".join(f"{at_x(x):.1f} {at_y(y):.1f}" for x, y in line.points)
-    dots = line.points if len(line.points) <= MAX_DOTS else ()
+    dots = line.points if scattered or (len(line.points) <= MAX_DOTS and not _is_plain(style)) else ()
     marks = "".join(
-        f'<circle class="{style}" cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="2.2"><title>'
+        f'<circle class="{style}" cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="{3.4 if scattered else 2.2}"><title>'
         f"{escape(line.name)} {figure(y)} at {figure(x)}</title></circle>"
         for x, y in dots
     )
-    return f'<path class="curve {style}" d="M{path}">{title}</path>{marks}'
+    return marks if scattered else f'<path class="curve {style}" d="M{path}">{title}</path>{marks}'
+
+
+def _is_plain(style: str) -> bool:
+    return style.endswith((" faint", " plain"))
 
 
 def _telling(plot: Plot, line: Line) -> Told:
