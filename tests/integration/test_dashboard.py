@@ -23,7 +23,7 @@ from seatrial.system import names
 from seatrial.telemetry.engines import Names
 from seatrial.telemetry.reading import Reader
 
-for needed in ("starlette", "uvicorn", "plotly", "playwright"):
+for needed in ("starlette", "uvicorn", "playwright"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
 import uvicorn  # noqa: E402
@@ -31,6 +31,7 @@ from playwright.sync_api import sync_playwright  # noqa: E402
 
 from seatrial.dashboard import server  # noqa: E402
 from seatrial.dashboard.feed import Feed  # noqa: E402
+from seatrial.dashboard.projects import Projects  # noqa: E402
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
@@ -85,7 +86,7 @@ def serve(store, token=None, interval_s=0.3, hidden=NOBODY):
     feed = Feed(reader.read, interval_s=interval_s)
     sock = server.listen("127.0.0.1", 0)
     config = uvicorn.Config(
-        server.make_app(store, feed, token, hidden), log_level="warning", timeout_graceful_shutdown=1
+        server.make_app(Projects(store), feed, token, hidden), log_level="warning", timeout_graceful_shutdown=1
     )
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]}, daemon=True)
@@ -115,11 +116,12 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """A page that fails the test on any script error and on any request to elsewhere."""
+    """A page that fails the test on any script error, any line on the console and any request to elsewhere."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     opened, trouble = context.new_page(), []
     opened.set_default_timeout(60_000)  # two cores may be shared with other tests
     opened.on("pageerror", lambda error: trouble.append(str(error)))
+    opened.on("console", lambda line: trouble.append(line.text) if line.type in ("error", "warning") else None)
     opened.on("dialog", lambda dialog: (trouble.append("a dialog opened"), dialog.dismiss()))
     opened.on("request", lambda request: "127.0.0.1" in request.url or trouble.append(request.url))
     yield opened
@@ -146,14 +148,14 @@ def test_numbers_and_graphs_follow_the_gpu(page, site):
     page.wait_for_selector("text=41 %")
     gpu.utilization_pct = 87
     page.wait_for_selector("text=87 %", timeout=20_000)
-    page.wait_for_selector(".plot .main-svg .scatterlayer path.js-line")
+    page.wait_for_selector(".chart svg path.curve")
     assert page.inner_text("#state") == "live"
 
 
 def test_dark_mode_follows_the_system_at_once(page, site):
     page.emulate_media(color_scheme="light")
     page.goto(site[0])
-    page.wait_for_selector(".plot .main-svg")
+    page.wait_for_selector(".chart svg .curve")
     colour = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(colour)
     page.emulate_media(color_scheme="dark")
@@ -174,7 +176,7 @@ def test_a_thousand_runs_are_paged_and_found(page, site):
 
 def test_curves_and_markup_in_names(page, site):
     page.goto(site[0] + "#/runs/20261121-000002-aaaa")
-    page.wait_for_selector(".plot .main-svg")
+    page.wait_for_selector(".chart svg .curve")
     assert page.inner_text("h1") == "<i>tilt</i>" and page.locator("h1 i").count() == 0
     assert "loss" in page.inner_text(".plots")
 
@@ -229,15 +231,15 @@ def test_with_the_keyboard_alone_to_a_comparison(page, site):
     page.keyboard.press("Space")
     tab_to("Compare base")
     page.keyboard.press("Space")
-    page.wait_for_selector("button:not([disabled]):has-text('Compare two')")
+    page.wait_for_selector("button:not([disabled]):has-text('Compare 2 runs')")
     for _ in range(20):
         page.keyboard.press("Shift+Tab")
-        if focused() == "Compare two":
+        if focused() == "Compare 2 runs":
             break
     page.keyboard.press("Enter")
-    page.wait_for_selector("text=B vs. A")
-    page.wait_for_selector(".plot .main-svg")
-    assert "A: 20261121-000002-aaaa" in page.inner_text("thead")
+    page.wait_for_selector("text=Changes are against <i>tilt</i>")
+    page.wait_for_selector(".chart svg .curve")
+    assert "<i>tilt</i>" in page.locator("thead").first.inner_text()
 
 
 def test_it_is_readable_on_a_phone(browser, site):
@@ -248,7 +250,7 @@ def test_it_is_readable_on_a_phone(browser, site):
         page.wait_for_selector("main h1")
         page.wait_for_timeout(700)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, view
-    words = page.locator("td.label").filter(has_text="outcome")
+    words = page.locator("th[scope=row]").filter(has_text="outcome")
     assert words.bounding_box()["width"] > 50  # in the comparison a label is a word, not a column of letters
     context.close()
 
@@ -345,7 +347,7 @@ def test_no_answer_tells_user_host_or_home(tmp_path):
     for shown in (hidden, NOBODY):
         address, running, thread, _ = serve(store, hidden=shown)
         try:
-            places = ["api/runs", "api/runs/ID", "api/runs/ID/log", "api/compare?a=ID&b=ID", "receipts/ID"]
+            places = ["api/runs", "api/runs/ID", "api/runs/ID/log", "api/compare?run=ID&run=ID", "receipts/ID"]
             texts = [get(address + place.replace("ID", folder.name))[2] for place in places]
         finally:
             running.should_exit = True

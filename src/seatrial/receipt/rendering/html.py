@@ -40,7 +40,7 @@ def render(receipt: Receipt, *, embedded: bool = False) -> str:
     """The whole page.
 
     Args:
-        embedded: without heading and plots, for a page that has them.
+        embedded: without heading, plots and the end of the logs, for a page that has them.
     """
     start_s, seconds = receipt.measurements.window_start_s, receipt.measurements.window_s
     window = None if start_s is None or seconds is None else (start_s, start_s + seconds)
@@ -107,6 +107,11 @@ def _serving_tiles(receipt: Receipt) -> list[Tile]:
     ]
 
 
+def _four_digits(value: float) -> str:
+    """A tile is no place for more."""
+    return figure(float(f"{value:.4g}"))
+
+
 def tiles(receipt: Receipt) -> list[Row]:
     """The few numbers one looks for first; of several GPUs their mean."""
     measured = receipt.measurements
@@ -117,8 +122,8 @@ def tiles(receipt: Receipt) -> list[Row]:
     steps = receipt.anatomy[0] if receipt.anatomy else None
     of_rank = ", rank 0" if len(receipt.anatomy) > 1 else ""
     found: list[Tile] = [
-        (accuracy.replace("_", " "), last.get(accuracy), figure),
-        (loss.replace("_", " "), last.get(loss), figure),
+        (accuracy.replace("_", " "), last.get(accuracy), _four_digits),
+        (loss.replace("_", " "), last.get(loss), _four_digits),
         ("wall time", measured.wall_s, format_seconds),
         ("GPU utilisation", fmean(utilization) if utilization else None, percent),
         ("SM activity", fmean(sm_activity) if sm_activity else None, percent),
