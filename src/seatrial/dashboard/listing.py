@@ -132,7 +132,7 @@ def _line_of(run: Run) -> Line:
     except SeatrialError as error:
         return _line(run, target="?", ended=False, outcome=error.message)
     now = look(run, plan.gpus[0].name if plan.gpus else "")
-    loss_name, accuracy_name = telling(now.numbers)
+    loss_name, accuracy_name = telling(now.latest)
     begun = started_at(run.id)
     return _line(
         run,
@@ -141,8 +141,8 @@ def _line_of(run: Run) -> Line:
         gpus=plan.gpus_asked,
         ended=False,
         seconds=None if begun is None else max(0.0, time.time() - begun),
-        loss=now.numbers.get(loss_name),
-        accuracy=now.numbers.get(accuracy_name),
+        loss=now.latest.get(loss_name),
+        accuracy=now.latest.get(accuracy_name),
     )
 
 

@@ -33,6 +33,8 @@ export function live(main) {
     const entry = card(run);
     redraw(entry.head, make("h2", {}, make("a", { href: `#/runs/${run.id}` }, run.name || run.target || run.id)),
       make("p", {}, chip(run.chip), ` ${run.time ?? ""} · ${run.project} · ${run.backend}`));
+    if (!entry.tiles.children.length) // the whole of it takes longer
+      entry.tiles.replaceChildren(...["accuracy", "loss", "time"].filter((key) => run[key]).map((key) => tile(key, run[key])));
     const told = await ask(`api/runs/${encodeURIComponent(run.id)}`);
     if (stopped) return;
     entry.tiles.replaceChildren(...told.tiles.slice(0, 6).map(([label, value]) => tile(label, value)));

@@ -15,7 +15,7 @@ export function runsTable(runs, { label, chosen = null, choose = null, sort = nu
     { name: head("Status", "status"), class: "state", sorted: sorted("status") },
     ...(projects ? [{ name: head("Project", "project"), class: "wide", sorted: sorted("project") }] : []),
     ...(gpus ? [{ name: "GPUs", class: "num wide" }] : []),
-    { name: head("Started", "started"), label: "started", sorted: sorted("started") }, { name: head("Time", "seconds"), class: "num", label: "time", sorted: sorted("seconds") },
+    { name: head("Started", "started"), class: "started", label: "started", sorted: sorted("started") }, { name: head("Time", "seconds"), class: "num", label: "time", sorted: sorted("seconds") },
     { name: head("Loss", "loss"), class: "num", label: "loss", sorted: sorted("loss") }, { name: head("Accuracy", "accuracy"), class: "num", label: "accuracy", sorted: sorted("accuracy") }];
   const rows = runs.map((run) => {
     const box = chosen && make("input", { type: "checkbox", value: run.id, "data-key": `pick-${run.id}`, "aria-label": `Compare ${run.name || run.id}`, onchange: (e) => choose(run.id, e.target.checked) });
