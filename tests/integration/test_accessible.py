@@ -46,8 +46,8 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
     rounds = [Round(count, 90.0 * count, 2.0, 3.0, 4.0, 5.0, 100, 0, 0, 0, 50.0) for count in (1, 2)]
     load_page.write(folder / "load", "load of a server", rounds)
     address, running, thread, _ = serve(store)
-    views = {"live": "", "runs": "#/runs", "a run": f"#/runs/{ids[0]}", "a live run": f"#/runs/{ids[2]}",
-             "comparison": f"#/compare/{'/'.join(ids)}"}  # fmt: skip
+    views = {"live": "", "runs": "#/runs", "sweeps": "#/sweeps", "comparison": f"#/compare/{'/'.join(ids)}"}
+    views |= {"a run": f"#/runs/{ids[0]}", "a live run": f"#/runs/{ids[2]}"}
     files = {
         "receipt": folders[0] / "receipt.html",
         "compare": folder / "compare.html",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from seatrial.dashboard.feed import Feed
 from seatrial.dashboard.listing import Listing, Wanted, known_status, sorts
 from seatrial.dashboard.projects import Projects
 from seatrial.dashboard.run_view import run_view
+from seatrial.dashboard.sweeps import sweep_page, sweeps
 from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.nameless import FIXED, scrubbed
@@ -28,6 +30,9 @@ from seatrial.system.names import Names
 #: A receipt's page is shown in a frame: it may load and run nothing, whatever a run has printed into it. It has our
 #: origin, so that the page around it can measure how tall it is.
 _RECEIPT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox allow-same-origin; frame-ancestors 'self'"
+
+#: A sweep's as well; its links to runs lead the page around it on.
+_SWEEP_POLICY = _RECEIPT_POLICY.replace("same-origin", "same-origin allow-top-navigation-by-user-activation")
 
 
 class Api:
@@ -46,7 +51,9 @@ class Api:
             Route("/api/runs/{id}", self._answering(self.run)),
             Route("/api/runs/{id}/log", self._answering(self.log)),
             Route("/api/compare", self._answering(self.compare)),
+            Route("/api/sweeps", self._answering(lambda request: sweeps(self._projects))),
             Route("/receipts/{id}", self.receipt),
+            Route("/sweeps/{key}/{name}", self.sweep),
         ]
 
     async def events(self, request: Request) -> Response:
@@ -106,13 +113,12 @@ class Api:
             _, run = self._projects.find(request.path_params["id"])
             return html.render(self._receipt_of(run), embedded=embedded)
 
-        try:
-            page = await run_in_threadpool(render)
-        except SeatrialError as error:
-            return PlainTextResponse(error.message + "\n", 404)
-        except Exception as error:  # noqa: BLE001  as below
-            return PlainTextResponse(f"This receipt cannot be shown: {type(error).__name__}\n", 500)
-        return Response(page, media_type="text/html", headers={"content-security-policy": _RECEIPT_POLICY})
+        return await _page(render, _RECEIPT_POLICY)
+
+    async def sweep(self, request: Request) -> Response:
+        """A sweep's page; its links lead to the runs' views."""
+        key, name = request.path_params["key"], request.path_params["name"]
+        return await _page(lambda: sweep_page(self._projects, key, name, os.environ, self._names), _SWEEP_POLICY)
 
     def _receipt_of(self, run: Run) -> Receipt:
         return scrubbed(self._receipts.of(run), self._names)
@@ -137,6 +143,17 @@ class Api:
                 return JSONResponse({"error": self._names.text(message)}, 500)
 
         return answer
+
+
+async def _page(render: Callable[[], str], policy: str) -> Response:
+    """A page of its own, or why it cannot be shown."""
+    try:
+        page = await run_in_threadpool(render)
+    except SeatrialError as error:
+        return PlainTextResponse(error.message + "\n", 404)
+    except Exception as error:  # noqa: BLE001  a run's files may hold anything
+        return PlainTextResponse(f"This page cannot be shown: {type(error).__name__}\n", 500)
+    return Response(page, media_type="text/html", headers={"content-security-policy": policy})
 
 
 def _whole(request: Request, name: str) -> int | None:

@@ -44,6 +44,19 @@ _SHORTEST = 4
 
 
 @dataclass(frozen=True)
+class Links:
+    """What a run's ID stands between in an address; ``target``: the frame that links lead."""
+
+    before: str = "../../runs/"
+    after: str = "/receipt.html"
+    target: str = ""
+
+
+#: Of the page in the project: receipts beside it.
+BESIDE = Links()
+
+
+@dataclass(frozen=True)
 class _Cell:
     """A number, and how long its bar is in percent: the best of the column is full, the worst a stub."""
 
@@ -88,7 +101,7 @@ def _clean(trial: Trial, names: Names) -> Trial:
     return Trial(**clean)
 
 
-def page(search: Search, trials: Sequence[Trial], names: Names) -> str:
+def page(search: Search, trials: Sequence[Trial], names: Names, links: Links = BESIDE) -> str:
     """The HTML."""
     definition, objective = search.study.definition, search.objective
     shown, best = columns(trials, objective), best_of(trials, objective)
@@ -105,6 +118,7 @@ def page(search: Search, trials: Sequence[Trial], names: Names) -> str:
         problem=names.text(search.problem.message) if search.problem else ended,
         remarks=[names.text(line) for line in search.remarks(trials)],
         best=best,
+        links=links,
         objective=objective,
         tiles=_tiles(best, objective),
         head=["trial", *search.space.names, *(column.title for column in shown), "outcome"],

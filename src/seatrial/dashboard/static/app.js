@@ -3,6 +3,7 @@ import { compare } from "./compare.js";
 import { live } from "./live.js";
 import { run } from "./run.js";
 import { runs } from "./runs.js";
+import { sweep, sweeps } from "./sweeps.js";
 
 const main = document.getElementById("main"), state = document.getElementById("state");
 let stop = () => {};
@@ -14,9 +15,11 @@ function go() {
   if (where === "runs" && ids.length) stop = run(main, ids[0]);
   else if (where === "runs") stop = runs(main);
   else if (where === "compare" && ids.length) stop = compare(main, ids);
+  else if (where === "sweeps" && ids.length > 1) stop = sweep(main, ids[0], ids[1]);
+  else if (where === "sweeps") stop = sweeps(main);
   else stop = live(main);
   document.querySelectorAll(".bar nav a").forEach((link) => {
-    const here = link.getAttribute("href") === (where === "" ? "#/" : "#/runs");
+    const here = link.getAttribute("href") === (where === "compare" ? "#/runs" : `#/${where}`);
     if (here) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
   });
 }

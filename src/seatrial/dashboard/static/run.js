@@ -1,6 +1,7 @@
 // One run: its verdict, tiles, curves, log, and what its receipt has beyond them.
 import { ask, bytes, chip, make, notice, tile } from "./parts.js";
 import { charts } from "./charts.js";
+import { tall } from "./frame.js";
 
 export function run(main, id) {
   const title = make("h1", {}, id), about = make("header", { class: "card" }), plots = make("div", { class: "plots" }), shade = make("p", { class: "soft small" });
@@ -44,18 +45,11 @@ function verdict(told) {
   ].filter(Boolean);
 }
 
-/** The receipt without what stands above, in a frame as tall as it is: the page scrolls, the frame does not. */
+/** The receipt without what stands above. */
 function frame(id) {
   const address = `receipts/${encodeURIComponent(id)}`;
-  const made = make("iframe", { title: "Receipt", src: `${address}?embedded=1`, sandbox: "allow-same-origin", scrolling: "no", height: "600" });
-  made.addEventListener("load", () => {
-    const inside = made.contentDocument?.body;
-    if (!inside) return;
-    const fit = () => { made.height = String(Math.ceil(inside.getBoundingClientRect().height) + 1); };
-    new ResizeObserver(fit).observe(inside);
-    fit();
-  });
-  return [made, make("p", { class: "small" }, make("a", { href: address, target: "_blank", rel: "noopener" }, "The receipt on a page of its own"))];
+  const link = make("a", { href: address, target: "_blank", rel: "noopener" }, "The receipt on a page of its own");
+  return [tall(`${address}?embedded=1`, "Receipt"), make("p", { class: "small" }, link)];
 }
 
 /** The log: its end first, earlier pieces on demand, new output as it comes. At most 2 MB are kept on the page. */
