@@ -140,3 +140,10 @@ def test_a_failure_told_by_the_state_alone_has_its_logs_as_well(scenario, tmp_pa
     run.events = [*run.events[:-2], at(6.5, "note", message="gone")]
     run.state = State("exited", 1)
     assert run.judge(tmp_path).ending is not None
+
+
+def test_ticks_that_are_close_have_labels_that_differ():
+    points = ((0.0, 0.99966), (1.0, 1.0))
+    plot = Plot(id="p", title="p", unit="", x="step", lines=(Line(name="x", points=points),))
+    shown = re.findall(r'text-anchor="end">([\d.]+)</text>', draw(plot))
+    assert len(shown) >= 4 and len(set(shown)) == len(shown) and "0.9998" in shown

@@ -19,6 +19,14 @@ function short(value) {
   return String(Number(value.toPrecision(3)));
 }
 
+/** Labels of neighbouring ticks, with as many digits as tell them apart. */
+function labels(marks) {
+  const words = marks.map(short);
+  if (new Set(words).size === words.length) return words;
+  const digits = Math.max(0, -Math.floor(Math.log10(marks[1] - marks[0]) + 1e-6));
+  return marks.map((one) => one.toFixed(digits));
+}
+
 function spread(low, high) {
   return high > low ? [low, high] : [low - (Math.abs(low) * 0.1 || 1), high + (Math.abs(high) * 0.1 || 1)];
 }
@@ -76,14 +84,17 @@ function drawing(plot, lines, width, shaded, words) {
     const [a, b] = [shaded[0], shaded[0] + shaded[1]].map((x) => at_x(Math.min(Math.max(x, left), right)).toFixed(1));
     picture.append(svg("path", { class: "window", d: `M${a} ${TOP}H${b}V${floor}H${a}z` }));
   }
-  for (const y of marks) {
+  labels(marks).forEach((words, i) => {
+    const y = marks[i];
     picture.append(svg("path", { class: "grid", d: `M${LEFT} ${at_y(y).toFixed(1)}H${width - RIGHT}` }));
-    picture.append(svg("text", { x: LEFT - 6, y: (at_y(y) + 3.5).toFixed(1), "text-anchor": "end" }, short(y)));
-  }
-  for (const x of ticks(left, right, Math.max(2, Math.floor((width - LEFT - RIGHT) / 90))).filter((one) => one >= left && one <= right)) {
+    picture.append(svg("text", { x: LEFT - 6, y: (at_y(y) + 3.5).toFixed(1), "text-anchor": "end" }, words));
+  });
+  const along = ticks(left, right, Math.max(2, Math.floor((width - LEFT - RIGHT) / 90))).filter((one) => one >= left && one <= right);
+  labels(along).forEach((words, i) => {
+    const x = along[i];
     const anchor = at_x(x) > width - 30 ? "end" : "middle";
-    picture.append(svg("text", { x: at_x(x).toFixed(1), y: floor + 16, "text-anchor": anchor }, plot.x === "time" ? clock(x) : short(x)));
-  }
+    picture.append(svg("text", { x: at_x(x).toFixed(1), y: floor + 16, "text-anchor": anchor }, plot.x === "time" ? clock(x) : words));
+  });
   picture.append(svg("text", { x: ((LEFT + width - RIGHT) / 2).toFixed(1), y: HEIGHT - 6, "text-anchor": "middle" }, AXES[plot.x] ?? plot.x));
   for (const line of lines) {
     const points = line.points.map((p) => [at_x(p[0]).toFixed(1), at_y(p[1]).toFixed(1)]);

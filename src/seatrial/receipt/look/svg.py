@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from html import escape
+from itertools import pairwise
 from typing import NamedTuple
 
 from seatrial.receipt.formatting import figure
@@ -71,13 +72,14 @@ def draw(
         left, right = (at_x(min(max(x, x_low), x_high)) for x in window)
         parts.append(f'<path class="window" d="M{left:.1f} {TOP}H{right:.1f}V{floor}H{left:.1f}z">')
         parts.append("<title>the training window</title></path>")
-    for y in y_ticks:
+    for y, words in zip(y_ticks, labels(y_ticks), strict=True):
         parts.append(f'<path class="grid" d="M{LEFT} {at_y(y):.1f}H{width - RIGHT}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{at_y(y) + 3.5:.1f}" text-anchor="end">{short(y)}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{at_y(y) + 3.5:.1f}" text-anchor="end">{words}</text>')
     about = max(2, (width - LEFT - RIGHT) // _TICK_WIDTH)
-    for x in (tick for tick in _ticks(x_low, x_high, about) if x_low <= tick <= x_high):
+    x_ticks = [tick for tick in _ticks(x_low, x_high, about) if x_low <= tick <= x_high]
+    for x, words in zip(x_ticks, labels(x_ticks), strict=True):
         anchor = "end" if at_x(x) > width - 24 else "middle"
-        parts.append(f'<text x="{at_x(x):.1f}" y="{floor + 16}" text-anchor="{anchor}">{short(x)}</text>')
+        parts.append(f'<text x="{at_x(x):.1f}" y="{floor + 16}" text-anchor="{anchor}">{words}</text>')
     middle = (LEFT + width - RIGHT) / 2
     parts.append(f'<text x="{middle:.1f}" y="{HEIGHT - 6}" text-anchor="middle">{_X_LABELS[plot.x]}</text>')
     for line, style in zip(plot.lines, styles or _colours(plot), strict=True):
@@ -176,6 +178,15 @@ def short(value: float) -> str:
         if abs(value) >= scale:
             return f"{value / scale:.3g}{unit}"
     return f"{value:.3g}"
+
+
+def labels(ticks: Sequence[float]) -> list[str]:
+    """Of neighbouring ticks: with as many digits as tell them apart."""
+    words = [short(tick) for tick in ticks]
+    if len(set(words)) == len(words):
+        return words
+    step = min(abs(one - other) for one, other in pairwise(ticks))
+    return [f"{tick:.{max(0, -math.floor(math.log10(step) + 1e-6))}f}" for tick in ticks]
 
 
 def _summary(plot: Plot) -> str:
