@@ -37,6 +37,9 @@ def a_run(store, id, name=None, stdout=b"", offset=0.0, ended=False):
         {"t": 1e9 + n, "type": "step", "source": "target", "step": n, "loss": math.exp(-n / 9) + offset, "images": 64}
         for n in range(30)
     ]
+    if not ended:
+        finding = {"id": "hang", "severity": "warning", "message": "<b>hang</b>", "cause": "c", "fix": "f"}
+        lines.append({"t": 1e9 + 30, "type": "finding", "source": "agent", **finding})
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if name:
         (folder / "name").write_text(name)

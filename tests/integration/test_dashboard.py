@@ -129,6 +129,7 @@ def test_curves_and_markup_in_names(page, site):
     page.goto(site[0] + "#/runs/20261121-000002-aaaa")
     page.wait_for_selector(".chart svg .curve")
     assert page.inner_text("h1") == "<i>tilt</i>" and page.locator("h1 i").count() == 0
+    assert page.get_by_text("<b>hang</b>").count() == 1  # what was found while it goes on
     assert "loss" in page.inner_text(".plots")
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from seatrial.findings.labels import CAUSE, FIX
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import figure, rate
 from seatrial.receipt.look.chip import LEVELS, STATES
@@ -47,11 +48,21 @@ def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
         "failed": receipt.ending is not None,
         "bound_by": bound,
         "warnings": list(receipt.warnings),
+        "found": [] if ended else list(_found(receipt)),
         "tiles": [list(row) for row in (tiles(receipt) if ended else _live_tiles(receipt, now))],
         "plots": [_plot(receipt, plot) for plot in receipt.plots if not _in_the_receipt(plot)],
         "window": [measured.window_start_s, measured.window_s] if measured.window_s is not None else None,
         "shade": window_words(receipt) if any(plot.x == "seconds" for plot in receipt.plots) else "",
     }
+
+
+def _found(receipt: Receipt) -> Iterator[tuple[str, str]]:
+    """What is known against a run that goes on, and what would help; of an ended one its receipt says it."""
+    for finding in receipt.findings:
+        yield finding.severity, finding.message
+        yield from ((label, text) for label, text in ((CAUSE, finding.cause), (FIX, finding.fix)) if text)
+    for advice in receipt.diagnosis.advice if receipt.diagnosis else ():
+        yield FIX, f"{advice.change} ({advice.gain})"
 
 
 def _in_the_receipt(plot: Plot) -> bool:

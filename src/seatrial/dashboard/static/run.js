@@ -7,9 +7,9 @@ export function run(main, id) {
   const title = make("h1", {}, id), about = make("header", { class: "card" }), plots = make("div", { class: "plots" }), shade = make("p", { class: "soft small" });
   const curves = make("section", {}, make("h2", {}, "Curves"), plots, shade);
   const receipt = make("div", {}, make("section", {}, make("h2", {}, "Receipt"), make("p", { class: "soft" }, "It is made when the run ends.")));
-  const why = make("section", { hidden: true });
+  const why = make("section", { hidden: true }), found = make("section", { hidden: true });
   const { section: log, stop: stopLog, open } = logSection(id);
-  main.replaceChildren(title, about, why, curves, log, receipt);
+  main.replaceChildren(title, about, why, found, curves, log, receipt);
   let ended = false, timer = 0, stopped = false;
 
   async function load() {
@@ -18,6 +18,8 @@ export function run(main, id) {
       if (stopped) return;
       title.textContent = told.name || told.id;
       about.replaceChildren(...verdict(told));
+      found.hidden = !told.found.length;
+      found.replaceChildren(make("h2", {}, "Found so far"), make("dl", {}, ...told.found.flatMap(([label, value]) => [make("dt", {}, label), make("dd", {}, value)])));
       charts(plots, told.plots, told.window);
       shade.textContent = told.shade;
       if (!told.plots.length) plots.replaceChildren(make("p", { class: "soft" }, "Nothing to draw yet."));
