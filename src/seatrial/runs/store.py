@@ -417,6 +417,11 @@ class RunStore:
         return None
 
 
+def is_run_id(text: str) -> bool:
+    """Whether it has the form of an ID, and so is no path."""
+    return _ID.fullmatch(text) is not None
+
+
 def project_key(project: Path) -> str:
     """The name of a project's folder among the records: readable, and one for each path."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", project.name)[:40].strip(".-") or "project"
