@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node, Tracer
 from torch.nn import functional as F
 
-from seatrial.train.kernels import normact, normpool
+from seatrial.train.kernels import normact
 from seatrial.train.kernels.nvrtc import REALS, usable
 
 _SUMS = (operator.add, operator.iadd, torch.add)
@@ -31,6 +31,7 @@ class NormThen(nn.Module):
     def __init__(self, norm: nn.BatchNorm2d, activation: str) -> None:
         super().__init__()
         self.norm, self.activation = norm, activation
+        self._counters: dict[torch.device, Tensor] = {}
 
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         """[B, C, H, W], and the same."""
@@ -43,7 +44,10 @@ class NormThen(nn.Module):
         if beside is not None:
             beside = beside.contiguous(memory_format=layout)
         norm = self.norm
-        result: Tensor = normact.NormAct.apply(x, norm.weight, norm.bias, beside, norm, self.activation)  # type: ignore[no-untyped-call]
+        if x.device not in self._counters:
+            self._counters[x.device] = torch.zeros(normact.GROUPS + 1, dtype=torch.int32, device=x.device)
+        what = (norm, self.activation, self._counters[x.device])
+        result: Tensor = normact.NormAct.apply(x, norm.weight, norm.bias, beside, *what)  # type: ignore[no-untyped-call]
         return result
 
     def _plain(self, x: Tensor, beside: Tensor | None) -> Tensor:
@@ -96,9 +100,7 @@ class Inside:
     def sources(self, dtype: torch.dtype) -> list[str]:
         """The kernels' texts."""
         kinds = {(norm.num_features, activation) for norm, activation in self.norms}
-        texts = [normact.source(dtype, channels, activation) for channels, activation in sorted(kinds)]
-        widths = sorted({channels for channels, _ in kinds})
-        return texts + [normpool.source(normpool.NORM, dtype, channels) for channels in widths]
+        return [normact.source(dtype, channels, activation) for channels, activation in sorted(kinds)]
 
     def _read(self, module: nn.Module, reasons: dict[nn.Module, str]) -> None:
         """Find the patterns in one module's code."""
