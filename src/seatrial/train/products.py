@@ -48,9 +48,7 @@ class Convolve(torch.autograd.Function):
     """A convolution with ``copy`` in place of ``weight``."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, copy: Tensor, layer: nn.Conv2d, beside: Beside
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, copy: Tensor, layer: nn.Conv2d, beside: Beside) -> Tensor:
         ctx.save_for_backward(x, copy)
         ctx.layer, ctx.beside = layer, beside
         return torch.conv2d(x, copy, None, layer.stride, layer.padding, layer.dilation, layer.groups)
