@@ -62,6 +62,20 @@ def prepare(model: nn.Module, precision: Precision) -> str:
     return "layers: small convolutions, pools, normalisation and the loss run in kernels of this library"
 
 
+def prepare_inside(model: nn.Module, precision: Precision) -> tuple[str, Inside | None]:
+    """For a step with a loss of one's own: what runs parts of any module, None where nothing does; and that in words."""
+    if precision.device.type != "cuda" or precision.dtype not in REALS:
+        return f"layers: torch's own, in {precision.name} on {precision.device.type}", None
+    if reason := unavailable():
+        return f"layers: torch's own, for kernels cannot be compiled here ({reason})", None
+    found = inside_of(model)
+    if precision.dtype == torch.bfloat16:
+        found.copy_weights()
+    for text in found.sources(precision.dtype):
+        build(text, precision.device.index or 0)
+    return f"layers: {told(found)}", found if found.norms or found.products else None
+
+
 _INSIDE: WeakKeyDictionary[nn.Module, Inside] = WeakKeyDictionary()
 
 
@@ -74,9 +88,12 @@ def inside_of(model: nn.Module) -> Inside:
 
 def told(found: Inside) -> str:
     """What was taken and what was left, for people."""
-    if not found.norms and not found.left:
-        return "torch's own: no batch normalisation is inside, which is what kernels of this library take in any module"
     taken = f"{len(found.norms)} batch normalisations with what follows them run in kernels of this library"
+    copied = f"{len(found.products.layers)} products use bf16 copies of their weights" if found.products else ""
+    if not found.norms and not found.left:
+        nothing = "no batch normalisation is inside, which is what kernels of this library take in any module"
+        return f"{copied}; {nothing}" if copied else f"torch's own: {nothing}"
+    taken = f"{taken}; {copied}" if copied else taken
     if not found.left:
         return f"{taken}; everything else is torch's own"
     (name, why), *others = found.left.items()

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 
 from seatrial.train.kernels import normact
 from seatrial.train.kernels.nvrtc import REALS, usable
+from seatrial.train.products import Products
 
 _SUMS = (operator.add, operator.iadd, torch.add)
 _PLAIN = (bool, int, float, str, type(None))
@@ -69,9 +71,12 @@ class Inside:
 
     Attributes:
         norms: taken by kernels. left: names of those that stay torch's, with why.
+        products: layers with copies of their weights, or None.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        self._model = ref(model)
+        self.products: Products | None = None
         self._forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
         self.norms: list[tuple[nn.BatchNorm2d, str]] = []
         self.left: dict[str, str] = {}
@@ -92,10 +97,17 @@ class Inside:
         for module, forward in self._forwards:
             module.__dict__["forward"] = forward
         try:
-            yield
+            with self.products.running() if self.products else nullcontext():
+                yield
         finally:
             for module, _ in self._forwards:
                 module.__dict__.pop("forward", None)
+
+    def copy_weights(self) -> None:
+        """From now on layers that multiply use bf16 copies of their weights, made when ``running`` begins."""
+        model = self._model()
+        products = Products(model) if model is not None else None
+        self.products = products if products and products.layers else None
 
     def sources(self, dtype: torch.dtype) -> list[str]:
         """The kernels' texts."""

@@ -1,9 +1,9 @@
-"""Convolutions and linear layers of any module in bf16, their weights cast once a step for all of them.
+"""Convolutions and linear layers of any module under bf16 autocast, with their weights cast by one launch for all.
 
-Autocast casts every weight where it is used and every gradient where it arrives: two small kernels a layer. Here one
-launch copies all weights into bf16; a gradient is made in fp32 where that is possible (products of matrices), else cast.
-The numbers of the forward pass are autocast's. Gradients of filters wait for nothing that comes after them, so they may run on
-a second stream, beside what the first goes on with.
+Autocast casts every weight where it is used, and its gradient back: two small kernels a layer and step. Here one launch
+copies all weights into bf16; the gradient of a matrix is made in fp32 at once, of which autocast rounds away half. What
+comes forward is autocast's to the bit. The layers stay as they are: while a step runs, their ``forward`` is another,
+and it does what the layer's own does wherever it does not know better.
 Shapes: N rows, I inputs, O outputs.
 """
 
@@ -17,122 +17,79 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seatrial.train.kernels.nvrtc import refuse_second_derivatives
 
-class Beside:
-    """A second stream for work that nothing waits for until ``join``."""
-
-    def __init__(self) -> None:
-        self.on = False
-        self._stream: torch.cuda.Stream | None = None
-        self._used: list[Tensor] = []
-
-    def run(self, work: Callable[[], Tensor | None], *inputs: Tensor) -> Tensor | None:
-        """What ``work`` makes of the inputs, on the second stream where that is on."""
-        if not self.on:
-            return work()
-        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            result = work()
-        self._used += inputs
-        return result
-
-    def join(self) -> None:
-        """The first stream waits for the second."""
-        if self._used and self._stream is not None:
-            torch.cuda.current_stream().wait_stream(self._stream)
-            self._used = []
+COPY = torch.bfloat16
 
 
 class Convolve(torch.autograd.Function):
-    """A convolution with ``copy`` in place of ``weight``."""
+    """A convolution with ``copy`` in place of ``weight``: x [B, C, H, W]."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, copy: Tensor, layer: nn.Conv2d, beside: Beside) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, layer: nn.Conv2d) -> Tensor:
         ctx.save_for_backward(x, copy)
-        ctx.layer, ctx.beside = layer, beside
-        return torch.conv2d(x, copy, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+        ctx.layer, ctx.biases = layer, None if bias is None else list(bias.shape)
+        bias = None if bias is None else bias.to(COPY)
+        return torch.conv2d(x, copy, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
         x, copy = ctx.saved_tensors
-        (grad,), layer = grads, ctx.layer
-
-        def part(*mask: bool) -> Any:
-            numbers = (layer.stride, layer.padding, layer.dilation, False, (0, 0), layer.groups)
-            return torch.ops.aten.convolution_backward(grad, x, copy, None, *numbers, mask)
-
-        of_weight = ctx.beside.run(lambda: part(False, True, False)[1].float(), grad, x)
-        of_x = part(True, False, False)[0] if ctx.needs_input_grad[0] else None
-        return of_x, of_weight, None, None, None
+        (grad,), layer, biases = grads, ctx.layer, ctx.biases
+        numbers = (layer.stride, sides(layer), layer.dilation, False, (0, 0), layer.groups)
+        mask = (ctx.needs_input_grad[0], True, biases is not None)
+        of_x, of_weight, of_bias = torch.ops.aten.convolution_backward(grad, x, copy, biases, *numbers, mask)
+        return of_x, of_weight.float(), None if of_bias is None else of_bias.float(), None, None
 
 
 class Multiply(torch.autograd.Function):
-    """A linear layer with copies in place of its weight and bias."""
+    """A linear layer with ``copy`` in place of ``weight``: x [..., I]."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, bias_copy: Tensor | None, beside: Beside
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor) -> Tensor:
         ctx.save_for_backward(x, copy)
-        ctx.beside, ctx.biased = beside, bias is not None
-        return F.linear(x, copy, bias_copy)
+        ctx.biased = bias is not None
+        return F.linear(x, copy, None if bias is None else bias.to(COPY))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
         x, copy = ctx.saved_tensors
         grad_NO, x_NI = grads[0].flatten(0, -2), x.flatten(0, -2)
-        of_weight = ctx.beside.run(lambda: product(grad_NO.t(), x_NI), grad_NO, x_NI)
-        of_bias = grad_NO.sum(0, dtype=torch.float32) if ctx.biased else None
         of_x = (grad_NO @ copy).view(x.shape) if ctx.needs_input_grad[0] else None
-        return of_x, of_weight, of_bias, None, None, None
+        of_bias = grad_NO.sum(0, dtype=torch.float32) if ctx.biased else None
+        return of_x, product(grad_NO.t(), x_NI), of_bias, None
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right in fp32."""
-    if left.is_cuda and FP32_OUT:
+    """left @ right in fp32, at once where torch can (2.8 and later, on a GPU)."""
+    if left.is_cuda and "dtype" in torch.ops.aten.mm.overloads():
         return torch.mm(left, right, out_dtype=torch.float32)
     return (left @ right).float()
 
 
-#: torch.mm writes fp32 from bf16 (torch 2.8 and later).
-FP32_OUT = "out_dtype" in str(torch.ops.aten.mm.overloads()) or hasattr(torch.ops.aten.mm, "dtype")
-
-
 class Products:
-    """The layers of a model that are run so."""
+    """The layers of a model that are run so.
+
+    Attributes:
+        layers: these.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        self.beside = Beside()
-        self.layers: list[nn.Module] = []
-        self._weights: list[Tensor] = []
-        self._copies: list[Tensor] = []
-        self._forwards: list[Callable[..., Any]] = []
-        for layer in model.modules():
-            if type(layer) in (nn.Conv2d, nn.Linear) and plain(layer):
-                self.layers.append(layer)
-                self._forwards.append(self._conv(layer) if isinstance(layer, nn.Conv2d) else self._linear(layer))
-
-    def _copy(self, weight: Tensor | None) -> Tensor | None:
-        if weight is None:
-            return None
-        copy = torch.empty_like(weight, dtype=torch.bfloat16, requires_grad=False)
-        self._weights.append(weight.detach())
-        self._copies.append(copy)
-        return copy
-
-    def _conv(self, layer: nn.Conv2d) -> Callable[..., Any]:
-        copy = self._copy(layer.weight)
-        return lambda x: Convolve.apply(x.to(torch.bfloat16), layer.weight, copy, layer, self.beside)
-
-    def _linear(self, layer: nn.Linear) -> Callable[..., Any]:
-        copy, bias = self._copy(layer.weight), self._copy(layer.bias)
-        return lambda x: Multiply.apply(x.to(torch.bfloat16), layer.weight, layer.bias, copy, bias, self.beside)
+        self.layers = [layer for layer in model.modules() if type(layer) in (nn.Conv2d, nn.Linear) and plain(layer)]
+        weights = dict.fromkeys(layer.weight for layer in self.layers)  # one may be in several layers
+        self._copies = {weight: torch.empty_like(weight, dtype=COPY, requires_grad=False) for weight in weights}
+        self._seen: dict[Tensor, tuple[int, int]] = {}
+        self._forwards = [self._forward(layer) for layer in self.layers]
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within, the layers use copies of the weights as they are now."""
-        torch._foreach_copy_(self._copies, self._weights)
+        """Within, the layers use copies of their weights as these are now."""
+        if self._copies:
+            with torch.no_grad():
+                torch._foreach_copy_(list(self._copies.values()), list(self._copies))
+        self._seen = {weight: _state(weight) for weight in self._copies}
         for layer, forward in zip(self.layers, self._forwards, strict=True):
             layer.__dict__["forward"] = forward
         try:
@@ -141,12 +98,54 @@ class Products:
             for layer in self.layers:
                 layer.__dict__.pop("forward", None)
 
+    def _forward(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
+        written = type(layer).forward
+
+        def forward(x: Tensor) -> Tensor:
+            weight, bias = layer.weight, layer.bias
+            copy = self._copies.get(weight)
+            if copy is None or self._seen[weight] != _state(weight) or not _known(x):
+                return written(layer, x)  # type: ignore[no-any-return]
+            made = (x.to(COPY), weight, bias, copy)
+            result: Tensor = Convolve.apply(*made, layer) if isinstance(layer, nn.Conv2d) else Multiply.apply(*made)  # type: ignore[no-untyped-call]
+            return result
+
+        return forward
+
 
 def plain(layer: nn.Module) -> bool:
-    """Whether nothing but the layer's own code happens when it is called."""
+    """Whether nothing but the layer's own code happens when it is called, with an fp32 weight that is trained."""
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
     if hooks or "forward" in layer.__dict__ or "weight" not in layer._parameters:
         return False
-    if isinstance(layer, nn.Conv2d) and (layer.bias is not None or layer.padding_mode != "zeros"):
+    if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or not _even_sides(layer)):
         return False
-    return layer.weight.dtype == torch.float32 and layer.weight.requires_grad
+    weight = layer.weight
+    return isinstance(weight, Tensor) and weight.dtype == torch.float32 and weight.requires_grad
+
+
+def sides(layer: nn.Conv2d) -> tuple[int, ...]:
+    """The padding above and to the left; as much as below and to the right."""
+    if not isinstance(layer.padding, str):
+        return tuple(layer.padding)
+    if layer.padding == "valid":
+        return (0, 0)
+    return tuple(dilation * (size - 1) // 2 for dilation, size in zip(layer.dilation, layer.kernel_size, strict=True))
+
+
+def _even_sides(layer: nn.Conv2d) -> bool:
+    pairs = zip(layer.dilation, layer.kernel_size, strict=True)
+    return layer.padding != "same" or all(dilation * (size - 1) % 2 == 0 for dilation, size in pairs)
+
+
+def _state(weight: Tensor) -> tuple[int, int]:
+    """Changes with every change of the weight that torch knows of."""
+    return weight._version, weight.data_ptr()
+
+
+def _known(x: Tensor) -> bool:
+    """Whether autocast would compute this in bf16, and nothing but plain gradients is asked for."""
+    kind = x.device.type
+    casts = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == COPY
+    plain_call = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return casts and plain_call and x.dtype in (torch.float32, COPY) and not torch._C._are_functorch_transforms_active()

@@ -270,15 +270,17 @@ class Step:
         for first in range(0, shape.rows, self.micro_batch.rows):
             count = min(self.micro_batch.rows, shape.rows - first)
             self.reducer.overlap = overlap and first + count == shape.rows
-            loss = self._forward(shape, first, count)
-            if isinstance(loss, dict):
-                loss = self._take_parts(loss, parts, count / shape.rows)
-            if count != shape.rows:
-                loss = loss * (count / shape.rows)
-            total = loss.detach() if total is None else total + loss.detach()
-            if shape.share != 1.0:
-                loss = loss * shape.share
-            self.scaler.scale(loss).backward()
+            # The backward pass within as well: what is computed again there is what forward computed.
+            with self._inside.running() if self._inside else nullcontext():
+                loss = self._forward(shape, first, count)
+                if isinstance(loss, dict):
+                    loss = self._take_parts(loss, parts, count / shape.rows)
+                if count != shape.rows:
+                    loss = loss * (count / shape.rows)
+                total = loss.detach() if total is None else total + loss.detach()
+                if shape.share != 1.0:
+                    loss = loss * shape.share
+                self.scaler.scale(loss).backward()
         for name, value in parts.items():
             if name not in self.parts:
                 self.parts[name] = torch.zeros_like(self.losses)
@@ -296,8 +298,7 @@ class Step:
 
     def _micro_loss(self, shape: Shape, first: int, count: int) -> Any:
         batch = self.source.load(self.position, shape, first, count)
-        by_kernels = self._inside.running() if self._inside else nullcontext()
-        with self.precision.autocast(), by_kernels:
+        with self.precision.autocast():
             return self.loss(self._called, *batch)
 
     def _update(self, loss: Tensor) -> None:
@@ -339,8 +340,7 @@ def kernels_inside(model: nn.Module, precision: Precision, ranks: Ranks) -> Insi
     """What kernels take inside of the model, compiled; None where there are none. The first rank says which."""
     from seatrial.train import fused  # torch.fx takes a quarter of a second to import
 
-    said = fused.prepare(model, precision)
+    said, found = fused.prepare_inside(model, precision)
     if ranks.first:
         print(said, flush=True)
-    found = fused.inside_of(model) if not isinstance(model, nn.Sequential) else None
-    return found if found and found.norms and precision.device.type == "cuda" else None
+    return found

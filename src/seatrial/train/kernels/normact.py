@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.train.kernels.normpool import LANES
-from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, channels_last, launch
+from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, channels_last, launch, refuse_second_derivatives
 
 #: Blocks that sum over pixels: two for each multiprocessor of a large GPU (H200: 132).
 MOST_BLOCKS = 264
@@ -291,6 +291,7 @@ class NormAct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
         x, table, mask, counters = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=torch.channels_last)
         channels, pixels, items = x.shape[1], x.numel() // x.shape[1], x.numel() // 8
