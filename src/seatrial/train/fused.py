@@ -63,7 +63,7 @@ def prepare(model: nn.Module, precision: Precision) -> str:
 
 
 def prepare_inside(model: nn.Module, precision: Precision) -> tuple[str, Inside | None]:
-    """For a step with a loss of one's own: what runs parts of any module, None where nothing does; and that in words."""
+    """For a step with a loss of one's own: in words and as an object, what runs parts of any module; or None."""
     if precision.device.type != "cuda" or precision.dtype not in REALS:
         return f"layers: torch's own, in {precision.name} on {precision.device.type}", None
     if reason := unavailable():

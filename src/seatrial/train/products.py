@@ -64,7 +64,7 @@ class Multiply(torch.autograd.Function):
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """left @ right in fp32, at once where torch can (2.8 and later, on a GPU)."""
-    if left.is_cuda and "dtype" in torch.ops.aten.mm.overloads():
+    if left.is_cuda and "dtype" in torch.ops.aten.mm.overloads():  # type: ignore[no-untyped-call]
         return torch.mm(left, right, out_dtype=torch.float32)
     return (left @ right).float()
 
@@ -77,7 +77,9 @@ class Products:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.layers = [layer for layer in model.modules() if type(layer) in (nn.Conv2d, nn.Linear) and plain(layer)]
+        self.layers: list[nn.Conv2d | nn.Linear] = [
+            layer for layer in model.modules() if isinstance(layer, (nn.Conv2d, nn.Linear)) and plain(layer)
+        ]
         weights = dict.fromkeys(layer.weight for layer in self.layers)  # one may be in several layers
         self._copies = {weight: torch.empty_like(weight, dtype=COPY, requires_grad=False) for weight in weights}
         self._seen: dict[Tensor, tuple[int, int]] = {}
@@ -98,14 +100,14 @@ class Products:
             for layer in self.layers:
                 layer.__dict__.pop("forward", None)
 
-    def _forward(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        written = type(layer).forward
+    def _forward(self, layer: nn.Conv2d | nn.Linear) -> Callable[[Tensor], Tensor]:
+        written: Callable[..., Tensor] = type(layer).forward
 
         def forward(x: Tensor) -> Tensor:
             weight, bias = layer.weight, layer.bias
             copy = self._copies.get(weight)
             if copy is None or self._seen[weight] != _state(weight) or not _known(x):
-                return written(layer, x)  # type: ignore[no-any-return]
+                return written(layer, x)
             made = (x.to(COPY), weight, bias, copy)
             result: Tensor = Convolve.apply(*made, layer) if isinstance(layer, nn.Conv2d) else Multiply.apply(*made)  # type: ignore[no-untyped-call]
             return result
@@ -113,21 +115,22 @@ class Products:
         return forward
 
 
-def plain(layer: nn.Module) -> bool:
-    """Whether nothing but the layer's own code happens when it is called, with an fp32 weight that is trained."""
+def plain(layer: nn.Conv2d | nn.Linear) -> bool:
+    """Whether nothing but torch's own code happens when it is called, with an fp32 weight that is trained."""
+    if type(layer) not in (nn.Conv2d, nn.Linear):
+        return False
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
     if hooks or "forward" in layer.__dict__ or "weight" not in layer._parameters:
         return False
     if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or not _even_sides(layer)):
         return False
-    weight = layer.weight
-    return isinstance(weight, Tensor) and weight.dtype == torch.float32 and weight.requires_grad
+    return layer.weight.dtype == torch.float32 and layer.weight.requires_grad
 
 
 def sides(layer: nn.Conv2d) -> tuple[int, ...]:
     """The padding above and to the left; as much as below and to the right."""
     if not isinstance(layer.padding, str):
-        return tuple(layer.padding)
+        return tuple(map(int, layer.padding))
     if layer.padding == "valid":
         return (0, 0)
     return tuple(dilation * (size - 1) // 2 for dilation, size in zip(layer.dilation, layer.kernel_size, strict=True))

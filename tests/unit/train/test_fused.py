@@ -14,7 +14,7 @@ from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
 from seatrial.train import fused, inside  # noqa: E402
 from seatrial.train.data import augment, images  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
-from seatrial.train.kernels import classifier_head, filters, normpool, nvrtc, single_channel_conv, sums  # noqa: E402
+from seatrial.train.kernels import classifier_head, filters, normact, normpool, nvrtc, single_channel_conv, sums  # noqa: E402
 from seatrial.train.optim.optimizer import Adam, decay_groups  # noqa: E402
 from seatrial.train.precision import Precision  # noqa: E402
 
@@ -264,6 +264,23 @@ def test_norm_sum_and_activation(kernels_on_cpu, activation, dtype, summed):  # 
         assert error(ours.grad, other.grad) < most * 4
     for ours, other in zip(norm.buffers(), exact.buffers(), strict=True):
         assert error(ours, other) < most
+
+
+@pytest.mark.parametrize(("channels", "blocks"), [(32, 37), (1024, 18)])
+def test_sums_of_many_blocks_are_made_by_the_last(kernels_on_cpu, monkeypatch, channels, blocks):  # noqa: F811
+    monkeypatch.setattr(normact, "blocks_over", lambda *given: blocks)
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(channels)
+    exact = copy.deepcopy(norm).double()
+    x = torch.randn(2, channels, 3, 5).to(memory_format=torch.channels_last).requires_grad_()
+    theirs = x.detach().double().requires_grad_()
+    then = inside.NormThen(norm, "relu")
+    for _ in range(2):  # the counters are zero again
+        out, expected = then(x), F.relu(exact(theirs))
+        (out * x.detach().cos()).sum().backward()
+        (expected * theirs.detach().cos()).sum().backward()
+    pairs = [(out, expected), (x.grad, theirs.grad), (norm.weight.grad, exact.weight.grad)]
+    assert all(error(own, other) < 1e-5 for own, other in [*pairs, (norm.running_var, exact.running_var)])
 
 
 @pytest.mark.parametrize("name", ["resnet", "unet"])

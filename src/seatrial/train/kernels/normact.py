@@ -1,8 +1,8 @@
 """Batch normalisation in training with what follows it, a sum and ReLU or GELU, together.
 
 torch reads a layer's output five times on the way and seven times back; here it is two and four. Bytes move in pieces
-of 16, several in flight for each thread; what a channel needs stays in its thread's registers. Two kernels each way: the
-last block that ends makes the totals of all blocks' sums, in a fixed order.
+of 16, several in flight for each thread; what a channel needs stays in its thread's registers. Two kernels each way:
+the last block that ends makes the totals of all blocks' sums, in a fixed order.
 Shapes: B images, C channels, H and W pixels, N = B·H·W, R partial sums, G their groups; channels last.
 """
 
@@ -172,8 +172,8 @@ extern "C" __global__ void normalised(
 }
 
 // Sums of the gradients that come through, and of their products with what they belong to less its mean: grads [2][C]
-// of weight and bias; back [2][C]: the gradient of x is scale * gradient + back[0] * x + back[1]. With a mask (a sum was
-// activated) that tells where, and the gradient goes to the other summand as well.
+// of weight and bias; back [2][C]: the gradient of x is scale * gradient + back[0] * x + back[1]. With a mask (a sum
+// was activated) that tells where, and the gradient goes to the other summand as well.
 extern "C" __global__ void gradient_sums(
     const Eight* grad, const Eight* x, const unsigned char* mask, const float* table, Eight* beside, float* parts,
     float* groups, unsigned* counters, float* grads, float* back, int pixels) {
