@@ -2,8 +2,9 @@
 
     python benchmarks/own_model.py --out DIR [--only resnet,gpt] [--cifar DIR] [--tiny]
 
-Speed is measured on random arrays of CIFAR-10's shape, accuracy on its .bin files in ``--cifar``. Every part runs in a process of its own with a
-time limit. OUT gets NAME.log of each part and own_model.json after each. ``--tiny``: a trial on a CPU.
+Speed is measured on random arrays of CIFAR-10's shape, accuracy on its .bin files in ``--cifar``. Every part runs in a
+process of its own with a time limit. OUT gets NAME.log of each part and own_model.json after each. ``--tiny``: a trial
+on a CPU.
 """
 
 import argparse
