@@ -42,9 +42,7 @@ static void __syncthreads() {
   threadIdx.x = own;
 }
 struct alignas(16) float4 { float x, y, z, w; };
-static float4 __ldcg(const float4* place) { return *place; }
-static void __threadfence() {}
-static unsigned atomicAdd(unsigned* place, unsigned value) { unsigned before = *place; *place += value; return before; }
+static void atomicAdd(double* place, double value) { *place += value; }
 static float shuffled[1024];
 static float __shfl_xor_sync(unsigned, float value, int mask) {
   int own = current;
@@ -159,12 +157,14 @@ def kernels_on_cpu(monkeypatch):
     """Every launch of the library's kernels goes to the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
-    from seatrial.train import fused, inside
+    from seatrial.train import fused, inside, rownorms
     from seatrial.train.data import augment, images
     from seatrial.train.kernels import (
         adam,
         classifier_head,
+        columns,
         filters,
+        layernorm,
         normact,
         normpool,
         pool,
@@ -180,7 +180,7 @@ def kernels_on_cpu(monkeypatch):
 
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
     lone = (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
-    for module in (*lone, *trials, inside, normact):
+    for module in (*lone, *trials, inside, normact, columns, layernorm, rownorms):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)

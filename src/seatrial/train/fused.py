@@ -73,7 +73,7 @@ def prepare_inside(model: nn.Module, precision: Precision) -> tuple[str, Inside 
         found.copy_weights()
     for text in found.sources(precision.dtype):
         build(text, precision.device.index or 0)
-    return f"layers: {told(found)}", found if found.norms or found.products else None
+    return f"layers: {told(found)}", found if found.norms or found.rows.layers or found.products else None
 
 
 _INSIDE: WeakKeyDictionary[nn.Module, Inside] = WeakKeyDictionary()
@@ -88,14 +88,17 @@ def inside_of(model: nn.Module) -> Inside:
 
 def told(found: Inside) -> str:
     """What was taken and what was left, for people."""
-    taken = f"{len(found.norms)} batch normalisations with what follows them run in kernels of this library"
-    copied = f"{len(found.products.layers)} products use bf16 copies of their weights" if found.products else ""
-    if not found.norms and not found.left:
-        nothing = "no batch normalisation is inside, which is what kernels of this library take in any module"
-        return f"{copied}; {nothing}" if copied else f"torch's own: {nothing}"
-    taken = f"{taken}; {copied}" if copied else taken
+    kinds = [
+        (len(found.norms), "batch normalisations with what follows them run in kernels of this library"),
+        (len(found.rows.layers), "layer normalisations run in kernels of this library"),
+        (len(found.products.layers) if found.products else 0, "products use bf16 copies of their weights"),
+    ]
+    taken = "; ".join(f"{count} {what}" for count, what in kinds if count)
+    if not taken and not found.left:
+        return "torch's own: no normalisation is inside, which is what kernels of this library take in any module"
     if not found.left:
         return f"{taken}; everything else is torch's own"
+    taken = taken or "0 batch normalisations run in kernels of this library"
     (name, why), *others = found.left.items()
     more = f" and {len(others)} more" if others else ""
     return f"{taken}; left to torch: {name}{more} ({why})"

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seatrial.train.beside import Beside
+from seatrial.train.kernels.columns import column_sums
 from seatrial.train.kernels.nvrtc import refuse_second_derivatives
 
 COPY = torch.bfloat16
@@ -26,9 +28,12 @@ class Convolve(torch.autograd.Function):
     """A convolution with ``copy`` in place of ``weight``: x [B, C, H, W]."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, layer: nn.Conv2d) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, beside: Beside, layer: nn.Conv2d
+    ) -> Tensor:
         ctx.save_for_backward(x, copy)
         ctx.layer, ctx.biases = layer, None if bias is None else list(bias.shape)
+        ctx.weight, ctx.beside = weight, beside
         bias = None if bias is None else bias.to(COPY)
         return torch.conv2d(x, copy, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
 
@@ -38,18 +43,27 @@ class Convolve(torch.autograd.Function):
         x, copy = ctx.saved_tensors
         (grad,), layer, biases = grads, ctx.layer, ctx.biases
         numbers = (layer.stride, sides(layer), layer.dilation, False, (0, 0), layer.groups)
-        mask = (ctx.needs_input_grad[0], True, biases is not None)
-        of_x, of_weight, of_bias = torch.ops.aten.convolution_backward(grad, x, copy, biases, *numbers, mask)
-        return of_x, of_weight.float(), None if of_bias is None else of_bias.float(), None, None
+
+        def parts(of_x: bool, of_weight: bool) -> list[Tensor | None]:
+            mask = (of_x and ctx.needs_input_grad[0], of_weight, of_x and biases is not None)
+            made = torch.ops.aten.convolution_backward(grad, x, copy, biases, *numbers, mask)
+            return [made[0], made[1] if made[1] is None else made[1].float(), made[2]]
+
+        if ctx.beside.takes(ctx.weight):
+            of_weight = ctx.beside.run(ctx.weight, lambda: parts(False, True)[1], grad, x)
+            of_x, _, of_bias = parts(True, False) if ctx.needs_input_grad[0] or biases else (None, None, None)
+        else:
+            of_x, of_weight, of_bias = parts(True, True)
+        return of_x, of_weight, None if of_bias is None else of_bias.float(), None, None, None
 
 
 class Multiply(torch.autograd.Function):
     """A linear layer with ``copy`` in place of ``weight``: x [..., I]."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, beside: Beside) -> Tensor:
         ctx.save_for_backward(x, copy)
-        ctx.biased = bias is not None
+        ctx.weight, ctx.beside, ctx.biased = weight, beside, bias is not None
         return F.linear(x, copy, None if bias is None else bias.to(COPY))
 
     @staticmethod
@@ -57,9 +71,10 @@ class Multiply(torch.autograd.Function):
         refuse_second_derivatives()
         x, copy = ctx.saved_tensors
         grad_NO, x_NI = grads[0].flatten(0, -2), x.flatten(0, -2)
+        of_weight = ctx.beside.run(ctx.weight, lambda: product(grad_NO.t(), x_NI), grad_NO, x_NI)
         of_x = (grad_NO @ copy).view(x.shape) if ctx.needs_input_grad[0] else None
-        of_bias = grad_NO.sum(0, dtype=torch.float32) if ctx.biased else None
-        return of_x, product(grad_NO.t(), x_NI), of_bias, None
+        of_bias = column_sums(grad_NO) if ctx.biased else None
+        return of_x, of_weight, of_bias, None, None
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -73,10 +88,11 @@ class Products:
     """The layers of a model that are run so.
 
     Attributes:
-        layers: these.
+        layers: these. beside: where gradients of their weights can be made.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        self.beside = Beside()
         self.layers: list[nn.Conv2d | nn.Linear] = [
             layer for layer in model.modules() if isinstance(layer, (nn.Conv2d, nn.Linear)) and plain(layer)
         ]
@@ -84,6 +100,11 @@ class Products:
         self._copies = {weight: torch.empty_like(weight, dtype=COPY, requires_grad=False) for weight in weights}
         self._seen: dict[Tensor, tuple[int, int]] = {}
         self._forwards = [self._forward(layer) for layer in self.layers]
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Of all layers, each once."""
+        return list(self._copies)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -108,7 +129,7 @@ class Products:
             copy = self._copies.get(weight)
             if copy is None or self._seen[weight] != _state(weight) or not _known(x):
                 return written(layer, x)
-            made = (x.to(COPY), weight, bias, copy)
+            made = (x.to(COPY), weight, bias, copy, self.beside)
             result: Tensor = Convolve.apply(*made, layer) if isinstance(layer, nn.Conv2d) else Multiply.apply(*made)  # type: ignore[no-untyped-call]
             return result
 

@@ -6,7 +6,7 @@ The host never waits for the device here. The loss of every step is kept on the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
@@ -115,6 +115,8 @@ class Step:
         self.average = Average(model, average_decay) if average_decay is not None else None
         self._forward: Callable[[Shape, int, int], Any] = self._micro_loss
         self._finish: Callable[[Tensor], None] = self._count
+        #: This step is tried out before it is captured: what it changes is put back.
+        self.rehearsing = False
         self._inside = kernels_inside(model, precision, ranks) if kernels else None
         #: Steps done in this epoch, and before it: both on the device, for a captured step to read.
         self.position = torch.zeros(1, dtype=torch.long, device=self.device)
@@ -280,12 +282,22 @@ class Step:
                 total = loss.detach() if total is None else total + loss.detach()
                 if shape.share != 1.0:
                     loss = loss * shape.share
-                self.scaler.scale(loss).backward()
+                scaled = self.scaler.scale(loss)
+                with self._beside(scaled, whole=count == shape.rows):
+                    scaled.backward()
         for name, value in parts.items():
             if name not in self.parts:
                 self.parts[name] = torch.zeros_like(self.losses)
             self.parts[name].index_copy_(0, self.position, value.view(1))
         return torch.zeros(1, device=self.device) if total is None else total.view(1)
+
+    def _beside(self, loss: Tensor, *, whole: bool) -> AbstractContextManager[None]:
+        """Gradients of weights on a second stream, in steps that become a graph."""
+        products = self._inside.products if self._inside else None
+        captured = self.rehearsing or (self.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
+        if products is None or not captured or not whole or self.ranks.world > 1:
+            return nullcontext()
+        return products.beside.backward(loss, products.weights)
 
     def _take_parts(self, losses: dict[str, Tensor], parts: dict[str, Tensor], share: float) -> Tensor:
         """The one that is trained on; the others are added to ``parts``, weighted."""

@@ -1,6 +1,7 @@
 """Our kernels, run on the CPU thread by thread, against torch's layers in double precision."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 
@@ -181,7 +182,7 @@ def test_another_network_is_told(monkeypatch):
 
     monkeypatch.setattr(fused, "unavailable", lambda: None)
     said = fused.prepare(Net(), Precision("bf16", torch.device("cuda", 0)))
-    assert said.startswith("layers: torch's own: no batch normalisation is inside")
+    assert said.startswith("layers: torch's own: no normalisation is inside")
     built = []
     monkeypatch.setattr(fused, "build", lambda text, device: built.append(text))
     net = Net()
@@ -267,7 +268,7 @@ def test_norm_sum_and_activation(kernels_on_cpu, activation, dtype, summed):  # 
 
 
 @pytest.mark.parametrize(("channels", "blocks"), [(32, 37), (1024, 18)])
-def test_sums_of_many_blocks_are_made_by_the_last(kernels_on_cpu, monkeypatch, channels, blocks):  # noqa: F811
+def test_sums_of_many_blocks(kernels_on_cpu, monkeypatch, channels, blocks):  # noqa: F811
     monkeypatch.setattr(normact, "blocks_over", lambda *given: blocks)
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(channels)
@@ -275,7 +276,7 @@ def test_sums_of_many_blocks_are_made_by_the_last(kernels_on_cpu, monkeypatch, c
     x = torch.randn(2, channels, 3, 5).to(memory_format=torch.channels_last).requires_grad_()
     theirs = x.detach().double().requires_grad_()
     then = inside.NormThen(norm, "relu")
-    for _ in range(2):  # the counters are zero again
+    for _ in range(2):  # from zero again
         out, expected = then(x), F.relu(exact(theirs))
         (out * x.detach().cos()).sum().backward()
         (expected * theirs.detach().cos()).sum().backward()
@@ -336,3 +337,56 @@ def test_what_cannot_be_read_is_left_and_named():
         once = model[1](x)
         model[1].twice = True
         assert torch.equal(model[1](x), once * 2), "a setting that changed is not frozen"
+
+
+# Layer normalisation inside of any module ---------------------------------------------------------------------------
+
+
+class Attentive(nn.Module):
+    """Norms before what multiplies; the last one's result is summed as well."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.first, self.qkv = nn.LayerNorm(width), nn.Linear(width, width)
+        self.second, self.wide = (
+            nn.LayerNorm(width),
+            nn.Sequential(nn.Linear(width, 96), nn.GELU(), nn.Linear(96, width)),
+        )
+        self.third, self.last, self.scale = nn.LayerNorm(width), nn.Linear(width, 3), 2.0
+
+    def forward(self, x):
+        x = x + self.qkv(self.first(x))
+        x = x + self.wide(self.second(x))
+        x = self.third(x)
+        return self.last(x) * self.scale + x.mean()
+
+
+def test_layer_norms_write_bf16_only_for_products(kernels_on_cpu):  # noqa: F811
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Attentive(), nn.Linear(3, 4)), torch.randn(5, 7, 64)
+    found = inside.Inside(model)
+    found.copy_weights()
+    assert set(found.rows._narrow) == {model[0].first, model[0].second}
+    kinds = []
+    model[0].qkv.register_forward_hook(lambda layer, given, out: kinds.append(given[0].dtype))
+    exact = copy.deepcopy(model).double()
+
+    def gradients(running):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16), running():
+            loss = model(x).square().mean()
+            loss.backward()
+        return loss, [parameter.grad.clone() for parameter in model.parameters()]
+
+    loss, own = gradients(found.running)
+    plainly, theirs = gradients(nullcontext)
+    assert kinds == [torch.bfloat16, torch.float32]
+    expected = exact(x.double()).square().mean()
+    expected.backward()
+    assert abs(loss - expected) < abs(plainly - expected) + 1e-2 * expected
+    for ours, other, parameter in zip(own, theirs, exact.parameters(), strict=True):
+        assert error(ours, parameter.grad) < error(other, parameter.grad) * 1.2 + 1e-3
+    model[0].scale = 3.0
+    kinds.clear()
+    gradients(found.running)
+    assert kinds == [torch.float32], "other settings, perhaps other readers"

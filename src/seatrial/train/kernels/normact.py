@@ -1,9 +1,9 @@
 """Batch normalisation in training with what follows it, a sum and ReLU or GELU, together.
 
 torch reads a layer's output five times on the way and seven times back; here it is two and four. Bytes move in pieces
-of 16, several in flight for each thread; what a channel needs stays in its thread's registers. Two kernels each way:
-the last block that ends makes the totals of all blocks' sums, in a fixed order.
-Shapes: B images, C channels, H and W pixels, N = B·H·W, R partial sums, G their groups; channels last.
+of 16, several in flight for each thread; what a channel needs stays in its thread's registers. In bf16 it is two
+kernels each way, whose blocks add to one total in fp64 as they end; in fp32 a third adds in a fixed order.
+Shapes: B images, C channels, H and W pixels, N = B·H·W, R partial sums; channels last.
 """
 
 from __future__ import annotations
@@ -19,63 +19,9 @@ from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, channels_last, l
 #: Blocks that sum over pixels: two for each multiprocessor of a large GPU (H200: 132).
 MOST_BLOCKS = 264
 MOST_CHANNELS = 2048
-#: Rows of partial sums are added in so many groups, and these by the last block of all.
-GROUPS = 16
 #: Pixels of one thread where a result is written.
 EACH = 4
 ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2}
-
-#: Sums of all blocks, made by the last of them: first of each group, then over the groups. ``counters`` [G + 1] are
-#: zero before and after.
-TOTALS = """
-__device__ void add_rows(const float* matrix, int rows, float* out) {
-  constexpr int WIDE = C / 2, ACROSS = WIDE < 256 ? WIDE : 256, DOWN = 256 / ACROSS;  // fours of 2C columns
-  __shared__ float4 held[256];
-  for (int column = threadIdx.x % ACROSS; column < WIDE; column += ACROSS) {
-    float4 total = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 8
-    for (int row = threadIdx.x / ACROSS; row < rows; row += DOWN) {
-      float4 more = __ldcg((const float4*)matrix + row * WIDE + column);
-      total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
-    }
-    if (DOWN > 1) {
-      held[threadIdx.x] = total;
-      __syncthreads();
-      for (int other = 1; other < DOWN && threadIdx.x < ACROSS; other++) {
-        float4 more = held[other * ACROSS + threadIdx.x];
-        total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
-      }
-      __syncthreads();
-    }
-    if (threadIdx.x < ACROSS) ((float4*)out)[column] = total;
-  }
-}
-
-__device__ bool last_of(unsigned* counter, unsigned count) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    last = atomicAdd(counter, 1u) == count - 1;
-    if (last) *counter = 0;
-  }
-  __syncthreads();
-  __threadfence();
-  return last;
-}
-
-// True in one block, with the sums over all blocks' rows of parts [blocks][2][C] in totals [2][C].
-__device__ bool totals_of(const float* parts, float* groups, unsigned* counters, float* totals) {
-  int blocks = gridDim.x, each = (blocks + GROUPS - 1) / GROUPS, group = blockIdx.x / each;
-  int rows = blocks - group * each < each ? blocks - group * each : each;
-  if (!last_of(counters + group, rows)) return false;
-  add_rows(parts + (long long)group * each * 2 * C, rows, groups + group * 2 * C);
-  if (!last_of(counters + GROUPS, (blocks + each - 1) / each)) return false;
-  add_rows(groups, (blocks + each - 1) / each, totals);
-  __syncthreads();
-  return true;
-}
-"""
 
 TEXT = """
 struct Numbers { float at[8]; };
@@ -91,12 +37,32 @@ __device__ float slope(float z) {
   return 1.0f;
 }
 
-// From sums of each channel's differences to its first value, and of their squares: table [4][C] with scale, shift,
-// mean, 1 / deviation, and running statistics as torch keeps them.
-extern "C" __global__ void wide_moments(
-    const Real* x, float* parts, float* groups, unsigned* counters, const float* weight, const float* bias,
-    float* table, float* running_mean, float* running_variance, long long* batches, int pixels, double epsilon,
-    double momentum) {
+// What a block's threads summed goes into parts [blocks][2][C], or at once into totals [2][C].
+__device__ void keep(float* sums, float* parts, double* totals) {
+  if (!ATOMIC) {
+    sum_lanes(sums, parts + blockIdx.x * 2 * C);
+    return;
+  }
+  __shared__ float own[ATOMIC ? 2 * C : 1];
+  sum_lanes(sums, own);
+  for (int i = threadIdx.x; i < 2 * C; i += blockDim.x) atomicAdd(totals + i, (double)own[i]);
+}
+
+extern "C" __global__ void total_rows(const float* parts, double* totals, int rows) {
+  __shared__ float across[8][32];
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
+  float total = 0.0f;
+#pragma unroll 8
+  for (int row = warp; row < rows; row += 8) total += parts[row * 2 * C + column];
+  across[warp][lane] = total;
+  __syncthreads();
+  if (warp) return;
+  for (int other = 1; other < 8; other++) total += across[other][lane];
+  totals[column] = total;
+}
+
+// Sums of each channel's differences to its first value, and of their squares.
+extern "C" __global__ void wide_moments(const Real* x, float* parts, double* totals, int pixels) {
   int group = threadIdx.x % (C / 8), lanes = blockDim.x / (C / 8), stride = gridDim.x * lanes;
   const Eight* data = (const Eight*)x + group;
   Eight first = data[0];
@@ -120,29 +86,18 @@ extern "C" __global__ void wide_moments(
         sums[8 + c] += difference * difference;
       }
   }
-  sum_lanes(sums, parts + blockIdx.x * 2 * C);
-  __shared__ float4 room[C / 2];
-  float* totals = (float*)room;
-  if (!totals_of(parts, groups, counters, totals)) return;
-  for (int c = threadIdx.x; c < C; c += blockDim.x) {
-    float away = totals[c] / pixels, variance = fmaxf(totals[C + c] / pixels - away * away, 0.0f);
-    float mean = number(x[c]) + away, inverse = 1.0f / sqrtf(variance + (float)epsilon);
-    table[c] = weight[c] * inverse;
-    table[C + c] = bias[c] - mean * weight[c] * inverse;
-    table[2 * C + c] = mean;
-    table[3 * C + c] = inverse;
-    float share = (float)momentum;
-    running_mean[c] += share * (mean - running_mean[c]);
-    running_variance[c] += share * (variance * pixels / (pixels - 1.0f) - running_variance[c]);
-    if (c == 0) batches[0] += 1;
-  }
+  keep(sums, parts, totals);
 }
 
-// A thread for eight channels of EACH pixels. mask: a bit for each number of a sum that was above 0.
+// A thread for eight channels of EACH pixels. The first block also writes table [4][C]: scale, shift, mean and
+// 1 / deviation, and running statistics as torch keeps them. mask: a bit for each number of a sum that was above 0.
 extern "C" __global__ void normalised(
-    const Eight* x, const Eight* beside, const float* table, Eight* out, unsigned char* mask, int total) {
+    const Eight* x, const Eight* beside, const double* totals, const float* weight, const float* bias, float* table,
+    float* running_mean, float* running_variance, long long* batches, Eight* out, unsigned char* mask, int total,
+    int pixels, double epsilon, double momentum) {
+  __shared__ float4 room[2 * C / 4];
+  float *scales = (float*)room, *shifts = scales + C;
   int group = threadIdx.x % (C / 8), first = blockIdx.x * blockDim.x * EACH + threadIdx.x;
-  Numbers scale = eight_of(table, group), shift = eight_of(table + C, group);
   Eight values[EACH], others[EACH];
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
@@ -151,6 +106,21 @@ extern "C" __global__ void normalised(
     values[k] = x[at];
     if (beside) others[k] = beside[at];
   }
+  for (int c = threadIdx.x; c < C; c += blockDim.x) {
+    float away = (float)totals[c] / pixels, variance = fmaxf((float)totals[C + c] / pixels - away * away, 0.0f);
+    float mean = number(((const Real*)x)[c]) + away, inverse = 1.0f / sqrtf(variance + (float)epsilon);
+    float scale = weight[c] * inverse, shift = bias[c] - mean * scale;
+    scales[c] = scale;
+    shifts[c] = shift;
+    if (blockIdx.x) continue;
+    table[c] = scale, table[C + c] = shift, table[2 * C + c] = mean, table[3 * C + c] = inverse;
+    float share = (float)momentum;
+    running_mean[c] += share * (mean - running_mean[c]);
+    running_variance[c] += share * (variance * pixels / (pixels - 1.0f) - running_variance[c]);
+    if (c == 0) batches[0] += 1;
+  }
+  __syncthreads();
+  Numbers scale = eight_of(scales, group), shift = eight_of(shifts, group);
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
     int at = first + k * blockDim.x;
@@ -171,12 +141,11 @@ extern "C" __global__ void normalised(
   }
 }
 
-// Sums of the gradients that come through, and of their products with what they belong to less its mean: grads [2][C]
-// of weight and bias; back [2][C]: the gradient of x is scale * gradient + back[0] * x + back[1]. With a mask (a sum
-// was activated) that tells where, and the gradient goes to the other summand as well.
+// Sums of the gradients that come through, and of their products with what they belong to less its mean. With a mask
+// (a sum was activated) that tells where, and the gradient goes to the other summand as well.
 extern "C" __global__ void gradient_sums(
     const Eight* grad, const Eight* x, const unsigned char* mask, const float* table, Eight* beside, float* parts,
-    float* groups, unsigned* counters, float* grads, float* back, int pixels) {
+    double* totals, int pixels) {
   int group = threadIdx.x % (C / 8), lanes = blockDim.x / (C / 8), stride = gridDim.x * lanes;
   Numbers scale = eight_of(table, group), shift = eight_of(table + C, group), mean = eight_of(table + 2 * C, group);
   float sums[16] = {};
@@ -208,25 +177,17 @@ extern "C" __global__ void gradient_sums(
       if (mask) beside[(long long)row * (C / 8) + group] = passed;
     }
   }
-  sum_lanes(sums, parts + blockIdx.x * 2 * C);
-  __shared__ float4 room[C / 2];
-  float* totals = (float*)room;
-  if (!totals_of(parts, groups, counters, totals)) return;
-  for (int c = threadIdx.x; c < C; c += blockDim.x) {
-    float inverse = table[3 * C + c], times = table[c], of_products = totals[C + c];
-    grads[c] = of_products * inverse;
-    grads[C + c] = totals[c];
-    back[c] = -times * inverse * inverse * of_products / pixels;
-    back[C + c] = -times * totals[c] / pixels - back[c] * table[2 * C + c];
-  }
+  keep(sums, parts, totals);
 }
 
-// passed: grad is what came through.
+// The gradient of x is scale * gradient + times * x + plus. passed: grad is what came through. The first block writes
+// grads [2][C], of weight and bias.
 extern "C" __global__ void gradient_of_x(
-    const Eight* grad, const Eight* x, const float* table, const float* back, Eight* dx, int total, int passed) {
+    const Eight* grad, const Eight* x, const float* table, const double* totals, float* grads, Eight* dx, int total,
+    int pixels, int passed) {
+  __shared__ float4 room[2 * C / 4];
+  float *of_x = (float*)room, *plain = of_x + C;
   int group = threadIdx.x % (C / 8), first = blockIdx.x * blockDim.x * EACH + threadIdx.x;
-  Numbers scale = eight_of(table, group), shift = eight_of(table + C, group);
-  Numbers times = eight_of(back, group), plus = eight_of(back + C, group);
   Eight gradients[EACH], values[EACH];
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
@@ -235,6 +196,16 @@ extern "C" __global__ void gradient_of_x(
     gradients[k] = grad[at];
     values[k] = x[at];
   }
+  for (int c = threadIdx.x; c < C; c += blockDim.x) {
+    float scale = table[c], inverse = table[3 * C + c], sum = (float)totals[c], products = (float)totals[C + c];
+    of_x[c] = -scale * inverse * inverse * products / pixels;
+    plain[c] = -scale * sum / pixels - of_x[c] * table[2 * C + c];
+    if (blockIdx.x) continue;
+    grads[c] = products * inverse, grads[C + c] = sum;
+  }
+  __syncthreads();
+  Numbers scale = eight_of(table, group), shift = eight_of(table + C, group);
+  Numbers times = eight_of(of_x, group), plus = eight_of(plain, group);
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
     int at = first + k * blockDim.x;
@@ -254,14 +225,37 @@ extern "C" __global__ void gradient_of_x(
 
 def source(dtype: torch.dtype, channels: int, activation: str) -> str:
     """The text for one format, width and activation."""
-    numbers = f"constexpr int C = {channels}, ACT = {ACTIVATIONS[activation]}, GROUPS = {GROUPS}, EACH = {EACH};\n"
-    return f"{REALS[dtype]}{numbers}{EIGHT}{LANES}{TOTALS}{TEXT}"
+    atomic = str(atomics(dtype)).lower()
+    numbers = f"constexpr int C = {channels}, ACT = {ACTIVATIONS[activation]}, EACH = {EACH};\n"
+    return f"{REALS[dtype]}{numbers}constexpr bool ATOMIC = {atomic};\n{EIGHT}{LANES}{TEXT}"
+
+
+def atomics(dtype: torch.dtype) -> bool:
+    """Whether blocks add to one total in the order in which they end: in fp64, to be rounded. fp32 repeats itself."""
+    return dtype == torch.bfloat16
+
+
+class Totals:
+    """Zeros in fp64 for one call of a layer: [2, C] for its sums on the way, and as many for those on the way back.
+
+    Attributes:
+        current: those on the way back are still zero, and nobody else's.
+    """
+
+    def __init__(self, zeros_22C: Tensor) -> None:
+        self.zeros, self.current = zeros_22C, True
+
+    def back(self) -> Tensor:
+        """For the way back, the first time; later others, for a graph can be gone through twice."""
+        found = self.zeros[1] if self.current else torch.zeros_like(self.zeros[1])
+        self.current = False
+        return found
 
 
 class NormAct(torch.autograd.Function):
     """activation(normalised x + beside), updates statistics: x and beside [B, C, H, W] channels last, the others [C].
 
-    With ``beside`` the activation is ReLU or none. ``counters``: [G + 1] zeros that only this layer uses.
+    With ``beside`` the activation is ReLU or none.
     """
 
     @staticmethod
@@ -273,44 +267,51 @@ class NormAct(torch.autograd.Function):
         beside: Tensor | None,
         norm: nn.BatchNorm2d,
         activation: str,
-        counters: Tensor,
+        totals: Totals,
     ) -> Tensor:
         channels, pixels, items = x.shape[1], x.numel() // x.shape[1], x.numel() // 8
         text, blocks = source(x.dtype, channels, activation), blocks_over(pixels, channels)
+        parts = _parts(x, blocks)
+        launch(text, "wide_moments", blocks, (x, parts, totals.zeros[0], pixels))
+        _total(text, parts, totals.zeros[0])
         table = torch.empty(4, channels, device=x.device)
         statistics = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
-        numbers = (pixels, norm.eps, float(norm.momentum or 0.0))
-        sums = _partial_sums(x, blocks)
-        launch(text, "wide_moments", blocks, (x, *sums, counters, weight, bias, table, *statistics, *numbers))
+        numbers = (items, pixels, norm.eps, float(norm.momentum or 0.0))
         out = channels_last(tuple(x.shape), x, x.dtype)
         mask = torch.empty(items, dtype=torch.uint8, device=x.device) if beside is not None else None
-        launch(text, "normalised", -(-items // (THREADS * EACH)), (x, beside, table, out, mask, items))
-        ctx.save_for_backward(x, table, mask, counters)
-        ctx.activation = activation
+        arguments = (x, beside, totals.zeros[0], weight, bias, table, *statistics, out, mask, *numbers)
+        launch(text, "normalised", -(-items // (THREADS * EACH)), arguments)
+        ctx.save_for_backward(x, table, mask)
+        ctx.activation, ctx.totals = activation, totals
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
-        x, table, mask, counters = ctx.saved_tensors
+        x, table, mask = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=torch.channels_last)
         channels, pixels, items = x.shape[1], x.numel() // x.shape[1], x.numel() // 8
         text, blocks = source(x.dtype, channels, ctx.activation), blocks_over(pixels, channels)
         beside = channels_last(tuple(x.shape), x, x.dtype) if mask is not None else None
-        own, back = (torch.empty(2, channels, device=x.device) for _ in range(2))
-        sums = _partial_sums(x, blocks)
-        launch(text, "gradient_sums", blocks, (grad, x, mask, table, beside, *sums, counters, own, back, pixels))
+        parts, totals = _parts(x, blocks), ctx.totals.back()
+        launch(text, "gradient_sums", blocks, (grad, x, mask, table, beside, parts, totals, pixels))
+        _total(text, parts, totals)
+        own = torch.empty(2, channels, device=x.device)
         dx = channels_last(tuple(x.shape), x, x.dtype)
         passed = grad if beside is None else beside
-        arguments = (passed, x, table, back, dx, items, int(beside is not None))
+        arguments = (passed, x, table, totals, own, dx, items, pixels, int(beside is not None))
         launch(text, "gradient_of_x", -(-items // (THREADS * EACH)), arguments)
         return dx, own[0], own[1], beside, None, None, None
 
 
-def _partial_sums(x: Tensor, blocks: int) -> tuple[Tensor, Tensor]:
-    """Room for the sums of each block, [R, 2, C], and of each group of blocks, [G, 2, C]."""
-    channels = x.shape[1]
-    return torch.empty(blocks, 2, channels, device=x.device), torch.empty(GROUPS, 2, channels, device=x.device)
+def _parts(x: Tensor, blocks: int) -> Tensor | None:
+    """Room for the sums of each block, [R, 2, C]; None where blocks add to the totals."""
+    return None if atomics(x.dtype) else torch.empty(blocks, 2, x.shape[1], device=x.device)
+
+
+def _total(text: str, parts: Tensor | None, totals: Tensor) -> None:
+    if parts is not None:
+        launch(text, "total_rows", 2 * parts.shape[2] // 32, (parts, totals, len(parts)))
 
 
 def blocks_over(pixels: int, channels: int) -> int:
