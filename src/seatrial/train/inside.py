@@ -112,7 +112,7 @@ class Inside:
         device, widths = self._fused[0].norm.weight.device, [4 * part.norm.num_features for part in self._fused]
         if self._totals is None or self._totals.device != device:
             self._totals = torch.zeros(sum(widths), dtype=torch.double, device=device)
-        for part, totals in zip(self._fused, self._totals.zero_().split(widths), strict=True):
+        for part, totals in zip(self._fused, torch.split(self._totals.zero_(), widths), strict=True):
             for before in (part.totals, part.given):
                 if before is not None:
                     before.current = False
