@@ -163,6 +163,7 @@ def kernels_on_cpu(monkeypatch):
         adam,
         classifier_head,
         columns,
+        dropadd,
         filters,
         layernorm,
         normact,
@@ -175,12 +176,13 @@ def kernels_on_cpu(monkeypatch):
         trial_grey,
         trial_head,
         trial_parts,
+        unbind,
     )
     from seatrial.train.trials import data
 
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
     lone = (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
-    for module in (*lone, *trials, inside, normact, columns, layernorm, rownorms):
+    for module in (*lone, *trials, inside, normact, columns, layernorm, rownorms, dropadd, unbind):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)

@@ -73,7 +73,7 @@ def prepare_inside(model: nn.Module, precision: Precision) -> tuple[str, Inside 
         found.copy_weights()
     for text in found.sources(precision.dtype):
         build(text, precision.device.index or 0)
-    return f"layers: {told(found)}", found if found.norms or found.rows.layers or found.products else None
+    return f"layers: {told(found)}", found if found.used else None
 
 
 _INSIDE: WeakKeyDictionary[nn.Module, Inside] = WeakKeyDictionary()
@@ -91,6 +91,7 @@ def told(found: Inside) -> str:
     kinds = [
         (len(found.norms), "batch normalisations with what follows them run in kernels of this library"),
         (len(found.rows.layers), "layer normalisations run in kernels of this library"),
+        (found.rewritten, "slices and sums with dropout have gradients by kernels of this library"),
         (len(found.products.layers) if found.products else 0, "products use bf16 copies of their weights"),
     ]
     taken = "; ".join(f"{count} {what}" for count, what in kinds if count)
