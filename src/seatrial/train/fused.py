@@ -73,6 +73,8 @@ def prepare_inside(model: nn.Module, precision: Precision) -> tuple[str, Inside 
         found.copy_weights()
     for text in found.sources(precision.dtype):
         build(text, precision.device.index or 0)
+    if precision.name != "fp32" and any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
+        torch.backends.cudnn.benchmark = True  # it measures its ways when a shape is first met: a second for ResNet-18
     return f"layers: {told(found)}", found if found.used else None
 
 

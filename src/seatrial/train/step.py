@@ -21,6 +21,7 @@ from seatrial.train.optim.average import Average
 from seatrial.train.optim.optimizer import Optimizer
 from seatrial.train.optim.schedules import Schedule, table
 from seatrial.train.precision import Precision, choose_precision
+from seatrial.train.repeats import repeated
 from seatrial.train.saving.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Step:
         accumulation: micro-batches a step is made of.
         clip_norm: the gradient's norm is limited to this.
         kernels: on a GPU, what this library has kernels for inside of the model runs by them; says what, and what not.
+            cuDNN measures its ways of each convolution, but for fp32.
         average_decay: also keep a moving average of the weights, ``average.model``, which changes by 1 - this a step.
     """
 
@@ -115,6 +117,7 @@ class Step:
         self.average = Average(model, average_decay) if average_decay is not None else None
         self._forward: Callable[[Shape, int, int], Any] = self._micro_loss
         self._finish: Callable[[Tensor], None] = self._count
+        self._blocks: list[nn.Module] = []
         #: This step is tried out before it is captured: what it changes is put back.
         self.rehearsing = False
         self._inside = kernels_inside(model, precision, ranks) if kernels else None
@@ -160,14 +163,20 @@ class Step:
                 buffer.copy_(saved)
 
     def compile(self) -> None:
-        """Compile loading, forward and (through autograd) backward into few kernels."""
+        """Compile loading, forward and (through autograd) backward into few kernels; of blocks that repeat, each alone."""
         self._inside = None
-        self._forward = torch.compile(self._micro_loss, dynamic=False)
-        self._finish = torch.compile(self._count, dynamic=False)
+        self._blocks = repeated(self.model)
+        for block in self._blocks:
+            block.compile(dynamic=False)
+        if not self._blocks:
+            self._forward = torch.compile(self._micro_loss, dynamic=False)
+            self._finish = torch.compile(self._count, dynamic=False)
 
     def uncompile(self) -> None:
         """Go back to torch's own kernels."""
         self._forward, self._finish = self._micro_loss, self._count
+        for block in self._blocks:
+            block._compiled_call_impl = None
 
     def state(self) -> dict[str, Any]:
         """Everything a step changes."""
