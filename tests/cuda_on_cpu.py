@@ -162,8 +162,6 @@ def kernels_on_cpu(monkeypatch):
     from seatrial.train.kernels import (
         adam,
         classifier_head,
-        columns,
-        dropadd,
         filters,
         layernorm,
         normact,
@@ -176,13 +174,12 @@ def kernels_on_cpu(monkeypatch):
         trial_grey,
         trial_head,
         trial_parts,
-        unbind,
     )
     from seatrial.train.trials import data
 
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
     lone = (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
-    for module in (*lone, *trials, inside, normact, columns, layernorm, rownorms, dropadd, unbind):
+    for module in (*lone, *trials, inside, normact, layernorm, rownorms):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)

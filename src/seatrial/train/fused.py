@@ -93,7 +93,6 @@ def told(found: Inside) -> str:
     kinds = [
         (len(found.norms), "batch normalisations with what follows them run in kernels of this library"),
         (len(found.rows.layers), "layer normalisations run in kernels of this library"),
-        (found.rewritten, "slices and sums with dropout have gradients by kernels of this library"),
         (len(found.products.layers) if found.products else 0, "products use bf16 copies of their weights"),
     ]
     taken = "; ".join(f"{count} {what}" for count, what in kinds if count)

@@ -23,8 +23,9 @@ from seatrial.train.kernels import normact
 from seatrial.train.kernels.nvrtc import REALS, usable
 from seatrial.train.products import Products
 from seatrial.train.reading import Unreadable, hooked, read, settings_of
-from seatrial.train.rewrites import SUMS, replace_drops, replace_slices
 from seatrial.train.rownorms import RowNorms
+
+_SUMS = (operator.add, operator.iadd, torch.add)
 
 
 class NormThen(nn.Module):
@@ -68,7 +69,6 @@ class Inside:
 
     Attributes:
         norms: taken by kernels. left: names of those that stay torch's, with why.
-        rewritten: slices, and sums with dropout, whose gradients are made by kernels.
         rows: layer normalisations taken by kernels. products: layers with copies of their weights, or None.
     """
 
@@ -81,12 +81,11 @@ class Inside:
         self._totals: Tensor | None = None
         self.norms: list[tuple[nn.BatchNorm2d, str]] = []
         self.left: dict[str, str] = {}
-        self.rewritten = 0
         names = {module: name for name, module in model.named_modules()}
         held = [norm for norm in names if isinstance(norm, nn.modules.batchnorm._BatchNorm)]
         reasons: dict[nn.Module, str] = {}
         for module in names:
-            if next(module.children(), None) is not None:
+            if any(isinstance(child, nn.modules.batchnorm._BatchNorm) for child in module.children()):
                 self._read(module, reasons)
         taken = {norm for norm, _ in self.norms}
         for norm in held:
@@ -96,7 +95,7 @@ class Inside:
     @property
     def used(self) -> bool:
         """Whether anything runs otherwise than torch has it."""
-        return bool(self.norms or self.rewritten or self.rows.layers or self.products)
+        return bool(self.norms or self.rows.layers or self.products)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -153,22 +152,17 @@ class Inside:
             reasons.update(dict.fromkeys(norms, f"{type(module).__name__}'s code uses weights of its own"))
             return
         found = _replace(graph, children)
-        rewritten = replace_slices(graph) + replace_drops(graph, children)
-        if not found and not rewritten:
+        if not found:
             return
-        graph.lint()
-        self.rewritten += rewritten
         fused = GraphModule(children, graph)
         self.norms += found
         self._fused += [part for part in children.values() if isinstance(part, NormThen)]
         settings = settings_of(module)
         written = type(module).forward
 
-        drops = {part: part.p for part in module.modules() if type(part) is nn.Dropout}
-
         def forward(*arguments: Any, **named: Any) -> Any:
             tensors = all(isinstance(argument, Tensor) for argument in (*arguments, *named.values()))
-            same = settings_of(module) == settings and all(part.training and part.p == p for part, p in drops.items())
+            same = settings_of(module) == settings
             if module.training and tensors and same:
                 return fused(*arguments, **named)
             return written(module, *arguments, **named)
@@ -209,7 +203,7 @@ def _only_user(node: Node) -> Node | None:
 
 
 def _other_summand(node: Node, summand: Node) -> Node | None:
-    added = node.op == "call_function" and node.target in SUMS
+    added = node.op == "call_function" and node.target in _SUMS
     added = added or (node.op == "call_method" and node.target in ("add", "add_"))
     if not added or len(node.args) != 2 or node.kwargs:
         return None

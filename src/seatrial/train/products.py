@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train.beside import Beside
-from seatrial.train.kernels.columns import column_sums
 from seatrial.train.kernels.nvrtc import refuse_second_derivatives
 
 COPY = torch.bfloat16
@@ -73,7 +72,7 @@ class Multiply(torch.autograd.Function):
         grad_NO, x_NI = grads[0].flatten(0, -2), x.flatten(0, -2)
         of_weight = ctx.beside.run(ctx.weight, lambda: product(grad_NO.t(), x_NI), grad_NO, x_NI)
         of_x = (grad_NO @ copy).view(x.shape) if ctx.needs_input_grad[0] else None
-        of_bias = column_sums(grad_NO) if ctx.biased else None
+        of_bias = grad_NO.sum(0, dtype=torch.float32) if ctx.biased else None
         return of_x, of_weight, of_bias, None, None
 
 
@@ -127,7 +126,8 @@ class Products:
         def forward(x: Tensor) -> Tensor:
             weight, bias = layer.weight, layer.bias
             copy = self._copies.get(weight)
-            if copy is None or self._seen[weight] != _state(weight) or not _known(x):
+            batched = x.ndim == 4 if isinstance(layer, nn.Conv2d) else x.ndim >= 2
+            if copy is None or self._seen[weight] != _state(weight) or not batched or not _known(x):
                 return written(layer, x)
             made = (x.to(COPY), weight, bias, copy, self.beside)
             result: Tensor = Convolve.apply(*made, layer) if isinstance(layer, nn.Conv2d) else Multiply.apply(*made)  # type: ignore[no-untyped-call]

@@ -21,7 +21,7 @@ from seatrial.train.optim.average import Average
 from seatrial.train.optim.optimizer import Optimizer
 from seatrial.train.optim.schedules import Schedule, table
 from seatrial.train.precision import Precision, choose_precision
-from seatrial.train.repeats import repeated
+from seatrial.train.repeats import Compiled
 from seatrial.train.saving.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Step:
         self.average = Average(model, average_decay) if average_decay is not None else None
         self._forward: Callable[[Shape, int, int], Any] = self._micro_loss
         self._finish: Callable[[Tensor], None] = self._count
-        self._blocks: list[nn.Module] = []
+        self._blocks: Compiled | None = None
         #: This step is tried out before it is captured: what it changes is put back.
         self.rehearsing = False
         self._inside = kernels_inside(model, precision, ranks) if kernels else None
@@ -163,20 +163,16 @@ class Step:
                 buffer.copy_(saved)
 
     def compile(self) -> None:
-        """Compile loading, forward and (through autograd) backward into few kernels; of blocks that repeat, each alone."""
+        """Compile forward and (through autograd) backward into few kernels: blocks that repeat, else loading and all."""
         self._inside = None
-        self._blocks = repeated(self.model)
-        for block in self._blocks:
-            block.compile(dynamic=False)
-        if not self._blocks:
+        self._blocks = Compiled(self.model)
+        if not self._blocks.modules:
             self._forward = torch.compile(self._micro_loss, dynamic=False)
             self._finish = torch.compile(self._count, dynamic=False)
 
     def uncompile(self) -> None:
         """Go back to torch's own kernels."""
-        self._forward, self._finish = self._micro_loss, self._count
-        for block in self._blocks:
-            block._compiled_call_impl = None
+        self._forward, self._finish, self._blocks = self._micro_loss, self._count, None
 
     def state(self) -> dict[str, Any]:
         """Everything a step changes."""
@@ -282,7 +278,8 @@ class Step:
             count = min(self.micro_batch.rows, shape.rows - first)
             self.reducer.overlap = overlap and first + count == shape.rows
             # The backward pass within as well: what is computed again there is what forward computed.
-            with self._inside.running() if self._inside else nullcontext():
+            otherwise = self._inside or self._blocks
+            with otherwise.running() if otherwise else nullcontext():
                 loss = self._forward(shape, first, count)
                 if isinstance(loss, dict):
                     loss = self._take_parts(loss, parts, count / shape.rows)

@@ -95,6 +95,14 @@ def test_a_second_derivative_is_refused_not_wrong():
             torch.autograd.grad(loss, x, create_graph=True)
 
 
+def test_one_example_alone_runs_as_written():
+    model, x = nn.ModuleList([nn.Conv2d(2, 3, 3), nn.Linear(5, 4)]), [torch.randn(2, 5, 5), torch.randn(5)]
+    with torch.autocast("cpu", torch.bfloat16), Products(model).running():
+        for layer, given in zip(model, x, strict=True):
+            layer(given).sum().backward()
+            assert layer.weight.grad is not None
+
+
 def test_product_is_fp32():
     left, right = torch.randn(3, 40).bfloat16(), torch.randn(40, 2).bfloat16()
     assert product(left, right).dtype == torch.float32

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
-from seatrial.train import Step, batches  # noqa: E402
+from seatrial.train import Step, batches, fit  # noqa: E402
 from seatrial.train.repeats import repeated  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -32,14 +32,34 @@ def test_outermost_blocks_alike_that_are_most_of_a_model():
     assert repeated(nn.Linear(3, 3)) == []
 
 
-def test_compiling_is_undone():
+def test_blocks_are_compiled_in_steps_alone(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda call, **named: lambda *given: (called.append(1), call(*given))[1])
     torch.manual_seed(0)
-    model = nn.Sequential(*(Block() for _ in range(3)), nn.Linear(8, 2))
+    called, model = [], nn.Sequential(*(Block() for _ in range(3)), nn.Linear(8, 2))
     source = batches(TensorDataset(torch.randn(8, 8), torch.zeros(8, dtype=torch.long)), 4)
-    step = Step(
-        model, lambda model, x, y: nn.functional.cross_entropy(model(x), y), torch.optim.SGD(model.parameters()), source
-    )
+    step = Step(model, classify, torch.optim.SGD(model.parameters(), lr=0.1), source)
+    source.start(1, 0)
     step.compile()
-    assert all(block._compiled_call_impl is not None for block in model[:3]) and model[3]._compiled_call_impl is None
+    step.run_fixed(source.spans[0].shape)
+    assert len(called) == 3
+    model(torch.randn(1, 8))
+    assert len(called) == 3
     step.uncompile()
-    assert all(module._compiled_call_impl is None for module in model.modules())
+    step.run_fixed(source.spans[0].shape)
+    assert len(called) == 3
+
+
+@pytest.mark.slow
+def test_compiled_blocks_train_alike():
+    def losses(engine):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(Block() for _ in range(3)), nn.Linear(8, 2))
+        source = batches(TensorDataset(torch.randn(32, 8), torch.arange(32) % 2), 8)
+        step = Step(model, classify, torch.optim.SGD(model.parameters(), lr=0.1), source, epochs=2)
+        return fit(step, engine=engine).losses
+
+    assert losses("compile") == pytest.approx(losses("eager"), rel=1e-4)
+
+
+def classify(model, x, y):
+    return nn.functional.cross_entropy(model(x), y)

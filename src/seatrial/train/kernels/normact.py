@@ -18,7 +18,7 @@ from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, channels_last, l
 
 #: Blocks that sum over pixels: two for each multiprocessor of a large GPU (H200: 132).
 MOST_BLOCKS = 264
-MOST_CHANNELS = 2048
+MOST_CHANNELS, MOST_ADDED = 2048, 1024
 #: Pixels of one thread where a result is written.
 EACH = 4
 ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2}
@@ -225,14 +225,17 @@ extern "C" __global__ void gradient_of_x(
 
 def source(dtype: torch.dtype, channels: int, activation: str) -> str:
     """The text for one format, width and activation."""
-    atomic = str(atomics(dtype)).lower()
+    atomic = str(atomics(dtype, channels)).lower()
     numbers = f"constexpr int C = {channels}, ACT = {ACTIVATIONS[activation]}, EACH = {EACH};\n"
     return f"{REALS[dtype]}{numbers}constexpr bool ATOMIC = {atomic};\n{EIGHT}{LANES}{TEXT}"
 
 
-def atomics(dtype: torch.dtype) -> bool:
-    """Whether blocks add to one total in the order in which they end: in fp64, to be rounded. fp32 repeats itself."""
-    return dtype == torch.bfloat16
+def atomics(dtype: torch.dtype, channels: int) -> bool:
+    """Whether blocks add to one total in the order in which they end: in fp64, to be rounded. fp32 repeats itself.
+
+    Of more channels the sums do not fit beside the others in a block's 48 KB.
+    """
+    return dtype == torch.bfloat16 and channels <= MOST_ADDED
 
 
 class Totals:
@@ -306,7 +309,7 @@ class NormAct(torch.autograd.Function):
 
 def _parts(x: Tensor, blocks: int) -> Tensor | None:
     """Room for the sums of each block, [R, 2, C]; None where blocks add to the totals."""
-    return None if atomics(x.dtype) else torch.empty(blocks, 2, x.shape[1], device=x.device)
+    return None if atomics(x.dtype, x.shape[1]) else torch.empty(blocks, 2, x.shape[1], device=x.device)
 
 
 def _total(text: str, parts: Tensor | None, totals: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Layer normalisation and sums of columns, run on the CPU thread by thread, against torch in double precision."""
+"""Layer normalisation, run on the CPU thread by thread, against torch in double precision."""
 
 import pytest
 
@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
 from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
-from seatrial.train.kernels import columns, layernorm  # noqa: E402
+from seatrial.train.kernels import layernorm  # noqa: E402
 
 pytestmark = pytest.mark.torch
 FP32, BF16 = torch.float32, torch.bfloat16
@@ -33,21 +33,6 @@ def test_layer_norm_and_its_gradients(kernels_on_cpu, monkeypatch, width, given,
     assert error(out, expected) < (1e-6 if made == FP32 else 4e-3)
     for own, other in list(zip((x, weight, bias), exact, strict=True))[: 2 + biased]:
         assert error(own.grad, other.grad) < (4e-3 if own.dtype == BF16 else 1e-5)
-
-
-@pytest.mark.parametrize(("rows", "wide"), [(300, 136), (1100, 8)])
-def test_columns_are_summed(kernels_on_cpu, monkeypatch, rows, wide):  # noqa: F811
-    matrix = torch.randn(rows, wide).bfloat16()
-    launched, plain = [], columns.launch
-    monkeypatch.setattr(columns, "launch", lambda *given: (launched.append(given[1]), plain(*given)))
-    own = columns.column_sums(matrix)
-    assert launched and own.dtype == FP32
-    assert error(own, matrix.double().sum(0)) < 1e-6
-
-
-def test_what_does_not_fit_is_summed_by_torch(kernels_on_cpu):  # noqa: F811
-    matrix = torch.randn(20, 5).bfloat16()
-    assert torch.equal(columns.column_sums(matrix), matrix.sum(0, dtype=FP32))
 
 
 def error(own, exact):
