@@ -39,8 +39,8 @@ class Compiled:
         try:
             yield
         finally:
-            for module, call in zip(self.modules, before, strict=True):
-                module.__dict__["_compiled_call_impl"] = call
+            for module, previous in zip(self.modules, before, strict=True):
+                module.__dict__["_compiled_call_impl"] = previous
 
 
 def options() -> dict[str, Any] | None:

@@ -163,7 +163,7 @@ class Step:
                 buffer.copy_(saved)
 
     def compile(self) -> None:
-        """Compile forward and (through autograd) backward into few kernels: blocks that repeat, else loading and all."""
+        """Compile forward and (through autograd) backward into few kernels: blocks that repeat, else everything."""
         self._inside = None
         self._blocks = Compiled(self.model)
         if not self._blocks.modules:
