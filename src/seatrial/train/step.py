@@ -90,6 +90,8 @@ class Step:
         kernels: bool = False,
         data_parallel: bool = False,
     ) -> None:
+        if kernels and data_parallel:
+            raise InputError("kernels run in one process for each GPU, not in nn.DataParallel", fix="torchrun")
         ranks = ranks or here()
         if isinstance(precision, str):
             precision = choose_precision(precision, ranks.device)
