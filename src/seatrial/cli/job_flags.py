@@ -20,6 +20,7 @@ from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
 from seatrial.job.model import Job
+from seatrial.job.notify import Notify
 from seatrial.runs.nearest import store_of
 from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore
@@ -112,6 +113,7 @@ FLAGS = (
     # limits and criteria
     Flag("timeout", "--timeout", "Stop the target after this long, e.g. 2h.", metavar="TIME"),
     Flag("grace", "--grace", "Between SIGTERM and SIGKILL; default 30s.", metavar="TIME"),
+    Flag("notify", "--notify", "When it has ended: desktop, a command, or a URL.", kind=list[str], metavar="WHERE"),
     Flag("no_hook", "--no-hook", "Do not measure the script's steps from inside.", kind=bool),
     Flag("no_tune", "--no-tune", "Leave out the changes of [tune] in the project's file.", kind=bool),
     Flag("strict", "--strict", "Exit with 4 if criteria are not met, defaults included.", kind=bool),
@@ -132,11 +134,11 @@ _GROUPS: dict[str, tuple[str, ...]] = {
         "shm_size", "writable",
     ),
     "Kubernetes": tuple(flag.key for flag in FLAGS if flag.key.startswith("kubernetes.")),
-    "Limits and criteria": ("timeout", "grace", "strict", "with_names", "no_hook", "no_tune"),
+    "Limits and criteria": ("timeout", "grace", "strict", "notify", "with_names", "no_hook", "no_tune"),
 }  # fmt: skip
 
 _OF_A_SCRIPT = ("module", "image.ready", "nodes", "restarts", "launcher", "no_hook", "no_tune")
-_OF_A_RUN = ("restarts", "launcher", "timeout", "grace", "strict", "with_names", "no_hook", "no_tune")
+_OF_A_RUN = ("restarts", "launcher", "timeout", "grace", "strict", "notify", "with_names", "no_hook", "no_tune")
 _OF_A_CONTAINER = (
     "publish",
     "network",
@@ -155,10 +157,11 @@ _OF_A_JOB = ("kubernetes.kind", "kubernetes.queue", "kubernetes.require_capacity
 WITHOUT: dict[str, tuple[str, ...]] = {
     "build": ("name", *_OF_A_RUN, *_OF_A_CONTAINER, *_OF_A_JOB),
     "shell": (*_OF_A_RUN, *_OF_A_JOB),
-    "predict": (*_OF_A_SCRIPT, "publish"),
-    "bench": ("module", "image.ready", "launcher", "no_hook", "no_tune"),
-    "export": (*_OF_A_SCRIPT, "publish"),
+    "predict": (*_OF_A_SCRIPT, "publish", "notify"),
+    "bench": ("module", "image.ready", "launcher", "notify", "no_hook", "no_tune"),
+    "export": (*_OF_A_SCRIPT, "publish", "notify"),
     "serve": ("module", "nodes", "restarts", "launcher", "no_hook", "no_tune"),
+    "sweep": ("notify",),
     "tune": ("no_tune", "restarts"),
 }
 
@@ -242,8 +245,9 @@ def _again(earlier: Job, flags: dict[str, Any]) -> Job:
     given = {key: value for key, value in flags.items() if value not in (None, [])}
     asked = _load(earlier.project, {**target, **args, **given})
     changed = {key: value for key in Job.model_fields if (value := getattr(asked, key)) != getattr(plain, key)}
-    asks = tuple(dict.fromkeys([*earlier.asks, *asked.asks]))
-    return earlier.model_copy(update={"name": None, **changed, "asks": asks})
+    told_in_full = (ask for ask in earlier.asks if not ask.hides)
+    asks = tuple(dict.fromkeys([*told_in_full, *asked.asks]))
+    return earlier.model_copy(update={"name": None, **changed, "notify": asked.notify, "asks": asks})
 
 
 def read_allowed_job(
@@ -254,12 +258,18 @@ def read_allowed_job(
     *,
     resume: str | None = None,
     building: bool = False,
+    tells: bool = True,
 ) -> Job:
     """As read_job, of a project that may have what its file asks for: the user is asked where it is the first time.
+
+    Args:
+        tells: somebody may be told of the end; not of each trial of a search.
 
     Raises TrustError (consent.require_consent).
     """
     trust = bool(flags.pop("trust", False))
     job = read_job(words, target_arguments, flags, resume=resume)
+    if not tells:
+        job = job.model_copy(update={"notify": Notify(), "asks": tuple(ask for ask in job.asks if not ask.hides)})
     require_consent(job, os.environ, screen, trust=trust, building=building)
     return job

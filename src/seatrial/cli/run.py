@@ -66,4 +66,4 @@ def run(
         print(multi_host.instructions(job, sys.argv[1:], script_facts(job.source, job.project, any_python=True)))
         return EXIT_DONE
     caller = read_caller(os.environ, asks=interactive, shows_output=not as_json)
-    return carry_out(job, dict(os.environ), screen, detach=detach, caller=caller)
+    return carry_out(job, dict(os.environ), screen, detach=detach, caller=caller, notifies=True)

@@ -26,6 +26,7 @@ def carry_out(
     *,
     detach: bool = False,
     caller: Caller | None = None,
+    notifies: bool = False,
     before_start: Callable[[Prepared], None] = lambda prepared: None,
 ) -> int:
     """Plan, build, start and follow; the exit code of the command.
@@ -33,10 +34,11 @@ def carry_out(
     Args:
         detach: return once it has started.
         caller: whose terminal and input the target gets; None: nobody's.
+        notifies: its end is told as ``[notify]`` says.
         before_start: called with the run's folder there and nothing started.
     """
     with terminate_interrupts():
-        prepared = launch.prepare(job, environ, caller=None if detach else caller)
+        prepared = launch.prepare(job, environ, caller=None if detach else caller, notifies=notifies)
         screen.announce(prepared.plan)
         try:
             before_start(prepared)

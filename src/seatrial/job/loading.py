@@ -22,6 +22,7 @@ from seatrial.job.cluster_config import ClusterOptions, volumes_apart
 from seatrial.job.config import ConfigFile, MlflowTable, ServicesTable, StageTable, TensorBoardTable, file_keys
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
+from seatrial.job.notify import Notify, from_flags
 from seatrial.job.sweep_table import SweepTable
 from seatrial.job.target import resolve_target
 from seatrial.job.tuning import Changes
@@ -34,6 +35,7 @@ _TABLES: dict[str, type[Table]] = {
     "image": ImageOptions,
     "criteria": Criteria,
     "watch": WatchOptions,
+    "notify": Notify,
     "kubernetes": ClusterOptions,
     "tune": Changes,
     "services": ServicesTable,
@@ -189,7 +191,8 @@ class _Source:
         if self.where:
             return self.where + key
         parts = key.split(".")
-        name = parts[1] if parts[0] in _TABLES and parts[1:] else parts[0]
+        of_table = parts[0] in _TABLES and parts[0] != "notify" and parts[1:]  # one flag is all of [notify]
+        name = parts[1] if of_table else parts[0]
         return "--" + (_FLAGS.get(key) or _FLAGS.get(name) or name).replace("_", "-")
 
     def _message(self, detail: ErrorDetails) -> str:
@@ -256,6 +259,8 @@ def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in flags.items():
         if key == "env" and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
             value = _environment(value)
+        if key == "notify" and isinstance(value, list | tuple):
+            value = from_flags(value)
         if isinstance(value, Mapping):
             value = _given(value)
         elif isinstance(value, tuple):

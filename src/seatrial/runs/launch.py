@@ -34,6 +34,7 @@ from seatrial.planning.site import ClusterSite
 from seatrial.runs import mlflow_server, without_agent
 from seatrial.runs.adopt import record_start
 from seatrial.runs.liveness import leases
+from seatrial.runs.notify import keep_request
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run_site import run_site
 from seatrial.runs.serving import refuse_taken_port, warnings_of
@@ -41,6 +42,7 @@ from seatrial.runs.store import Run, RunStore, new_run_id
 from seatrial.runs.tracked import Tracked, tracked
 from seatrial.runs.view import VIEW, in_view, make_view
 from seatrial.system.caller import Caller
+from seatrial.system.desktop import why_none
 from seatrial.system.files import make_folder
 
 Say = Callable[[str], None]
@@ -109,12 +111,18 @@ def manifests(plan: Plan, *, whole: bool = True) -> str:
 
 
 def prepare(
-    job: Job, environ: Mapping[str, str], *, interactive: bool = False, caller: Caller | None = None
+    job: Job,
+    environ: Mapping[str, str],
+    *,
+    interactive: bool = False,
+    caller: Caller | None = None,
+    notifies: bool = False,
 ) -> Prepared:
     """Make the run's folder and its plan, and lease its GPUs.
 
     Args:
         caller: who looks on while it runs; None: nobody, or it is a shell, which has the terminal itself.
+        notifies: its end is told as ``[notify]`` says; not that of a search's trial or of a benchmark's variant.
 
     Raises:
         SeatrialError: nothing is left behind then.
@@ -143,6 +151,8 @@ def prepare(
             moved = f'The name "{job.name}" now refers to this run; find the earlier one by its ID, {namesake.id}'
             plan = plan.model_copy(update={"warnings": (*plan.warnings, moved)})
         run.save_plan(plan)
+        if notifies:
+            keep_request(run, job)
     except BaseException:
         leases(environ).release(run.id)
         store.remove(run)
@@ -240,7 +250,7 @@ def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> 
 
 
 def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
-    job, environ = secrets.hide_webhook(job, environ)
+    job, environ = secrets.hide_webhook(secrets.hide_notify(job), environ)
     hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
     job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
     script = script_facts(
@@ -305,10 +315,20 @@ def _plan(
     )
     plan = make_plan(job, site, ground.script, interactive=interactive)
     warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))
-    choices = (ground.why_backend, *plan.choices, *ground.tracked.choices)
-    return plan.model_copy(
-        update={"choices": choices, "warnings": (*warnings, *ground.tracked.warnings, *warnings_of(plan.job))}
-    )
+    choices = (ground.why_backend, *plan.choices, *ground.tracked.choices, *_told_at_the_end(job))
+    more = (*ground.tracked.warnings, *warnings_of(plan.job), *_nothing_to_show_on(job, environ))
+    return plan.model_copy(update={"choices": choices, "warnings": (*warnings, *more)})
+
+
+def _told_at_the_end(job: Job) -> list[Choice]:
+    if not job.notify.asked:
+        return []
+    return [Choice(what="notify", value=job.notify.words, reason="told when the run has ended; the run does not wait")]
+
+
+def _nothing_to_show_on(job: Job, environ: Mapping[str, str]) -> list[str]:
+    why = why_none(environ) if job.notify.desktop else None
+    return [f"--notify desktop will show nothing here: {why}"] if why else []
 
 
 def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:
