@@ -106,7 +106,7 @@ def test_of_a_detached_run_too(project: Project, server: Server) -> None:
     project.write("train.py", "import time; time.sleep(1)\n")
     project.cli(*RUN, "-d", "--notify", server.url)
     assert not server.posted
-    until(lambda: server.posted or project.cli("runs", "ls") and server.posted, "the post")
+    until(lambda: server.posted or (project.cli("runs", "ls") and server.posted), "the post")
     assert server.posted[0][1]["exit_code"] == 0 and len(server.posted) == 1
 
 

@@ -16,7 +16,7 @@ def test_each_word_is_a_desktop_an_address_or_a_command() -> None:
     }
 
 
-@pytest.mark.parametrize(("word", "said"), [("deskop", "; did you mean desktop?"), ("no-such-program", ""), ("", "")])
+@pytest.mark.parametrize(("word", "said"), [("desktopp", "; did you mean desktop?"), ("no-such-program", ""), ("", "")])
 def test_a_word_that_is_none_of_them_is_refused(word: str, said: str) -> None:
     with pytest.raises(UsageError) as refused:
         from_flags([word])
