@@ -74,6 +74,7 @@ def load_job(
     without_container: Callable[[str], bool],
     recipes: Collection[str] = (),
     cwd: Path | None = None,
+    leave_out: Collection[str] = (),
 ) -> Job:
     """What the user asks for.
 
@@ -85,6 +86,7 @@ def load_job(
         without_container: whether the backend of a name runs the target as the user's own process.
         recipes: names of the built-in recipes.
         cwd: folder that relative paths in flags count from; the current one by default.
+        leave_out: keys of the file that do not count.
 
     Raises:
         ConfigError: names file and key, what was expected and found, and the nearest key.
@@ -96,7 +98,7 @@ def load_job(
     if not project.is_dir():
         raise ConfigError(f"there is no project folder {from_here(project)}", run=f"ls {as_typed(project.parent)}")
     whole = _file_source(project).read()
-    from_file = {key: value for key, value in whole.items() if key not in _PIPELINES}
+    from_file = {key: value for key, value in whole.items() if key not in (*_PIPELINES, *leave_out)}
     from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
     if whole.get("stages") and not _names_a_target(from_file) and not _names_a_target(from_flags):
         raise TargetError("nothing to run: the project's file has stages and no target of its own", run="seatrial up")

@@ -93,7 +93,7 @@ def _context(image: ImagePlan, pip_conf: str | None, scratch: Path | None) -> It
     with tempfile.TemporaryDirectory(prefix="seatrial-build-", dir=scratch) as folder:
         context = Path(folder) / "context"
         try:
-            _write_context(image, context)
+            write_context(image, context)
             secrets = [f"id={name},src={path}" for name, path in sorted(image.secrets.items())]
             if pip_conf is not None:
                 secret = Path(folder) / PIP_SECRET
@@ -105,7 +105,8 @@ def _context(image: ImagePlan, pip_conf: str | None, scratch: Path | None) -> It
         yield context, secrets
 
 
-def _write_context(image: ImagePlan, context: Path) -> None:
+def write_context(image: ImagePlan, context: Path) -> None:
+    """The Dockerfile and what it copies or mounts. Raises OSError."""
     contents = {"Dockerfile": str(image.dockerfile).encode()}
     contents[f"{TOOLS}/{PROGRAM}"] = program()
     contents |= {name: text.encode() for name, text in image.context_texts.items()}
