@@ -42,7 +42,7 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="End with the whole receipt, not its verdict alone.")
+        bool, typer.Option("--verbose", help="The build's log, and the whole receipt, not its verdict alone.")
     ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="The target's output, warnings, and the verdict of a failure.")

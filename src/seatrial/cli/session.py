@@ -42,9 +42,10 @@ def carry_out(
         screen.announce(prepared.plan)
         try:
             before_start(prepared)
-            launch.start(prepared, environ, screen.progress)
+            with screen.building() as progress:
+                launch.start(prepared, environ, progress)
         except (SeatrialError, KeyboardInterrupt):
-            _receipt(prepared, environ, screen)
+            _receipt(prepared, environ, screen, error_follows=True)
             raise
     serving = prepared.plan.job.serve
     if detach:
@@ -73,8 +74,8 @@ def _ended_early(prepared: Prepared, environ: dict[str, str], screen: Screen) ->
     return _receipt(prepared, environ, screen)
 
 
-def _receipt(prepared: Prepared, environ: dict[str, str], screen: Screen) -> int:
+def _receipt(prepared: Prepared, environ: dict[str, str], screen: Screen, *, error_follows: bool = False) -> int:
     receipt = finalise(prepared.run, environ)
     assert receipt is not None, "a run followed to its end must have ended"
-    screen.receipt(receipt, prepared.run)
+    screen.receipt(receipt, prepared.run, error_follows=error_follows)
     return receipt.exit_code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -214,7 +215,8 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
 
         assert store is not None, "a plan with an image to build is for a backend with a store"
         pip = pip_conf(plan.job.image)
-        build(plan.image, store=store, progress=say, pip_conf=pip, labels=origin_labels(plan.job))
+        built = build(plan.image, store=store, progress=say, pip_conf=pip, labels=origin_labels(plan.job))
+        say(built.words)
     if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
         store.pull(plan.companion_image, say)
     if plan.venv is not None:
@@ -347,10 +349,15 @@ def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
     return Finding(kind, "error", error.message, cause=error.cause, fix=error.run)
 
 
-def shell(prepared: Prepared, environ: Mapping[str, str], say: Say) -> int:
-    """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind."""
+def shell(prepared: Prepared, environ: Mapping[str, str], building: Callable[[], AbstractContextManager[Say]]) -> int:
+    """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind.
+
+    Args:
+        building: while what it gives holds, what that gives takes the lines of a build.
+    """
     try:
-        make_ready(prepared, environ, say)
+        with building() as say:
+            make_ready(prepared, environ, say)
         return prepared.backend.shell(prepared.plan, prepared.run.folder)
     finally:
         leases(environ).release(prepared.run.id)

@@ -19,8 +19,8 @@ from seatrial.planning.devcontainer import devcontainer, write_devcontainer
 
 WORDS = {"type": "array", "items": {"type": "string"}}
 VARIABLES = {"type": "object", "additionalProperties": {"type": "string"}}
-#: What is written here, as the reference of devcontainer.json (containers.dev) says of it (read on 2026-11-23; what is written
-#: was also held against devcontainers/spec, schemas/devContainer.base.schema.json, of March 2026).
+#: What is written here, as the reference of devcontainer.json (containers.dev) says of it. On 2026-11-23 it was also
+#: held against devcontainers/spec, schemas/devContainer.base.schema.json, of March 2026.
 SPECIFICATION: dict[str, Any] = {
     "type": "object",
     "required": ["build"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from seatrial.cli.screens.live_line import LiveLine
     from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
+
+
+#: A run that is over sooner needs no line that says how long it has lasted.
+_ELAPSED_FROM_S = 3
 
 
 class Screen:
@@ -61,19 +66,43 @@ class Screen:
         self._err.print(Text(f"  {line}", style="dim"))
 
     @contextmanager
+    def building(self) -> Iterator[Callable[[str], None]]:
+        """While this holds, what it gives takes the lines of a build: one line shows how far it is; whole: each.
+
+        A build that fails leaves its log, above the error.
+        """
+        if self._whole or self._quiet:
+            yield self.progress
+            return
+        from seatrial.cli.screens.build_view import BuildView
+        from seatrial.errors import SeatrialError
+
+        view = BuildView(self._printing, self.say, self.progress)
+        try:
+            with view:
+                yield view.line
+        except SeatrialError:
+            view.print_log()
+            raise
+
+    @contextmanager
     def showing_progress(self, run: Run) -> Iterator[Callable[[], None]]:
         """While this holds, calling what it gives shows how fast the run trains, where there is room for it."""
         if self._answer_only or self._quiet:
             yield lambda: None
             return
         from seatrial.cli.screens.live_line import LiveLine
+        from seatrial.job.units import format_seconds
         from seatrial.runs.following.progress import Progress
 
-        progress, live = Progress(run), LiveLine()
+        progress, live, began_s = Progress(run), LiveLine(), run.started_at() or time.time()
 
         def show() -> None:
+            words = progress.words()
+            if live.changes and (seconds := round(time.time() - began_s)) >= _ELAPSED_FROM_S:
+                words = f"{format_seconds(seconds)}: {words}" if words else f"running for {format_seconds(seconds)}"
             with self._printing:
-                line = live.show(progress.words())
+                line = live.show(words)
             if line is not None:
                 self.say(line)
 
@@ -116,8 +145,12 @@ class Screen:
         print(json.dumps({"id": plan.run_id, "name": plan.job.name}) if self._json else plan.run_id)
         self.say(f"is running in the background; follow it with seatrial runs logs -f {plan.run_id}")
 
-    def receipt(self, receipt: Receipt, run: Run) -> None:
-        """The receipt, and where its files are."""
+    def receipt(self, receipt: Receipt, run: Run, *, error_follows: bool = False) -> None:
+        """The receipt, and where its files are.
+
+        Args:
+            error_follows: the reader is told what is wrong by the error below, and once is enough.
+        """
         if self._json:
             print(receipt.model_dump_json(indent=1))
             return
@@ -128,7 +161,8 @@ class Screen:
         from seatrial.receipt.rendering import terminal, verdict  # a plan shows no receipt, and is asked for often
 
         show = terminal.render if self._whole else verdict.render
-        show(receipt, self._err if self._answer_only else self._out)
+        if self._whole or not error_follows:
+            show(receipt, self._err if self._answer_only else self._out)
         self._quiet = False
         self.say(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
 
