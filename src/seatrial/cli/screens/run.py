@@ -119,14 +119,8 @@ class Screen:
         if plan.agent.gpu_mode == "auto-cpu":
             why = next((choice.reason for choice in plan.choices if choice.what == "gpus"), "")
             self.say(f"NO GPU: this run is on the CPU ({why}).")
-        gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "CPU"
-        if plan.cluster is not None and plan.cluster.gpus:
-            claim = plan.cluster.claim
-            gpus = f"{plan.cluster.gpus} {claim.device_class if claim else plan.cluster.gpu_resource}"
-        if plan.cluster is not None and plan.cluster.nodes > 1:
-            gpus = f"{plan.cluster.nodes} pods with {gpus}"
         where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend
-        self.say(f"{plan.run_id}: {plan.target_line} on {gpus} ({where})")
+        self.say(f"{plan.run_id}: {plan.target_line} on {_gpus_of(plan)} ({where})")
         for warning in plan.warnings:
             self.say(f"warning: {warning}")
 
@@ -166,34 +160,73 @@ class Screen:
         self._quiet = False
         self.say(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
 
-    def plan(self, plan: Plan, request: list[str]) -> None:
-        """Every choice with its reason, then what the engine will be asked."""
+    def plan(self, plan: Plan, request: list[str], asks: Sequence[str] = (), *, built: bool = False) -> None:
+        """What would run, and what is against it; then every choice with its reason, and whole, the engine's command.
+
+        Args:
+            asks: what the project's file asks for, in full: a plan keeps less of it.
+            built: its image is there.
+        """
         if self._json:
             print(plan.model_dump_json(indent=1))
             return
+        out = self._out
+        out.print(
+            Text(
+                f"Would run {plan.target_line} on {plan.backend}, on {_gpus_of(plan).replace('CPU', 'the CPU')}",
+                style="bold",
+            )
+        )
+        if image := _image_of(plan, built=built):
+            out.print(Text(f"  image {image}"), soft_wrap=True)
+        for warning in plan.warnings:
+            out.print(Text("! ", style="bold yellow").append(warning, style="not bold default"))
+        if asks:
+            out.print(_wishes(asks), end="", soft_wrap=True)
+        out.print()
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         for choice in plan.choices:
             table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
-        self._out.print(f"[bold]{plan.target_line}[/] on [bold]{plan.backend}[/]\n")
-        self._out.print(table)
-        for warning in plan.warnings:
-            self._out.print(Text("! ", style="bold yellow").append(warning))
-        if plan.job.asks:
-            self._out.print(Text("\n").append(_wishes([ask.words for ask in plan.job.asks])), end="", soft_wrap=True)
-        if request:
-            self._out.print(Text("\n" + _wrapped(request), style="dim"), soft_wrap=True)
+        out.print(table)
+        if request and self._whole:
+            out.print(Text("\n" + _wrapped(request), style="dim"), soft_wrap=True)
+        elif request:
+            out.print(Text("\nthe engine's command: add --verbose; without seatrial: --as docker", style="dim"))
 
     def asks(self, wishes: Sequence[str]) -> None:
         """What the project's file wants beyond its folder and a container, before a question."""
         self._err.print(_wishes(wishes), end="")
 
     def manifests(self, text: str) -> None:
-        """What a cluster will be given, to read; binary data left out."""
-        if not self._json:
+        """What a cluster will be given, to read, where all is shown; binary data left out."""
+        if self._json:
+            return
+        if self._whole:
             self._out.print(Text(f"\n{text}", style="dim"), soft_wrap=True)
-            self._out.print("complete: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
+        self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
+
+
+def _gpus_of(plan: Plan) -> str:
+    """``GPU 0 (NVIDIA H200)``, ``CPU``, ``2 pods with 4 nvidia.com/gpu``."""
+    gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "CPU"
+    if plan.cluster is not None and plan.cluster.gpus:
+        claim = plan.cluster.claim
+        gpus = f"{plan.cluster.gpus} {claim.device_class if claim else plan.cluster.gpu_resource}"
+    if plan.cluster is not None and plan.cluster.nodes > 1:
+        gpus = f"{plan.cluster.nodes} pods with {gpus}"
+    return gpus
+
+
+def _image_of(plan: Plan, *, built: bool) -> str:
+    """The image, and what it takes to make it, as far as that is planned; "" without one."""
+    if plan.image is None:
+        return ""
+    if built:
+        return f"{plan.image.tag}: ready (cached)"
+    disk = next((choice.value for choice in plan.choices if choice.what == "disk"), None)
+    return f"{plan.image.tag}: {disk}" if disk else plan.image.tag
 
 
 def _wishes(wishes: Sequence[str]) -> Text:
