@@ -44,6 +44,14 @@ VERBS: dict[str, tuple[str, str]] = {
     "prune": ("prune", "Delete ended runs and free their disk space."),
 }
 
+#: What people type who come from other tools, and the verb that does it here.
+_OTHER_WORDS = {
+    "ps": "runs ls", "ls": "runs ls", "list": "runs ls", "logs": "runs logs", "log": "runs logs", "show": "runs show",
+    "attach": "runs attach", "exec": "runs exec", "stop": "runs stop", "kill": "runs stop", "rm": "runs rm",
+    "compare": "runs compare", "verify": "runs verify", "cp": "runs cp", "status": "runs show", "train": "run",
+    "start": "run", "create": "new", "check": "doctor", "diagnose": "doctor", "why": "explain", "clean": "prune",
+}  # fmt: skip
+
 #: 128 + SIGPIPE, as shells report it; 0 would read as a run that is done.
 EXIT_NO_READER = 141
 
@@ -114,7 +122,7 @@ def _answer(argv: list[str]) -> int:
 
         return answer(argv[2:], VERBS)
     if argv[0] not in VERBS:
-        return _unknown_verb(argv[0])
+        return _unknown_verb(argv[0], argv[1:])
     return _dispatch(argv)
 
 
@@ -173,14 +181,18 @@ def _report(error: Exception, argv: list[str]) -> int:
         return problems.exit_code(error)
 
 
-def _unknown_verb(word: str) -> int:
+def _unknown_verb(word: str, rest: list[str]) -> int:
     import difflib
+    import shlex
 
     from seatrial.findings.labels import FIX
 
-    near = difflib.get_close_matches(word, VERBS, n=1)
-    hint = f"seatrial {near[0]} --help" if near else "seatrial --help"
+    near = difflib.get_close_matches(word, [*VERBS, *_OTHER_WORDS], n=1)
+    near = [_OTHER_WORDS.get(each, each) for each in near]
+    meant, hint = (
+        (f"; did you mean {near[0]}?", shlex.join(["seatrial", *near[0].split(), *rest])) if near else ("", "")
+    )
     if word.endswith(".py"):
-        hint = f"seatrial run {word}"
-    print(f'error: There is no command "{word}"\n  {FIX}: {hint}', file=sys.stderr)
+        meant, hint = "", shlex.join(["seatrial", "run", word, *rest])
+    print(f'error: There is no command "{word}"{meant}\n  {FIX}: {hint or "seatrial --help"}', file=sys.stderr)
     return 2

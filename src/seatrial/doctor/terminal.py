@@ -124,4 +124,11 @@ def print_finding(finding: Finding, console: Console, sources: Sequence[str] = (
     for line in finding_lines(finding, min(WIDTH, console.width), said=finding.message, indent="    "):
         _print(console, line)
     if sources:
-        _print(console, Text(f"    from  {', '.join(sources)}", style="dim"))
+        _print(console, Text(f"    from  {', '.join(map(_source, sources))}", style="dim"))
+
+
+def _source(source: str) -> str:
+    """``docs/images.md`` → ``seatrial's documentation (images)``: a wheel does not carry the file."""
+    if not source.startswith("docs/"):
+        return source
+    return f"seatrial's documentation ({source.removeprefix('docs/').removesuffix('.md')})"

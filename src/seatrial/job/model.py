@@ -73,7 +73,9 @@ class ImageOptions(Table):
     target: str | None = Field(default=None, description="Machine to build for: h100, or driver=535.129,gpu=A4000.")
     flavour: Flavour | None = Field(default=None, description="Kind of nvidia/cuda base; slim Python by default.")
     torch_index: keys.Mirror | None = Field(default=None, description="Mirror of https://download.pytorch.org/whl.")
-    slim: SlimLevel = Field(default="none", description="How far to slim the image: docs/images.md.")
+    slim: SlimLevel = Field(
+        default="none", description="How far to slim the image; seatrial build --explain says what each level saves."
+    )
     max_size_bytes: keys.Size | None = Field(
         default=None, validation_alias="max_size", description="Largest image that seatrial build accepts, on disk."
     )
