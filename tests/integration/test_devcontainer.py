@@ -5,21 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from cli_project import Project
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
-
-
-@pytest.fixture
-def docker_project(docker_backend: object, tmp_path: Path, environ: dict[str, str]) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "docker", environ, ["docker"])
-    yield made
-    made.clean()
 
 
 def test_it_is_built_and_its_user_runs_the_script(docker_project: Project) -> None:

@@ -96,7 +96,7 @@ def list_(
         return EXIT_DONE
     while True:
         listed = found()
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else runs_table.WIDE
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         lines = runs_table.table(listed, width, time.time()) if listed else []
         if watch:
             print("\x1b[H\x1b[2J", end="") if sys.stdout.isatty() else None
