@@ -19,6 +19,7 @@ from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
+from seatrial.images.building.ready import CACHED
 from seatrial.images.origin import origin_labels
 from seatrial.images.recipes import require_data
 from seatrial.images.sources import pip_conf
@@ -173,6 +174,11 @@ def _refuse_cut_down_image(plan: Plan) -> None:
                 cause=known.cause,
                 run=known.fix,
             )
+
+
+def without_cached(say: Say) -> Say:
+    """``say`` for whoever starts many runs on one image: that it is there still is no news."""
+    return lambda line: None if line == CACHED else say(line)
 
 
 def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from types import TracebackType
 
 from seatrial.cli.screens.live_line import LiveLine
-from seatrial.images.building.build import READY
 from seatrial.images.building.heartbeat import SO_FAR
 from seatrial.images.building.progress import BuildProgress
+from seatrial.images.building.ready import CACHED, READY
 
 _LOOK_EVERY_S = 0.5
 
@@ -55,7 +55,7 @@ class BuildView:
             if text.startswith(READY):
                 self._live.clear()
                 self._state.line(text, time.monotonic())
-                self._say(", ".join([text, *(self._state.totals() if "cached" not in text else [])]))
+                self._say(", ".join([text, *(self._state.totals() if text != CACHED else [])]))
                 self._log.clear()
                 return
             self._left_out += len(self._log) == _MOST_LINES

@@ -17,6 +17,7 @@ from seatrial.errors import DiskError, ImageError
 from seatrial.images.building.build_failure import explain, readable
 from seatrial.images.building.check_stack import check_stack
 from seatrial.images.building.heartbeat import Heartbeat
+from seatrial.images.building.ready import CACHED, READY
 from seatrial.images.building.space import check_space
 from seatrial.images.building.wheel import wheel_bytes
 from seatrial.images.dockerfiles.write import PIP_SECRET, SLIMMER
@@ -27,10 +28,6 @@ from seatrial.job.units import format_bytes, format_seconds
 
 #: Lines of output that a failed build is explained from: pip's longest dependency conflict fits.
 _REMEMBERED_LINES = 400
-
-
-#: How the line begins that says that an image is there.
-READY = "image ready"
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class BuildResult:
     def words(self) -> str:
         """``image ready (cached)``, or ``image ready: 1.4 GB, built in 41 s``."""
         if self.cached:
-            return f"{READY} (cached)"
+            return CACHED
         return f"{READY}: {format_bytes(self.size_bytes)}, built in {format_seconds(self.seconds)}"
 
 

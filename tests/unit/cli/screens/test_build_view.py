@@ -13,6 +13,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from seatrial.images.building.ready import CACHED, READY
+from seatrial.runs import launch
+
 #: Lines as a build prints them, slowly enough that the line is drawn, then its end.
 CHILD = """
 import sys, time
@@ -106,3 +109,11 @@ def test_a_build_that_fails_leaves_all_that_it_said_above_the_error(show: object
 def test_verbose_is_each_line_and_quiet_none() -> None:
     assert "    Downloading sympy-1.14.0-py3-none-any.whl (6.3 MB)" in in_a_log("whole")
     assert in_a_log("quiet") == []
+
+
+def test_whoever_starts_many_runs_is_told_of_builds_alone() -> None:
+    said: list[str] = []
+    say = launch.without_cached(said.append)
+    for line in (CACHED, f"{READY}: 1 GB, built in 3 s", CACHED):
+        say(line)
+    assert said == [f"{READY}: 1 GB, built in 3 s"]
