@@ -36,7 +36,6 @@ from seatrial.planning.site import ClusterSite
 from seatrial.runs import mlflow_server, without_agent
 from seatrial.runs.adopt import record_start
 from seatrial.runs.liveness import leases
-from seatrial.runs.notify import keep_request
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run_site import run_site
 from seatrial.runs.serving import refuse_taken_port, warnings_of
@@ -153,7 +152,9 @@ def prepare(
             moved = f'The name "{job.name}" now refers to this run; find the earlier one by its ID, {namesake.id}'
             plan = plan.model_copy(update={"warnings": (*plan.warnings, moved)})
         run.save_plan(plan)
-        if notifies:
+        if notifies and job.notify.asked:
+            from seatrial.runs.notify import keep_request  # a plan need not wait for it
+
             keep_request(run, job)
     except BaseException:
         leases(environ).release(run.id)

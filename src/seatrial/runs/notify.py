@@ -10,9 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,32 +23,21 @@ from seatrial.runs.store import Run, run_name
 from seatrial.system import command, nofollow
 from seatrial.system.desktop import show
 from seatrial.system.files import write_atomically
+from seatrial.system.post import post
 
 #: In a run's record: what is asked for, until it is done; and a line for each that was told, or was not, and why.
 REQUEST, NOTES = "notify.json", "notified.txt"
 
 #: A command may upload a model; one that hangs must not stay for ever.
 COMMAND_TIMEOUT_S = 600.0
-POST_TIMEOUT_S = 15.0
-
-#: Between two attempts to post, where the other side may be back by then.
-PAUSES_S = (2.0, 10.0)
 
 _MOST_BYTES = 1 << 20
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Whoever was named is told, and nobody else."""
-
-    def redirect_request(self, *about: Any) -> None:
-        return None
-
-
 def keep_request(run: Run, job: Job) -> None:
     """Remember whom to tell. Raises DiskError."""
-    if job.notify.asked:
-        text = json.dumps({"project": str(job.project), "notify": job.notify.model_dump(mode="json")})
-        write_atomically(run.folder / REQUEST, text.encode(), mode=0o600)
+    text = json.dumps({"project": str(job.project), "notify": job.notify.model_dump(mode="json")})
+    write_atomically(run.folder / REQUEST, text.encode(), mode=0o600)
 
 
 def begin(run: Run, environ: Mapping[str, str]) -> None:
@@ -113,7 +99,7 @@ def _tell(
     if notify.desktop:
         yield "desktop", show("seatrial", str(message["text"]).removeprefix("seatrial: "), environ)
     for url in notify.webhook:
-        yield host_of(url), _post(url, message)
+        yield host_of(url), post(url, message)
     for line in notify.command:
         yield program_of(line), _run(line, message, project, run, environ)
 
@@ -133,27 +119,6 @@ def _run(line: str, message: Mapping[str, Any], project: Path, run: Run, environ
     except (OSError, SeatrialError) as error:
         return f"it failed: {error}"
     return None if ended.exit_code == 0 else f"it exited with {ended.exit_code}: {ended.last_line()[:200]}"
-
-
-def _post(url: str, message: Mapping[str, Any]) -> str | None:
-    """Post it; again where the network or the other side fails, and not where it says no."""
-    opener = urllib.request.build_opener(_NoRedirect)
-    body = json.dumps(message).encode()
-    trouble = ""
-    for pause_s in (0.0, *PAUSES_S):
-        time.sleep(pause_s)
-        try:
-            request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-            with opener.open(request, timeout=POST_TIMEOUT_S):
-                return None
-        except urllib.error.HTTPError as error:
-            trouble = f"it answered {error.code} {error.reason}"
-            if error.code < 500:
-                break
-        except (OSError, ValueError) as error:  # ValueError: an address that cannot be one
-            reason = getattr(error, "reason", None) or error
-            trouble = f"it could not be reached: {type(reason).__name__}"
-    return trouble
 
 
 def _note(run: Run, line: str) -> None:
