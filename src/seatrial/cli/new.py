@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ def new(
     folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make.")],
 ) -> int:
     """Make a project: a script that trains, a data loader with tests, seatrial.toml."""
+    folder = Path(os.path.normpath(folder))
     written = new_project(folder)
     screen = Screen()
     screen.say(f"made {folder} with {', '.join(written)}")
