@@ -165,3 +165,14 @@ def test_a_desktop_gets_title_and_text_and_one_that_is_missing_is_said_at_once(
     shown = until(lambda: (tmp_path / "shown").exists() and (tmp_path / "shown").read_text(), "the notification")
     assert shown.splitlines()[:4] == ["--app-name", "seatrial", "--", "seatrial"]
     assert "train.py: failed: " in shown and "ValueError: &lt;b&gt;" in shown
+
+
+def test_no_module_of_the_project_is_run_on_this_machine(project: Project, server: Server) -> None:
+    for module in ("typer", "pydantic", "rich"):  # of ours alone: the target itself may import what it likes
+        project.write(f"{module}.py", f"open({str(project.folder / 'ran')!r}, 'w')\n")
+    project.write("train.py", "print('well')\n")
+    started = "import sys; del sys.path[0]; from seatrial.cli import main; sys.exit(main())"
+    project.program = [project.program[0], "-c", started]  # as the installed command
+    project.cli(*RUN, "--notify", server.url)
+    until(lambda: server.posted, "the post")
+    assert not (project.folder / "ran").exists()

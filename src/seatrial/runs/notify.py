@@ -45,7 +45,8 @@ def begin(run: Run, environ: Mapping[str, str]) -> None:
     try:
         if (run.folder / REQUEST).exists():
             argv = [sys.executable, "-m", "seatrial", "runs", "notify", run.id, "--project", str(run.place.parents[2])]
-            command.spawn_detached(argv, output=run.folder / "notify.log", env=environ)
+            # There, because ``-m`` imports from the current folder first, and the project may hold a json.py.
+            command.spawn_detached(argv, output=run.folder / "notify.log", env=environ, cwd=run.folder)
     except (OSError, SeatrialError) as error:
         _note(run, f"nobody was told: {getattr(error, 'strerror', None) or error}")
 
