@@ -45,8 +45,9 @@ class Screen:
         self._quiet = quiet
         self._json = json
         self._answer_only = answer_only
-        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._out = Console(highlight=False)
+        # Names of files are no markup: ":fire:" stays as it is, and rich's table of emoji is not loaded.
+        self._err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+        self._out = Console(highlight=False, emoji=False)
         self._live: LiveLine | None = None
         self._printing = threading.RLock()  # threads and signal handlers say things, too
 
