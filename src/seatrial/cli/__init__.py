@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run a script, module, recipe or image in a GPU container; ends with a receipt."),
     "plan": ("plan", "Show what run would do and why; changes nothing."),
     "build": ("build", "Build the image that run would use, verify it, report its contents; or check a Dockerfile."),
+    "new": ("new", "Make a project: a script that trains, a data loader with tests, seatrial.toml."),
     "init": ("init", "Write seatrial.toml from what was found in the project, with the reasons."),
     "shell": ("shell", "Open an interactive shell in the same container."),
     "up": ("up", "Run a Compose file, the stages of seatrial.toml, or trackers; one receipt for all."),

@@ -116,6 +116,7 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
     """Show a run's receipt, or its progress. Exits with the run's own exit code."""
     from seatrial.cli.screens.run import Screen
     from seatrial.runs.finalise import finalise
+    from seatrial.runs.notify import notes
 
     store = _store(project)
     if (group := _group(store, reference)) is not None:
@@ -130,6 +131,8 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
         screen.say(f"{run.id} has not ended; seatrial runs logs -f {run.id}")
         return EXIT_DONE
     screen.receipt(receipt, run)
+    for note in [] if as_json else notes(run):
+        screen.say(f"notified {note}")
     return receipt.exit_code
 
 
@@ -292,6 +295,15 @@ def record(reference: Reference, project: Project = None) -> int:
     from seatrial.runs.following.recorder import record as follow_to_the_end
 
     follow_to_the_end(_store(project).find(reference), os.environ)
+    return EXIT_DONE
+
+
+@app.command(hidden=True)
+def notify(reference: Reference, project: Project = None) -> int:
+    """Tell who is to be told of a run's end; started by whoever has judged it."""
+    from seatrial.runs.notify import deliver
+
+    deliver(_store(project).find(reference), os.environ)
     return EXIT_DONE
 
 

@@ -26,6 +26,7 @@ from seatrial.job.cluster_config import ClusterOptions, Restarts
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.mount import DataMount as DataMount  # part of a job for its readers
+from seatrial.job.notify import Notify
 from seatrial.job.serving import Serving
 from seatrial.job.tuning import Changes, Tuning
 
@@ -217,6 +218,7 @@ class Requests(Table):
     image: ImageOptions = Field(default_factory=ImageOptions, description="How the image is made.")
     criteria: Criteria = Field(default_factory=Criteria, description="Criteria for a good run.")
     watch: WatchOptions = Field(default_factory=WatchOptions, description="What the watchdog checks during the run.")
+    notify: Notify = Field(default_factory=Notify, description="Who is told when the run has ended.")
     kubernetes: ClusterOptions = Field(default_factory=ClusterOptions, description="Kubernetes settings.")
     tune: Changes = Field(
         default_factory=Changes, description="Changes to a torch script, as seatrial tune found them."

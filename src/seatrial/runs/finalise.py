@@ -19,7 +19,7 @@ from seatrial.planning import secrets
 from seatrial.receipt.judging.judge import judge
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.write import JSON_NAME, load, write_receipt
-from seatrial.runs import tracker_pages, without_agent
+from seatrial.runs import notify, tracker_pages, without_agent
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.discovered_gpus import with_discovered_gpus
 from seatrial.runs.liveness import leases, state_of
@@ -113,6 +113,7 @@ def _finalise(
         ) from error
     run.show_receipt()
     tracker_pages.hand_over(run, receipt, stands)
+    notify.begin(run, environ)
     return receipt
 
 

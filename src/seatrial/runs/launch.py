@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from seatrial.planning.site import ClusterSite
 from seatrial.runs import mlflow_server, without_agent
 from seatrial.runs.adopt import record_start
 from seatrial.runs.liveness import leases
+from seatrial.runs.notify import keep_request
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run_site import run_site
 from seatrial.runs.serving import refuse_taken_port, warnings_of
@@ -41,6 +43,7 @@ from seatrial.runs.store import Run, RunStore, new_run_id
 from seatrial.runs.tracked import Tracked, tracked
 from seatrial.runs.view import VIEW, in_view, make_view
 from seatrial.system.caller import Caller
+from seatrial.system.desktop import why_none
 from seatrial.system.files import make_folder
 
 Say = Callable[[str], None]
@@ -109,12 +112,18 @@ def manifests(plan: Plan, *, whole: bool = True) -> str:
 
 
 def prepare(
-    job: Job, environ: Mapping[str, str], *, interactive: bool = False, caller: Caller | None = None
+    job: Job,
+    environ: Mapping[str, str],
+    *,
+    interactive: bool = False,
+    caller: Caller | None = None,
+    notifies: bool = False,
 ) -> Prepared:
     """Make the run's folder and its plan, and lease its GPUs.
 
     Args:
         caller: who looks on while it runs; None: nobody, or it is a shell, which has the terminal itself.
+        notifies: its end is told as ``[notify]`` says; not that of a search's trial or of a benchmark's variant.
 
     Raises:
         SeatrialError: nothing is left behind then.
@@ -143,6 +152,8 @@ def prepare(
             moved = f'The name "{job.name}" now refers to this run; find the earlier one by its ID, {namesake.id}'
             plan = plan.model_copy(update={"warnings": (*plan.warnings, moved)})
         run.save_plan(plan)
+        if notifies:
+            keep_request(run, job)
     except BaseException:
         leases(environ).release(run.id)
         store.remove(run)
@@ -204,7 +215,8 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
 
         assert store is not None, "a plan with an image to build is for a backend with a store"
         pip = pip_conf(plan.job.image)
-        build(plan.image, store=store, progress=say, pip_conf=pip, labels=origin_labels(plan.job))
+        built = build(plan.image, store=store, progress=say, pip_conf=pip, labels=origin_labels(plan.job))
+        say(built.words)
     if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
         store.pull(plan.companion_image, say)
     if plan.venv is not None:
@@ -240,7 +252,7 @@ def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> 
 
 
 def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
-    job, environ = secrets.hide_webhook(job, environ)
+    job, environ = secrets.hide_webhook(secrets.hide_notify(job), environ)
     hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
     job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
     script = script_facts(
@@ -305,10 +317,20 @@ def _plan(
     )
     plan = make_plan(job, site, ground.script, interactive=interactive)
     warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))
-    choices = (ground.why_backend, *plan.choices, *ground.tracked.choices)
-    return plan.model_copy(
-        update={"choices": choices, "warnings": (*warnings, *ground.tracked.warnings, *warnings_of(plan.job))}
-    )
+    choices = (ground.why_backend, *plan.choices, *ground.tracked.choices, *_told_at_the_end(job))
+    more = (*ground.tracked.warnings, *warnings_of(plan.job), *_nothing_to_show_on(job, environ))
+    return plan.model_copy(update={"choices": choices, "warnings": (*warnings, *more)})
+
+
+def _told_at_the_end(job: Job) -> list[Choice]:
+    if not job.notify.asked:
+        return []
+    return [Choice(what="notify", value=job.notify.words, reason="told when the run has ended; the run does not wait")]
+
+
+def _nothing_to_show_on(job: Job, environ: Mapping[str, str]) -> list[str]:
+    why = why_none(environ) if job.notify.desktop else None
+    return [f"--notify desktop will show nothing here: {why}"] if why else []
 
 
 def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:
@@ -327,10 +349,15 @@ def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
     return Finding(kind, "error", error.message, cause=error.cause, fix=error.run)
 
 
-def shell(prepared: Prepared, environ: Mapping[str, str], say: Say) -> int:
-    """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind."""
+def shell(prepared: Prepared, environ: Mapping[str, str], building: Callable[[], AbstractContextManager[Say]]) -> int:
+    """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind.
+
+    Args:
+        building: while what it gives holds, what that gives takes the lines of a build.
+    """
     try:
-        make_ready(prepared, environ, say)
+        with building() as say:
+            make_ready(prepared, environ, say)
         return prepared.backend.shell(prepared.plan, prepared.run.folder)
     finally:
         leases(environ).release(prepared.run.id)

@@ -124,6 +124,13 @@ class Run:
         with EvidenceLog(str(self.events_path), "host") as log:
             log.write(event)
 
+    def started_at(self) -> float | None:
+        """When its process or container was started, as Unix time; before that its image is made."""
+        try:
+            return (self.folder / "handle.json").lstat().st_mtime
+        except OSError:
+            return None
+
     @property
     def input(self) -> Path:
         """The named pipe of what its caller types, while somebody does."""
