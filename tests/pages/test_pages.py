@@ -43,6 +43,7 @@ def environment(folder: Path) -> dict[str, str]:
     """A new user's, with this installation's seatrial."""
     kept = {name: os.environ[name] for name in ("LANG", "LC_ALL", "SEATRIAL_STATE", "PYTHONPATH") if name in os.environ}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    kept["OMP_NUM_THREADS"] = "1"  # torch's threads wait for each other in loops, on cores that others want
     return {**kept, "PATH": path, "HOME": str(folder), "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
 
 
