@@ -59,6 +59,8 @@ static void meet(Barrier& at) {
 }
 static void __syncthreads() { meet(block_barrier); }
 static void __syncwarp() { meet(warp_barriers[current / 32]); }
+struct alignas(16) float4 { float x, y, z, w; };
+static void atomicAdd(double* place, double value) { *place += value; }
 static float shuffled[1024];
 static float __shfl_xor_sync(unsigned, float value, int mask) {
   int own = current;
@@ -175,7 +177,7 @@ def kernels_on_cpu(monkeypatch):
     """Every launch of the library's kernels goes to the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
-    from seatrial.train import fused, inside
+    from seatrial.train import fused, inside, rownorms
     from seatrial.train.data import augment, images
     from seatrial.train.data import crops as crop_data
     from seatrial.train.kernels import (
@@ -184,6 +186,7 @@ def kernels_on_cpu(monkeypatch):
         classifier_head,
         crops,
         filters,
+        layernorm,
         muon,
         normact,
         normpool,
@@ -203,7 +206,20 @@ def kernels_on_cpu(monkeypatch):
 
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
     lone = (adam, classic, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
-    for module in (*lone, *trials, inside, normact, pooled_head, pooled_norm, crops, crop_data, muon, whitening):
+    for module in (
+        *lone,
+        *trials,
+        inside,
+        normact,
+        layernorm,
+        rownorms,
+        pooled_head,
+        pooled_norm,
+        crops,
+        crop_data,
+        muon,
+        whitening,
+    ):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)

@@ -44,7 +44,7 @@ def test_two_hosts_meet_and_train_as_one(network: str, tmp_path: Path, environ: 
             list(pool.map(join, (0, 1)))
         receipts = [project.receipt() for project in projects]
         output = "".join(project.output() for project in projects)
-        assert "batch 64 on each of 2 rank(s), 128 together" in output and output.count("epoch 2:") == 1
+        assert "batch 64 on each of 2 ranks, 128 together" in output and output.count("epoch 2:") == 1
         assert [receipt["header"]["part"] for receipt in receipts] == [
             f"node {rank} of 2; together: seatrial-digits-2" for rank in (0, 1)
         ]

@@ -56,9 +56,9 @@ def test_two_pods_then_one_then_two(project: Project, cluster: Cluster) -> None:
         project.wait_for(lambda: printed("]: epoch 2:"))
         cluster.patch(NODE, {"spec": {"unschedulable": True}})
         cluster.delete(f"{PODS}/{pods(cluster, run_id)['1']}", grace_s=0)
-        project.wait_for(lambda: printed("on each of 1 rank(s)"), 120)
+        project.wait_for(lambda: printed("on each of 1 rank,"), 120)
         cluster.patch(NODE, {"spec": {"unschedulable": None}})
-        project.wait_for(lambda: printed("on each of 2 rank(s)", 2), 120)
+        project.wait_for(lambda: printed("on each of 2 ranks", 2), 120)
         assert printed("resumed from /seatrial/run/checkpoints", 2)
         assert printed("]: epoch 1:") and not printed("]: epoch 1:", 2), "it began anew"
     finally:
@@ -81,7 +81,7 @@ def test_two_pods_train_and_one_that_is_killed_comes_back(project: Project, clus
     receipt = project.receipt()
     assert (receipt["exit_code"], receipt["exit_cause"]["id"]) == (0, "finished"), project.output("stderr")
     output = project.output()
-    assert "batch 64 on each of 2 rank(s), 128 together" in output
+    assert "batch 64 on each of 2 ranks, 128 together" in output
     assert "[rank0]: resumed from /seatrial/run/checkpoints: epoch " in output, "it began anew"
     assert output.count("[rank0]: epoch 1:") == 1
     assert "[rank0]: epoch 15:" in output

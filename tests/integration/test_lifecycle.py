@@ -50,6 +50,9 @@ def test_a_detached_run_from_start_to_prune(project: Project) -> None:
     assert project.cli("runs", "logs", run_id.rpartition("-")[2]).stdout == "ready\n"
     said = project.cli("runs", "exec", "worker1", "--", "sh", "-c", "echo $SEATRIAL_RUN_ID; pwd; exit 4", exit_code=4)
     assert said.stdout.split()[-1] == ("/workspace" if project.engine else str(project.folder))
+    if project.engine:
+        missing = project.cli("runs", "exec", "worker1", "--", "nvidia-smi", exit_code=5).stderr
+        assert "There is no nvidia-smi in this CPU container" in missing and "nvidia-smi   # on the host" in missing
     in_use = project.run("train.py", "--name", "worker1", exit_code=2)
     assert f'The name "worker1" belongs to run {run_id}' in in_use.stderr and "fix: seatrial runs stop" in in_use.stderr
     assert "has not ended" in project.cli("runs", "rm", "worker1", exit_code=2).stderr

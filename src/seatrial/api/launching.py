@@ -69,7 +69,7 @@ def start(
     """
     job, environ = _job(target, args, project, options), dict(os.environ)
     _require_consent(job, environ, trust=trust)
-    prepared = launch.prepare(job, environ)
+    prepared = launch.prepare(job, environ, notifies=True)
     try:
         launch.start(prepared, environ, progress or (lambda line: None))
     except (SeatrialError, KeyboardInterrupt):

@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run a script, module, recipe or image in a GPU container; ends with a receipt."),
     "plan": ("plan", "Show what run would do and why; changes nothing."),
     "build": ("build", "Build the image that run would use, verify it, report its contents; or check a Dockerfile."),
+    "new": ("new", "Make a project: a script that trains, a data loader with tests, seatrial.toml."),
     "init": ("init", "Write seatrial.toml from what was found in the project, with the reasons."),
     "shell": ("shell", "Open an interactive shell in the same container."),
     "up": ("up", "Run a Compose file, the stages of seatrial.toml, or trackers; one receipt for all."),
@@ -42,6 +43,14 @@ VERBS: dict[str, tuple[str, str]] = {
     "completion": ("completion", "Print completion for bash, zsh or fish."),
     "prune": ("prune", "Delete ended runs and free their disk space."),
 }
+
+#: What people type who come from other tools, and the verb that does it here.
+_OTHER_WORDS = {
+    "ps": "runs ls", "ls": "runs ls", "list": "runs ls", "logs": "runs logs", "log": "runs logs", "show": "runs show",
+    "attach": "runs attach", "exec": "runs exec", "stop": "runs stop", "kill": "runs stop", "rm": "runs rm",
+    "compare": "runs compare", "verify": "runs verify", "cp": "runs cp", "status": "runs show", "train": "run",
+    "start": "run", "create": "new", "check": "doctor", "diagnose": "doctor", "why": "explain", "clean": "prune",
+}  # fmt: skip
 
 #: Which plug-ins pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
 _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
@@ -116,7 +125,7 @@ def _answer(argv: list[str]) -> int:
 
         return answer(argv[2:], VERBS)
     if argv[0] not in VERBS:
-        return _unknown_verb(argv[0])
+        return _unknown_verb(argv[0], argv[1:])
     return _dispatch(argv)
 
 
@@ -187,14 +196,18 @@ def _report(error: Exception, argv: list[str]) -> int:
         return problems.exit_code(error)
 
 
-def _unknown_verb(word: str) -> int:
+def _unknown_verb(word: str, rest: list[str]) -> int:
     import difflib
+    import shlex
 
     from seatrial.findings.labels import FIX
 
-    near = difflib.get_close_matches(word, VERBS, n=1)
-    hint = f"seatrial {near[0]} --help" if near else "seatrial --help"
+    near = difflib.get_close_matches(word, [*VERBS, *_OTHER_WORDS], n=1)
+    near = [_OTHER_WORDS.get(each, each) for each in near]
+    meant, hint = (
+        (f"; did you mean {near[0]}?", shlex.join(["seatrial", *near[0].split(), *rest])) if near else ("", "")
+    )
     if word.endswith(".py"):
-        hint = f"seatrial run {word}"
-    print(f'error: There is no command "{word}"\n  {FIX}: {hint}', file=sys.stderr)
+        meant, hint = "", shlex.join(["seatrial", "run", word, *rest])
+    print(f'error: There is no command "{word}"{meant}\n  {FIX}: {hint or "seatrial --help"}', file=sys.stderr)
     return 2

@@ -34,17 +34,19 @@ def build(
         Path | None, typer.Option("--check", metavar="DOCKERFILE", help="Check your own Dockerfile; builds nothing.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every line of the build.")] = False,
     *,
     flags: dict[str, Any],
 ) -> int:
     """Build the image that run would use, verify it, and report its contents."""
-    screen = Screen(json=as_json)
+    screen = Screen(json=as_json, whole=verbose)
     if check is not None:
         findings = check_dockerfile(check)
         print_findings(check, findings, as_json=as_json)
         return EXIT_TARGET_FAILED if any(each.severity == "error" for each in findings) else EXIT_DONE
     job = read_allowed_job(words or [], context.obj, flags, screen, building=True)
-    built = build_image(job, dict(os.environ), screen.progress, explain=explain or picture is not None, lock=lock)
+    with screen.building() as progress:
+        built = build_image(job, dict(os.environ), progress, explain=explain or picture is not None, lock=lock)
     if picture is not None:
         assert built.plan.image is not None
         write_atomically(picture, treemap(built.plan.image.tag, built.contents["packages"]).encode())

@@ -14,9 +14,10 @@ from rich.console import Console
 
 from seatrial.backends import table
 from seatrial.backends.containers.user_mounts import checked_mount, parse_mount
+from seatrial.cli.screens.live_line import LiveLine
 from seatrial.doctor import report, terminal
-from seatrial.doctor.chain import CHAIN, HOST, with_third_party
-from seatrial.doctor.examine import examine
+from seatrial.doctor.chain import CHAIN, HOST, Layer, with_third_party
+from seatrial.doctor.examine import Result, examine
 from seatrial.doctor.facts.inspection import InspectionRequest
 from seatrial.doctor.facts.machine import Machine
 from seatrial.doctor.fixing.apply_fixes import apply_fixes, undo
@@ -87,16 +88,22 @@ def doctor(
     chain = with_third_party([layer for layer in CHAIN if not host_only or layer.name in HOST])
     start = time.monotonic()
     to_paste = report_file is not None and str(report_file) == "-"
-    show = (
-        None
-        if as_json or to_paste
-        else lambda layer, results: terminal.print_layer(layer, results, console, verbose=verbose)
-    )
+    examined: list[tuple[Layer, list[Result]]] = []
+    live = LiveLine()
+
+    def show(layer: Layer, of_layer: list[Result]) -> None:
+        examined.append((layer, of_layer))
+        if live.changes and not (as_json or to_paste):
+            live.show(f"checked: {layer.title}")
+
     results = examine(machine, chain, show)
+    live.clear()
     if as_json:
         print(json.dumps(report.to_dict(results), indent=1))
     elif not to_paste:
         terminal.print_summary(results, console, time.monotonic() - start)
+        for layer, of_layer in examined:
+            terminal.print_layer(layer, of_layer, console, verbose=verbose)
     if report_file is not None:
         _write_report(report.full(results, machine, with_names=with_names), None if to_paste else report_file)
     if fix:

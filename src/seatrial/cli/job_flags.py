@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -18,7 +18,8 @@ from seatrial.cli.typed import check_folder
 from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
-from seatrial.job.model import Job
+from seatrial.job.model import Criteria, Job
+from seatrial.job.notify import Notify
 from seatrial.runs.nearest import store_of
 from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore
@@ -32,7 +33,7 @@ class Flag(NamedTuple):
     """A flag of every command that takes a job.
 
     Attributes:
-        key: where its value belongs in seatrial.toml; ``project`` and ``trust`` are no keys of the file.
+        key: where its value belongs in seatrial.toml; OWN are no keys of the file.
         names: as typed, the long one first.
         kind: str, list[str], bool or Path; parsed by job.loading, as the file is.
     """
@@ -111,9 +112,11 @@ FLAGS = (
     # limits and criteria
     Flag("timeout", "--timeout", "Stop the target after this long, e.g. 2h.", metavar="TIME"),
     Flag("grace", "--grace", "Between SIGTERM and SIGKILL; default 30s.", metavar="TIME"),
+    Flag("notify", "--notify", "When it has ended: desktop, a command, or a URL.", kind=list[str], metavar="WHERE"),
     Flag("no_hook", "--no-hook", "Do not measure the script's steps from inside.", kind=bool),
     Flag("no_tune", "--no-tune", "Leave out the changes of [tune] in the project's file.", kind=bool),
     Flag("strict", "--strict", "Exit with 4 if criteria are not met, defaults included.", kind=bool),
+    Flag("no_criteria", "--no-criteria", "Leave out the file's [criteria], e.g. to run tests.", kind=bool),
     Flag("with_names", "--with-names", "Keep user and host names in the receipt.", kind=bool),
     # the project
     Flag("trust", "--trust", "Allow what the project's file requests without asking.", kind=bool),
@@ -131,11 +134,25 @@ _GROUPS: dict[str, tuple[str, ...]] = {
         "shm_size", "writable",
     ),
     "Kubernetes": tuple(flag.key for flag in FLAGS if flag.key.startswith("kubernetes.")),
-    "Limits and criteria": ("timeout", "grace", "strict", "with_names", "no_hook", "no_tune"),
+    "Limits and criteria": ("timeout", "grace", "strict", "no_criteria", "notify", "with_names", "no_hook", "no_tune",),
 }  # fmt: skip
 
+#: What is only typed.
+OWN = ("no_criteria", "trust", "project")
+
 _OF_A_SCRIPT = ("module", "image.ready", "nodes", "restarts", "launcher", "no_hook", "no_tune")
-_OF_A_RUN = ("restarts", "launcher", "timeout", "grace", "strict", "with_names", "no_hook", "no_tune")
+_OF_A_RUN = (
+    "restarts",
+    "launcher",
+    "timeout",
+    "grace",
+    "strict",
+    "no_criteria",
+    "notify",
+    "with_names",
+    "no_hook",
+    "no_tune",
+)
 _OF_A_CONTAINER = (
     "publish",
     "network",
@@ -154,10 +171,11 @@ _OF_A_JOB = ("kubernetes.kind", "kubernetes.queue", "kubernetes.require_capacity
 WITHOUT: dict[str, tuple[str, ...]] = {
     "build": ("name", *_OF_A_RUN, *_OF_A_CONTAINER, *_OF_A_JOB),
     "shell": (*_OF_A_RUN, *_OF_A_JOB),
-    "predict": (*_OF_A_SCRIPT, "publish"),
-    "bench": ("module", "image.ready", "launcher", "no_hook", "no_tune"),
-    "export": (*_OF_A_SCRIPT, "publish"),
+    "predict": (*_OF_A_SCRIPT, "publish", "notify"),
+    "bench": ("module", "image.ready", "launcher", "notify", "no_hook", "no_tune"),
+    "export": (*_OF_A_SCRIPT, "publish", "notify"),
     "serve": ("module", "nodes", "restarts", "launcher", "no_hook", "no_tune"),
+    "sweep": ("notify",),
     "tune": ("no_tune", "restarts"),
 }
 
@@ -207,26 +225,31 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
             run=f"seatrial run {shlex.join([words[0], '--', *words[1:], *target_arguments])}",
         )
     flags.pop("trust", None)
+    leave_out = ("criteria",) if flags.pop("no_criteria", None) else ()
     named = flags.pop("project", None)
     project = check_folder(named or Path.cwd())
     if words:
         flags["target"] = words[0]
     flags["args"] = target_arguments
     if resume is None:
-        return _load(project, flags)
+        return _load(project, flags, leave_out)
     anew = bool({"target", "module", "image"} & flags.keys())
     earlier = run_to_resume(RunStore(project.absolute()) if anew else store_of(named), resume)
     if anew:
-        return _load(project, {**flags, "resume": earlier.id})
+        return _load(project, {**flags, "resume": earlier.id}, leave_out)
     if (serving := earlier.trusted_plan().job.serve) is not None:
         raise UsageError(
             f"Run {earlier.id} was a server: it has nothing to resume", run=f"seatrial serve {serving.typed}"
         )
-    return _again(earlier.trusted_plan().job, flags).model_copy(update={"resume": earlier.id})
+    update: dict[str, Any] = {"resume": earlier.id, **({"criteria": Criteria()} if leave_out else {})}
+    return _again(earlier.trusted_plan().job, flags).model_copy(update=update)
 
 
-def _load(project: Path, flags: Mapping[str, Any]) -> Job:
-    return load_job(project, flags, recipes=RECIPES, without_container=lambda name: table.place(name) == "process")
+def _load(project: Path, flags: Mapping[str, Any], leave_out: Collection[str] = ()) -> Job:
+    def runs_here(backend: str) -> bool:
+        return table.place(backend) == "process"
+
+    return load_job(project, flags, recipes=RECIPES, without_container=runs_here, leave_out=leave_out)
 
 
 def _again(earlier: Job, flags: dict[str, Any]) -> Job:
@@ -241,8 +264,9 @@ def _again(earlier: Job, flags: dict[str, Any]) -> Job:
     given = {key: value for key, value in flags.items() if value not in (None, [])}
     asked = _load(earlier.project, {**target, **args, **given})
     changed = {key: value for key in Job.model_fields if (value := getattr(asked, key)) != getattr(plain, key)}
-    asks = tuple(dict.fromkeys([*earlier.asks, *asked.asks]))
-    return earlier.model_copy(update={"name": None, **changed, "asks": asks})
+    told_in_full = (ask for ask in earlier.asks if not ask.hides)
+    asks = tuple(dict.fromkeys([*told_in_full, *asked.asks]))
+    return earlier.model_copy(update={"name": None, **changed, "notify": asked.notify, "asks": asks})
 
 
 def read_allowed_job(
@@ -253,8 +277,12 @@ def read_allowed_job(
     *,
     resume: str | None = None,
     building: bool = False,
+    tells: bool = True,
 ) -> Job:
     """As read_job, of a project that may have what its file asks for: the user is asked where it is the first time.
+
+    Args:
+        tells: somebody may be told of the end; not of each trial of a search.
 
     Raises TrustError (consent.require_consent).
     """
@@ -262,5 +290,7 @@ def read_allowed_job(
 
     trust = bool(flags.pop("trust", False))
     job = read_job(words, target_arguments, flags, resume=resume)
+    if not tells:
+        job = job.model_copy(update={"notify": Notify(), "asks": tuple(ask for ask in job.asks if not ask.hides)})
     require_consent(job, os.environ, screen, trust=trust, building=building)
     return job

@@ -33,6 +33,7 @@ def plan(
         Literal["docker", "compose"] | None,
         typer.Option("--as", metavar="FORM", help="Print it as docker run or a compose file, without seatrial."),
     ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also the engine's command, or the manifests.")] = False,
     *,
     flags: dict[str, Any],
 ) -> int:
@@ -49,15 +50,18 @@ def plan(
 
         print({"docker": as_docker, "compose": as_compose}[form](made), end="")
         return EXIT_DONE
-    screen = Screen(json=as_json)
+    screen = Screen(json=as_json, whole=verbose)
+    asks = [ask.words for ask in job.asks]
     if made.cluster is None:
         if manifests:
             raise UsageError("Only a Kubernetes run has manifests", run="seatrial plan … --on k8s --manifests")
-        screen.plan(made, table.backend(made.backend, environ).compile(made))
+        backend = table.backend(made.backend, environ)
+        built = bool(made.image and made.image.build and backend.images and backend.images.image(made.image.tag))
+        screen.plan(made, backend.compile(made), asks, built=built)
     elif manifests:
         print(launch.manifests(made, environ), end="")
     else:
-        screen.plan(made, [])
+        screen.plan(made, [], asks)
         screen.manifests(launch.manifests(made, environ, whole=False))
     return EXIT_DONE
 

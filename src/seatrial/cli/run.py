@@ -42,7 +42,7 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="End with the whole receipt, not its verdict alone.")
+        bool, typer.Option("--verbose", help="The build's log, and the whole receipt, not its verdict alone.")
     ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="The target's output, warnings, and the verdict of a failure.")
@@ -66,4 +66,4 @@ def run(
         print(multi_host.instructions(job, sys.argv[1:], script_facts(job.source, job.project, any_python=True)))
         return EXIT_DONE
     caller = read_caller(os.environ, asks=interactive, shows_output=not as_json)
-    return carry_out(job, dict(os.environ), screen, detach=detach, caller=caller)
+    return carry_out(job, dict(os.environ), screen, detach=detach, caller=caller, notifies=True)

@@ -96,7 +96,7 @@ def list_(
         return EXIT_DONE
     while True:
         listed = found()
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else runs_table.WIDE
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         lines = runs_table.table(listed, width, time.time()) if listed else []
         if watch:
             print("\x1b[H\x1b[2J", end="") if sys.stdout.isatty() else None
@@ -116,6 +116,7 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
     """Show a run's receipt, or its progress. Exits with the run's own exit code."""
     from seatrial.cli.screens.run import Screen
     from seatrial.runs.finalise import finalise
+    from seatrial.runs.notify import notes
 
     store = _store(project)
     if (group := _group(store, reference)) is not None:
@@ -130,6 +131,8 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
         screen.say(f"{run.id} has not ended; seatrial runs logs -f {run.id}")
         return EXIT_DONE
     screen.receipt(receipt, run)
+    for note in [] if as_json else notes(run):
+        screen.say(f"notified {note}")
     return receipt.exit_code
 
 
@@ -202,13 +205,12 @@ def verify(reference: Reference = "last", project: Project = None) -> int:
 
 @app.command()
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", callback=typed.reference)],
-    second: Annotated[str, typer.Argument(metavar="B", callback=typed.reference)],
+    references: Annotated[list[str], typer.Argument(metavar="A B...", callback=typed.references)],
     as_json: AsJson = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with plots.")] = None,
     project: Project = None,
 ) -> int:
-    """Two runs side by side: what differs, what was measured, and their curves."""
+    """Runs side by side: what differs, what was measured against the first, and their curves."""
     from rich.console import Console
 
     from seatrial.reports import compare as comparison
@@ -217,10 +219,12 @@ def compare(
     from seatrial.runs.finalise import finalise
 
     store, receipts = _store(project), Receipts()
-    pair = [store.find(reference) for reference in (first, second)]
-    for run in pair:
+    if len(references) < 2:
+        raise UsageError("A comparison needs two runs or more", run=f"seatrial runs compare {references[0]} last")
+    found_runs = [store.find(reference) for reference in references]
+    for run in found_runs:
         finalise(run, os.environ)
-    found = comparison.compare(*(receipts.of(run) for run in pair))
+    found = comparison.compare(*(receipts.of(run) for run in found_runs))
     if html is not None:
         comparison.write_page(html, found)
     if as_json:
@@ -292,6 +296,15 @@ def record(reference: Reference, project: Project = None) -> int:
     from seatrial.runs.following.recorder import record as follow_to_the_end
 
     follow_to_the_end(_store(project).find(reference), os.environ)
+    return EXIT_DONE
+
+
+@app.command(hidden=True)
+def notify(reference: Reference, project: Project = None) -> int:
+    """Tell who is to be told of a run's end; started by whoever has judged it."""
+    from seatrial.runs.notify import deliver
+
+    deliver(_store(project).find(reference), os.environ)
     return EXIT_DONE
 
 

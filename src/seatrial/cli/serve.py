@@ -95,7 +95,7 @@ def serve(
         screen.say(f'token: {environ[TOKEN]}   # curl -H "Authorization: Bearer …"; it is shown here alone')
     for warning in found.warnings:
         screen.say(f"warning: {warning}")
-    return carry_out(asked, environ, screen, detach=detach)
+    return carry_out(asked, environ, screen, detach=detach, notifies=True)
 
 
 def _program(

@@ -25,6 +25,7 @@ def carry_out(
     *,
     detach: bool = False,
     caller: Caller | None = None,
+    notifies: bool = False,
     before_start: Callable[[Prepared], None] = lambda prepared: None,
 ) -> int:
     """Plan, build, start and follow; the exit code of the command.
@@ -32,16 +33,18 @@ def carry_out(
     Args:
         detach: return once it has started.
         caller: whose terminal and input the target gets; None: nobody's.
+        notifies: its end is told as ``[notify]`` says.
         before_start: called with the run's folder there and nothing started.
     """
     with terminate_interrupts():
-        prepared = launch.prepare(job, environ, caller=None if detach else caller)
+        prepared = launch.prepare(job, environ, caller=None if detach else caller, notifies=notifies)
         screen.announce(prepared.plan)
         try:
             before_start(prepared)
-            launch.start(prepared, environ, screen.progress)
+            with screen.building() as progress:
+                launch.start(prepared, environ, progress)
         except (SeatrialError, KeyboardInterrupt):
-            _receipt(prepared, environ, screen)
+            _receipt(prepared, environ, screen, error_follows=True)
             raise
     serving = prepared.plan.job.serve
     if detach:
@@ -73,10 +76,10 @@ def _ended_early(prepared: Prepared, environ: dict[str, str], screen: Screen) ->
     return _receipt(prepared, environ, screen)
 
 
-def _receipt(prepared: Prepared, environ: dict[str, str], screen: Screen) -> int:
+def _receipt(prepared: Prepared, environ: dict[str, str], screen: Screen, *, error_follows: bool = False) -> int:
     from seatrial.runs.finalise import finalise
 
     receipt = finalise(prepared.run, environ)
     assert receipt is not None, "a run followed to its end must have ended"
-    screen.receipt(receipt, prepared.run)
+    screen.receipt(receipt, prepared.run, error_follows=error_follows)
     return receipt.exit_code

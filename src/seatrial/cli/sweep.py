@@ -112,7 +112,7 @@ def sweep(
     else:
         typed = Flags(settings or (), search, metric, metric_from, prune, trials, budget_s, parallel, seed, study)
         request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
-        job = read_allowed_job(words or [], context.obj, flags, Screen(json=True))
+        job = read_allowed_job(words or [], context.obj, flags, Screen(json=True), tells=False)
         if engine == "fused":
             from seatrial.search.fused import check
 

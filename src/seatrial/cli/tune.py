@@ -57,7 +57,7 @@ def tune(
     screen = Screen(json=as_json)
     job = tuning_job(read_allowed_job(words or [], context.obj, flags, screen), asked)
     begun: list[Prepared] = []
-    code = carry_out(job, dict(os.environ), screen, before_start=begun.append)
+    code = carry_out(job, dict(os.environ), screen, notifies=True, before_start=begun.append)
     if code != EXIT_DONE:
         return code
     found = load(begun[0].run.folder).tune

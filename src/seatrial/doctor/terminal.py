@@ -31,11 +31,11 @@ _MARKS: dict[Status, tuple[str, str]] = {
 #: A healthy link with something to know about it.
 _NOTE = ("[i]", "cyan")
 
-_COUNTED: tuple[tuple[Status, str], ...] = (
-    ("ok", "ok"),
-    ("warning", "warnings"),
-    ("broken", "broken"),
-    ("unknown", "unknown"),
+_COUNTED: tuple[tuple[Status, str, str], ...] = (
+    ("ok", "ok", "ok"),
+    ("warning", "warning", "warnings"),
+    ("broken", "broken", "broken"),
+    ("unknown", "unknown", "unknown"),
 )
 
 #: For terminals that print nothing but ASCII.
@@ -59,21 +59,23 @@ def print_layer(layer: Layer, results: Sequence[Result], console: Console, *, ve
 
 
 def print_summary(results: Sequence[Result], console: Console, seconds: float) -> None:
-    """The first broken link and its fix, or that there is none."""
+    """The first broken link and its fix, or that there is none; above the links, as the answer to what was asked."""
     counts = {status: sum(result.verdict.status == status for result in results) for status in _MARKS}
     broken = next((result for result in results if result.verdict.status == "broken"), None)
-    _print(console, Text())
-    said = ", ".join(f"{counts[status]} {word}" for status, word in _COUNTED if counts[status])
+    said = ", ".join(
+        f"{counts[status]} {one if counts[status] == 1 else more}" for status, one, more in _COUNTED if counts[status]
+    )
     if broken is None:
         words = "No failed check" if not counts["unknown"] else "No failed check seen"
-        _print(
-            console, Text(f"{words}: {said} ({seconds:.1f} s)", style="bold green" if not counts["unknown"] else "bold")
-        )
-        return
-    _print(console, Text(f"First failed check: {broken.check.id}: {said} ({seconds:.1f} s)", style="bold red"))
-    fix = broken.verdict.findings[0].fix if broken.verdict.findings else None
-    if fix:
-        _print(console, Text(f"  {FIX}: ", style="bold").append(fix, style="not bold"))
+        style = "bold green" if not counts["unknown"] else "bold"
+        _print(console, Text(f"{words}: {said} ({seconds:.1f} s)", style=style))
+    else:
+        _print(console, Text(f"First failed check: {broken.check.id}: {broken.verdict.line}", style="bold red"))
+        fix = broken.verdict.findings[0].fix if broken.verdict.findings else None
+        if fix:
+            _print(console, Text(f"  {FIX}: ", style="bold").append(fix, style="not bold"))
+        _print(console, Text(f"  {said} ({seconds:.1f} s)", style="dim"))
+    _print(console, Text())
 
 
 def _lines(result: Result, width: int) -> Iterator[Text]:
@@ -122,4 +124,11 @@ def print_finding(finding: Finding, console: Console, sources: Sequence[str] = (
     for line in finding_lines(finding, min(WIDTH, console.width), said=finding.message, indent="    "):
         _print(console, line)
     if sources:
-        _print(console, Text(f"    from  {', '.join(sources)}", style="dim"))
+        _print(console, Text(f"    from  {', '.join(map(_source, sources))}", style="dim"))
+
+
+def _source(source: str) -> str:
+    """``docs/images.md`` → ``seatrial's documentation (images)``: a wheel does not carry the file."""
+    if not source.startswith("docs/"):
+        return source
+    return f"seatrial's documentation ({source.removeprefix('docs/').removesuffix('.md')})"

@@ -12,9 +12,10 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
+
+from seatrial.job.notify import host_of, program_of
 
 #: Networks of a container that reach neither the host's own ports nor other containers by name.
 _OWN_NETWORKS = ("none", "bridge", "default", "private", "slirp4netns", "pasta")
@@ -34,6 +35,7 @@ class Ask(BaseModel):
         words: what, and what it means; links resolved, nothing in it that steers a terminal.
         apart: digest of what the words leave out because it is secret (a webhook's path), so that a change is seen.
         builds: already the build of the image acts on it.
+        hides: the words may hold a secret: they are asked, and are in no plan.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,6 +43,7 @@ class Ask(BaseModel):
     words: str
     apart: str = ""
     builds: bool = False
+    hides: bool = False
 
     @property
     def remembered(self) -> str:
@@ -66,6 +69,7 @@ def project_asks(table: Mapping[str, Any], project: Path, without_container: Cal
         *(Ask(words=f"gives the target the device {_plain(device)}") for device in table.get("devices", [])),
         *_networks(table),
         *_alerts(watch),
+        *_notifications(table.get("notify", {})),
         *_cluster(kubernetes),
     ]
     if table.get("with_names"):
@@ -118,11 +122,22 @@ def _alerts(watch: Mapping[str, Any]) -> Iterator[Ask]:
     if command := watch.get("command"):
         yield Ask(words=f"runs a command for each watchdog finding: {_plain(command)}")
     if url := watch.get("webhook"):
-        try:
-            place = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}/…"
-        except ValueError:  # a bracket that no IPv6 address closes
-            place = "a URL"
-        yield Ask(words=f"posts each watchdog finding to {_plain(place)}", apart=digest_text(url))
+        yield Ask(words=f"posts each watchdog finding to {_plain(host_of(url))}", apart=digest_text(url))
+
+
+def _notifications(notify: Mapping[str, Any]) -> Iterator[Ask]:
+    for command in notify.get("command", ()):
+        yield Ask(words=f"runs a command on this machine, as your user, when a run ends: {_plain(command)}", hides=True)
+    for url in notify.get("webhook", ()):
+        yield Ask(words=f"posts the end of each run to {_plain(host_of(url))}", apart=digest_text(url))
+
+
+def hidden(ask: Ask) -> Ask:
+    """As a plan has it, which is a file that people share."""
+    if not ask.hides:
+        return ask
+    what, _, command = ask.words.partition(": ")
+    return ask.model_copy(update={"words": f"{what}: {_plain(program_of(command))}", "apart": digest_text(command)})
 
 
 def _cluster(table: Mapping[str, Any]) -> Iterator[Ask]:

@@ -31,6 +31,10 @@
     hang_after = "10m"               # no step, no output, nothing computed
     webhook = "https://chat.example.org/hook"   # or command = "…"; for what the watchdog finds
 
+    [notify]                         # when the run has ended
+    desktop = true
+    webhook = "https://chat.example.org/hook"   # and command = "…", on this machine
+
     [stages.preprocess]              # seatrial up: each a run; what stands outside of stages holds for all of them
     target = "preprocess.py"
     gpus = "none"

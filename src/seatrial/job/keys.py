@@ -227,7 +227,8 @@ def _variables(value: Any) -> Any:
     }
 
 
-def _list_of_one(value: Any) -> Any:
+def list_of_one(value: Any) -> Any:
+    """Where a list may have one entry, it may stand without brackets."""
     return [value] if isinstance(value, str) else value
 
 
@@ -298,7 +299,7 @@ Mirror = Annotated[str, _checked(_mirror), Schema({**TEXT, "pattern": f"^{_URL}$
 Line = Annotated[str, _checked(matching(r"[^\x00-\x1f\x7f]+", "one line of text")), Schema({**TEXT, "minLength": 1})]
 Globs = Annotated[
     Listed[str],
-    typed(_list_of_one),
+    typed(list_of_one),
     Schema({"anyOf": [text("models/*.pth"), {"type": "array", "items": TEXT}]}),
 ]
 

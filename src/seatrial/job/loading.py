@@ -22,6 +22,7 @@ from seatrial.job.cluster_config import ClusterOptions, volumes_apart
 from seatrial.job.config import ConfigFile, MlflowTable, ServicesTable, StageTable, TensorBoardTable, file_keys
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
+from seatrial.job.notify import Notify, from_flags
 from seatrial.job.sweep_table import SweepTable
 from seatrial.job.target import resolve_target
 from seatrial.job.tuning import Changes
@@ -34,6 +35,7 @@ _TABLES: dict[str, type[Table]] = {
     "image": ImageOptions,
     "criteria": Criteria,
     "watch": WatchOptions,
+    "notify": Notify,
     "kubernetes": ClusterOptions,
     "tune": Changes,
     "services": ServicesTable,
@@ -72,6 +74,7 @@ def load_job(
     without_container: Callable[[str], bool],
     recipes: Collection[str] = (),
     cwd: Path | None = None,
+    leave_out: Collection[str] = (),
 ) -> Job:
     """What the user asks for.
 
@@ -83,6 +86,7 @@ def load_job(
         without_container: whether the backend of a name runs the target as the user's own process.
         recipes: names of the built-in recipes.
         cwd: folder that relative paths in flags count from; the current one by default.
+        leave_out: keys of the file that do not count.
 
     Raises:
         ConfigError: names file and key, what was expected and found, and the nearest key.
@@ -94,7 +98,7 @@ def load_job(
     if not project.is_dir():
         raise ConfigError(f"there is no project folder {from_here(project)}", run=f"ls {as_typed(project.parent)}")
     whole = _file_source(project).read()
-    from_file = {key: value for key, value in whole.items() if key not in _PIPELINES}
+    from_file = {key: value for key, value in whole.items() if key not in (*_PIPELINES, *leave_out)}
     from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
     if whole.get("stages") and not _names_a_target(from_file) and not _names_a_target(from_flags):
         raise TargetError("nothing to run: the project's file has stages and no target of its own", run="seatrial up")
@@ -189,7 +193,8 @@ class _Source:
         if self.where:
             return self.where + key
         parts = key.split(".")
-        name = parts[1] if parts[0] in _TABLES and parts[1:] else parts[0]
+        of_table = parts[0] in _TABLES and parts[0] != "notify" and parts[1:]  # one flag is all of [notify]
+        name = parts[1] if of_table else parts[0]
         return "--" + (_FLAGS.get(key) or _FLAGS.get(name) or name).replace("_", "-")
 
     def _message(self, detail: ErrorDetails) -> str:
@@ -256,6 +261,8 @@ def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in flags.items():
         if key == "env" and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
             value = _environment(value)
+        if key == "notify" and isinstance(value, list | tuple):
+            value = from_flags(value)
         if isinstance(value, Mapping):
             value = _given(value)
         elif isinstance(value, tuple):

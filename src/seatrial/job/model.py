@@ -26,6 +26,7 @@ from seatrial.job.cluster_config import ClusterOptions, Restarts
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.mount import DataMount as DataMount  # part of a job for its readers
+from seatrial.job.notify import Notify
 from seatrial.job.serving import Serving
 from seatrial.job.tuning import Changes, Tuning
 
@@ -72,7 +73,9 @@ class ImageOptions(Table):
     target: str | None = Field(default=None, description="Machine to build for: h100, or driver=535.129,gpu=A4000.")
     flavour: Flavour | None = Field(default=None, description="Kind of nvidia/cuda base; slim Python by default.")
     torch_index: keys.Mirror | None = Field(default=None, description="Mirror of https://download.pytorch.org/whl.")
-    slim: SlimLevel = Field(default="none", description="How far to slim the image: docs/images.md.")
+    slim: SlimLevel = Field(
+        default="none", description="How far to slim the image; seatrial build --explain says what each level saves."
+    )
     max_size_bytes: keys.Size | None = Field(
         default=None, validation_alias="max_size", description="Largest image that seatrial build accepts, on disk."
     )
@@ -217,6 +220,7 @@ class Requests(Table):
     image: ImageOptions = Field(default_factory=ImageOptions, description="How the image is made.")
     criteria: Criteria = Field(default_factory=Criteria, description="Criteria for a good run.")
     watch: WatchOptions = Field(default_factory=WatchOptions, description="What the watchdog checks during the run.")
+    notify: Notify = Field(default_factory=Notify, description="Who is told when the run has ended.")
     kubernetes: ClusterOptions = Field(default_factory=ClusterOptions, description="Kubernetes settings.")
     tune: Changes = Field(
         default_factory=Changes, description="Changes to a torch script, as seatrial tune found them."

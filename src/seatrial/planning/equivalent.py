@@ -143,7 +143,7 @@ def _before(plan: Plan, recipe: str | None) -> str:
     image = _image(plan)
     lines = ["# Downloads are in memory and gone at the end; to keep them, mount a folder at " + CACHE]
     if plan.agent.stand_ins:
-        lines.append("# horovod is not in the image: only seatrial run has its stand-in (docs/horovod.md)")
+        lines.append("# horovod is not in the image: only seatrial run has its stand-in")
     if image.build and not recipe:
         where = "first, on this machine" if _elsewhere(plan) else "first"
         lines.insert(0, f"# {where}: {_build_command(plan)}")

@@ -60,7 +60,8 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
     choice = Choice(what="horovod", value="seatrial's stand-in on torch.distributed", reason=reason)
     warning = (
         f"This is not Horovod: {imports}, and seatrial's stand-in on torch.distributed takes its place; "
-        "docs/horovod.md has the three lines that make it DistributedDataParallel"
+        "to leave Horovod: torch.distributed.init_process_group(), torch.cuda.set_device(LOCAL_RANK), and "
+        "DistributedDataParallel(model) in place of hvd.DistributedOptimizer"
     )
     return HorovodParts((HOROVOD,), (choice,), (warning,))
 

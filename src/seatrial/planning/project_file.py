@@ -20,7 +20,7 @@ _USUAL = ("train.py", "main.py", "run.py", "finetune.py", "fine_tune.py", "pretr
 
 def project_file(project: Path, script: str | None = None) -> str:
     """The text of seatrial.toml. Raises UsageError where no script is there to start from."""
-    target = script or _script(project)
+    target = script or find_script(project)
     job = Job(project=project, target=Target(kind="script", value=target))
     facts = script_facts(job.target, project)
     needs = image_needs(job, facts)
@@ -30,7 +30,7 @@ def project_file(project: Path, script: str | None = None) -> str:
         f"# framework: {facts.framework or 'none'}, from the imports {', '.join(facts.imports) or '(none)'}",
     ]
     lines = [
-        f"# Found in {project.name} by `seatrial init`. Every key: docs/reference/seatrial.schema.json",
+        f"# Found in {project.name} by `seatrial init`. Every key: seatrial init --schema",
         f'target = "{target}"',
         *_gpus(facts),
     ]
@@ -44,7 +44,7 @@ def project_file(project: Path, script: str | None = None) -> str:
         lines.append(f"# base: slim Python; {why}")
     if facts.compiler_evidence:
         lines.append(f"# a C++ compiler is added: {facts.compiler_evidence}")
-    lines += ['slim = "none"                  # files, unused or arch remove more: docs/images.md', ""]
+    lines += ['slim = "none"                  # files, unused, arch: seatrial build --explain says what each saves', ""]
     return "\n".join(lines)
 
 
@@ -65,7 +65,8 @@ def _gpus(facts: ScriptFacts) -> Sequence[str]:
     return ['gpus = "auto"                  # one GPU, or the CPU where there is none']
 
 
-def _script(project: Path) -> str:
+def find_script(project: Path) -> str:
+    """The script that trains. Raises UsageError where that is not plain."""
     for name in _USUAL:
         if (project / name).is_file():
             return name

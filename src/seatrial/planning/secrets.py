@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from seatrial.errors import UsageError
+from seatrial.job.asks import hidden
 from seatrial.job.model import Job
 
 #: The secret under whose name the webhook of ``[watch]`` travels: whoever has its URL may post there.
@@ -55,6 +56,14 @@ def hide_webhook(job: Job, environ: Mapping[str, str]) -> tuple[Job, Mapping[str
     watch = job.watch.model_copy(update={"webhook": shown})
     hidden = job.model_copy(update={"watch": watch, "secrets": (*job.secrets, WEBHOOK_SECRET)})
     return hidden, {**environ, WEBHOOK_SECRET: url}
+
+
+def hide_notify(job: Job) -> Job:
+    """The job as its plan has it: who is told of the end, without what a command or an address keeps secret."""
+    if not job.notify.asked:
+        return job
+    asks = tuple(hidden(ask) for ask in job.asks)
+    return job.model_copy(update={"notify": job.notify.hidden, "asks": asks})
 
 
 def targets_secrets(job: Job) -> tuple[str, ...]:

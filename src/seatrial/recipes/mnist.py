@@ -126,7 +126,7 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
         if group.first:
             total = arguments.batch * group.world
             print(
-                f"{name}: batch {arguments.batch} on each of {group.world} rank(s), {total} together\n{layers}",
+                f"{name}: batch {arguments.batch} on each of {group.words}, {total} together\n{layers}",
                 flush=True,
             )
         tests = TestImages(test_set, normalise, group, 5000, channels_last=True)

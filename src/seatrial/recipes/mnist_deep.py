@@ -112,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
         if group.first:
             total = arguments.batch * group.world
             print(
-                f"mnist-deep: batch {arguments.batch} on each of {group.world} rank(s), {total} together\n{layers}",
+                f"mnist-deep: batch {arguments.batch} on each of {group.words}, {total} together\n{layers}",
                 flush=True,
             )
         tests = TestImages(test_set, normalise, group, channels_last=True)

@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         if group.first:
             total = arguments.batch * group.world
             print(f"spam: {len(train_set)} messages, {source.padding:.0%} of the tokens are padding", flush=True)
-            print(f"batch {arguments.batch} on each of {group.world} rank(s), {total} together", flush=True)
+            print(f"batch {arguments.batch} on each of {group.words}, {total} together", flush=True)
         step = Step(
             model,
             partial(loss, recompute=arguments.recompute),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
+from seatrial.images.building.ready import CACHED
 from seatrial.images.origin import origin_labels
 from seatrial.images.recipes import require_data
 from seatrial.images.sources import pip_conf
@@ -41,6 +43,7 @@ from seatrial.runs.tracked import Tracked, tracked
 from seatrial.runs.view import VIEW, in_view, make_view
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
+from seatrial.system.desktop import why_none
 from seatrial.system.files import make_folder
 from seatrial.system.state import state_folder
 
@@ -109,12 +112,18 @@ def manifests(plan: Plan, environ: Mapping[str, str], *, whole: bool = True) -> 
 
 
 def prepare(
-    job: Job, environ: Mapping[str, str], *, interactive: bool = False, caller: Caller | None = None
+    job: Job,
+    environ: Mapping[str, str],
+    *,
+    interactive: bool = False,
+    caller: Caller | None = None,
+    notifies: bool = False,
 ) -> Prepared:
     """Make the run's folder and its plan, and lease its GPUs.
 
     Args:
         caller: who looks on while it runs; None: nobody, or it is a shell, which has the terminal itself.
+        notifies: its end is told as ``[notify]`` says; not that of a search's trial or of a benchmark's variant.
 
     Raises:
         SeatrialError: nothing is left behind then.
@@ -145,6 +154,10 @@ def prepare(
             moved = f'The name "{job.name}" now refers to this run; find the earlier one by its ID, {namesake.id}'
             plan = plan.model_copy(update={"warnings": (*plan.warnings, moved)})
         run.save_plan(plan)
+        if notifies and job.notify.asked:
+            from seatrial.runs.notify import keep_request  # a plan need not wait for it
+
+            keep_request(run, job)
     except BaseException:
         leases(environ).release(run.id)
         store.remove(run)
@@ -164,6 +177,11 @@ def _refuse_cut_down_image(plan: Plan) -> None:
                 cause=known.cause,
                 run=known.fix,
             )
+
+
+def without_cached(say: Say) -> Say:
+    """``say`` for whoever starts many runs on one image: that it is there still is no news."""
+    return lambda line: None if line == CACHED else say(line)
 
 
 def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
@@ -206,7 +224,8 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
 
         assert store is not None, "a plan with an image to build is for a backend with a store"
         pip = pip_conf(plan.job.image)
-        build(plan.image, store=store, progress=say, pip_conf=pip, labels=origin_labels(plan.job))
+        built = build(plan.image, store=store, progress=say, pip_conf=pip, labels=origin_labels(plan.job))
+        say(built.words)
     if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
         store.pull(plan.companion_image, say)
     if plan.venv is not None:
@@ -242,7 +261,7 @@ def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> 
 
 
 def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
-    job, environ = secrets.hide_webhook(job, environ)
+    job, environ = secrets.hide_webhook(secrets.hide_notify(job), environ)
     hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
     job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
     script = script_facts(
@@ -307,10 +326,20 @@ def _plan(
     )
     plan = make_plan(job, site, ground.script, interactive=interactive)
     warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))
-    choices = (ground.why_backend, *plan.choices, *ground.tracked.choices)
-    return plan.model_copy(
-        update={"choices": choices, "warnings": (*warnings, *ground.tracked.warnings, *warnings_of(plan.job))}
-    )
+    choices = (ground.why_backend, *plan.choices, *ground.tracked.choices, *_told_at_the_end(job))
+    more = (*ground.tracked.warnings, *warnings_of(plan.job), *_nothing_to_show_on(job, environ))
+    return plan.model_copy(update={"choices": choices, "warnings": (*warnings, *more)})
+
+
+def _told_at_the_end(job: Job) -> list[Choice]:
+    if not job.notify.asked:
+        return []
+    return [Choice(what="notify", value=job.notify.words, reason="told when the run has ended; the run does not wait")]
+
+
+def _nothing_to_show_on(job: Job, environ: Mapping[str, str]) -> list[str]:
+    why = why_none(environ) if job.notify.desktop else None
+    return [f"--notify desktop will show nothing here: {why}"] if why else []
 
 
 def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:
@@ -329,10 +358,15 @@ def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
     return Finding(kind, "error", error.message, cause=error.cause, fix=error.run)
 
 
-def shell(prepared: Prepared, environ: Mapping[str, str], say: Say) -> int:
-    """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind."""
+def shell(prepared: Prepared, environ: Mapping[str, str], building: Callable[[], AbstractContextManager[Say]]) -> int:
+    """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind.
+
+    Args:
+        building: while what it gives holds, what that gives takes the lines of a build.
+    """
     try:
-        make_ready(prepared, environ, say)
+        with building() as say:
+            make_ready(prepared, environ, say)
         return prepared.backend.shell(prepared.plan, prepared.run.folder)
     finally:
         leases(environ).release(prepared.run.id)

@@ -124,6 +124,13 @@ class Run:
         with EvidenceLog(str(self.events_path), "host") as log:
             log.write(event)
 
+    def started_at(self) -> float | None:
+        """When its process or container was started, as Unix time; before that its image is made."""
+        try:
+            return (self.folder / "handle.json").lstat().st_mtime
+        except OSError:
+            return None
+
     @property
     def input(self) -> Path:
         """The named pipe of what its caller types, while somebody does."""
@@ -415,6 +422,11 @@ class RunStore:
             if run.recorded and run_name(run) == name and run.summary() is None:
                 return run
         return None
+
+
+def is_run_id(text: str) -> bool:
+    """Whether it has the form of an ID, and so is no path."""
+    return _ID.fullmatch(text) is not None
 
 
 def project_key(project: Path) -> str:

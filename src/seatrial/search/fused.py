@@ -167,7 +167,7 @@ def _start(search: Search, trials: Sequence[Trial]) -> Run | None:
             prepared = launch.prepare(job_of(search, trials), search.environ)
             for trial in trials:
                 search.study.begin(trial.number, prepared.run.id)
-            launch.start(prepared, search.environ, search.say)
+            launch.start(prepared, search.environ, launch.without_cached(search.say))
             search.say(f"{_shown(trials)}: one run, {prepared.run.id}")
             return prepared.run
         except GpusHeldError as error:

@@ -136,7 +136,7 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
                     break
                 prepared = launch.prepare(search.job_of(trial), search.environ)
                 search.study.begin(trial.number, prepared.run.id)
-                launch.start(prepared, search.environ, search.say)
+                launch.start(prepared, search.environ, launch.without_cached(search.say))
                 return prepared.run
         except GpusHeldError as error:
             if not told:

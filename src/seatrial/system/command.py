@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -130,6 +131,7 @@ def call_interactive(
     argv: Sequence[str],
     *,
     keep_stderr: bool = False,
+    withhold: re.Pattern[str] | None = None,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Completed:
@@ -137,6 +139,7 @@ def call_interactive(
 
     Args:
         keep_stderr: pass stderr on and keep a copy in the result; the command then sees no terminal there.
+        withhold: what of that is not passed on, because the caller says it in other words.
 
     Raises EngineUnavailableError.
     """
@@ -146,7 +149,7 @@ def call_interactive(
         while True:
             try:
                 if process.stderr is not None:
-                    _pass_on(process.stderr.fileno(), kept)
+                    _pass_on(process.stderr.fileno(), kept, withhold)
                 process.wait()
                 break
             except KeyboardInterrupt:  # the terminal has sent it to the command as well
@@ -267,10 +270,12 @@ def _not_there(argv: Sequence[str], error: OSError) -> EngineUnavailableError:
     )
 
 
-def _pass_on(descriptor: int, kept: bytearray) -> None:
+def _pass_on(descriptor: int, kept: bytearray, withhold: re.Pattern[str] | None) -> None:
     """Copy a pipe to our standard error until its end."""
     while chunk := os.read(descriptor, 65536):
         kept += chunk
+        if withhold is not None and withhold.search(_text(chunk)):
+            continue
         sys.stderr.buffer.write(chunk)
         sys.stderr.flush()
 

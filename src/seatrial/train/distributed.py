@@ -49,6 +49,11 @@ class Ranks:
         """Whether this rank prints and writes files."""
         return self.rank == 0
 
+    @property
+    def words(self) -> str:
+        """How many there are: ``1 rank``, ``4 ranks``."""
+        return "1 rank" if self.world == 1 else f"{self.world} ranks"
+
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank. Every rank must call it."""
         if self.world == 1:

@@ -24,6 +24,7 @@ from seatrial.train.step import Step
 from seatrial.train.stopping import EarlyStopping, StopRequest
 from seatrial.train.trackers import Trackers
 from seatrial.train.watchdog import Watchdog
+from seatrial.train.within import Within, log_losses
 
 #: Steps queued between two looks at SIGTERM. The ranks agree on stopping there, 0.2 ms over Gloo on one host. On
 #: a CPU a step may take a second, and whoever sent the signal waits 30.
@@ -128,6 +129,10 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 stopped = {"best": stopping.best, "waited": stopping.waited}
                 writer.save((epoch - 1) * len(spans) + done, {**step.state(), **where, **stopped}, best=best)
 
+    copies = ranks.world * getattr(source, "copies", 1)
+    within = Within(step, trackers, note, epochs=settings.epochs, log_steps=settings.log_steps, together=copies)
+    # Without a number: when the training began. The receipt's window is from here on, however short the training is.
+    trackers.log({"step": (epoch - 1) * len(spans) + first_step, "epoch": epoch, "phase": "train"})
     written = closing(writer) if writer else nullcontext()  # whatever ends the training: what was saved is on the disk
     with written, StopRequest() as stop, Watchdog(ranks, settings.hang_s) as watchdog:
         began = _now(step.device)
@@ -135,12 +140,14 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             source.start(epoch, first_step)
             step.start_epoch((epoch - 1) * len(spans), first_step)
             epoch_began, done = time.perf_counter(), first_step
+            within.start(epoch, first_step)
             for done in _steps(engine, step, settings.every_steps, first_step):
                 watchdog.beat((epoch - 1) * len(spans) + done)
                 if done % look == 0 or done == len(spans):  # a run of one shape may be short
                     outcome.terminated = ranks.any(stop.requested)
                 if outcome.terminated:
                     break
+                within.look(done)
                 if settings.every_steps and done % settings.every_steps == 0 and done < len(spans):
                     read_losses(step, epoch, done)
                     save(epoch, done)
@@ -153,8 +160,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 save(epoch, done)
                 note(f"terminated in epoch {epoch} after step {done}: {kept}")
                 break
-            together = ranks.world * getattr(source, "copies", 1)
-            examples = sum(span.shape.rows for span in source.spans[first_step:]) * together
+            examples = sum(span.shape.rows for span in source.spans[first_step:]) * copies
             outcome.examples += examples
             metrics = test() if epoch % settings.test_every == 0 or epoch == settings.epochs else {}
             outcome.metrics = metrics or outcome.metrics
@@ -162,7 +168,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             outcome.epochs, outcome.loop_s = epoch, _now(step.device) - began
             parts = {name: values[first_step:].mean().item() for name, values in step.parts.items()}
             ended = Epoch(epoch, len(spans), losses, metrics, examples, seconds, parts)
-            report(ended, trackers, note, settings.log_steps, step.device)
+            report(ended, trackers, note, settings.log_steps, step.device, within.logged)
             epoch, first_step = epoch + 1, 0
             best = "test_loss" in metrics and stopping.better(metrics["test_loss"])
             last = epoch > settings.epochs or stopping.stop or outcome.terminated
@@ -261,14 +267,13 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
     return epoch, done
 
 
-def report(epoch: Epoch, trackers: Trackers, note: Callable[[str], None], log_steps: int, device: torch.device) -> None:
-    """One line for people, and the epoch's numbers for the trackers."""
-    losses, count = epoch.losses, len(epoch.losses)
-    first = epoch.number * epoch.steps - count
-    stride = max(1, count // max(1, log_steps))
-    for index in range(stride - 1, count, stride):
-        values = {"step": first + index + 1, "epoch": epoch.number, "loss": losses[index].item(), "phase": "train"}
-        trackers.log(values)
+def report(
+    epoch: Epoch, trackers: Trackers, note: Callable[[str], None], log_steps: int, device: torch.device, logged: int
+) -> None:
+    """One line for people, and the epoch's numbers for the trackers; of its steps' losses ``logged`` they have."""
+    losses = epoch.losses
+    first_step = epoch.steps - len(losses)
+    log_losses(trackers, losses.tolist(), epoch.number, epoch.steps, first_step, log_steps, logged)
     rate, used = epoch.examples / epoch.seconds, peak(device)
     common: dict[str, Any] = {"step": epoch.number * epoch.steps, "epoch": epoch.number}
     mean = losses.mean().item()

@@ -73,6 +73,8 @@ class TensorBoardTracker:
             self._summary.Value(tag=f"{values['phase']}/{name}", simple_value=number)
             for name, number in _numbers(values).items()
         ]
+        if not told:  # the line that says when the training began
+            return
         summary = self._summary(value=told)
         self._writer.add_event(self._event(summary=summary, step=int(values["step"]), wall_time=time.time()))
 
@@ -97,7 +99,8 @@ class MlflowTracker:
 
     def log(self, values: Values) -> None:
         metrics = {f"{values['phase']}_{name}": number for name, number in _numbers(values).items()}
-        self._mlflow.log_metrics(metrics, step=int(values["step"]))
+        if metrics:  # not the line that says when the training began
+            self._mlflow.log_metrics(metrics, step=int(values["step"]))
 
     def close(self) -> None:
         self._mlflow.end_run("FINISHED" if sys.exc_info()[0] is None else "FAILED")

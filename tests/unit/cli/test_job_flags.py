@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from fakes import load_job
-from seatrial.cli.job_flags import FLAGS, Flag
+from seatrial.cli.job_flags import FLAGS, OWN, Flag, read_job
 from seatrial.errors import ConfigError
 from seatrial.job.cluster_config import ClusterOptions
 from seatrial.job.config import ConfigFile
 from seatrial.job.keys import typed_keys
 from seatrial.job.model import ImageOptions
 
-#: Not of the file.
-OWN = ("project", "trust")
 OF_THE_FILE = [flag for flag in FLAGS if flag.key not in OWN]
 
 
@@ -37,3 +35,13 @@ def test_an_error_names_the_flag_as_it_is_typed(flag: Flag, tmp_path: Path) -> N
     with pytest.raises(ConfigError) as caught:
         load_job(tmp_path, {"target": "train.py", **flags})
     assert caught.value.message.startswith(f"{flag.names.split()[0]}: ")
+
+
+def test_criteria_of_the_file_can_be_left_out_where_another_target_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seatrial.toml").write_text('[criteria]\naccuracy = ">= 0.9"\n')
+    flags = {"module": "pytest"}
+    assert read_job([], [], dict(flags)).criteria.metrics == {"accuracy": ">= 0.9"}
+    assert read_job([], [], {**flags, "no_criteria": True}).criteria.metrics == {}

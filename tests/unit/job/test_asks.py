@@ -12,6 +12,7 @@ import pytest
 from fakes import FakeBackend, load_job
 from seatrial.backends import table
 from seatrial.backends.base import PlaceKind
+from seatrial.planning.secrets import hide_notify
 
 
 @pytest.fixture
@@ -98,6 +99,9 @@ SAID = {
     '[watch]\ncommand = "mail me"': "runs a command for each watchdog finding: mail me",
     '[watch]\nwebhook = "https://me:pw@chat.example.org:1/T0KEN"': "posts each watchdog finding to "
     "https://chat.example.org/…",
+    '[notify]\ncommand = "curl me"': "runs a command on this machine, as your user, when a run ends: curl me",
+    '[notify]\nwebhook = "https://me:pw@chat.example.org:1/T0KEN"': "posts the end of each run to "
+    "https://chat.example.org/…",
     '[kubernetes]\ndata = "hostpath:/etc"': "mounts /etc of the cluster's nodes at /data",
     'models = "hostpath:/srv"': "mounts /srv of the cluster's nodes at /models",
     '[kubernetes]\nservice_account = "admin"': "runs with the rights of the cluster's service account admin",
@@ -165,13 +169,30 @@ def test_the_table_of_pyproject_asks_as_well(project: Path) -> None:
     assert len(load_job(project, {"target": "train.py"}).asks) == 1
 
 
-def test_a_webhooks_path_counts_and_stands_nowhere(project: Path) -> None:
+@pytest.mark.parametrize("table", ["watch", "notify"])
+def test_a_webhooks_path_counts_and_stands_nowhere(project: Path, table: str) -> None:
     def loaded(path: str) -> Any:
-        (project / "seatrial.toml").write_text(f'[watch]\nwebhook = "https://chat.example.org/{path}"')
+        (project / "seatrial.toml").write_text(f'[{table}]\nwebhook = "https://chat.example.org/{path}"')
         return load_job(project, {"target": "train.py"}).asks
 
     assert loaded("mine") == loaded("mine") != loaded("theirs")
     assert "mine" not in str(loaded("mine"))
+
+
+def test_a_desktop_is_not_asked_about_and_a_typed_command_is_ones_own(project: Path) -> None:
+    assert asks(project, "[notify]\ndesktop = true") == []
+    assert asks(project, '[notify]\ncommand = "theirs"', notify=["true mine"]) == []
+
+
+def test_a_command_is_asked_about_whole_and_is_in_no_plan(project: Path) -> None:
+    (project / "seatrial.toml").write_text("[notify]\ncommand = \"TOKEN=T0KEN tell 'me'\"")
+    job = load_job(project, {"target": "train.py"})
+    assert "TOKEN=T0KEN tell 'me'" in job.asks[0].words
+    planned = hide_notify(job)
+    assert "T0KEN" not in planned.model_dump_json()
+    assert planned.asks[0].words.endswith("when a run ends: a command")
+    (project / "seatrial.toml").write_text("[notify]\ncommand = \"TOKEN=OTHER tell 'me'\"")
+    assert hide_notify(load_job(project, {"target": "train.py"})).asks != planned.asks
 
 
 def test_a_line_cannot_steer_the_terminal_nor_pretend_to_be_two(project: Path) -> None:

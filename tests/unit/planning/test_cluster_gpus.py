@@ -237,7 +237,7 @@ def _pending(**spec: Any) -> dict[str, Any]:
             "schedulable, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.",
             {"gpu-1": Offer({"gpu": 4}), "gpu-2": Offer({"gpu": 4, "1g.18gb": 7})},
             "k8s-claims",
-            "7 1g.18gb, 8 whole GPUs on 2 node(s)",
+            "7 1g.18gb, 8 whole GPUs on 2 nodes",
         ),
         ("0/1 nodes are available: 1 cannot allocate all claims.", {}, "k8s-claims", "no node offers any"),
         ("0/1 nodes are available: 1 cannot allocate all claims.", None, "k8s-claims", "no permission to list"),

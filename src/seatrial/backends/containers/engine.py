@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import shutil
 import sys
 from abc import ABC, abstractmethod
@@ -47,6 +48,12 @@ from seatrial.job.plan import (
     Plan,
 )
 from seatrial.system import command
+
+#: Exit codes of ``exec`` for a program that is not there, of Docker's releases and Podman.
+_NOT_STARTED = (126, 127)
+
+#: As runc and crun say it, on stderr or, Docker 20.10, on stdout.
+NO_PROGRAM = re.compile(r"executable file [^\n]*not found in \$PATH")
 
 COMPANION_TIMEOUT_S = 300.0
 #: The image is there already: a container of it takes seconds at most, on a slow disk with a cold cache a minute.
@@ -193,7 +200,15 @@ class ContainerEngine(ABC):
             agent = _agent_plan(handle)
             flags += ["--workdir", agent["workdir"]]
             flags += [word for name, value in agent["env"].items() for word in ("--env", f"{name}={value}")]
-        return command.call_interactive([*self.call, "container", "exec", *flags, handle.id, *argv]).exit_code
+        call = [*self.call, "container", "exec", *flags, handle.id, *argv]
+        ended = command.call_interactive(call, keep_stderr=True, withhold=NO_PROGRAM)
+        if ended.exit_code in _NOT_STARTED and not self._has_program(handle, argv[0]):
+            raise _not_in_the_container(argv[0], gpu_mode=agent["gpu_mode"] if handle.framed else "none")
+        return ended.exit_code
+
+    def _has_program(self, handle: Handle, program: str) -> bool:
+        """Asked where a command ended as one that was not started: a shell's own "not found" ends so, too."""
+        return self.client.ask("container", "exec", handle.id, "sh", "-c", 'command -v "$0"', program).exit_code == 0
 
     def logs_tail(self, handle: Handle, lines: int) -> str:
         ended = self.client.ask("container", "logs", "--tail", str(lines), handle.id)
@@ -295,3 +310,14 @@ def _contract_error(run_dir: Path, stderr: str) -> GpuContractError:
 
 def _says_ended(stderr: str) -> bool:
     return says_no_such(stderr, "container") or "is not running" in stderr or "can only kill running" in stderr
+
+
+def _not_in_the_container(program: str, *, gpu_mode: str) -> EngineError:
+    """What the runtime means by "executable file not found in $PATH"."""
+    kind = "this CPU container" if gpu_mode in ("none", "auto-cpu") else "this container"
+    comes_with_gpus = program.startswith("nvidia-") and "CPU" in kind
+    return EngineError(
+        f"There is no {program} in {kind}",
+        cause="The NVIDIA runtime brings it in with the GPUs" if comes_with_gpus else "Its image does not have it",
+        run="nvidia-smi   # on the host" if comes_with_gpus else "seatrial runs exec last -- ls /usr/bin /opt/venv/bin",
+    )

@@ -114,7 +114,7 @@ def _gpus(message: str, around: Surroundings) -> Facts:
     allocatable = sum(node.allocatable for node in with_gpus)
     unhealthy = sum(max(0, node.capacity - node.allocatable) for node in with_gpus)
     held = sum(count for _, count in around.holders or ())
-    told = f"{wanted} {resource} requested, {allocatable} allocatable on {len(with_gpus)} node(s)"
+    told = f"{wanted} {resource} requested, {allocatable} allocatable on {_nodes(len(with_gpus))}"
     if unhealthy:
         told += f", {unhealthy} unhealthy"
     if around.holders:
@@ -193,7 +193,7 @@ def _claims(message: str, around: Surroundings) -> Facts:
     for offer in around.offers.values():
         counts.update(offer.counts)
     offered = ", ".join(f"{count} {'whole GPUs' if what == WHOLE else what}" for what, count in sorted(counts.items()))
-    return Facts(f"{offered} on {len(around.offers)} node(s), also those in use" if offered else "no node offers any")
+    return Facts(f"{offered} on {_nodes(len(around.offers))}, also those in use" if offered else "no node offers any")
 
 
 def _message(message: str, around: Surroundings) -> Facts:
@@ -219,3 +219,7 @@ _ABOUT_THE_IMAGE = (
     "k8s-registry-unreachable",
     "k8s-node-disk-full",
 )
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -69,7 +69,7 @@ def _forbidden(match: re.Match[str]) -> ApiError:
         f"Permission is missing: {match['verb']} {match['resource']}{group}{where}",
         status=403,
         reason="Forbidden",
-        cause=f"{match['user'] or 'this account'} has no Role that allows it; docs/kubernetes.md has a minimal one",
+        cause=f"{match['user'] or 'this account'} has no Role that allows it; whoever runs the cluster can bind one",
         run=f"kubectl auth can-i {match['verb']} {match['resource']}{group}{scope}",
     )
 

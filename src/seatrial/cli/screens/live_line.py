@@ -52,6 +52,11 @@ class LiveLine:
         self._output_s = time.monotonic()
         self._log_due_s, self._log_every_s = self._output_s + FIRST_LOG_S, FIRST_LOG_S
 
+    @property
+    def changes(self) -> bool:
+        """Whether a line can be drawn over: on a terminal that nobody else prints on."""
+        return self._possible
+
     def before_output(self, stream: Stream, data: bytes) -> None:
         """Called with the target's output before it is printed."""
         self.clear()

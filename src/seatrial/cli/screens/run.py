@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from seatrial.cli.screens.live_line import LiveLine
     from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
+
+
+#: A run that is over sooner needs no line that says how long it has lasted.
+_ELAPSED_FROM_S = 3
 
 
 class Screen:
@@ -62,19 +67,43 @@ class Screen:
         self._err.print(Text(f"  {line}", style="dim"))
 
     @contextmanager
+    def building(self) -> Iterator[Callable[[str], None]]:
+        """While this holds, what it gives takes the lines of a build: one line shows how far it is; whole: each.
+
+        A build that fails leaves its log, above the error.
+        """
+        if self._whole or self._quiet:
+            yield self.progress
+            return
+        from seatrial.cli.screens.build_view import BuildView
+        from seatrial.errors import SeatrialError
+
+        view = BuildView(self._printing, self.say, self.progress)
+        try:
+            with view:
+                yield view.line
+        except SeatrialError:
+            view.print_log()
+            raise
+
+    @contextmanager
     def showing_progress(self, run: Run) -> Iterator[Callable[[], None]]:
         """While this holds, calling what it gives shows how fast the run trains, where there is room for it."""
         if self._answer_only or self._quiet:
             yield lambda: None
             return
         from seatrial.cli.screens.live_line import LiveLine
+        from seatrial.job.units import format_seconds
         from seatrial.runs.following.progress import Progress
 
-        progress, live = Progress(run), LiveLine()
+        progress, live, began_s = Progress(run), LiveLine(), run.started_at() or time.time()
 
         def show() -> None:
+            words = progress.words()
+            if live.changes and (seconds := round(time.time() - began_s)) >= _ELAPSED_FROM_S:
+                words = f"{format_seconds(seconds)}: {words}" if words else f"running for {format_seconds(seconds)}"
             with self._printing:
-                line = live.show(progress.words())
+                line = live.show(words)
             if line is not None:
                 self.say(line)
 
@@ -91,14 +120,8 @@ class Screen:
         if plan.agent.gpu_mode == "auto-cpu":
             why = next((choice.reason for choice in plan.choices if choice.what == "gpus"), "")
             self.say(f"NO GPU: this run is on the CPU ({why}).")
-        gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "CPU"
-        if plan.cluster is not None and plan.cluster.gpus:
-            claim = plan.cluster.claim
-            gpus = f"{plan.cluster.gpus} {claim.device_class if claim else plan.cluster.gpu_resource}"
-        if plan.cluster is not None and plan.cluster.nodes > 1:
-            gpus = f"{plan.cluster.nodes} pods with {gpus}"
         where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend
-        self.say(f"{plan.run_id}: {plan.target_line} on {gpus} ({where})")
+        self.say(f"{plan.run_id}: {plan.target_line} on {_gpus_of(plan)} ({where})")
         for warning in plan.warnings:
             self.say(f"warning: {warning}")
 
@@ -117,8 +140,12 @@ class Screen:
         print(json.dumps({"id": plan.run_id, "name": plan.job.name}) if self._json else plan.run_id)
         self.say(f"is running in the background; follow it with seatrial runs logs -f {plan.run_id}")
 
-    def receipt(self, receipt: Receipt, run: Run) -> None:
-        """The receipt, and where its files are."""
+    def receipt(self, receipt: Receipt, run: Run, *, error_follows: bool = False) -> None:
+        """The receipt, and where its files are.
+
+        Args:
+            error_follows: the reader is told what is wrong by the error below, and once is enough.
+        """
         if self._json:
             print(receipt.model_dump_json(indent=1))
             return
@@ -129,38 +156,78 @@ class Screen:
         from seatrial.receipt.rendering import terminal, verdict  # a plan shows no receipt, and is asked for often
 
         show = terminal.render if self._whole else verdict.render
-        show(receipt, self._err if self._answer_only else self._out)
+        if self._whole or not error_follows:
+            show(receipt, self._err if self._answer_only else self._out)
         self._quiet = False
         self.say(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
 
-    def plan(self, plan: Plan, request: list[str]) -> None:
-        """Every choice with its reason, then what the engine will be asked."""
+    def plan(self, plan: Plan, request: list[str], asks: Sequence[str] = (), *, built: bool = False) -> None:
+        """What would run, and what is against it; then every choice with its reason, and whole, the engine's command.
+
+        Args:
+            asks: what the project's file asks for, in full: a plan keeps less of it.
+            built: its image is there.
+        """
         if self._json:
             print(plan.model_dump_json(indent=1))
             return
+        out = self._out
+        out.print(
+            Text(
+                f"Would run {plan.target_line} on {plan.backend}, on {_gpus_of(plan).replace('CPU', 'the CPU')}",
+                style="bold",
+            )
+        )
+        if image := _image_of(plan, built=built):
+            out.print(Text(f"  image {image}"), soft_wrap=True)
+        for warning in plan.warnings:
+            out.print(Text("! ", style="bold yellow").append(warning, style="not bold default"))
+        if asks:
+            out.print(_wishes(asks), end="", soft_wrap=True)
+        out.print()
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         for choice in plan.choices:
             table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
-        self._out.print(Text.assemble((plan.target_line, "bold"), " on ", (plan.backend, "bold"), "\n"))
-        self._out.print(table)
-        for warning in plan.warnings:
-            self._out.print(Text("! ", style="bold yellow").append(warning))
-        if plan.job.asks:
-            self._out.print(Text("\n").append(_wishes([ask.words for ask in plan.job.asks])), end="", soft_wrap=True)
-        if request:
-            self._out.print(Text("\n" + _wrapped(request), style="dim"), soft_wrap=True)
+        out.print(table)
+        if request and self._whole:
+            out.print(Text("\n" + _wrapped(request), style="dim"), soft_wrap=True)
+        elif request:
+            out.print(Text("\nthe engine's command: add --verbose; without seatrial: --as docker", style="dim"))
 
     def asks(self, wishes: Sequence[str]) -> None:
         """What the project's file wants beyond its folder and a container, before a question."""
         self._err.print(_wishes(wishes), end="")
 
     def manifests(self, text: str) -> None:
-        """What a cluster will be given, to read; binary data left out."""
-        if not self._json:
+        """What a cluster will be given, to read, where all is shown; binary data left out."""
+        if self._json:
+            return
+        if self._whole:
             self._out.print(Text(f"\n{text}", style="dim"), soft_wrap=True)
-            self._out.print("complete: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
+        self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
+
+
+def _gpus_of(plan: Plan) -> str:
+    """``GPU 0 (NVIDIA H200)``, ``CPU``, ``2 pods with 4 nvidia.com/gpu``."""
+    gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "CPU"
+    if plan.cluster is not None and plan.cluster.gpus:
+        claim = plan.cluster.claim
+        gpus = f"{plan.cluster.gpus} {claim.device_class if claim else plan.cluster.gpu_resource}"
+    if plan.cluster is not None and plan.cluster.nodes > 1:
+        gpus = f"{plan.cluster.nodes} pods with {gpus}"
+    return gpus
+
+
+def _image_of(plan: Plan, *, built: bool) -> str:
+    """The image, and what it takes to make it, as far as that is planned; "" without one."""
+    if plan.image is None:
+        return ""
+    if built:
+        return f"{plan.image.tag}: ready (cached)"
+    disk = next((choice.value for choice in plan.choices if choice.what == "disk"), None)
+    return f"{plan.image.tag}: {disk}" if disk else plan.image.tag
 
 
 def _wishes(wishes: Sequence[str]) -> Text:

@@ -20,17 +20,21 @@ _HEAD = ("RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS")
 _NARROW = ("RUN", "TARGET", "AGE", "STATUS")
 
 
-def table(listed: Sequence[Listed], width: int, now: float) -> list[str]:
-    """A line each, below a head. By hand: rich needs a second for a thousand."""
+def table(listed: Sequence[Listed], width: int | None, now: float) -> list[str]:
+    """A line each, below a head. By hand: rich needs a second for a thousand.
+
+    Args:
+        width: of the terminal, at whose edge lines end; None without one: nothing is left out.
+    """
     rows = [dict(zip(_HEAD, _row(each, now), strict=True)) for each in listed]
     head: tuple[str, ...] = _HEAD
-    if width < WIDE:
+    if width is not None and width < WIDE:
         head = _NARROW
         rows = [{**row, "RUN": row["NAME"].strip() or row["RUN"]} for row in rows]
     lines = [head, *(tuple(row[column] for column in head) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-    return [line if width >= WIDE or len(line) <= width else line[: width - 1] + "…" for line in shown]
+    return [line if width is None or len(line) <= width else line[: width - 1] + "…" for line in shown]
 
 
 def matches(listed: Listed, statuses: Sequence[str], since_s: float | None, now: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,9 @@ from seatrial.images.building.build_failure import step_in_words
 
 #: Long enough that an ordinary build says nothing of it, short enough that nobody thinks it has stopped.
 EVERY_S = 20.0
+
+#: How a line of ours ends.
+SO_FAR = re.compile(r": \d+ min \d\d s so far$")
 
 
 class Heartbeat:

@@ -258,7 +258,7 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
             f"{VENV_PYTHON} {_LAYER} freeze",
         ]
     if contents.slimming:
-        yield "# image.slim asks for it; docs/images.md says what each level leaves out, and what to read first."
+        yield "# image.slim asks for it; what each level saves: seatrial build --explain"
         commands += _slim(contents, folder, install)
     commands.append(f"{VENV_PYTHON} {_LAYER} finish")
     yield from _run(contents, commands, _mounts(contents, folder))

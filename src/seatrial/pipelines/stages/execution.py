@@ -237,7 +237,7 @@ class Execution:
 
     def _launch(self, stage: Stage, job: Job, decision: Decision) -> tuple[Run, Result]:
         self._raise_if_stopped()
-        prepared = launch.prepare(job, self.shop.environ)
+        prepared = launch.prepare(job, self.shop.environ, notifies=True)
         run = prepared.run
         result = Result(run.id, self.group.id, decision.fingerprint, decision.read, gpus=len(prepared.plan.gpus))
         self.shop.records.begin(stage.name, result)

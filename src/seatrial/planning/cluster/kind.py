@@ -80,8 +80,8 @@ def kind_warnings(kind: Kind, facts: ClusterFacts, runtime: str) -> tuple[str, .
         times = "6 times unless it says otherwise" if facts.retries is None else known
         warnings.append(
             f"The runtime {runtime} starts again what failed, {times}, and a TrainJob cannot change that: a failure is "
-            "told late, and in a new pod without a volume the script runs again; --kind job, or [kubernetes] runtime "
-            "(docs/kubernetes-runtime.yaml)"
+            "told late, and in a new pod without a volume the script runs again; --kind job, or [kubernetes] runtime: "
+            "one whose podFailurePolicy has FailJob for every exit code but 137 and 143"
         )
     return tuple(warnings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from seatrial.findings.labels import FIX
@@ -92,7 +93,7 @@ def aligned(rows: Sequence[tuple[str, ...]], width: int) -> list[str]:
         cells = [row[0].ljust(widths[0]), *(row[at].rjust(widths[at]) for at in shown[1:])]
         line = "  ".join(cells).rstrip()
         if len(row[0]) > widths[0]:
-            lines.append(row[0])
+            lines += textwrap.wrap(row[0], width)
             line = "  ".join([" " * widths[0], *cells[1:]]).rstrip()
         if row is HEAD or not row[-1]:
             lines.append(line)

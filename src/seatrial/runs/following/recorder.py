@@ -32,7 +32,8 @@ def ensure(run: Run) -> None:
         if free:
             project = str(run.place.parents[2])
             argv = [sys.executable, "-m", "seatrial", "runs", "record", run.id, "--project", project]
-            spawn_detached(argv, output=run.folder / "recorder.log")
+            # There, because ``-m`` imports from the current folder first, and the project may hold a json.py.
+            spawn_detached(argv, output=run.folder / "recorder.log", cwd=run.folder)
     except (OSError, SeatrialError):  # a convenience
         pass
 

@@ -43,7 +43,8 @@ def deal(examples: int, batch: int, rank: int = 0, world: int = 1, *, drop_last:
     if together > examples:
         fix = f"--batch {examples // world} or less" if examples >= world else None
         raise InputError(
-            f"a batch of {batch} on {world} rank(s) is larger than the {examples} training examples", fix=fix
+            f"a batch of {batch} on {world} rank{'s'[: world != 1]} is larger than the {examples} training examples",
+            fix=fix,
         )
     spans = [Span(first + rank * batch, Shape(batch)) for first in range(0, examples - together + 1, together)]
     left = examples % together

@@ -30,7 +30,7 @@ AROUND = Surroundings(ITEM, "nvidia.com/gpu", NODES, (("team/other", 6), ("team/
             "FailedScheduling",
             "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
             "k8s-insufficient-gpus",
-            "4 nvidia.com/gpu requested, 9 allocatable on 2 node(s), 1 unhealthy, 8 held by team/other (6)",
+            "4 nvidia.com/gpu requested, 9 allocatable on 2 nodes, 1 unhealthy, 8 held by team/other (6)",
         ),
         (
             "FailedScheduling",

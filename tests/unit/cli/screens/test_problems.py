@@ -24,8 +24,11 @@ def seatrial(capsys, tmp_path, monkeypatch):
 
 
 CASES = {
-    "an argument of a verb of a verb": (["runs", "compare", "a"], "Missing argument", "seatrial runs compare --help"),
-    "an unknown command": (["rnu"], "There is no command", "seatrial run --help"),
+    "an argument of a verb of a verb": (["runs", "stop"], "Missing argument", "seatrial runs stop --help"),
+    "an unknown command": (["rnu", "a.py"], 'There is no command "rnu"; did you mean run?', "seatrial run a.py"),
+    "a word of other tools": (["ps"], "did you mean runs ls?", "seatrial runs ls"),
+    "a word of other tools, misspelt": (["lgos", "x"], "did you mean runs logs?", "seatrial runs logs x"),
+    "a word like none": (["zzzz"], 'There is no command "zzzz"', "seatrial --help"),
     "a script as a command": (["train.py"], "There is no command", "seatrial run train.py"),
     "a script that is not there": (["run", "train.py"], "There is no script train.py", "ls"),
     "nothing to run": (["run"], "Nothing to run", "seatrial run"),

@@ -1,0 +1,131 @@
+"""How far a build is, in one line: the step, packages and megabytes so far, from the lines that builders and pip print.
+
+Pure: whoever feeds it the lines says what time it is.
+"""
+
+from __future__ import annotations
+
+import re
+
+from seatrial.errors import UsageError
+from seatrial.images.building.build_failure import step_in_words
+from seatrial.images.building.heartbeat import SO_FAR
+from seatrial.job.units import format_bytes, format_seconds, parse_bytes
+
+_SIZE = r"(?P<size>[\d.]+) ?(?P<unit>[kKMG]?i?B)"
+
+#: pip and uv, before they download a file, and for one that is there; apt, for each package.
+_DOWNLOAD = re.compile(rf"^\s*Downloading (?P<name>\S+)(?: \({_SIZE}\))?")
+_AT_HAND = re.compile(r"^\s*(?:Using cached|Processing) (?P<name>\S+)")
+_APT = re.compile(rf"^Get:\d+ .*\[{_SIZE}\]$")
+_INSTALLING = re.compile(r"^Installing collected packages: (?P<names>.+)")
+
+#: BuildKit, of a layer of the base that it pulls: how much it has, of how much.
+_LAYER = re.compile(r"^(?P<digest>sha256:[0-9a-f]+) (?P<size>[\d.]+)(?P<unit>[kKMG]?B) / [\d.]+[kKMG]?B")
+
+_OTHER_STEPS = (
+    (
+        re.compile(r"load metadata for|FROM .*@?sha256|^sha256:|^(Trying to pull|Copying blob)"),
+        "getting the base image",
+    ),
+    (re.compile(r"exporting|COMMIT|writing image"), "writing the image"),
+)
+
+#: A rate of less time says nothing.
+_LEAST_S = 1.0
+
+
+class BuildProgress:
+    """What a build has done.
+
+    Attributes:
+        step: in words.
+        packages: of the whole build, downloaded or at hand.
+        downloaded_bytes: of files and layers that have arrived.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self.step = "preparing the build"
+        self.packages = 0
+        self._started_s = now_s
+        self._step_bytes, self._earlier_bytes = 0.0, 0.0
+        self._first_s: float | None = None
+        self._last_s = now_s
+        self._coming_bytes = 0.0
+        self._layers: dict[str, float] = {}
+        self._doing = ""
+
+    @property
+    def downloaded_bytes(self) -> float:
+        return self._earlier_bytes + self._step_bytes + sum(self._layers.values())
+
+    def line(self, text: str, now_s: float) -> bool:
+        """Take a line of the build's; whether another step has begun."""
+        if SO_FAR.search(text):
+            return False
+        self._arrived(now_s)
+        other = (words for pattern, words in _OTHER_STEPS if pattern.search(text))
+        step = step_in_words(text) or next(other, None)
+        begun = step is not None and step != self.step
+        if step is not None and begun:
+            self.step, self._doing, self._first_s = step, "", None
+            self._earlier_bytes, self._step_bytes = self._earlier_bytes + self._step_bytes, 0.0
+        if match := _LAYER.match(text):
+            self._layers[match["digest"]] = _bytes(match)
+        elif match := _DOWNLOAD.match(text):
+            self.packages += 1
+            self._first_s = now_s if self._first_s is None else self._first_s
+            self._coming_bytes = _bytes(match) if match["size"] else 0.0
+            size = f" ({_size(self._coming_bytes)})" if match["size"] else ""
+            self._doing = f"downloading {_package(match['name'])}{size}"
+        elif match := _APT.match(text):
+            self.packages += 1
+            self._first_s = now_s if self._first_s is None else self._first_s
+            self._coming_bytes = _bytes(match)
+        elif match := _AT_HAND.match(text):
+            self.packages += 1
+            self._doing = ""
+        elif match := _INSTALLING.match(text):
+            count = len(match["names"].split(","))
+            self._doing = f"unpacking {count} package{'' if count == 1 else 's'}"
+        return begun
+
+    def words(self, now_s: float) -> str:
+        """``installing the framework with pip, 42 s: 9 packages, 214 MB downloaded, 12 MB/s; downloading x.whl``."""
+        told = f"{self.step}, {format_seconds(max(1.0, round(now_s - self._started_s)))}"
+        numbers = self.totals()
+        rate_s = self._last_s - self._first_s if self._first_s is not None else 0.0
+        if self._coming_bytes and self._step_bytes and rate_s >= _LEAST_S:
+            numbers.append(f"{_size(self._step_bytes / rate_s)}/s")
+        if numbers:
+            told += f": {', '.join(numbers)}"
+        return f"{told}; {self._doing}" if self._doing else told
+
+    def totals(self) -> list[str]:
+        """``14 packages``, ``312 MB downloaded``, as far as there are any."""
+        packages = [f"{self.packages} package{'' if self.packages == 1 else 's'}"] if self.packages else []
+        return packages + ([f"{_size(self.downloaded_bytes)} downloaded"] if self.downloaded_bytes else [])
+
+    def _arrived(self, now_s: float) -> None:
+        """The line behind a download comes when that has ended."""
+        if self._coming_bytes:
+            self._last_s = now_s
+        self._step_bytes += self._coming_bytes
+        self._coming_bytes = 0.0
+
+
+def _package(file: str) -> str:
+    """``torch-2.13.0-cp311-….whl`` → ``torch 2.13.0``."""
+    parts = file.rpartition("/")[2].split("-")
+    return f"{parts[0]} {parts[1]}" if file.endswith(".whl") and parts[2:] else file
+
+
+def _bytes(match: re.Match[str]) -> float:
+    try:
+        return float(parse_bytes(f"{match['size']}{match['unit']}"))
+    except UsageError:  # 0 B, or no number
+        return 0.0
+
+
+def _size(size_bytes: float) -> str:
+    return format_bytes(round(size_bytes))

@@ -1,0 +1,57 @@
+"""How far a build is, from what BuildKit and pip printed."""
+
+from __future__ import annotations
+
+from seatrial.images.building.progress import BuildProgress
+
+#: A build of a project with torch, as Docker 20.10 and pip 26 print it, without BuildKit's numbers; shortened.
+LINES = """\
+[internal] load metadata for docker.io/library/python:3.11-slim-bookworm
+sha256:1aa 10.00MB / 30.00MB 0.3s
+sha256:1aa 30.00MB / 30.00MB 0.9s
+[base 4/4] RUN --mount=type=bind,source=tools,target=/mnt python3 -m venv /opt/venv
+[framework 1/2] RUN --mount=type=bind,source=framework,target=/media python3 -m pip install -r /media/requirements.txt
+Processing /opt/wheels/torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
+Collecting sympy>=1.13.3
+  Downloading sympy-1.14.0-py3-none-any.whl (6.3 MB)
+Collecting networkx>=2.5.1
+  Using cached networkx-3.6.1-py3-none-any.whl (2.1 MB)
+  Downloading jinja2-3.1.6-py3-none-any.whl (134 kB)
+installing the framework with pip: 0 min 40 s so far
+Installing collected packages: sympy, networkx, jinja2, torch
+exporting to image
+"""
+
+
+def test_a_line_says_step_packages_megabytes_and_rate() -> None:
+    progress = BuildProgress(0.0)
+    told = []
+    for second, line in enumerate(LINES.splitlines(), 1):
+        begun = progress.line(line, float(second))
+        told.append((begun, progress.words(float(second))))
+    framework = "installing the framework with pip"
+    assert told == [
+        (True, "getting the base image, 1 s"),
+        (False, "getting the base image, 2 s: 10 MB downloaded"),
+        (False, "getting the base image, 3 s: 30 MB downloaded"),
+        (True, "creating the virtual environment, 4 s: 30 MB downloaded"),
+        (True, f"{framework}, 5 s: 30 MB downloaded"),
+        (False, f"{framework}, 6 s: 1 package, 30 MB downloaded"),
+        (False, f"{framework}, 7 s: 1 package, 30 MB downloaded"),
+        (False, f"{framework}, 8 s: 2 packages, 30 MB downloaded; downloading sympy 1.14.0 (6.3 MB)"),
+        (False, f"{framework}, 9 s: 2 packages, 36.3 MB downloaded; downloading sympy 1.14.0 (6.3 MB)"),
+        (False, f"{framework}, 10 s: 3 packages, 36.3 MB downloaded"),
+        (False, f"{framework}, 11 s: 4 packages, 36.3 MB downloaded, 6.3 MB/s; downloading jinja2 3.1.6 (134 KB)"),
+        (False, f"{framework}, 12 s: 4 packages, 36.3 MB downloaded, 6.3 MB/s; downloading jinja2 3.1.6 (134 KB)"),
+        (False, f"{framework}, 13 s: 4 packages, 36.4 MB downloaded; unpacking 4 packages"),
+        (True, "writing the image, 14 s: 4 packages, 36.4 MB downloaded"),
+    ]
+    assert progress.totals() == ["4 packages", "36.4 MB downloaded"]
+
+
+def test_debians_packages_count_as_well() -> None:
+    progress = BuildProgress(0.0)
+    progress.line("[stage-1 1/2] RUN apt-get update && apt-get install -y gcc", 1.0)
+    progress.line("Get:1 http://deb.debian.org/debian bookworm/main amd64 Packages [8790 kB]", 2.0)
+    progress.line("Get:2 http://deb.debian.org/debian bookworm/main amd64 gcc amd64 4:12.2 [5216 B]", 4.0)
+    assert progress.words(5.0) == "installing Debian packages, 5 s: 2 packages, 8.79 MB downloaded, 4.39 MB/s"

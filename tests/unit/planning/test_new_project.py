@@ -1,0 +1,83 @@
+"""seatrial new: a folder that is whole or not there, whose file the loader reads and whose own tests pass."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fakes import load_job
+from seatrial.errors import UsageError
+from seatrial.planning.new_project import new_project, two_moons
+
+
+def test_what_is_made_is_a_project_that_asks_for_nothing(tmp_path: Path) -> None:
+    written = new_project(tmp_path / "moons")
+    there = {str(path.relative_to(tmp_path / "moons")) for path in (tmp_path / "moons").rglob("*") if path.is_file()}
+    assert there == set(written) and {"train.py", "data.py", "tests/test_data.py", ".gitignore"} <= there
+    job = load_job(tmp_path / "moons", {}, cwd=tmp_path)
+    assert (job.target.value, job.criteria.metrics, job.asks) == ("train.py", {"accuracy": ">= 0.95"}, ())
+    texts = [(tmp_path / "moons" / name).read_text() for name in written]
+    assert not any("NAME" in text for text in texts) and any(text.startswith("# moons") for text in texts)
+    assert list(tmp_path.iterdir()) == [tmp_path / "moons"]
+
+
+def test_what_is_commented_out_can_be_commented_in(tmp_path: Path) -> None:
+    new_project(tmp_path / "moons")
+    path = tmp_path / "moons" / "seatrial.toml"
+    lines = path.read_text().splitlines()
+    switched = [line.removeprefix("# ") if " = " in line or line.startswith("# [") else line for line in lines]
+    path.write_text("\n".join(switched))
+    job = load_job(tmp_path / "moons", {}, cwd=tmp_path)
+    assert (job.image.slim, job.notify.desktop, job.timeout_s) == ("unused", True, 7200.0)
+
+
+def test_an_empty_folder_is_filled_and_one_that_is_not_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "train.py" in new_project(tmp_path / "empty")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("mine")
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name, said in (("full", "not empty"), ("file", "There is a file"), ("link", "There is a file")):
+        with pytest.raises(UsageError, match=said):
+            new_project(tmp_path / name)
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "full", "link"]
+
+
+@pytest.mark.parametrize("name", ["..", ".hidden", "with space", "-x", "x" * 64])
+def test_a_name_that_no_image_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="does not name a new project"):
+        new_project(tmp_path / name)
+
+
+def test_a_parent_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        new_project(tmp_path / "a" / "b")
+    assert refused.value.run == f"mkdir -p {tmp_path}/a" and not list(tmp_path.iterdir())
+
+
+def test_the_points_are_the_same_each_time_and_of_two_classes() -> None:
+    assert two_moons() == two_moons() != two_moons(seed=1)
+    labels = [line[-1] for line in two_moons(10).splitlines()[1:]]
+    assert labels == ["0", "1"] * 5
+
+
+@pytest.mark.torch
+def test_its_own_tests_pass_and_a_test_of_them_can_fail(tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("needs torch")
+    new_project(tmp_path / "moons")
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    passed = subprocess.run(argv, cwd=tmp_path / "moons", env=env, capture_output=True, text=True, timeout=120)
+    assert passed.returncode == 0 and "9 passed" in passed.stdout, passed.stdout
+    loader = tmp_path / "moons" / "data.py"
+    loader.write_text(loader.read_text().replace("shuffle=True", "shuffle=False"))
+    failed = subprocess.run(argv, cwd=tmp_path / "moons", env=env, capture_output=True, text=True, timeout=120)
+    assert failed.returncode == 1 and "each_epoch_another_order" in failed.stdout
