@@ -161,11 +161,16 @@ def kernels_on_cpu(monkeypatch):
         adam,
         classifier_head,
         filters,
+        flat_adam,
+        gelu,
+        norm_residual,
         normact,
         normpool,
         pool,
+        short_attention,
         single_channel_conv,
         sums,
+        token_sums,
         trial_adam,
         trial_conv,
         trial_grey,
@@ -176,7 +181,8 @@ def kernels_on_cpu(monkeypatch):
 
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
     lone = (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
-    for module in (*lone, *trials, inside, normact):
+    packed = (flat_adam, gelu, norm_residual, short_attention, token_sums)
+    for module in (*lone, *trials, *packed, inside, normact):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.train.data.shards import Shape, Span
-from seatrial.train.distributed import GradientReducer, Ranks, here
+from seatrial.train.distributed import GradientReducer, Gradients, Ranks, here
 from seatrial.train.errors import InputError
 from seatrial.train.oom import MicroBatch
 from seatrial.train.optim import strangers
@@ -66,6 +66,7 @@ class Step:
         accumulation: micro-batches a step is made of.
         clip_norm: the gradient's norm is limited to this.
         kernels: on a GPU, what this library has kernels for inside of the model runs by them; says what, and what not.
+        gradients: who clears, averages and clips them; None: GradientReducer, for those that autograd makes.
         average_decay: also keep a moving average of the weights, ``average.model``, which changes by 1 - this a step.
     """
 
@@ -85,6 +86,7 @@ class Step:
         accumulation: int = 1,
         clip_norm: float | None = None,
         average_decay: float | None = None,
+        gradients: Gradients | None = None,
         kernels: bool = False,
         data_parallel: bool = False,
     ) -> None:
@@ -98,7 +100,7 @@ class Step:
         self.model, self.optimizer, self.source, self.epochs = model, optimizer, source, epochs
         self.device, self.ranks, self.precision = ranks.device, ranks, precision
         self.scaler = precision.scaler()
-        self.reducer = GradientReducer(model, ranks, precision.dtype)
+        self.reducer = gradients or GradientReducer(model, ranks, precision.dtype)
         largest = max(span.shape.rows for span in source.spans)
         self.micro_batch = MicroBatch(-(-largest // accumulation))
         self.loss, self._clip_norm = loss, clip_norm
@@ -125,6 +127,7 @@ class Step:
 
     def start_epoch(self, steps_before: int, first_step: int) -> None:
         """Point at ``first_step`` of an epoch that follows ``steps_before`` steps."""
+        self.reducer.refresh()
         self.steps_before.fill_(steps_before)
         self.position.fill_(first_step)
         for values in (self.losses, *self.parts.values()):
@@ -304,7 +307,7 @@ class Step:
         self.reducer.reduce()
         if self._clip_norm is not None:
             self.scaler.unscale_(cast(torch.optim.Optimizer, self.optimizer))
-            nn.utils.clip_grad_norm_(self.reducer.parameters, self._clip_norm)
+            self.reducer.clip(self._clip_norm)
         if self._scheduled:
             step = self.steps_before + self.position
             for rate, rates_SR in self._scheduled:

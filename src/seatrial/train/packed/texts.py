@@ -1,0 +1,279 @@
+"""Training batches of texts that lie one behind the other: no token is padding but a few behind the last text.
+
+An epoch's texts are sorted by length (equal ones in random order) and cut into as many layers as a batch has rows; each
+batch takes one text of each layer, at random. So every batch has nearly as many tokens as every other, and one captured
+step serves all of them. Where chance gives a batch more than there is room for, it changes texts with the emptiest.
+Shapes: N texts, B rows of a batch, T tokens that a batch has room for, S steps of an epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seatrial.train.data.images import shuffled
+from seatrial.train.data.shards import Shape, Span, deal
+from seatrial.train.data.texts import TextSet
+from seatrial.train.distributed import Ranks
+
+#: Tokens that room is made in steps of: half a tile of cuBLAS' products.
+STEP = 64
+#: Tokens above the mean that every batch has room for, at least.
+SLACK = 16
+#: Changes of texts between two batches before an epoch falls back to the batches that are known to fit.
+MOST_CHANGES = 1000
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A batch on the device; all int32.
+
+    Attributes:
+        tokens_T: behind the last text: 0. positions_T: within each text.
+        starts: [B + 1]: where each text begins, and where the last one ends.
+        by_token, by_position: (order of the rows, where each sum begins, what it is of; -1: nothing), for the gradient
+            of an embedding.
+        longest: tokens a text has at most.
+    """
+
+    tokens_T: Tensor
+    positions_T: Tensor
+    starts: Tensor
+    by_token: tuple[Tensor, Tensor, Tensor]
+    by_position: tuple[Tensor, Tensor, Tensor]
+    longest: int
+
+
+class PackedTexts:
+    """Training batches from a set on the device. Two ranks' batches have the same number of tokens, nearly."""
+
+    resident = True
+    #: Steps in one graph: one of BERT-base's shape takes 3 ms, its launch a few µs, and its capture a tenth of a second.
+    steps_per_replay = 1
+
+    def __init__(self, data: TextSet, batch: int, ranks: Ranks, seed: int) -> None:
+        self._seed, self._device = seed, ranks.device
+        self._lengths_N, self._labels_N = data.lengths_N.cpu(), data.labels_N.cpu()
+        real = torch.arange(data.tokens_NL.shape[1]) < self._lengths_N[:, None]
+        self._flat = data.tokens_NL.cpu()[real].numpy()
+        self._offsets = (self._lengths_N.cumsum(0) - self._lengths_N).numpy()
+        self.longest = int(self._lengths_N.max())
+        everyone = [deal(len(data), batch, rank, ranks.world) for rank in range(ranks.world)]
+        self._all_spans = [span for spans in zip(*everyone, strict=True) for span in spans]
+        self._mine = slice(ranks.rank, None, ranks.world)
+        rows = [span.shape.rows for span in self._all_spans]
+        self._fitting = balanced(self._lengths_N, rows)
+        self._room = rooms(self._lengths_N, rows, self._fitting)
+        self.spans = [
+            Span(span.first, span.shape._replace(length=self._room[span.shape.rows]))
+            for span in self._all_spans[self._mine]
+        ]
+        filled = sum(self._room[count] for count in rows)
+        #: Share of the tokens that are padding.
+        self.padding = 1 - int(self._lengths_N.sum()) / filled
+        self._widest = max(span.shape.length for span in self.spans)
+        self._most = max(rows)
+        self._table_SW = torch.zeros(len(self.spans), sum(self._parts().values()), dtype=torch.int32, device=self._device)
+
+    def start(self, epoch: int, first_step: int) -> None:
+        """Shuffle for an epoch: a function of seed and epoch alone, the same on every rank."""
+        rows = [span.shape.rows for span in self._all_spans]
+        batches = drawn(self._lengths_N, rows, self._room, self._seed, epoch) or self._fitting
+        self._table_SW.copy_(torch.from_numpy(self._table(batches[self._mine])))
+
+    def before_step(self) -> None:
+        """Nothing to do on the host."""
+
+    def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Packed, Tensor]:
+        """Texts ``first`` to ``first + count`` of step ``position``, and their labels_B (int64)."""
+        row = self._table_SW.index_select(0, position).view(-1)
+        parts = dict(zip(self._parts(), row.split(list(self._parts().values())), strict=True))
+        room, rows = shape.length, shape.rows
+        if count != rows:
+            return self._some(parts, shape, first, count)
+        begins = slice(None, room + 1)
+        packed = Packed(
+            parts["tokens"][:room],
+            parts["positions"][:room],
+            parts["starts"][: rows + 1],
+            (parts["token order"][:room], parts["token begins"][begins], parts["token targets"][:room]),
+            (parts["position order"][:room], parts["position begins"], parts["position targets"]),
+            self.longest,
+        )
+        return packed, parts["labels"][:rows].long()
+
+    def _some(self, parts: dict[str, Tensor], shape: Shape, first: int, count: int) -> tuple[Packed, Tensor]:
+        """A micro-batch: the texts lie in a row within the batch's; as many sums as tokens are made of one row each."""
+        room = min(shape.length, -(-count * self.longest // STEP) * STEP)
+        starts = parts["starts"][first : first + count + 1]
+        begin, end = starts[:1].long(), starts[-1:].long()
+        places = begin + torch.arange(room, device=self._device)
+        inside = places < end
+        within = places.clamp(max=self._widest - 1)
+        tokens = torch.where(inside, parts["tokens"][within], 0).int()
+        positions = torch.where(inside, parts["positions"][within], 0).int()
+        by_token = _sorted_on_device(tokens, inside)
+        by_position = _sorted_on_device(positions, inside)
+        packed = Packed(tokens, positions, (starts - begin).int(), by_token, by_position, self.longest)
+        return packed, parts["labels"][first : first + count].long()
+
+    def _parts(self) -> dict[str, int]:
+        """What a row of the table is made of."""
+        tokens, longest = self._widest, self.longest
+        return {
+            "tokens": tokens, "positions": tokens, "starts": self._most + 1, "labels": self._most,
+            "token order": tokens, "token begins": tokens + 1, "token targets": tokens,
+            "position order": tokens, "position begins": longest + 1, "position targets": longest,
+        }  # fmt: skip
+
+    def _table(self, batches: list[Tensor]) -> Any:
+        """An epoch in numbers, [S, W] int32: what ``_parts`` names, of each batch."""
+        parts = self._parts()
+        table = np.zeros((len(batches), sum(parts.values())), dtype=np.int32)
+        texts = torch.cat(batches).numpy()
+        counts = np.array([len(batch) for batch in batches])
+        step = np.repeat(np.arange(len(batches)), counts)
+        lengths = self._lengths_N.numpy()[texts]
+        ends = lengths.cumsum()
+        begins = ends - lengths  # of each text, in the epoch
+        first = np.concatenate([[0], np.cumsum(counts)])[:-1]  # text of each batch
+        places = np.arange(ends[-1])
+        positions = places - np.repeat(begins, lengths)
+        tokens = self._flat[np.repeat(self._offsets[texts], lengths) + positions]
+        token_step = np.repeat(step, lengths)
+        within = places - begins[first][token_step]
+        begin = dict(zip(parts, np.cumsum([0, *parts.values()]), strict=False))
+        table[token_step, begin["tokens"] + within] = tokens
+        table[token_step, begin["positions"] + within] = positions
+        number = np.arange(len(texts)) - first[step]
+        table[step, begin["labels"] + number] = self._labels_N.numpy()[texts]
+        table[step, begin["starts"] + number + 1] = ends - begins[first][step]
+        for kind, names in (("token", tokens), ("position", positions)):
+            order = np.lexsort((names, token_step))  # stable: rows of a name stay in their order
+            sorted_step, sorted_names = token_step[order], names[order]
+            opens = np.ones(len(order), dtype=bool)
+            opens[1:] = (sorted_step[1:] != sorted_step[:-1]) | (sorted_names[1:] != sorted_names[:-1])
+            where = opens.nonzero()[0]
+            of_step = sorted_step[where]
+            sums = np.bincount(of_step, minlength=len(batches))
+            slot = np.arange(len(where)) - np.repeat(np.cumsum(sums) - sums, sums)
+            totals = np.bincount(token_step, minlength=len(batches))
+            table[sorted_step, begin[f"{kind} order"] + within] = within[order]
+            table[:, begin[f"{kind} targets"] :][:, : parts[f"{kind} targets"]] = -1
+            table[:, begin[f"{kind} begins"] :][:, : parts[f"{kind} begins"]] = totals[:, None]
+            table[of_step, begin[f"{kind} targets"] + slot] = sorted_names[where]
+            table[of_step, begin[f"{kind} begins"] + slot] = within[where]
+        return table
+
+
+def _sorted_on_device(names_T: Tensor, inside_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of a row whose tokens nobody knows on the host: T sums, of which all but each name's first are empty."""
+    count = len(names_T)
+    marked = torch.where(inside_T, names_T.long(), torch.iinfo(torch.int32).max)
+    ordered, order = marked.sort(stable=True)
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    first &= ordered < torch.iinfo(torch.int32).max
+    number = torch.where(first, first.cumsum(0) - 1, count)
+    places = torch.arange(count, device=names_T.device)
+    real = inside_T.sum().view(1)
+    begins = real.expand(count + 2).scatter(0, number, places)
+    begins = begins.clone()
+    begins[count:] = real
+    targets = torch.full((count + 1,), -1, device=names_T.device).scatter(0, number, ordered)
+    return order.int(), begins[: count + 1].int(), targets[:count].int()
+
+
+def layers(lengths_N: Tensor, rows: list[int], order_N: Tensor) -> list[tuple[Tensor, list[int]]]:
+    """Texts, sorted by length, in as many layers as the largest batch has rows; of each, the batches that take one.
+
+    A batch with fewer rows takes from layers that are spread evenly.
+    """
+    most = max(rows)
+    ordered = order_N[lengths_N[order_N].argsort(stable=True)]
+    found, begin = [], 0
+    for layer in range(most):
+        takers = [n for n, count in enumerate(rows) if (layer + 1) * count // most > layer * count // most]
+        found.append((ordered[begin : begin + len(takers)], takers))
+        begin += len(takers)
+    return found
+
+
+def balanced(lengths_N: Tensor, rows: list[int]) -> list[Tensor]:
+    """Batches of these sizes whose tokens are shared out evenly: the longest texts first, each to the emptiest batch."""
+    batches: list[list[int]] = [[] for _ in rows]
+    totals = [0.0] * len(rows)
+    for texts, takers in reversed(layers(lengths_N, rows, torch.arange(len(lengths_N)))):
+        emptiest = sorted(takers, key=lambda number: totals[number])
+        for text, number in zip(reversed(texts.tolist()), emptiest, strict=True):
+            batches[number].append(text)
+            totals[number] += int(lengths_N[text])
+    return [torch.tensor(batch, dtype=torch.long) for batch in batches]
+
+
+def rooms(lengths_N: Tensor, rows: list[int], fitting: list[Tensor]) -> dict[int, int]:
+    """Batch size → tokens it has room for: a little more than the mean, and what ``fitting`` needs."""
+    mean, found = float(lengths_N.double().mean()), dict[int, int]()
+    for count, texts in zip(rows, fitting, strict=True):
+        needed = max(count * mean + SLACK, int(lengths_N[texts].sum()), 1)
+        found[count] = max(found.get(count, 0), -int(-needed // STEP) * STEP)
+    return found
+
+
+def drawn(lengths_N: Tensor, rows: list[int], room: dict[int, int], seed: int, epoch: int) -> list[Tensor] | None:
+    """An epoch's batches at random, none larger than its room; None where too many changes were needed."""
+    cpu = torch.device("cpu")
+    order_N = shuffled(len(lengths_N), seed, epoch, cpu)
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch + 2**32) % 2**63)
+    batches: list[list[int]] = [[] for _ in rows]
+    for texts, takers in layers(lengths_N, rows, order_N):
+        mixed = texts[torch.randperm(len(texts), generator=generator)].tolist()
+        for text, number in zip(mixed, takers, strict=True):
+            batches[number].append(text)
+    lengths = lengths_N.tolist()
+    totals = [sum(lengths[text] for text in batch) for batch in batches]
+    for _ in range(MOST_CHANGES):
+        free = [room[count] - total for count, total in zip(rows, totals, strict=True)]
+        worst = min(range(len(rows)), key=free.__getitem__)
+        if free[worst] >= 0:
+            steps = torch.randperm(len(rows), generator=generator).tolist()
+            return _mixed(batches, rows, steps, generator)
+        best = max(range(len(rows)), key=free.__getitem__)
+        if not _change(batches, totals, lengths, worst, best, min(-free[worst], free[best])):
+            return None
+    return None
+
+
+def _change(
+    batches: list[list[int]], totals: list[int], lengths: list[int], full: int, empty: int, wanted: int
+) -> bool:
+    """Exchange two texts so that ``full`` has about ``wanted`` tokens fewer; False where none would help."""
+    pairs = [
+        (abs(lengths[batches[full][a]] - lengths[batches[empty][b]] - wanted), a, b)
+        for a in range(len(batches[full]))
+        for b in range(len(batches[empty]))
+        if lengths[batches[full][a]] > lengths[batches[empty][b]]
+    ]
+    if not pairs:
+        return False
+    _, a, b = min(pairs)
+    fewer = lengths[batches[full][a]] - lengths[batches[empty][b]]
+    batches[full][a], batches[empty][b] = batches[empty][b], batches[full][a]
+    totals[full], totals[empty] = totals[full] - fewer, totals[empty] + fewer
+    return True
+
+
+def _mixed(batches: list[list[int]], rows: list[int], steps: list[int], generator: torch.Generator) -> list[Tensor]:
+    """Batches of a size in random order among their places, each in random order."""
+    places: dict[int, list[int]] = {}
+    for number in steps:
+        places.setdefault(rows[number], []).append(number)
+    mixed = []
+    for count in rows:
+        texts = torch.tensor(batches[places[count].pop()], dtype=torch.long)
+        mixed.append(texts[torch.randperm(len(texts), generator=generator)])
+    return mixed
