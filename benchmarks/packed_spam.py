@@ -57,6 +57,19 @@ def lone():
     return Ranks(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu", 0 if torch.cuda.is_available() else None))
 
 
+def gradient_of(bert, parameter):
+    """A parameter's gradient as the model has it: of words all rows."""
+    import torch
+
+    if parameter is not bert.weights.words:
+        return bert.weights.gradient(parameter)
+    there = bert.weights._there
+    real = there >= 0
+    dense = torch.zeros(parameter.shape, dtype=bert.weights.dtype, device=there.device)
+    dense[there[real].long()] = bert.weights.word_gradients[real]
+    return dense
+
+
 def padded(batch):
     """A packed batch as rows of equal length."""
     import torch
@@ -103,8 +116,8 @@ def check(arguments):
                 model.config.classifier_dropout = 0.0  # torch's own, which draws by device
                 source = PackedTexts(data, 32, ranks, 0)
                 source.start(1, 0)
-                bert = PackedBert(model, dtype, ranks)
-                optimizer = FlatAdamW(bert.weights, 1e-4, 0.01)
+                bert = PackedBert(model, dtype, ranks, source, weight_decay=0.01)
+                optimizer = FlatAdamW(bert.weights, 1e-4)
                 batch, labels = source.load(torch.zeros(1, dtype=torch.long, device=ranks.device), source.spans[0].shape, 0, 32)
                 bert.weights.clear()
                 loss = bert.loss(model, batch, labels)
@@ -114,10 +127,10 @@ def check(arguments):
                     expected = F.cross_entropy(spam.logits(double, padded(batch)), labels)
                     expected.backward()
                     found["fp64, padded"] = (expected.item(), {n: p.grad.float() for n, p in double.named_parameters()})
-                found[way] = (loss.item(), {n: bert.weights.gradient(p).float().cpu() for n, p in model.named_parameters()})
+                found[way] = (loss.item(), {n: gradient_of(bert, p).float().cpu() for n, p in model.named_parameters()})
                 bert.weights.clip(1.0)
                 optimizer.step()
-                found[way] += (bert.weights.norm.tolist(), bert.weights.flat.cpu())
+                found[way] += (bert.weights.norm.tolist(), torch.cat([bert.weights.flat.cpu(), bert.weights.words.detach().cpu().view(-1)]))
             key = next(iter(found))
             for way in ("fp32", "bf16"):
                 worst = {
@@ -138,8 +151,9 @@ def check(arguments):
         model = model_of(tiny, dropout=0.0).to(here.device)
         source = PackedTexts(data, 32, here, 0)
         source.start(1, 0)
-        bert = PackedBert(model, torch.bfloat16 if "bf16" in way else torch.float32, here) if "packed" in way else None
-        optimizer = FlatAdamW(bert.weights, 5e-4, 0.01) if bert else adamw(model, 5e-4, 0.01)
+        dtype = torch.bfloat16 if "bf16" in way else torch.float32
+        bert = PackedBert(model, dtype, here, source, weight_decay=0.01) if "packed" in way else None
+        optimizer = FlatAdamW(bert.weights, 5e-4) if bert else adamw(model, 5e-4, 0.01)
         told = []
         for step in range(6 if arguments.tiny else 200):
             number = step % (len(source.spans) - 1)
@@ -188,12 +202,12 @@ def speed(arguments):
     for batch in (16,) if arguments.tiny else (64, 256):
         for side in (True, False):
             model = model_of(shape, device=here.device)
-            bert = PackedBert(model, torch.bfloat16, here)
+            source = PackedTexts(data, batch, here, 0)
+            bert = PackedBert(model, torch.bfloat16, here, source, weight_decay=0.01)
             if not side:
                 bert.side = None
-            source = PackedTexts(data, batch, here, 0)
             step = Step(
-                model, bert.loss, FlatAdamW(bert.weights, 2e-5, 0.01), source, ranks=here, precision=precision,
+                model, bert.loss, FlatAdamW(bert.weights, 2e-5), source, ranks=here, precision=precision,
                 schedule=triangle(0.1), epochs=3, clip_norm=1.0, gradients=bert.weights,
             )  # fmt: skip
             source.start(1, 0)
@@ -294,11 +308,11 @@ def base(arguments, batch, epochs):
 def recipe(arguments):
     """Epochs of the recipe at BERT-base's shape, without checkpoints."""
     results = {}
-    for batch in (64, 256):
-        for way in (False, True):
-            name = f"batch {batch}, {'padded' if way else 'packed'}"
+    for way in arguments.ways.split(","):
+        for batch in (64, 256):
+            name = f"batch {batch}, {way}"
             words = base(arguments, batch, 1 if arguments.tiny else 4)
-            results[name] = trained(arguments, *words, padded_way=way, checkpoints=False)
+            results[name] = trained(arguments, *words, padded_way=way == "padded", checkpoints=False)
             write(arguments, "recipe", results)
     return results
 
@@ -360,8 +374,9 @@ def small_steps(arguments):
     data = TextSet.of(tokens, torch.randint(0, 2, (len(lengths),)))
     for dtype in (torch.float32, torch.bfloat16):
         model = model_of(shape, 50, device=here.device)
-        bert, source = PackedBert(model, dtype, here), PackedTexts(data, 8, here, 0)
-        optimizer = FlatAdamW(bert.weights, 1e-3, 0.01)
+        source = PackedTexts(data, 8, here, 0)
+        bert = PackedBert(model, dtype, here, source, weight_decay=0.01)
+        optimizer = FlatAdamW(bert.weights, 1e-3)
         source.start(1, 0)
         for number, span in enumerate(source.spans):
             batch, labels = source.load(torch.tensor([number], device=here.device), span.shape, 0, span.shape.rows)
@@ -392,6 +407,7 @@ def main():
     parser.add_argument("--vocabulary", type=Path, required=True)
     parser.add_argument("--only", default="check,speed,recipe,checkpoint,accuracy,sanitizer")
     parser.add_argument("--part")
+    parser.add_argument("--ways", default="packed,padded")
     parser.add_argument("--tools", default="memcheck,racecheck")
     parser.add_argument("--tiny", action="store_true")
     arguments = parser.parse_args()

@@ -31,7 +31,7 @@ from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import triangle
 from seatrial.train.packed.bert import PackedBert, takes
 from seatrial.train.packed.optimizer import FlatAdamW
-from seatrial.train.packed.texts import PackedTexts
+from seatrial.train.packed.texts import PackedTests, PackedTexts
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.recompute import recomputed
 from seatrial.train.saving.examples import EXAMPLES, Examples, outputs_on_cpu, save_examples
@@ -74,8 +74,7 @@ def main(argv: Sequence[str]) -> int:
         model = model_of(arguments, len(tokenizer)).to(group.device)
         encoded = TextSet.of(tokenizer(texts, truncation=True, max_length=LONGEST)["input_ids"], labels)
         train_set, test_set = encoded.split(torch.tensor(trained))
-        packed = packed_of(model, arguments, precision, group)
-        source = (PackedTexts if packed else Texts)(train_set, arguments.batch, group, arguments.seed)
+        source, packed = source_of(model, arguments, precision, train_set, group)
         if group.first:
             total = arguments.batch * group.world
             print(f"spam: {len(train_set)} messages, {source.padding:.0%} of the tokens are padding", flush=True)
@@ -83,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
         step = Step(
             model,
             packed.loss if packed else partial(loss, recompute=arguments.recompute),
-            FlatAdamW(packed.weights, arguments.learning_rate, WEIGHT_DECAY)
+            FlatAdamW(packed.weights, arguments.learning_rate)
             if packed
             else adamw(model, arguments.learning_rate, WEIGHT_DECAY),
             source,
@@ -95,9 +94,10 @@ def main(argv: Sequence[str]) -> int:
             clip_norm=CLIP_NORM,
             gradients=packed.weights if packed else None,
         )
-        tests = TestTexts(test_set, group)
+        tests = PackedTests(test_set, group) if packed else TestTexts(test_set, group)
+        predict = packed.logits if packed else logits
         outcome = fit(
-            step, lambda: evaluate(model, tests, group, precision, logits), trackers, script.settings(arguments)
+            step, lambda: evaluate(model, tests, group, precision, predict), trackers, script.settings(arguments)
         )
         if outcome.terminated:
             return EXIT_TERMINATED
@@ -113,14 +113,19 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def packed_of(model: Any, arguments: argparse.Namespace, precision: Precision, group: Ranks) -> PackedBert | None:
-    """The model's loss over packed messages; None, and a line that says why, where messages must be padded."""
+def source_of(
+    model: Any, arguments: argparse.Namespace, precision: Precision, train_set: TextSet, group: Ranks
+) -> tuple[PackedTexts, PackedBert] | tuple[Texts, None]:
+    """Messages packed, and the model's loss over them; where that cannot be, padded ones, and a line that says why."""
     why = takes(model, precision.dtype, group.device)
     if arguments.recompute or "compile" in arguments.engine:
         why = "--recompute keeps no activations" if arguments.recompute else f"--engine {arguments.engine}"
-    if why and group.first:
-        print(f"messages are padded: {why}", flush=True)
-    return None if why else PackedBert(model, precision.dtype, group)
+    if why:
+        if group.first:
+            print(f"messages are padded: {why}", flush=True)
+        return Texts(train_set, arguments.batch, group, arguments.seed), None
+    source = PackedTexts(train_set, arguments.batch, group, arguments.seed)
+    return source, PackedBert(model, precision.dtype, group, source, weight_decay=WEIGHT_DECAY)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -159,6 +159,9 @@ class Gradients(Protocol):
     def refresh(self) -> None:
         """Something other than a step has changed the parameters."""
 
+    def settle(self) -> None:
+        """Something other than a step is going to read them."""
+
 
 class GradientReducer:
     """Averages gradients over the ranks, in buckets; alone it only clears them.
@@ -209,6 +212,9 @@ class GradientReducer:
 
     def refresh(self) -> None:
         """Nothing is kept of the parameters."""
+
+    def settle(self) -> None:
+        """They are always up to date."""
 
     def _filled(self, number: int) -> None:
         if self.overlap:

@@ -127,7 +127,6 @@ class Step:
 
     def start_epoch(self, steps_before: int, first_step: int) -> None:
         """Point at ``first_step`` of an epoch that follows ``steps_before`` steps."""
-        self.reducer.refresh()
         self.steps_before.fill_(steps_before)
         self.position.fill_(first_step)
         for values in (self.losses, *self.parts.values()):
@@ -172,6 +171,7 @@ class Step:
 
     def state(self) -> dict[str, Any]:
         """Everything a step changes."""
+        self.reducer.settle()
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -205,6 +205,7 @@ class Step:
             for own, saved in zip([self.position, self.losses], state["place"], strict=True):
                 own.copy_(saved)
         self.reducer.clear()
+        self.reducer.refresh()
         self._restore_scaler(state["scaler"])
 
     def load_optimizer(self, saved: dict[str, Any]) -> None:
@@ -215,6 +216,7 @@ class Step:
             if isinstance(rate, Tensor):
                 rate.copy_(base)
             group.update(options, lr=rate)
+        self.reducer.refresh()
 
     def _restore_optimizer(self, saved: dict[Any, dict[str, Any]] | None) -> None:
         """State as saved, or as it is before the first step; in place."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 TEXT = """
-__device__ bool kept(const int* key, unsigned x) {
-  if (DROP == 0) return true;
+// Of elements 2 n and 2 n + 1: the lower and the upper half.
+__device__ unsigned hashed(const int* key, unsigned x) {
   x ^= (unsigned)key[0];
   x ^= x >> 17;
   x *= 0xed5ad4bbu;
@@ -20,8 +20,20 @@ __device__ bool kept(const int* key, unsigned x) {
   x *= 0xac4c1b51u;
   x ^= x >> 15;
   x *= 0x31848babu;
-  x ^= x >> 14;
-  return x >= DROP;
+  return x ^ x >> 14;
+}
+__device__ bool kept(const int* key, unsigned x) {
+  return DROP == 0 || (hashed(key, x / 2) >> x % 2 * 16 & 0xffff) >= DROP;
+}
+// Eight neighbours, from an even one on: what is dropped becomes 0, the others are raised.
+__device__ void drop(float* values, const int* key, unsigned first) {
+  if (DROP == 0) return;
+#pragma unroll
+  for (int k = 0; k < 8; k += 2) {
+    unsigned both = hashed(key, first / 2 + k / 2);
+    values[k] = (both & 0xffff) >= DROP ? values[k] * RAISE : 0.0f;
+    values[k + 1] = both >> 16 >= DROP ? values[k + 1] * RAISE : 0.0f;
+  }
 }
 """
 _WORD = 0xFFFFFFFF
@@ -33,13 +45,13 @@ def constants(share: float) -> str:
 
 
 def bound(share: float) -> int:
-    """Hashes below it are dropped."""
-    return round(share * 2**32)
+    """Halves of a hash below it are dropped."""
+    return round(share * 2**16)
 
 
 def scale(share: float) -> float:
     """What is kept is multiplied by this."""
-    return 1 / (1 - bound(share) / 2**32)
+    return 1 / (1 - bound(share) / 2**16)
 
 
 def keys(places: int, device: torch.device) -> Tensor:
@@ -54,10 +66,10 @@ def mask(key: Tensor, numbers: Tensor, share: float) -> Tensor:
         key: [2]. numbers: int64, below 2^32.
     """
     first, second = key.long()
-    x = (numbers ^ first) & _WORD
+    x = ((numbers >> 1) ^ first) & _WORD
     x = ((x ^ (x >> 17)) * 0xED5AD4BB) & _WORD
     x = x ^ second
     x = ((x ^ (x >> 11)) * 0xAC4C1B51) & _WORD
     x = ((x ^ (x >> 15)) * 0x31848BAB) & _WORD
-    x = x ^ (x >> 14)
+    x = ((x ^ (x >> 14)) >> (numbers % 2 * 16)) & 0xFFFF
     return (x >= bound(share)).float() * scale(share)

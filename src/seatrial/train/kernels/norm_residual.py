@@ -14,11 +14,12 @@ from seatrial.train.kernels.nvrtc import EIGHT, REALS, launch, usable
 
 #: Rows of a block: a warp each.
 ROWS = 8
-#: Blocks backwards, each with a part of the sums: one for each multiprocessor of a large GPU (H200: 132).
-MOST_PARTS = 132
+#: Blocks backwards, each with a part of the sums: two for each multiprocessor of a large GPU (H200: 132).
+MOST_PARTS = 264
 
 TEXT = """
 constexpr int EACH = (H / 8 + 31) / 32;
+struct alignas(16) Numbers { float at[8]; };
 __device__ float warp_sum(float value) {
   for (int other = 16; other; other /= 2) value += __shfl_xor_sync(0xffffffff, value, other);
   return value;
@@ -48,14 +49,16 @@ __device__ void finish(
     int column = (e * 32 + lane) * 8;
     if (column >= H) continue;
     Eight normed, result;
+    Numbers times = *(const Numbers*)(gain + column), plus = *(const Numbers*)(shift + column);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
       float value = (v[e][k] - mean) * inverse;
       normed.at[k] = real(value);
-      value = value * gain[column + k] + shift[column + k];
-      if (key) value = kept(key, (unsigned)row * H + column + k) ? value * RAISE : 0.0f;
-      result.at[k] = real(value);
+      v[e][k] = value * times.at[k] + plus.at[k];
     }
+    if (key) drop(v[e], key, (unsigned)row * H + column);
+#pragma unroll
+    for (int k = 0; k < 8; k++) result.at[k] = real(v[e][k]);
     *(Eight*)(hat + (long long)row * H + column) = normed;
     *(Eight*)(y + (long long)row * H + column) = result;
   }
@@ -73,12 +76,12 @@ extern "C" __global__ void norm_forward(
     if (column >= H || row >= rows) continue;
     Eight own = *(const Eight*)(x + (long long)row * H + column);
     Eight beside = *(const Eight*)(residual + (long long)row * H + column);
+    Numbers plus = *(const Numbers*)(bias + column);
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
-      float value = number(own.at[k]) + bias[column + k];
-      value = kept(key, (unsigned)row * H + column + k) ? value * RAISE : 0.0f;
-      v[e][k] = value + number(beside.at[k]);
-    }
+    for (int k = 0; k < 8; k++) v[e][k] = number(own.at[k]) + plus.at[k];
+    drop(v[e], key, (unsigned)row * H + column);
+#pragma unroll
+    for (int k = 0; k < 8; k++) v[e][k] += number(beside.at[k]);
   }
   finish(v, gain, shift, epsilon, y, hat, scale, row, row < rows, nullptr);
 }
@@ -96,10 +99,10 @@ extern "C" __global__ void embed_forward(
   for (int e = 0; e < EACH; e++) {
     int column = (e * 32 + lane) * 8;
     if (column >= H) continue;
-    const float* word = words + (long long)token * H + column;
-    const float* at = places + position * H + column;
+    Numbers word = *(const Numbers*)(words + (long long)token * H + column);
+    Numbers at = *(const Numbers*)(places + position * H + column), kind = *(const Numbers*)(kinds + column);
 #pragma unroll
-    for (int k = 0; k < 8; k++) v[e][k] = word[k] + at[k] + kinds[column + k];
+    for (int k = 0; k < 8; k++) v[e][k] = word.at[k] + at.at[k] + kind.at[k];
   }
   finish(v, gain, shift, epsilon, y, hat, scale, row, row < rows, key);
 }
@@ -122,14 +125,16 @@ extern "C" __global__ void norm_backward(
       if (column >= H || row >= rows) continue;
       Eight own = *(const Eight*)(dy + (long long)row * H + column);
       Eight normed = *(const Eight*)(hat + (long long)row * H + column);
+      Numbers times = *(const Numbers*)(gain + column);
+#pragma unroll
+      for (int k = 0; k < 8; k++) g[e][k] = number(own.at[k]);
+      if (after) drop(g[e], key, (unsigned)row * H + column);
 #pragma unroll
       for (int k = 0; k < 8; k++) {
-        float value = number(own.at[k]);
-        if (after) value = kept(key, (unsigned)row * H + column + k) ? value * RAISE : 0.0f;
         h[e][k] = number(normed.at[k]);
-        gains[e][k] += value * h[e][k];
-        shifts[e][k] += value;
-        g[e][k] = value * gain[column + k];
+        gains[e][k] += g[e][k] * h[e][k];
+        shifts[e][k] += g[e][k];
+        g[e][k] *= times.at[k];
         sum += g[e][k];
         product += g[e][k] * h[e][k];
       }
@@ -144,11 +149,14 @@ extern "C" __global__ void norm_backward(
       Eight result, dropped;
 #pragma unroll
       for (int k = 0; k < 8; k++) {
-        float value = (g[e][k] - sum - h[e][k] * product) * inverse;
-        result.at[k] = real(value);
-        if (!after) value = kept(key, (unsigned)row * H + column + k) ? value * RAISE : 0.0f;
-        dropped.at[k] = real(value);
-        biases[e][k] += value;
+        g[e][k] = (g[e][k] - sum - h[e][k] * product) * inverse;
+        result.at[k] = real(g[e][k]);
+      }
+      if (!after) drop(g[e], key, (unsigned)row * H + column);
+#pragma unroll
+      for (int k = 0; k < 8; k++) {
+        dropped.at[k] = real(g[e][k]);
+        biases[e][k] += g[e][k];
       }
       *(Eight*)(dz + (long long)row * H + column) = result;
       if (dx) *(Eight*)(dx + (long long)row * H + column) = dropped;

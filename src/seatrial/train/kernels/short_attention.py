@@ -21,8 +21,9 @@ from seatrial.train.kernels.nvrtc import EIGHT, REALS, launch, usable
 LONGEST, HEAD = 128, 64
 #: Numbers between two rows in shared memory beyond a head's: then no two rows of a matrix meet in one bank.
 SPARE = 8
-#: Bytes of shared memory backwards: four matrices of 128 rows, and two numbers for each row.
-BACK_BYTES = 4 * LONGEST * (HEAD + SPARE) * 2 + 2 * LONGEST * 4
+#: Bytes of shared memory: three matrices of 128 rows; backwards four, two numbers for each row, and each warp's sums.
+FORWARD_BYTES = 3 * LONGEST * (HEAD + SPARE) * 2
+BACK_BYTES = 4 * LONGEST * (HEAD + SPARE) * 2 + 2 * LONGEST * 4 + 8 * 3 * HEAD * 4
 
 TEXT = """
 constexpr int ROW = 72, MATRIX = 128 * ROW;
@@ -52,27 +53,38 @@ __device__ unsigned pair(float low, float high) { return (unsigned)real(low) | (
 struct Work { int begin, tokens, tiles, shared_tiles, heads, head, tile; };
 __device__ Work work_of(const int* starts) {
   Work work;
-  work.begin = starts[blockIdx.x];
-  work.tokens = starts[blockIdx.x + 1] - work.begin;
+  work.begin = starts[blockIdx.y];
+  work.tokens = starts[blockIdx.y + 1] - work.begin;
   work.tiles = (work.tokens + 15) / 16;
   work.shared_tiles = work.tiles <= 1 ? 1 : work.tiles <= 2 ? 2 : work.tiles <= 4 ? 4 : 8;
   work.heads = 8 / work.shared_tiles;
-  work.head = blockIdx.y * work.heads + (int)threadIdx.x / 32 / work.shared_tiles;
+  work.head = blockIdx.x * work.heads + (int)threadIdx.x / 32 / work.shared_tiles;
   work.tile = threadIdx.x / 32 % work.shared_tiles;
   return work;
 }
-__device__ bool nothing(const Work& work, int H) { return (int)blockIdx.y * work.heads >= H; }
+__device__ bool nothing(const Work& work, int H) { return (int)blockIdx.x * work.heads >= H; }
 
-// 128 rows of shared memory: tile after tile of head after head; zeros behind a text's end.
-__device__ void fetch(Real* to, const Real* from, int stride, const Work& work, int H) {
+// 128 rows of shared memory each: tile after tile of head after head; zeros behind a text's end. All loads go out at
+// once: one after the other they would take as long as everything else.
+template <int N>
+__device__ void fetch(Real* to, const Real* const (&from)[N], const int (&strides)[N], const Work& work, int H) {
   int slots = work.shared_tiles * 16;
-  for (int i = threadIdx.x; i < 128 * 8; i += blockDim.x) {
-    int slot = i / 8, token = slot % slots, head = blockIdx.y * work.heads + slot / slots;
-    Eight value = {};
-    if (token < work.tokens && head < H)
-      value = *(const Eight*)(from + (long long)(work.begin + token) * stride + head * 64 + i % 8 * 8);
-    *(Eight*)(to + slot * ROW + i % 8 * 8) = value;
-  }
+  Eight values[N][4];
+#pragma unroll
+  for (int n = 0; n < N; n++)
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+      int slot = (threadIdx.x + r * 256) / 8, token = slot % slots, head = blockIdx.x * work.heads + slot / slots;
+      Eight value = {};
+      if (token < work.tokens && head < H)
+        value = *(const Eight*)(from[n] + (long long)(work.begin + token) * strides[n] + head * 64 + threadIdx.x % 8 * 8);
+      values[n][r] = value;
+    }
+#pragma unroll
+  for (int n = 0; n < N; n++)
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+      *(Eight*)(to + n * MATRIX + (threadIdx.x + r * 256) / 8 * ROW + threadIdx.x % 8 * 8) = values[n][r];
 }
 
 // A tile of 16 rows as the left side of products, 16 × 64.
@@ -127,37 +139,48 @@ __device__ void write(Real* to, float (*sums)[8], float scale, int stride, const
     }
 }
 
+// Sums over a warp's rows, for one of three matrices; in shared memory.
+__device__ void add_rows(float* columns, int which, float (*sums)[8], float scale) {
+  int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int d = 0; d < 4; d++)
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+      if (k / 2 % 2) continue;
+      float sum = sums[d][k] + sums[d][k + 2];
+      for (int other = 4; other < 32; other *= 2) sum += __shfl_xor_sync(0xffffffff, sum, other);
+      if (lane < 4) columns[(threadIdx.x / 32 * 3 + which) * 64 + d * 16 + column_of(k)] = sum * scale;
+    }
+}
+
 // Rows behind the last text are zeros.
 __device__ void clear(Real* to, int stride, int begin, int rows) {
   int each = stride / 8;
-  for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < (rows - begin) * each; i += gridDim.y * blockDim.x) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (rows - begin) * each; i += gridDim.x * blockDim.x) {
     Eight zeros = {};
     *(Eight*)(to + (long long)(begin + i / each) * stride + i % each * 8) = zeros;
   }
 }
 __device__ unsigned element(const Work& work, int H, int query, int key) {
-  return ((unsigned)(blockIdx.x * H + work.head) * 128 + query) * 128 + key;
+  return ((unsigned)(blockIdx.y * H + work.head) * 128 + query) * 128 + key;
 }
 
 // inputs [T, 3, H, 64], out [T, H, 64], logs [T, H]: log2 of the sum of a row's 2^scores. scale: of scores, with log2(e).
 extern "C" __global__ void __launch_bounds__(256, 2) attention_forward(
     const Real* inputs, const int* starts, const int* keys, int place, double scale, Real* out, float* logs, int texts,
     int rows, int H) {
-  __shared__ Real held[2 * MATRIX];
-  if ((int)blockIdx.x == texts) return clear(out, H * 64, starts[texts], rows);
+  extern __shared__ float shared[];
+  if ((int)blockIdx.y == texts) return clear(out, H * 64, starts[texts], rows);
   Work work = work_of(starts);
   if (nothing(work, H)) return;
   const int* key = keys + 2 * place;
-  Real *all_keys = held, *all_values = held + MATRIX;
-  fetch(all_keys, inputs, 3 * H * 64, work, H);
+  Real *all_queries = (Real*)shared, *all_keys = all_queries + MATRIX, *all_values = all_keys + MATRIX;
+  int wide = 3 * H * 64;
+  fetch(all_queries, {inputs, inputs + H * 64, inputs + 2 * H * 64}, {wide, wide, wide}, work, H);
   __syncthreads();
   int own = threadIdx.x / 32 / work.shared_tiles * work.shared_tiles * 16;
   unsigned query[4][4];
-  left(query, all_keys + (own + work.tile * 16) * ROW);
-  __syncthreads();
-  fetch(all_keys, inputs + H * 64, 3 * H * 64, work, H);
-  fetch(all_values, inputs + 2 * H * 64, 3 * H * 64, work, H);
-  __syncthreads();
+  left(query, all_queries + (own + work.tile * 16) * ROW);
   float scores[8][8], largest[2] = {-3e38f, -3e38f}, total[2] = {}, sums[4][8] = {};
 #pragma unroll
   for (int t = 0; t < 8; t++) {
@@ -202,25 +225,24 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention_forward(
   }
 }
 
-// grads [T, 3, H, 64] of the inputs, from grad [T, H, 64] of out.
-extern "C" __global__ void __launch_bounds__(256, 1) attention_backward(
+// grads [T, 3, H, 64] of the inputs, from grad [T, H, 64] of out. parts [texts][3 * H * 64]: sums over a text's tokens.
+extern "C" __global__ void __launch_bounds__(256, 2) attention_backward(
     const Real* grad, const Real* inputs, const float* logs, const int* starts, const int* keys,
-    int place, double scale, double plain_scale, Real* grads, int texts, int rows, int H) {
+    int place, double scale, double plain_scale, Real* grads, float* parts,
+    int texts, int rows, int H) {
   extern __shared__ float shared[];
-  if ((int)blockIdx.x == texts) return clear(grads, 3 * H * 64, starts[texts], rows);
+  if ((int)blockIdx.y == texts) return clear(grads, 3 * H * 64, starts[texts], rows);
   Work work = work_of(starts);
   if (nothing(work, H)) return;
   const int* key = keys + 2 * place;
   Real *all_queries = (Real*)shared, *all_keys = all_queries + MATRIX, *all_values = all_keys + MATRIX;
   Real* all_grads = all_values + MATRIX;
-  float *log_of = (float*)(all_grads + MATRIX), *means = log_of + 128;
-  fetch(all_queries, inputs, 3 * H * 64, work, H);
-  fetch(all_keys, inputs + H * 64, 3 * H * 64, work, H);
-  fetch(all_values, inputs + 2 * H * 64, 3 * H * 64, work, H);
-  fetch(all_grads, grad, H * 64, work, H);
+  float *log_of = (float*)(all_grads + MATRIX), *means = log_of + 128, *columns = means + 128;
+  int wide = 3 * H * 64;
+  fetch(all_queries, {inputs, inputs + H * 64, inputs + 2 * H * 64, grad}, {wide, wide, wide, H * 64}, work, H);
   int slots = work.shared_tiles * 16;
   for (int slot = threadIdx.x; slot < 128; slot += blockDim.x) {
-    int token = slot % slots, head = blockIdx.y * work.heads + slot / slots;
+    int token = slot % slots, head = blockIdx.x * work.heads + slot / slots;
     bool there = token < work.tokens && head < H;
     log_of[slot] = there ? logs[(work.begin + token) * H + head] : 0.0f;
   }
@@ -256,7 +278,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) attention_backward(
         means[own + work.tile * 16 + row_of(2 * r)] = mean[r];
       }
     }
-    if (writes) write(grads, sums, (float)plain_scale, 3 * H * 64, work);
+    if (writes) write(grads, sums, (float)plain_scale, wide, work);
+    add_rows(columns, 0, sums, (float)plain_scale);
   }
   __syncthreads();
   unsigned from_keys[4][4], from_values[4][4];
@@ -278,9 +301,21 @@ extern "C" __global__ void __launch_bounds__(256, 1) attention_backward(
     weigh(value_sums, scores, all_grads + (own + t * 16) * ROW);
     weigh(key_sums, slopes, all_queries + (own + t * 16) * ROW);
   }
-  if (!writes) return;
-  write(grads + H * 64, key_sums, (float)plain_scale, 3 * H * 64, work);
-  write(grads + 2 * H * 64, value_sums, 1.0f, 3 * H * 64, work);
+  if (writes) {
+    write(grads + H * 64, key_sums, (float)plain_scale, wide, work);
+    write(grads + 2 * H * 64, value_sums, 1.0f, wide, work);
+  }
+  add_rows(columns, 1, key_sums, (float)plain_scale);
+  add_rows(columns, 2, value_sums, 1.0f);
+  __syncthreads();
+  parts += (long long)blockIdx.y * wide;
+  for (int i = threadIdx.x; i < work.heads * 192; i += blockDim.x) {
+    int which = i / 64 % 3, head = blockIdx.x * work.heads + i / 192;
+    float total = 0.0f;
+    for (int warp = 0; warp < work.shared_tiles; warp++)
+      total += columns[((i / 192 * work.shared_tiles + warp) * 3 + which) * 64 + i % 64];
+    if (head < H) parts[(which * H + head) * 64 + i % 64] = total;
+  }
 }
 """
 
@@ -312,25 +347,28 @@ def forward(
     out = torch.empty(rows, heads * HEAD, dtype=inputs.dtype, device=inputs.device)
     logs = torch.empty(rows, heads, device=inputs.device)
     numbers = (place, math.log2(math.e) / math.sqrt(HEAD), out, logs, texts, rows, heads)
-    launch(source(share), "attention_forward", (texts + 1, heads), (inputs, starts, keys, *numbers))
+    given = (inputs, starts, keys, *numbers)
+    launch(source(share), "attention_forward", (heads, texts + 1), given, shared_bytes=FORWARD_BYTES)
     return out, logs
 
 
 def backward(
     grad: Tensor, inputs: Tensor, logs: Tensor, starts: Tensor, heads: int, longest: int, keys: Tensor,
     place: int, share: float,
-) -> Tensor:  # fmt: skip
-    """[T, 3 H D]: the gradient of ``inputs`` from that of the result."""
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """[T, 3 H D]: the gradient of ``inputs`` from that of the result; and its sums over rows in parts, [N, 3 H D]."""
     if not takes(inputs, heads, longest):
         with torch.enable_grad():
             own = inputs.detach().requires_grad_()
             again = _torch(own, starts, heads, longest, keys[place], share)
-            return torch.autograd.grad(again, own, grad)[0]
+            grads = torch.autograd.grad(again, own, grad)[0]
+        return grads, grads.float().sum(0)[None]
     grads, texts, rows = torch.empty_like(inputs), len(starts) - 1, len(inputs)
+    parts = torch.empty(texts, inputs.shape[1], device=inputs.device)
     scales = (math.log2(math.e) / math.sqrt(HEAD), 1 / math.sqrt(HEAD))
-    given = (grad, inputs, logs, starts, keys, place, *scales, grads, texts, rows, heads)
-    launch(source(share), "attention_backward", (texts + 1, heads), given, shared_bytes=BACK_BYTES)
-    return grads
+    given = (grad, inputs, logs, starts, keys, place, *scales, grads, parts, texts, rows, heads)
+    launch(source(share), "attention_backward", (heads, texts + 1), given, shared_bytes=BACK_BYTES)
+    return grads, parts
 
 
 def _torch(inputs: Tensor, starts: Tensor, heads: int, longest: int, key: Tensor, share: float) -> Tensor:

@@ -12,12 +12,10 @@ from seatrial.train.kernels.nvrtc import EIGHT, REALS, launch, usable
 
 TEXT = """
 constexpr int EACH = (H / 8 + 31) / 32;
-// A block makes one sum: rows order[begins[n]] … order[begins[n + 1] - 1], into row targets[n] (none: -1) of sums.
-extern "C" __global__ void token_sums(
-    const Real* rows, const int* order, const int* begins, const int* targets, Real* sums, int add) {
+// A block makes one sum: rows order[begins[n]] … order[begins[n + 1] - 1], into row n of sums.
+extern "C" __global__ void token_sums(const Real* rows, const int* order, const int* begins, Real* sums, int add) {
   __shared__ float across[8][H];
-  int target = targets[blockIdx.x], begin = begins[blockIdx.x], end = begins[blockIdx.x + 1];
-  if (target < 0) return;
+  int begin = begins[blockIdx.x], end = begins[blockIdx.x + 1];
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float total[EACH][8] = {};
   for (int i = begin + warp; i < end; i += 8) {
@@ -40,7 +38,7 @@ extern "C" __global__ void token_sums(
   for (int column = threadIdx.x; column < H; column += blockDim.x) {
     float sum = 0.0f;
     for (int other = 0; other < 8; other++) sum += across[other][column];
-    Real* to = sums + (long long)target * H + column;
+    Real* to = sums + (long long)blockIdx.x * H + column;
     *to = real(add ? sum + number(*to) : sum);
   }
 }
@@ -52,23 +50,18 @@ def source(dtype: torch.dtype, width: int) -> str:
     return f"{REALS[dtype]}{EIGHT}constexpr int H = {width};\n{TEXT}"
 
 
-def token_sums(
-    rows_TH: Tensor, order: Tensor, begins: Tensor, targets: Tensor, sums: Tensor, *, add: bool = False
-) -> None:
-    """Sums of rows into some rows of ``sums``; the others stay. All of int32: order [T], begins [S + 1], targets [S].
+def token_sums(rows_TH: Tensor, order_T: Tensor, begins: Tensor, sums_SH: Tensor, *, add: bool = False) -> None:
+    """Sum n is that of the rows order[begins[n]] to order[begins[n + 1] - 1]; of none it is 0. All of int32.
 
     Args:
-        targets: row of ``sums`` for each; -1: there is none.
+        add: to what is there.
     """
     if usable(rows_TH.device):
-        given = (rows_TH, order, begins, targets, sums, int(add))
-        launch(source(rows_TH.dtype, rows_TH.shape[1]), "token_sums", len(targets), given)
+        given = (rows_TH, order_T, begins, sums_SH, int(add))
+        launch(source(rows_TH.dtype, rows_TH.shape[1]), "token_sums", len(sums_SH), given)
         return
     counts = begins[1:] - begins[:-1]
-    of_row = torch.repeat_interleave(torch.arange(len(targets)), counts.long())
-    found = torch.zeros(len(targets), rows_TH.shape[1]).index_add_(
-        0, of_row, rows_TH.index_select(0, order[: len(of_row)].long()).float()
-    )
-    real = targets >= 0
-    where = targets[real].long()
-    sums[where] = (found[real] + sums[where] if add else found[real]).to(sums.dtype)
+    of_row = torch.repeat_interleave(torch.arange(len(sums_SH)), counts.long())
+    rows = rows_TH.index_select(0, order_T[: len(of_row)].long()).float()
+    found = torch.zeros(sums_SH.shape).index_add_(0, of_row, rows)
+    sums_SH.copy_(found + sums_SH if add else found)

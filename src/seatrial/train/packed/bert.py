@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train.distributed import Ranks
-from seatrial.train.kernels import dropout, gelu, norm_residual, short_attention
-from seatrial.train.kernels.nvrtc import REALS, unavailable
+from seatrial.train.kernels import dropout, flat_adam, gelu, norm_residual, short_attention
+from seatrial.train.kernels.flat_adam import Rule
+from seatrial.train.kernels.nvrtc import REALS, build, unavailable
+from seatrial.train.kernels.token_sums import source as token_sums_source
 from seatrial.train.kernels.token_sums import token_sums
-from seatrial.train.packed.texts import Packed
+from seatrial.train.packed.texts import Packed, PackedTexts
 from seatrial.train.packed.weights import FlatWeights
 
 
@@ -46,9 +48,12 @@ class PackedBert:
     Args:
         model: its parameters become views of ``weights``.
         dtype: of the products: fp32 or bf16.
+        source: of the batches.
     """
 
-    def __init__(self, model: Any, dtype: torch.dtype, ranks: Ranks) -> None:
+    def __init__(
+        self, model: Any, dtype: torch.dtype, ranks: Ranks, source: PackedTexts, *, weight_decay: float
+    ) -> None:
         config = model.config
         self.heads = int(config.num_attention_heads)
         self.epsilon = float(config.layer_norm_eps)
@@ -57,14 +62,19 @@ class PackedBert:
         self.last_share = self.hidden_share if last is None else last
         self.embeddings, self.pooler, self.classifier = model.bert.embeddings, model.bert.pooler.dense, model.classifier
         self.layers = [_layer(each) for each in model.bert.encoder.layer]
-        looked_up = [each.weight for each in _tables(self.embeddings)]
-        rest = [each for each in model.parameters() if all(each is not table for table in looked_up)]
+        words, *tables = (each.weight for each in _tables(self.embeddings))
+        rest = [each for each in model.parameters() if all(each is not table for table in (words, *tables))]
         matrices = [each for each in rest if each.ndim > 1]
         others = [each for each in rest if each.ndim <= 1]
-        self.weights = FlatWeights(looked_up, matrices, others, dtype, ranks)
+        rule, steps = Rule((0.9, 0.999), 1e-8, weight_decay), len(source.spans)
+        self.weights = FlatWeights(
+            words, tables, matrices, others, dtype, ranks, slots=source.slots, steps=steps, rule=rule
+        )
         #: Gradients of weights are computed beside the way back: each alone leaves multiprocessors without work.
         self.side = torch.cuda.Stream() if self.weights.flat.is_cuda else None
         self._held: list[Tensor] = []
+        for text in self._sources() if self.weights.flat.is_cuda else ():
+            build(text, self.weights.flat.device.index)
         # Gives the loss a way back; nothing is learned by it.
         self._anchor = torch.zeros((), device=self.weights.flat.device, requires_grad=True)
 
@@ -73,40 +83,66 @@ class PackedBert:
         result: Tensor = _Loss.apply(self._anchor, self, batch, labels_B)  # type: ignore[no-untyped-call]
         return result
 
+    def _sources(self) -> list[str]:
+        """The kernels' texts, with dropout and without."""
+        dtype, width = self.weights.dtype, self.weights.words.shape[1]
+        texts = [gelu.source(dtype), flat_adam.source(dtype, self.weights.rule), token_sums_source(dtype, width)]
+        texts += [norm_residual.source(dtype, width, share) for share in (self.hidden_share, 0.0)]
+        if dtype == torch.bfloat16:
+            texts += [short_attention.source(share) for share in (self.attention_share, 0.0)]
+        return texts
+
+    @torch.no_grad()
+    def logits(self, model: nn.Module, batch: Packed) -> Tensor:
+        """[B, K] of ``model``, the one that this was made of, without dropout."""
+        keys = torch.zeros(3 * len(self.layers) + 1, 2, dtype=torch.int32, device=self.weights.flat.device)
+        x, _, _ = self._encoded(batch, keys, 0.0, 0.0)
+        value = self.weights.value
+        firsts = x.index_select(0, batch.starts[:-1])
+        pooled = torch.addmm(value(self.pooler.bias), firsts, value(self.pooler.weight).t()).tanh()
+        return torch.addmm(value(self.classifier.bias), pooled, value(self.classifier.weight).t()).float()
+
     def forward(self, batch: Packed, labels_B: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """The loss, and what the way back needs."""
+        keys = dropout.keys(3 * len(self.layers) + 1, labels_B.device)
+        self.weights.look(batch.there_S)
+        x, first, kept = self._encoded(batch, keys, self.hidden_share, self.attention_share)
+        loss, head = self._head(x, batch, labels_B)
+        return loss, {"batch": batch, "keys": keys, "first": first, "kept": kept, "head": head}
+
+    def _encoded(
+        self, batch: Packed, keys: Tensor, hidden_share: float, attention_share: float
+    ) -> tuple[Tensor, list[Tensor], list[tuple[Any, ...]]]:
+        """The last layer's result [T, E], and what the way back needs of the embeddings and of each layer."""
         value, dtype = self.weights.value, self.weights.dtype
-        places = 3 * len(self.layers) + 1
-        keys = dropout.keys(places, labels_B.device)
         norm = self.embeddings.LayerNorm
         tables = [table.weight for table in _tables(self.embeddings)]
         x, *first = norm_residual.embed(
-            batch.tokens_T, batch.positions_T, *tables, norm.weight, norm.bias, keys, places - 1, self.hidden_share,
-            self.epsilon, dtype,
+            batch.tokens_T, batch.positions_T, *tables, norm.weight, norm.bias, keys, 3 * len(self.layers),
+            hidden_share, self.epsilon, dtype,
         )  # fmt: skip
         kept = []
         for number, layer in enumerate(self.layers):
             place = 3 * number
             inputs = torch.addmm(value(*layer.input_biases), x, value(*layer.inputs).t())
             mixed, logs = short_attention.forward(
-                inputs, batch.starts, self.heads, batch.longest, keys, place, self.attention_share
+                inputs, batch.starts, self.heads, batch.longest, keys, place, attention_share
             )
             out = mixed @ value(layer.mixed).t()
             norm = layer.first_norm
             between, *first_norm = norm_residual.forward(
-                out, layer.mixed_bias, x, norm.weight, norm.bias, keys, place + 1, self.hidden_share, self.epsilon
+                out, layer.mixed_bias, x, norm.weight, norm.bias, keys, place + 1, hidden_share, self.epsilon
             )
             wide = between @ value(layer.wide).t()
             bent = gelu.forward(wide, layer.wide_bias)
             out = bent @ value(layer.back).t()
             norm = layer.second_norm
             after, *second_norm = norm_residual.forward(
-                out, layer.back_bias, between, norm.weight, norm.bias, keys, place + 2, self.hidden_share, self.epsilon
+                out, layer.back_bias, between, norm.weight, norm.bias, keys, place + 2, hidden_share, self.epsilon
             )
             kept.append((x, inputs, mixed, logs, first_norm, between, wide, bent, second_norm))
             x = after
-        loss, head = self._head(x, batch, labels_B)
-        return loss, {"batch": batch, "keys": keys, "first": first, "kept": kept, "head": head}
+        return x, first, kept
 
     def backward(self, saved: dict[str, Any], grad: Tensor) -> None:
         """Write or add every gradient."""
@@ -140,13 +176,13 @@ class PackedBert:
         )
         dmixed = dout @ value(layer.mixed)
         self._weight(dout, mixed, gradient(layer.mixed), add=add)
-        dinputs = short_attention.backward(
+        dinputs, input_parts = short_attention.backward(
             dmixed, inputs, logs, batch.starts, self.heads, batch.longest, keys, place, self.attention_share
         )
         dx = _sum(dz, dinputs, value(*layer.inputs), in_place=dz is not dout)
         self._weight(dinputs, x, gradient(*layer.inputs), add=add)
-        with self._beside(mixed_parts, wide_parts, back_parts):
-            parts = [gelu.column_parts(dinputs), mixed_parts, wide_parts, back_parts]
+        with self._beside(input_parts, mixed_parts, wide_parts, back_parts):
+            parts = [input_parts, mixed_parts, wide_parts, back_parts]
             gelu.sum_parts(parts, gradient(*_vectors(layer)), add=add)
         return dx
 
@@ -168,18 +204,16 @@ class PackedBert:
         self._held.clear()
 
     def _embeddings_back(
-        self, first: tuple[Tensor, Tensor], batch: Packed, keys: Tensor, dy: Tensor, *, add: bool
+        self, first: list[Tensor], batch: Packed, keys: Tensor, dy: Tensor, *, add: bool
     ) -> None:
         norm, weights = self.embeddings.LayerNorm, self.weights
         place = 3 * len(self.layers)
         dz, _, parts = norm_residual.backward(dy, *first, norm.weight, keys, place, self.hidden_share, after=True)
-        if not add:
-            weights.gradients[: weights.copied].zero_()
-        words, positions, kinds = (weights.gradient(table.weight) for table in _tables(self.embeddings))
-        width = words.shape[1]
-        token_sums(dz, *batch.by_token, words, add=add)
-        token_sums(dz, *batch.by_position, positions, add=add)
-        gelu.sum_parts([parts[:, :width].contiguous()], kinds[0], add=add)
+        _, positions, kinds = _tables(self.embeddings)
+        width = dz.shape[1]
+        token_sums(dz, *batch.by_token, weights.word_gradients, add=add)
+        token_sums(dz, *batch.by_position, weights.gradient(positions.weight)[: batch.longest], add=add)
+        gelu.sum_parts([parts[:, :width].contiguous()], weights.gradient(kinds.weight)[0], add=add)
         gelu.sum_parts([parts[:, width:].contiguous()], weights.gradient(norm.weight, norm.bias), add=add)
 
     def _head(self, x: Tensor, batch: Packed, labels_B: Tensor) -> tuple[Tensor, tuple[Any, ...]]:

@@ -8,6 +8,8 @@ Shapes: N texts, B rows of a batch, T tokens that a batch has room for, S steps 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,16 +37,18 @@ class Packed:
     Attributes:
         tokens_T: behind the last text: 0. positions_T: within each text.
         starts: [B + 1]: where each text begins, and where the last one ends.
-        by_token, by_position: (order of the rows, where each sum begins, what it is of; -1: nothing), for the gradient
-            of an embedding.
+        there_S: the tokens that all ranks' batches of this step have, each once, rising; then -1.
+        by_token, by_position: (order of the rows, where each sum begins), of each of ``there_S`` and of each position,
+            for the gradients of embeddings.
         longest: tokens a text has at most.
     """
 
     tokens_T: Tensor
     positions_T: Tensor
     starts: Tensor
-    by_token: tuple[Tensor, Tensor, Tensor]
-    by_position: tuple[Tensor, Tensor, Tensor]
+    there_S: Tensor
+    by_token: tuple[Tensor, Tensor]
+    by_position: tuple[Tensor, Tensor]
     longest: int
 
 
@@ -76,14 +80,24 @@ class PackedTexts:
         #: Share of the tokens that are padding.
         self.padding = 1 - int(self._lengths_N.sum()) / filled
         self._widest = max(span.shape.length for span in self.spans)
-        self._most = max(rows)
+        self._most, self._world = max(rows), ranks.world
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="packed-texts")
+        self._next: tuple[int, Future[Any]] | None = None
+        #: Different tokens that a step's batches can have.
+        self.slots = min(self._widest * ranks.world, len(np.unique(self._flat)))
         self._table_SW = torch.zeros(len(self.spans), sum(self._parts().values()), dtype=torch.int32, device=self._device)
 
     def start(self, epoch: int, first_step: int) -> None:
-        """Shuffle for an epoch: a function of seed and epoch alone, the same on every rank."""
+        """Shuffle for an epoch: a function of seed and epoch alone, the same on every rank. The next one is begun."""
+        known, found = self._next or (epoch, self._pool.submit(self._drawn, epoch))
+        table = found.result() if known == epoch else self._drawn(epoch)
+        self._table_SW.copy_(torch.from_numpy(table))
+        self._next = (epoch + 1, self._pool.submit(self._drawn, epoch + 1))
+
+    def _drawn(self, epoch: int) -> Any:
+        """An epoch in numbers."""
         rows = [span.shape.rows for span in self._all_spans]
-        batches = drawn(self._lengths_N, rows, self._room, self._seed, epoch) or self._fitting
-        self._table_SW.copy_(torch.from_numpy(self._table(batches[self._mine])))
+        return self._table(drawn(self._lengths_N, rows, self._room, self._seed, epoch) or self._fitting)
 
     def before_step(self) -> None:
         """Nothing to do on the host."""
@@ -95,19 +109,19 @@ class PackedTexts:
         room, rows = shape.length, shape.rows
         if count != rows:
             return self._some(parts, shape, first, count)
-        begins = slice(None, room + 1)
         packed = Packed(
             parts["tokens"][:room],
             parts["positions"][:room],
             parts["starts"][: rows + 1],
-            (parts["token order"][:room], parts["token begins"][begins], parts["token targets"][:room]),
-            (parts["position order"][:room], parts["position begins"], parts["position targets"]),
+            parts["there"],
+            (parts["token order"][:room], parts["token begins"]),
+            (parts["position order"][:room], parts["position begins"]),
             self.longest,
         )
         return packed, parts["labels"][:rows].long()
 
     def _some(self, parts: dict[str, Tensor], shape: Shape, first: int, count: int) -> tuple[Packed, Tensor]:
-        """A micro-batch: the texts lie in a row within the batch's; as many sums as tokens are made of one row each."""
+        """A micro-batch: its texts lie in a row within the batch's; what its sums are of is found on the device."""
         room = min(shape.length, -(-count * self.longest // STEP) * STEP)
         starts = parts["starts"][first : first + count + 1]
         begin, end = starts[:1].long(), starts[-1:].long()
@@ -116,23 +130,33 @@ class PackedTexts:
         within = places.clamp(max=self._widest - 1)
         tokens = torch.where(inside, parts["tokens"][within], 0).int()
         positions = torch.where(inside, parts["positions"][within], 0).int()
-        by_token = _sorted_on_device(tokens, inside)
-        by_position = _sorted_on_device(positions, inside)
-        packed = Packed(tokens, positions, (starts - begin).int(), by_token, by_position, self.longest)
+        there = parts["there"]
+        of_token = torch.searchsorted(torch.where(there < 0, torch.iinfo(torch.int32).max, there), tokens)
+        by_token = _sums(torch.where(inside, of_token, self.slots), self.slots)
+        by_position = _sums(torch.where(inside, positions, self.longest), self.longest)
+        packed = Packed(tokens, positions, (starts - begin).int(), there, by_token, by_position, self.longest)
         return packed, parts["labels"][first : first + count].long()
 
     def _parts(self) -> dict[str, int]:
         """What a row of the table is made of."""
-        tokens, longest = self._widest, self.longest
+        tokens = self._widest
         return {
-            "tokens": tokens, "positions": tokens, "starts": self._most + 1, "labels": self._most,
-            "token order": tokens, "token begins": tokens + 1, "token targets": tokens,
-            "position order": tokens, "position begins": longest + 1, "position targets": longest,
+            "tokens": tokens, "positions": tokens, "starts": self._most + 1, "labels": self._most, "there": self.slots,
+            "token order": tokens, "token begins": self.slots + 1,
+            "position order": tokens, "position begins": self.longest + 1,
         }  # fmt: skip
 
-    def _table(self, batches: list[Tensor]) -> Any:
-        """An epoch in numbers, [S, W] int32: what ``_parts`` names, of each batch."""
-        parts = self._parts()
+    def _tokens_of(self, batches: list[Tensor]) -> Any:
+        """All tokens of some batches, one after the other."""
+        texts = torch.cat(batches).numpy()
+        lengths = self._lengths_N.numpy()[texts]
+        begins = lengths.cumsum() - lengths
+        places = np.arange(lengths.sum()) - np.repeat(begins, lengths)
+        return self._flat[np.repeat(self._offsets[texts], lengths) + places]
+
+    def _table(self, everyone: list[Tensor]) -> Any:
+        """An epoch in numbers, [S, W] int32: what ``_parts`` names, of each batch of this rank."""
+        parts, batches = self._parts(), everyone[self._mine]
         table = np.zeros((len(batches), sum(parts.values())), dtype=np.int32)
         texts = torch.cat(batches).numpy()
         counts = np.array([len(batch) for batch in batches])
@@ -149,43 +173,66 @@ class PackedTexts:
         begin = dict(zip(parts, np.cumsum([0, *parts.values()]), strict=False))
         table[token_step, begin["tokens"] + within] = tokens
         table[token_step, begin["positions"] + within] = positions
+        totals = np.bincount(token_step, minlength=len(batches))
         number = np.arange(len(texts)) - first[step]
         table[step, begin["labels"] + number] = self._labels_N.numpy()[texts]
         table[step, begin["starts"] + number + 1] = ends - begins[first][step]
-        for kind, names in (("token", tokens), ("position", positions)):
-            order = np.lexsort((names, token_step))  # stable: rows of a name stay in their order
-            sorted_step, sorted_names = token_step[order], names[order]
-            opens = np.ones(len(order), dtype=bool)
-            opens[1:] = (sorted_step[1:] != sorted_step[:-1]) | (sorted_names[1:] != sorted_names[:-1])
-            where = opens.nonzero()[0]
-            of_step = sorted_step[where]
-            sums = np.bincount(of_step, minlength=len(batches))
-            slot = np.arange(len(where)) - np.repeat(np.cumsum(sums) - sums, sums)
-            totals = np.bincount(token_step, minlength=len(batches))
-            table[sorted_step, begin[f"{kind} order"] + within] = within[order]
-            table[:, begin[f"{kind} targets"] :][:, : parts[f"{kind} targets"]] = -1
-            table[:, begin[f"{kind} begins"] :][:, : parts[f"{kind} begins"]] = totals[:, None]
-            table[of_step, begin[f"{kind} targets"] + slot] = sorted_names[where]
-            table[of_step, begin[f"{kind} begins"] + slot] = within[where]
+        widest = int(max(self._flat.max(), self.longest)) + 1
+        there = [np.unique(self._tokens_of(batches_of)) for batches_of in _by(everyone, self._world)]
+        counts = np.array([len(each) for each in there])
+        slot = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+        table[:, begin["there"] :][:, : self.slots] = -1
+        table[np.repeat(np.arange(len(there)), counts), begin["there"] + slot] = np.concatenate(there)
+        every = np.arange(self.longest)
+        for kind, names, sums in (("token", tokens, there), ("position", positions, [every] * len(there))):
+            order = np.argsort(token_step * widest + names, kind="stable")
+            table[token_step, begin[f"{kind} order"] + within] = within[order]
+            sorted_names = (token_step * widest + names)[order]
+            opens = begins[first]
+            for number, wanted in enumerate(sums):
+                found = np.searchsorted(sorted_names, number * widest + wanted) - opens[number]
+                filled = table[number, begin[f"{kind} begins"] :][: parts[f"{kind} begins"]]
+                filled[: len(found)] = found
+                filled[len(found) :] = totals[number]
         return table
 
 
-def _sorted_on_device(names_T: Tensor, inside_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same of a row whose tokens nobody knows on the host: T sums, of which all but each name's first are empty."""
-    count = len(names_T)
-    marked = torch.where(inside_T, names_T.long(), torch.iinfo(torch.int32).max)
-    ordered, order = marked.sort(stable=True)
-    first = torch.ones_like(ordered, dtype=torch.bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    first &= ordered < torch.iinfo(torch.int32).max
-    number = torch.where(first, first.cumsum(0) - 1, count)
-    places = torch.arange(count, device=names_T.device)
-    real = inside_T.sum().view(1)
-    begins = real.expand(count + 2).scatter(0, number, places)
-    begins = begins.clone()
-    begins[count:] = real
-    targets = torch.full((count + 1,), -1, device=names_T.device).scatter(0, number, ordered)
-    return order.int(), begins[: count + 1].int(), targets[:count].int()
+class PackedTests:
+    """The batches of a test set, this rank's share."""
+
+    __test__ = False  # not a test case, whatever pytest thinks of the name
+
+    def __init__(self, data: TextSet, ranks: Ranks, batch: int = 256) -> None:
+        share = data.lengths_N.cpu().argsort(stable=True, descending=True)[ranks.rank :: ranks.world]
+        self._batches = [_tested(data, texts, ranks.device) for texts in share.split(batch)]
+
+    def __iter__(self) -> Iterator[tuple[Packed, Tensor]]:
+        return iter(self._batches)
+
+
+def _tested(data: TextSet, texts: Tensor, device: torch.device) -> tuple[Packed, Tensor]:
+    """These texts, with nothing for gradients."""
+    lengths = data.lengths_N.cpu()[texts]
+    real = torch.arange(data.tokens_NL.shape[1]) < lengths[:, None]
+    tokens, positions = data.tokens_NL.cpu()[texts][real], real.nonzero()[:, 1]
+    behind = (0, -len(tokens) % STEP)
+    starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    parts = (torch.nn.functional.pad(tokens, behind), torch.nn.functional.pad(positions, behind), starts)
+    tokens, positions, starts = (each.int().to(device) for each in parts)
+    none = torch.empty(0, dtype=torch.int32, device=device)
+    packed = Packed(tokens, positions, starts, none, (none, none), (none, none), int(lengths.max()))
+    return packed, data.labels_N.to(device)[texts.to(device)]
+
+
+def _sums(names_T: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Rows in the order of their names, and where each name's begin. Names (0 to ``count`` - 1, or ``count``: none) are on the device."""
+    ordered, order = names_T.sort(stable=True)
+    wanted = torch.arange(count + 1, device=names_T.device, dtype=ordered.dtype)
+    return order.int(), torch.searchsorted(ordered, wanted).int()
+
+
+def _by(batches: list[Tensor], count: int) -> list[list[Tensor]]:
+    return [batches[first : first + count] for first in range(0, len(batches), count)]
 
 
 def layers(lengths_N: Tensor, rows: list[int], order_N: Tensor) -> list[tuple[Tensor, list[int]]]:
@@ -241,7 +288,7 @@ def drawn(lengths_N: Tensor, rows: list[int], room: dict[int, int], seed: int, e
         worst = min(range(len(rows)), key=free.__getitem__)
         if free[worst] >= 0:
             steps = torch.randperm(len(rows), generator=generator).tolist()
-            return _mixed(batches, rows, steps, generator)
+            return _mixed(batches, rows, steps)
         best = max(range(len(rows)), key=free.__getitem__)
         if not _change(batches, totals, lengths, worst, best, min(-free[worst], free[best])):
             return None
@@ -267,13 +314,13 @@ def _change(
     return True
 
 
-def _mixed(batches: list[list[int]], rows: list[int], steps: list[int], generator: torch.Generator) -> list[Tensor]:
-    """Batches of a size in random order among their places, each in random order."""
+def _mixed(batches: list[list[int]], rows: list[int], steps: list[int]) -> list[Tensor]:
+    """Batches of a size in random order among their places."""
     places: dict[int, list[int]] = {}
     for number in steps:
         places.setdefault(rows[number], []).append(number)
     mixed = []
     for count in rows:
-        texts = torch.tensor(batches[places[count].pop()], dtype=torch.long)
-        mixed.append(texts[torch.randperm(len(texts), generator=generator)])
+        batch = batches[places[count].pop()]
+        mixed.append(torch.tensor(batch, dtype=torch.long))
     return mixed

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from seatrial.train.distributed import BUCKET_BYTES, Ranks
 from seatrial.train.kernels import flat_adam
+from seatrial.train.kernels.flat_adam import Rule
 
 #: Elements that each parameter begins at a multiple of: 16 bytes of bf16, what a thread reads at once.
 ALIGNED = 8
@@ -23,31 +24,44 @@ ALIGNED = 8
 class FlatWeights:
     """Parameters one behind the other, and what is computed from them: a step's ``Gradients``.
 
+    The gradients of the words' table are one row for each token that a step has, before all others.
+
     Args:
-        looked_up: tables of embeddings, which need no copy. matrices: what decays besides. others: what does not decay.
+        words: the table of which a step reads few rows. tables: others, small, which need no copy for products.
+        matrices: what decays besides. others: what does not decay.
         dtype: of the products.
+        slots: different tokens that a step can have.
+        steps: of an epoch, after which the words' table is brought up to date.
     """
 
     def __init__(
-        self, looked_up: Sequence[nn.Parameter], matrices: Sequence[nn.Parameter], others: Sequence[nn.Parameter],
-        dtype: torch.dtype, ranks: Ranks,
+        self, words: nn.Parameter, tables: Sequence[nn.Parameter], matrices: Sequence[nn.Parameter],
+        others: Sequence[nn.Parameter], dtype: torch.dtype, ranks: Ranks, *, slots: int, steps: int, rule: Rule,
     ) -> None:  # fmt: skip
-        self.parameters = [*looked_up, *matrices, *others]
-        self.ranks, self.dtype = ranks, dtype
+        self.words, self.parameters = words, [*tables, *matrices, *others]
+        self.ranks, self.dtype, self.rule = ranks, dtype, rule
         self._places: dict[nn.Parameter, int] = {}
-        end = 0
-        ends = []
+        ends, device = [0], words.device
         for parameter in self.parameters:
-            self._places[parameter] = end
-            end += -(-parameter.numel() // ALIGNED) * ALIGNED
-            ends.append(end)
+            self._places[parameter] = ends[-1]
+            ends.append(ends[-1] + -(-parameter.numel() // ALIGNED) * ALIGNED)
         #: The first element with a copy, and the first that does not decay.
-        self.copied = ends[len(looked_up) - 1] if looked_up else 0
-        self.decayed = ends[len(looked_up) + len(matrices) - 1]
-        device = self.parameters[0].device
-        self.flat = torch.zeros(end, device=device)
-        self.gradients = torch.zeros(end, dtype=dtype, device=device)
-        self.values = torch.zeros(end, dtype=dtype, device=device)
+        self.copied, self.decayed = ends[len(tables)], ends[len(tables) + len(matrices)]
+        size = ends[-1]
+        self.flat = torch.zeros(size, device=device)
+        self.values = torch.zeros(size, dtype=dtype, device=device)
+        self.moments = torch.zeros(size, device=device), torch.zeros(size, device=device)
+        self.word_moments = torch.zeros_like(words.data), torch.zeros_like(words.data)
+        #: [slots H + size].
+        self.all_gradients = torch.zeros(slots * words.shape[1] + size, dtype=dtype, device=device)
+        self.word_gradients = self.all_gradients[: slots * words.shape[1]].view(slots, -1)
+        self.gradients = self.all_gradients[slots * words.shape[1] :]
+        #: Steps done, and which of them each word's row has seen.
+        self.done = torch.zeros((), device=device)
+        self._seen = torch.zeros(len(words), dtype=torch.int32, device=device)
+        self._rules = torch.zeros(2 * steps + 16, 3, device=device)
+        #: The step's tokens; None before its first batch.
+        self._there: Tensor | None = None
         #: The gradients' norm, and the factor that clips them; None before ``clip``.
         self.norm: Tensor | None = None
         #: Whether the next backward pass writes the gradients, not adds to them.
@@ -79,17 +93,41 @@ class FlatWeights:
         """Where their gradient goes."""
         return self._view(self.gradients, *parameters)
 
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Two arrays of zeros as the parameters lie, for an optimizer."""
-        return torch.zeros_like(self.flat), torch.zeros_like(self.flat)
+    def state_of(self, parameter: nn.Parameter) -> tuple[Tensor, Tensor]:
+        """Its moments."""
+        if parameter is self.words:
+            return self.word_moments
+        first, second = (self._view(each, parameter) for each in self.moments)
+        return first, second
 
-    def like(self, flat: Tensor, parameter: nn.Parameter) -> Tensor:
-        """A parameter's piece of an array that lies like these."""
-        return self._view(flat, parameter)
+    def look(self, there_S: Tensor) -> None:
+        """A step reads these words (-1: none): bring them up to date."""
+        self._there = there_S
+        self._update_rows(None, there_S)
 
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Bring every word up to date: somebody else is going to read them."""
+        self._update_rows(None, None)
+
+    @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the parameters again: something other than the update has changed them."""
+        """Something other than a step has changed the parameters, which are all of step ``done`` now."""
         self.values[self.copied :].copy_(self.flat[self.copied :])
+        self._seen.copy_(self.done.expand(len(self._seen)))
+
+    def update(self, rate: Tensor) -> None:
+        """One step of AdamW."""
+        flat = (self.flat, *self.moments, self.gradients, self.values)
+        numbers = (self.decayed, self.copied, self.norm, self.done, rate, self.rule, self._rules)
+        flat_adam.update(flat, *numbers)
+        if self._there is not None:
+            self._update_rows(self.word_gradients, self._there)
+
+    def _update_rows(self, gradients: Tensor | None, there: Tensor | None) -> None:
+        table = (self.words.data, *self.word_moments)
+        numbers = (self.norm, self.done, self._rules, self.rule, self.dtype)
+        flat_adam.update_rows(table, gradients, there, self._seen, *numbers)
 
     def clear(self) -> None:
         """The next backward pass writes the gradients."""
@@ -111,7 +149,7 @@ class FlatWeights:
         if self.ranks.world == 1:
             return
         self._send(self.decayed, len(self.gradients))
-        self._send(0, self._sent)
+        self._send(-self.word_gradients.numel(), self._sent)
         for work in self._waiting:
             work.wait()
         self._waiting = []
@@ -119,10 +157,11 @@ class FlatWeights:
     def clip(self, most: float) -> None:
         """Limit the norm: the update multiplies by the factor."""
         self.norm = torch.empty(2, device=self.flat.device)
-        flat_adam.clip_factor(self.gradients, most, self.norm)
+        flat_adam.clip_factor(self.all_gradients, most, self.norm, self.rule)
 
     def _send(self, begin: int, end: int) -> None:
-        piece = self.gradients[begin:end]
+        words = self.word_gradients.numel()
+        piece = self.all_gradients[words + begin : words + end]
         if not piece.is_cuda:  # not every release of Gloo averages
             piece.div_(self.ranks.world)
         kind = dist.ReduceOp.AVG if piece.is_cuda else dist.ReduceOp.SUM

@@ -17,7 +17,7 @@ from seatrial.train.kernels import dropout  # noqa: E402
 from seatrial.train.optim.optimizer import adamw  # noqa: E402
 from seatrial.train.packed.bert import PackedBert, takes  # noqa: E402
 from seatrial.train.packed.optimizer import FlatAdamW  # noqa: E402
-from seatrial.train.packed.texts import PackedTexts  # noqa: E402
+from seatrial.train.packed.texts import PackedTests, PackedTexts  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
@@ -49,6 +49,10 @@ def batch_of(source, step, first=0, count=None):
     return source.load(torch.tensor([step]), shape, first, count or shape.rows)
 
 
+def bert_of(model, source, dtype=torch.float32, decay=0.01):
+    return PackedBert(model, dtype, ALONE, source, weight_decay=decay)
+
+
 def padded(batch):
     lengths = (batch.starts[1:] - batch.starts[:-1]).long()
     real = torch.arange(int(lengths.max())) < lengths[:, None]
@@ -62,7 +66,17 @@ def error(own, exact):
 
 
 def gradients(bert, model):
-    return {name: bert.weights.gradient(parameter).clone() for name, parameter in model.named_parameters()}
+    return {name: gradient_of(bert, parameter) for name, parameter in model.named_parameters()}
+
+
+def gradient_of(bert, parameter):
+    if parameter is not bert.weights.words:
+        return bert.weights.gradient(parameter).clone()
+    there = bert.weights._there
+    real = there >= 0
+    dense = torch.zeros(parameter.shape, dtype=bert.weights.dtype)
+    dense[there[real].long()] = bert.weights.word_gradients[real]
+    return dense
 
 
 def run(bert, model, batch, labels, optimizer=None):
@@ -86,8 +100,8 @@ def exact_of(model, batch, labels):
 def compare(found, exact, most):
     largest = max(gradient.norm().item() for gradient in exact.values())
     for name, gradient in exact.items():
-        if gradient.norm() > 1e-7 * largest:  # a key's bias has none: softmax does not see it
-            assert error(found[name], gradient) < most, name
+        difference = (found[name].double() - gradient.double()).norm()
+        assert difference < most * (gradient.norm() + 1e-3 * largest), name  # a key's bias has none, and rounding
 
 
 def test_loss_and_gradients_are_the_padded_models():
@@ -96,14 +110,14 @@ def test_loss_and_gradients_are_the_padded_models():
         batch, labels = batch_of(source, step)
         expected, exact = exact_of(model, batch, labels)
         own = copy.deepcopy(model)
-        loss, found = run(PackedBert(own, torch.float32, ALONE), own, batch, labels)
+        loss, found = run(bert_of(own, source), own, batch, labels)
         assert loss == pytest.approx(expected, rel=1e-6)
         compare(found, exact, 1e-5)
 
 
 def test_micro_batches_add_up():
     source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 8), model_of()
-    bert = PackedBert(model, torch.float32, ALONE)
+    bert = bert_of(model, source)
     _, whole = run(bert, model, *batch_of(source, 0))
     bert.weights.clear()
     for first, count in ((0, 3), (3, 3), (6, 2)):
@@ -115,8 +129,8 @@ def test_micro_batches_add_up():
 def test_trains_as_the_padded_model_and_its_optimizer(steps):
     source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 4), model_of()
     other = copy.deepcopy(model)
-    bert = PackedBert(model, torch.float32, ALONE)
-    optimizer, plain = FlatAdamW(bert.weights, 1e-3, 0.01), adamw(other, 1e-3, 0.01)
+    bert = bert_of(model, source)
+    optimizer, plain = FlatAdamW(bert.weights, 1e-3), adamw(other, 1e-3, 0.01)
     for number in range(steps):
         batch, labels = batch_of(source, number % 2)
         loss, _ = run(bert, model, batch, labels, optimizer)
@@ -127,14 +141,14 @@ def test_trains_as_the_padded_model_and_its_optimizer(steps):
         torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
         plain.step()
         assert loss == pytest.approx(expected.item(), abs=1e-5), number
-    assert expected.item() < 0.6
+    assert expected.item() < 0.65
 
 
 @pytest.mark.parametrize(
     ("dtype", "most", "shape", "lengths"),
     [
         pytest.param(torch.float32, 1e-5, {}, [3, 20, 1, 17], id="fp32"),
-        pytest.param(torch.bfloat16, 0.1, {}, [3, 20, 1, 17], id="bf16"),
+        pytest.param(torch.bfloat16, 0.2, {}, [3, 20, 1, 17], id="bf16"),
         pytest.param(
             torch.bfloat16, 0.04, {"width": 128, "heads": 2, "between": 320, "layers": 2},
             [1, 2, 16, 17, 31, 33, 40, 64, 65, 100, 128, 5], id="bf16, long texts", marks=pytest.mark.slow,
@@ -155,21 +169,25 @@ def test_kernels_do_what_torch_does(kernels_on_cpu, monkeypatch, dtype, most, sh
         for module in modules:
             monkeypatch.setattr(module, "usable", lambda device, kernels=kernels: kernels)
         model = copy.deepcopy(start)
-        bert = PackedBert(model, dtype if kernels else torch.float32, ALONE)
-        loss, found = run(bert, model, batch, labels, FlatAdamW(bert.weights, 1e-2, 0.01))
+        bert = bert_of(model, source, dtype if kernels else torch.float32)
+        loss, found = run(bert, model, batch, labels, FlatAdamW(bert.weights, 1e-2))
         results.append((loss, found, bert.weights))
     (expected, exact, torchs), (loss, found, ours) = results
     assert loss == pytest.approx(expected, rel=most / 4)
     compare(found, exact, most)
     assert ours.norm[0].item() == pytest.approx(torchs.norm[0].item(), rel=most)
-    assert error(ours.flat, torchs.flat) < most * 10
+    assert error(ours.flat, torchs.flat) < most * 10 and error(ours.words, torchs.words) < most * 10
     assert torch.equal(ours.values[ours.copied :], ours.flat[ours.copied :].to(dtype))
 
 
-def test_the_updates_of_both_ways_from_the_same_gradients(kernels_on_cpu):  # noqa: F811
-    model = model_of()
-    bert = PackedBert(model, torch.float32, ALONE)
-    optimizer, double = FlatAdamW(bert.weights, 1e-2, 0.1), copy.deepcopy(model).double()
+@pytest.mark.parametrize("ours", [False, True], ids=["torch", "kernels"])
+def test_updates_are_adamws_though_words_are_updated_later(kernels_on_cpu, monkeypatch, ours):  # noqa: F811
+    from seatrial.train.kernels import flat_adam
+
+    monkeypatch.setattr(flat_adam, "usable", lambda device: ours)
+    source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 4), model_of()
+    bert, double = bert_of(model, source, decay=0.1), copy.deepcopy(model).double()
+    optimizer = FlatAdamW(bert.weights, 1e-2)
     plain = torch.optim.AdamW(
         [
             {"params": [each for each in double.parameters() if each.ndim > 1], "weight_decay": 0.1},
@@ -177,17 +195,36 @@ def test_the_updates_of_both_ways_from_the_same_gradients(kernels_on_cpu):  # no
         ],
         lr=1e-2,
     )
-    for number in range(3):
+    others = [other for name, other in double.named_parameters() if "word_embeddings" not in name]
+    table = double.bert.embeddings.word_embeddings.weight
+    for number, there in enumerate(([3, 5, 9], [5], [], [9, 30], [5])):
         generator = torch.Generator().manual_seed(number)
-        for own, other in zip(model.parameters(), double.parameters(), strict=True):
+        optimizer.param_groups[0]["lr"].fill_(1e-2 / (number + 1))
+        for group in plain.param_groups:
+            group["lr"] = 1e-2 / (number + 1)
+        for own, other in zip(bert.weights.parameters, parameters_as(bert, model, double), strict=True):
             other.grad = torch.randn(own.shape, generator=generator).double() * 0.01
             bert.weights.gradient(own).copy_(other.grad)
-        torch.nn.utils.clip_grad_norm_(double.parameters(), 0.5)
+        rows = torch.randn(len(there), table.shape[1], generator=generator) * 0.01
+        table.grad = torch.zeros_like(table)
+        table.grad[there] = rows.double()
+        bert.weights.look(torch.tensor(there + [-1] * (source.slots - len(there)), dtype=torch.int32))
+        bert.weights.word_gradients.zero_()[: len(there)] = rows
+        torch.nn.utils.clip_grad_norm_([*others, table], 0.5)
         plain.step()
         bert.weights.clip(0.5)
         optimizer.step()
+    assert error(model.bert.embeddings.word_embeddings.weight, table) > 1e-5
+    bert.weights.settle()
     for (name, own), other in zip(model.named_parameters(), double.parameters(), strict=True):
         assert error(own, other) < 1e-6, name
+
+
+def parameters_as(bert, model, other):
+    """The other model's parameters in the order of the weights."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = dict(other.named_parameters())
+    return [found[names[id(parameter)]] for parameter in bert.weights.parameters]
 
 
 def test_dropped_shares_and_independent_places():
@@ -210,18 +247,37 @@ def test_what_is_left_to_the_padded_path():
 
 def test_saved_state_is_the_models_and_comes_back(tmp_path):
     source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 4), model_of()
-    bert = PackedBert(model, torch.float32, ALONE)
-    optimizer = FlatAdamW(bert.weights, 1e-3, 0.01)
+    bert = bert_of(model, source)
+    optimizer = FlatAdamW(bert.weights, 1e-3)
     run(bert, model, *batch_of(source, 0), optimizer)
+    bert.weights.settle()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "kept.pt")
     saved = torch.load(tmp_path / "kept.pt", weights_only=True)
     first, _ = run(bert, model, *batch_of(source, 1), optimizer)
     again = model_of()
-    other = PackedBert(again, torch.float32, ALONE)
-    fresh = FlatAdamW(other.weights, 1e-3, 0.01)
+    other = bert_of(again, source)
+    fresh = FlatAdamW(other.weights, 1e-3)
+    bert.weights.settle()
     again.load_state_dict(saved["model"])
     fresh.load_state_dict(saved["optimizer"])
     fresh.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"]
     other.weights.refresh()
     assert run(other, again, *batch_of(source, 1), fresh)[0] == first
-    assert torch.equal(other.weights.flat, bert.weights.flat)
+    other.weights.settle()
+    assert torch.equal(other.weights.flat, bert.weights.flat) and torch.equal(other.weights.words, bert.weights.words)
+
+
+def test_logits_are_the_padded_models_without_dropout():
+    lengths = [3, 9, 1, 14, 5, 7, 2, 8]
+    source, model = source_of(lengths, 4), model_of(0.3)
+    bert = bert_of(model, source)
+    generator = torch.Generator().manual_seed(2)
+    tokens = [torch.randint(1, 40, (length,), generator=generator).tolist() for length in lengths]
+    tests = PackedTests(TextSet.of(tokens, torch.arange(len(lengths))), ALONE, 3)
+    seen = 0
+    for batch, labels in tests:
+        expected = spam.logits(copy.deepcopy(model).double().eval(), padded(batch))
+        assert error(bert.logits(model, batch), expected) < 1e-5
+        assert (batch.starts[1:] - batch.starts[:-1]).tolist() == [lengths[label] for label in labels]
+        seen += len(labels)
+    assert seen == len(lengths)

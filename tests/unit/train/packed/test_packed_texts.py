@@ -82,20 +82,29 @@ def test_no_batch_is_larger_than_its_room_after_changes():
     assert drawn(lengths, rows, {10: 110}, seed=0, epoch=1) is None  # the mean is 116
 
 
-def test_sums_name_every_row_of_a_token_once():
+def sums_of(batch):
+    """Row → token and position that its sums are of."""
+    found = []
+    for names, (order, begins) in ((batch.there_S, batch.by_token), (torch.arange(batch.longest), batch.by_position)):
+        rows = {}
+        for begin, end, name in zip(begins[:-1].tolist(), begins[1:].tolist(), names.tolist(), strict=True):
+            assert name >= 0 or begin == end
+            rows |= dict.fromkeys(order[begin:end].tolist(), name)
+        found.append(rows)
+    return found
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_sums_name_every_row_of_a_token_once(world):
     data, _ = texts(40)
-    for _, (batch, _) in epoch(PackedTexts(data, 8, Ranks(0, 1, CPU), 0), 1):
-        for names, (order, begins, targets) in (
-            (batch.tokens_T, batch.by_token),
-            (batch.positions_T, batch.by_position),
-        ):
-            found = {}
-            for begin, end, target in zip(begins.tolist(), begins[1:].tolist(), targets.tolist(), strict=False):
-                rows = order[begin:end].tolist()
-                assert target >= 0 or not rows
-                found |= dict.fromkeys(rows, target)
+    for steps in zip(*(epoch(PackedTexts(data, 8, Ranks(n, world, CPU), 0), 1) for n in range(world)), strict=True):
+        everyone = set()
+        for _, (batch, _) in steps:
             real = int(batch.starts[-1])
-            assert found == dict(enumerate(names[:real].tolist()))
+            assert sums_of(batch) == [dict(enumerate(each[:real].tolist())) for each in (batch.tokens_T, batch.positions_T)]
+            everyone |= set(batch.tokens_T[:real].tolist())
+        for _, (batch, _) in steps:
+            assert [token for token in batch.there_S.tolist() if token >= 0] == sorted(everyone)
 
 
 @pytest.mark.parametrize("parts", [2, 3, 8])
@@ -108,9 +117,7 @@ def test_micro_batches_are_the_batch(parts):
     size, seen = -(-8 // parts), {}
     for first in range(0, 8, size):
         batch, labels = source.load(position, shape, first, min(size, 8 - first))
-        order, begins, targets = batch.by_token
-        sums = {target: end - begin for begin, end, target in zip(begins, begins[1:], targets, strict=False)}
-        assert sum(int(count) for target, count in sums.items() if target >= 0) == int(batch.starts[-1])
-        assert sorted(order.tolist()) == list(range(len(batch.tokens_T)))
+        real = int(batch.starts[-1])
+        assert sums_of(batch) == [dict(enumerate(each[:real].tolist())) for each in (batch.tokens_T, batch.positions_T)]
         seen |= unpacked(batch, labels)
     assert seen == whole
