@@ -1,11 +1,12 @@
-"""Spam without padding, on one GPU: are the numbers the padded model's, how fast is a step and an epoch, what takes the time.
+"""Spam without padding, on one GPU: are the numbers the padded model's, how fast is it, what takes the time.
 
     python benchmarks/packed_spam.py OUT --sms DIR --vocabulary FILE [--only check,speed,…] [--tiny]
 
 Parts, each in a process of its own with a time limit: ``check`` (gradients by kernels against torch in fp64, 200 steps
-against the padded model in fp32), ``speed`` (a step at BERT-base's shape, kernel by kernel, and variants), ``recipe`` (epochs of the
-recipe, padded and packed), ``checkpoint`` (epochs with a checkpoint of 1.3 GB each and without), ``accuracy`` (seeds of both), ``sanitizer``
-(compute-sanitizer over a small step). OUT/packed_spam.json is written after each. ``--tiny``: a trial on a CPU.
+against the padded model in fp32), ``speed`` (a step at BERT-base's shape, kernel by kernel), ``recipe`` (epochs of the
+recipe, packed and padded), ``checkpoint`` (epochs with a checkpoint of 1.3 GB each and without), ``accuracy`` (seeds of
+both), ``sanitizer`` (compute-sanitizer over a small step). OUT/packed_NAME.json is written after each. ``--tiny``: a
+trial on a CPU.
 """
 
 import argparse
@@ -37,6 +38,7 @@ def model_of(shape, vocabulary=30522, dropout=0.1, device="cpu", seed=0, spread=
 def texts_of(arguments, tiny=False):
     """The training messages in numbers."""
     import torch
+
     from seatrial.recipes import spam
     from seatrial.train.data.texts import TextSet
 
@@ -52,9 +54,12 @@ def texts_of(arguments, tiny=False):
 
 def lone():
     import torch
+
     from seatrial.train.distributed import Ranks
 
-    return Ranks(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu", 0 if torch.cuda.is_available() else None))
+    return Ranks(
+        0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu", 0 if torch.cuda.is_available() else None)
+    )
 
 
 def gradient_of(bert, parameter):
@@ -81,13 +86,14 @@ def padded(batch):
     return tokens, real
 
 
-# --- the parts ----------------------------------------------------------------------------------------------------------
+# --- the parts --------------------------------------------------------------------------------------------------------
 
 
 def check(arguments):
-    """Every gradient with dropout against torch's operations in fp32 on the CPU; losses over steps against the padded model."""
+    """Gradients with dropout against torch's operations in fp32 on the CPU; losses against the padded model's."""
     import torch
     from torch.nn import functional as F
+
     from seatrial.recipes import spam
     from seatrial.train.distributed import Ranks
     from seatrial.train.kernels import dropout
@@ -118,7 +124,9 @@ def check(arguments):
                 source.start(1, 0)
                 bert = PackedBert(model, dtype, ranks, source, weight_decay=0.01)
                 optimizer = FlatAdamW(bert.weights, 1e-4)
-                batch, labels = source.load(torch.zeros(1, dtype=torch.long, device=ranks.device), source.spans[0].shape, 0, 32)
+                batch, labels = source.load(
+                    torch.zeros(1, dtype=torch.long, device=ranks.device), source.spans[0].shape, 0, 32
+                )
                 bert.weights.clear()
                 loss = bert.loss(model, batch, labels)
                 loss.backward()
@@ -130,7 +138,10 @@ def check(arguments):
                 found[way] = (loss.item(), {n: gradient_of(bert, p).float().cpu() for n, p in model.named_parameters()})
                 bert.weights.clip(1.0)
                 optimizer.step()
-                found[way] += (bert.weights.norm.tolist(), torch.cat([bert.weights.flat.cpu(), bert.weights.words.detach().cpu().view(-1)]))
+                found[way] += (
+                    bert.weights.norm.tolist(),
+                    torch.cat([bert.weights.flat.cpu(), bert.weights.words.detach().cpu().view(-1)]),
+                )
             key = next(iter(found))
             for way in ("fp32", "bf16"):
                 worst = {
@@ -182,8 +193,9 @@ def check(arguments):
 
 
 def speed(arguments):
-    """Milliseconds a step in a CUDA graph; kernels of one step; variants."""
+    """Milliseconds a step in a CUDA graph; kernels of one step."""
     import torch
+
     from seatrial.recipes import spam
     from seatrial.train.engine import choose_engine
     from seatrial.train.optim.schedules import triangle
@@ -200,50 +212,47 @@ def speed(arguments):
     precision = choose_precision("bf16", here.device)
     precision.apply()
     for batch in (16,) if arguments.tiny else (64, 256):
-        for side in (True, False):
-            model = model_of(shape, device=here.device)
-            source = PackedTexts(data, batch, here, 0)
-            bert = PackedBert(model, torch.bfloat16, here, source, weight_decay=0.01)
-            if not side:
-                bert.side = None
-            step = Step(
-                model, bert.loss, FlatAdamW(bert.weights, 2e-5), source, ranks=here, precision=precision,
-                schedule=triangle(0.1), epochs=3, clip_norm=1.0, gradients=bert.weights,
-            )  # fmt: skip
-            source.start(1, 0)
-            notes = []
-            engine = choose_engine("auto", step, notes.append)
-            step.start_epoch(0, 0)
-            steps = sum(span.shape.rows == batch for span in source.spans)
-            full = source.spans[0].shape if source.spans[0].shape.rows == batch else source.spans[1].shape
+        model = model_of(shape, device=here.device)
+        source = PackedTexts(data, batch, here, 0)
+        bert = PackedBert(model, torch.bfloat16, here, source, weight_decay=0.01)
+        step = Step(
+            model, bert.loss, FlatAdamW(bert.weights, 2e-5), source, ranks=here, precision=precision,
+            schedule=triangle(0.1), epochs=3, clip_norm=1.0, gradients=bert.weights,
+        )  # fmt: skip
+        source.start(1, 0)
+        notes = []
+        engine = choose_engine("auto", step, notes.append)
+        step.start_epoch(0, 0)
+        steps = sum(span.shape.rows == batch for span in source.spans)
+        full = source.spans[0].shape if source.spans[0].shape.rows == batch else source.spans[1].shape
 
-            def run(count, engine=engine, full=full, step=step):
-                step.position.zero_()
-                engine.run(full, count)
+        def run(count, engine=engine, full=full, step=step):
+            step.position.zero_()
+            engine.run(full, count)
 
-            run(min(5, steps))
-            times = []
-            for _ in range(3):
-                if on_gpu:
-                    torch.cuda.synchronize()
-                began = time.perf_counter()
-                run(steps)
-                if on_gpu:
-                    torch.cuda.synchronize()
-                times.append((time.perf_counter() - began) / steps)
-            name = f"batch {batch}, {'two streams' if side else 'one stream'}"
-            results[name] = {
-                "ms a step": [round(1e3 * each, 3) for each in times], "messages/s": round(batch / min(times)),
-                "notes": notes, "losses": step.losses[:3].tolist(), "tokens": full.length,
-            }  # fmt: skip
+        run(min(5, steps))
+        times = []
+        for _ in range(3):
             if on_gpu:
-                results[name]["kernels"] = profile(run, 10)
-                results[name]["memory MB"] = torch.cuda.max_memory_allocated() // 2**20
-            write(arguments, "speed", results)
-            del engine, step, model, bert, run
+                torch.cuda.synchronize()
+            began = time.perf_counter()
+            run(steps)
             if on_gpu:
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
+                torch.cuda.synchronize()
+            times.append((time.perf_counter() - began) / steps)
+        name = f"batch {batch}"
+        results[name] = {
+            "ms a step": [round(1e3 * each, 3) for each in times], "messages/s": round(batch / min(times)),
+            "notes": notes, "losses": step.losses[:3].tolist(), "tokens": full.length,
+        }  # fmt: skip
+        if on_gpu:
+            results[name]["kernels"] = profile(run, 10)
+            results[name]["memory MB"] = torch.cuda.max_memory_allocated() // 2**20
+        write(arguments, "speed", results)
+        del engine, step, model, bert, run
+        if on_gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
     return results
 
 
@@ -268,6 +277,7 @@ def trained(arguments, *words, padded_way=False, checkpoints=True):
     import io
 
     import torch
+
     from seatrial.recipes import spam
     from seatrial.train import script
 
@@ -345,7 +355,16 @@ def sanitizer(arguments):
     """memcheck and racecheck over a few small steps."""
     results = {}
     for tool in arguments.tools.split(","):
-        command = ["compute-sanitizer", "--tool", tool, sys.executable, __file__, str(arguments.out), "--part", "small_steps"]
+        command = [
+            "compute-sanitizer",
+            "--tool",
+            tool,
+            sys.executable,
+            __file__,
+            str(arguments.out),
+            "--part",
+            "small_steps",
+        ]
         command += ["--sms", str(arguments.sms), "--vocabulary", str(arguments.vocabulary)]
         began = time.perf_counter()
         try:
@@ -362,6 +381,7 @@ def sanitizer(arguments):
 def small_steps(arguments):
     """Two steps of a small model in both formats: for compute-sanitizer."""
     import torch
+
     from seatrial.train.data.texts import TextSet
     from seatrial.train.packed.bert import PackedBert
     from seatrial.train.packed.optimizer import FlatAdamW

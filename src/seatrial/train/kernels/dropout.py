@@ -1,7 +1,8 @@
-"""Dropout whose mask is computed where it is needed, forward and back, from a key and an element's number: none is kept.
+"""Dropout whose mask is computed where it is needed, forward and back, from a key and an element's number.
 
-A mask is a function of two 31-bit keys, drawn on the device for each step and place, and of the element's number. The
-hash is triple32 (https://nullprogram.com/blog/2018/07/31/) with the second key put in after the first of its products.
+None is kept in memory. A mask is a function of two 31-bit keys, drawn on the device for each step and place, and of the
+element's number. The hash is triple32 (https://nullprogram.com/blog/2018/07/31/) with the second key put in after the
+first of its products.
 """
 
 from __future__ import annotations
@@ -72,4 +73,5 @@ def mask(key: Tensor, numbers: Tensor, share: float) -> Tensor:
     x = ((x ^ (x >> 11)) * 0xAC4C1B51) & _WORD
     x = ((x ^ (x >> 15)) * 0x31848BAB) & _WORD
     x = ((x ^ (x >> 14)) >> (numbers % 2 * 16)) & 0xFFFF
-    return (x >= bound(share)).float() * scale(share)
+    stays: Tensor = x >= bound(share)
+    return stays.float() * scale(share)

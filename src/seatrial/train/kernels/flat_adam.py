@@ -219,7 +219,7 @@ def update_rows(
         dtype: of gradients, here or elsewhere: one text for all.
         rules: as ``update`` has written them, for every step since the oldest of ``seen``.
     """
-    parameters, means, squares = table
+    parameters = table[0]
     if usable(parameters.device):
         count = len(parameters) if targets_S is None else len(targets_S)
         text = source(dtype, rule)

@@ -21,7 +21,7 @@ SOURCES = 4
 TEXT = """
 struct alignas(16) Numbers { float at[8]; };
 // The normal distribution at z and its density: half of 1 + erf(z / sqrt 2). In bf16 erf by Abramowitz and Stegun's
-// formula 7.1.26, wrong by 1.5e-7 at most, with the exponential that the density needs anyway: erff takes twice as long.
+// formula 7.1.26, wrong by 1.5e-7 at most, with the exponential that the density needs anyway.
 __device__ void normal(float z, float* below, float* density) {
   float peak = exp2f(-0.7213475204444817f * z * z);
   *density = 0.3989422804014327f * peak;

@@ -1,10 +1,12 @@
-"""Layer normalisation with what stands around it in a Transformer: bias, dropout and sum before it, as one kernel each way.
+"""Layer normalisation with what stands around it in a Transformer, bias, dropout and sum: one kernel each way.
 
 y = norm(dropout(x + bias) + residual). Backwards the sums over rows (bias, gain, shift) are made in parts of some rows,
 in a fixed order. A warp takes a row. Shapes: T rows (tokens), H columns, R parts.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -206,10 +208,11 @@ def forward(
 
 
 def embed(
-    tokens_T: Tensor, positions_T: Tensor, words: Tensor, places: Tensor, kinds: Tensor, gain_H: Tensor,
-    shift_H: Tensor, keys: Tensor, place: int, share: float, epsilon: float, dtype: torch.dtype,
+    tokens_T: Tensor, positions_T: Tensor, tables: tuple[Tensor, Tensor, Tensor], gain_H: Tensor, shift_H: Tensor,
+    keys: Tensor, place: int, share: float, epsilon: float, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The same for dropout(norm(words[token] + places[position] + kinds[0])); tokens and positions are int32."""
+    """The same for dropout(norm(words[token] + places[position] + kinds[0])), of three tables; numbers are int32."""
+    words, places, kinds = tables
     rows, width = len(tokens_T), words.shape[1]
     if usable(words.device):
         y = torch.empty(rows, width, dtype=dtype, device=words.device)
@@ -223,14 +226,16 @@ def embed(
 
 
 def backward(
-    dy_TH: Tensor, hat_TH: Tensor, scale_T: Tensor, gain_H: Tensor, keys: Tensor, place: int, share: float,
+    dy_TH: Tensor, normed: Sequence[Tensor], gain_H: Tensor, keys: Tensor, place: int, share: float,
     *, after: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """dz [T, H], dx [T, H] and parts [R, 3 H] of the gradients of bias, gain and shift.
 
     Args:
+        normed: what the way forward gave beside y.
         after: dropout came after the normalisation; dx is dz then.
     """
+    hat_TH, scale_T = normed
     rows, width = dy_TH.shape
     if usable(dy_TH.device):
         dz = torch.empty_like(dy_TH)

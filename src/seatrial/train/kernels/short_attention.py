@@ -77,7 +77,8 @@ __device__ void fetch(Real* to, const Real* const (&from)[N], const int (&stride
       int slot = (threadIdx.x + r * 256) / 8, token = slot % slots, head = blockIdx.x * work.heads + slot / slots;
       Eight value = {};
       if (token < work.tokens && head < H)
-        value = *(const Eight*)(from[n] + (long long)(work.begin + token) * strides[n] + head * 64 + threadIdx.x % 8 * 8);
+        value = *(const Eight*)(from[n] + (long long)(work.begin + token) * strides[n] + head * 64 +
+                                threadIdx.x % 8 * 8);
       values[n][r] = value;
     }
 #pragma unroll
@@ -165,7 +166,7 @@ __device__ unsigned element(const Work& work, int H, int query, int key) {
   return ((unsigned)(blockIdx.y * H + work.head) * 128 + query) * 128 + key;
 }
 
-// inputs [T, 3, H, 64], out [T, H, 64], logs [T, H]: log2 of the sum of a row's 2^scores. scale: of scores, with log2(e).
+// inputs [T, 3, H, 64], out [T, H, 64], logs [T, H]: log2 of the sum of a row's 2^scores. scale: times log2(e).
 extern "C" __global__ void __launch_bounds__(256, 2) attention_forward(
     const Real* inputs, const int* starts, const int* keys, int place, double scale, Real* out, float* logs, int texts,
     int rows, int H) {
@@ -389,5 +390,5 @@ def _torch(inputs: Tensor, starts: Tensor, heads: int, longest: int, key: Tensor
         numbers = ((text_head * LONGEST + columns[:, None]) * LONGEST + columns) & 0xFFFFFFFF
         shares = shares * dropout.mask(key, numbers, share)
     mixed = (shares.to(inputs.dtype) @ value).transpose(1, 2).reshape(texts * longest, -1)
-    result = mixed.new_zeros(rows + 1, mixed.shape[1]).index_copy(0, places_NL.view(-1), mixed)
+    result: Tensor = mixed.new_zeros(rows + 1, mixed.shape[1]).index_copy(0, places_NL.view(-1), mixed)
     return result[:rows]

@@ -8,7 +8,6 @@ Shapes: T tokens of all texts, B texts, E numbers a token, F in between, H heads
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +61,7 @@ class PackedBert:
         self.last_share = self.hidden_share if last is None else last
         self.embeddings, self.pooler, self.classifier = model.bert.embeddings, model.bert.pooler.dense, model.classifier
         self.layers = [_layer(each) for each in model.bert.encoder.layer]
-        words, *tables = (each.weight for each in _tables(self.embeddings))
+        words, *tables = _tables(self.embeddings)
         rest = [each for each in model.parameters() if all(each is not table for table in (words, *tables))]
         matrices = [each for each in rest if each.ndim > 1]
         others = [each for each in rest if each.ndim <= 1]
@@ -70,9 +69,6 @@ class PackedBert:
         self.weights = FlatWeights(
             words, tables, matrices, others, dtype, ranks, slots=source.slots, steps=steps, rule=rule
         )
-        #: Gradients of weights are computed beside the way back: each alone leaves multiprocessors without work.
-        self.side = torch.cuda.Stream() if self.weights.flat.is_cuda else None
-        self._held: list[Tensor] = []
         for text in self._sources() if self.weights.flat.is_cuda else ():
             build(text, self.weights.flat.device.index)
         # Gives the loss a way back; nothing is learned by it.
@@ -116,10 +112,9 @@ class PackedBert:
         """The last layer's result [T, E], and what the way back needs of the embeddings and of each layer."""
         value, dtype = self.weights.value, self.weights.dtype
         norm = self.embeddings.LayerNorm
-        tables = [table.weight for table in _tables(self.embeddings)]
         x, *first = norm_residual.embed(
-            batch.tokens_T, batch.positions_T, *tables, norm.weight, norm.bias, keys, 3 * len(self.layers),
-            hidden_share, self.epsilon, dtype,
+            batch.tokens_T, batch.positions_T, _tables(self.embeddings), norm.weight, norm.bias, keys,
+            3 * len(self.layers), hidden_share, self.epsilon, dtype,
         )  # fmt: skip
         kept = []
         for number, layer in enumerate(self.layers):
@@ -151,11 +146,8 @@ class PackedBert:
         dx = self._head_back(saved["head"], batch, grad, add=add)
         for number in reversed(range(len(self.layers))):
             dx = self._layer_back(number, saved["kept"].pop(), batch, keys, dx, add=add)
-            if self.weights.ranks.world > 1:
-                self._join()
-                self.weights.finished(self.layers[number].inputs[0])
+            self.weights.finished(self.layers[number].inputs[0])
         self._embeddings_back(saved["first"], batch, keys, dx, add=add)
-        self._join()
         self.weights.fresh = False
 
     def _layer_back(
@@ -163,57 +155,37 @@ class PackedBert:
     ) -> Tensor:
         x, inputs, mixed, logs, first_norm, between, wide, bent, second_norm = kept
         layer, place, value, gradient = self.layers[number], 3 * number, self.weights.value, self.weights.gradient
-        dz, dout, back_parts = norm_residual.backward(
-            dy, *second_norm, layer.second_norm.weight, keys, place + 2, self.hidden_share
+        dz, dproduct, back_parts = norm_residual.backward(
+            dy, second_norm, layer.second_norm.weight, keys, place + 2, self.hidden_share
         )
-        dbent = dout @ value(layer.back)
-        self._weight(dout, bent, gradient(layer.back), add=add)
+        dbent = dproduct @ value(layer.back)
+        product(dproduct, bent, gradient(layer.back), add=add)
         dwide, wide_parts = gelu.backward(dbent, wide, layer.wide_bias)
-        dbetween = _sum(dz, dwide, value(layer.wide), in_place=dz is not dout)
-        self._weight(dwide, between, gradient(layer.wide), add=add)
-        dz, dout, mixed_parts = norm_residual.backward(
-            dbetween, *first_norm, layer.first_norm.weight, keys, place + 1, self.hidden_share
+        dbetween = _sum(dz, dwide, value(layer.wide), in_place=dz is not dproduct)
+        product(dwide, between, gradient(layer.wide), add=add)
+        dz, dproduct, mixed_parts = norm_residual.backward(
+            dbetween, first_norm, layer.first_norm.weight, keys, place + 1, self.hidden_share
         )
-        dmixed = dout @ value(layer.mixed)
-        self._weight(dout, mixed, gradient(layer.mixed), add=add)
+        dmixed = dproduct @ value(layer.mixed)
+        product(dproduct, mixed, gradient(layer.mixed), add=add)
         dinputs, input_parts = short_attention.backward(
             dmixed, inputs, logs, batch.starts, self.heads, batch.longest, keys, place, self.attention_share
         )
-        dx = _sum(dz, dinputs, value(*layer.inputs), in_place=dz is not dout)
-        self._weight(dinputs, x, gradient(*layer.inputs), add=add)
-        with self._beside(input_parts, mixed_parts, wide_parts, back_parts):
-            parts = [input_parts, mixed_parts, wide_parts, back_parts]
-            gelu.sum_parts(parts, gradient(*_vectors(layer)), add=add)
+        dx = _sum(dz, dinputs, value(*layer.inputs), in_place=dz is not dproduct)
+        product(dinputs, x, gradient(*layer.inputs), add=add)
+        parts = [input_parts, mixed_parts, wide_parts, back_parts]
+        gelu.sum_parts(parts, gradient(*_vectors(layer)), add=add)
         return dx
 
-    def _weight(self, left: Tensor, right: Tensor, to: Tensor, *, add: bool) -> None:
-        with self._beside(left, right):
-            product(left, right, to, add=add)
-
-    def _beside(self, *held: Tensor) -> AbstractContextManager[object]:
-        """On the stream beside this one, after what was queued here; ``held`` stay where they are until they join."""
-        if self.side is None:
-            return nullcontext()
-        self._held += held
-        self.side.wait_stream(torch.cuda.current_stream())
-        return torch.cuda.stream(self.side)
-
-    def _join(self) -> None:
-        if self.side is not None:
-            torch.cuda.current_stream().wait_stream(self.side)
-        self._held.clear()
-
-    def _embeddings_back(
-        self, first: list[Tensor], batch: Packed, keys: Tensor, dy: Tensor, *, add: bool
-    ) -> None:
+    def _embeddings_back(self, first: list[Tensor], batch: Packed, keys: Tensor, dy: Tensor, *, add: bool) -> None:
         norm, weights = self.embeddings.LayerNorm, self.weights
         place = 3 * len(self.layers)
-        dz, _, parts = norm_residual.backward(dy, *first, norm.weight, keys, place, self.hidden_share, after=True)
+        dz, _, parts = norm_residual.backward(dy, first, norm.weight, keys, place, self.hidden_share, after=True)
         _, positions, kinds = _tables(self.embeddings)
         width = dz.shape[1]
         token_sums(dz, *batch.by_token, weights.word_gradients, add=add)
-        token_sums(dz, *batch.by_position, weights.gradient(positions.weight)[: batch.longest], add=add)
-        gelu.sum_parts([parts[:, :width].contiguous()], weights.gradient(kinds.weight)[0], add=add)
+        token_sums(dz, *batch.by_position, weights.gradient(positions)[: batch.longest], add=add)
+        gelu.sum_parts([parts[:, :width].contiguous()], weights.gradient(kinds)[0], add=add)
         gelu.sum_parts([parts[:, width:].contiguous()], weights.gradient(norm.weight, norm.bias), add=add)
 
     def _head(self, x: Tensor, batch: Packed, labels_B: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
@@ -297,8 +269,11 @@ def _put(to: Tensor, value: Tensor, *, add: bool) -> None:
         to.copy_(value)
 
 
-def _tables(embeddings: Any) -> tuple[nn.Embedding, ...]:
-    return embeddings.word_embeddings, embeddings.position_embeddings, embeddings.token_type_embeddings
+def _tables(embeddings: Any) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:
+    """Of words, positions and kinds."""
+    tables = embeddings.word_embeddings, embeddings.position_embeddings, embeddings.token_type_embeddings
+    words, positions, kinds = (table.weight for table in tables)
+    return words, positions, kinds
 
 
 def _layer(layer: Any) -> Layer:

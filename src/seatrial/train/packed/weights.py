@@ -7,6 +7,7 @@ products; nothing is cast in a step but by the update, which writes the copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -79,7 +80,7 @@ class FlatWeights:
     def _view(self, flat: Tensor, *parameters: nn.Parameter) -> Tensor:
         """What belongs to parameters that lie side by side, stacked along their first dimension."""
         begin, first = self._places[parameters[0]], parameters[0]
-        for before, after in zip(parameters, parameters[1:], strict=False):
+        for before, after in pairwise(parameters):
             assert self._places[after] == self._places[before] + before.numel(), "not side by side"
         count = sum(parameter.numel() for parameter in parameters)
         shape = (sum(parameter.shape[0] for parameter in parameters), *first.shape[1:])

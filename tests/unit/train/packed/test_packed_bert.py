@@ -1,4 +1,4 @@
-"""A BERT over packed texts: loss and every gradient are the padded model's in double precision; kernels and torch agree."""
+"""A BERT over packed texts: loss and gradients are the padded model's in double precision; kernels and torch agree."""
 
 import copy
 
@@ -27,8 +27,9 @@ ALONE = Ranks(0, 1, CPU)
 def model_of(share=0.0, width=64, heads=1, between=72, layers=1):
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=40, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=between,
-        hidden_dropout_prob=share, attention_probs_dropout_prob=share, max_position_embeddings=128,
+        vocab_size=40, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
+        intermediate_size=between, hidden_dropout_prob=share, attention_probs_dropout_prob=share,
+        max_position_embeddings=128,
     )  # fmt: skip
     model = transformers.BertForSequenceClassification(config).train()
     for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""Batches of packed texts: every text once, none beyond its room, the same on every rank, sums that name each row once."""
+"""Batches of packed texts: every text once, none beyond its room, on every rank the same; sums name each row once."""
 
 import pytest
 
@@ -94,6 +94,10 @@ def sums_of(batch):
     return found
 
 
+def named(values):
+    return dict(enumerate(values.tolist()))
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_sums_name_every_row_of_a_token_once(world):
     data, _ = texts(40)
@@ -101,7 +105,7 @@ def test_sums_name_every_row_of_a_token_once(world):
         everyone = set()
         for _, (batch, _) in steps:
             real = int(batch.starts[-1])
-            assert sums_of(batch) == [dict(enumerate(each[:real].tolist())) for each in (batch.tokens_T, batch.positions_T)]
+            assert sums_of(batch) == [named(batch.tokens_T[:real]), named(batch.positions_T[:real])]
             everyone |= set(batch.tokens_T[:real].tolist())
         for _, (batch, _) in steps:
             assert [token for token in batch.there_S.tolist() if token >= 0] == sorted(everyone)
@@ -118,6 +122,6 @@ def test_micro_batches_are_the_batch(parts):
     for first in range(0, 8, size):
         batch, labels = source.load(position, shape, first, min(size, 8 - first))
         real = int(batch.starts[-1])
-        assert sums_of(batch) == [dict(enumerate(each[:real].tolist())) for each in (batch.tokens_T, batch.positions_T)]
+        assert sums_of(batch) == [named(batch.tokens_T[:real]), named(batch.positions_T[:real])]
         seen |= unpacked(batch, labels)
     assert seen == whole
