@@ -12,6 +12,7 @@ UNSEARCHED = ("decisions/", "receipts/")
 FOLDER = Path(__file__).parent / "decisions"
 
 _RECORDED = re.compile(r"^<!-- recorded (\S+): (.*) -->$", re.MULTILINE)
+_NOT_RUN = re.compile(r"^<!-- not run: (.*) -->$", re.MULTILINE)
 _FILE = re.compile(r"^<!-- file: (.*) -->$", re.MULTILINE)
 
 
@@ -40,6 +41,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """What the markers of tests/pages/console.py say is shown: a block's date, and a file's name."""
     if page.file.src_uri.startswith(UNSEARCHED):
         page.meta["search"] = {"exclude": True}
+    markdown = _NOT_RUN.sub(r"*No test runs this: \1.*\n", markdown)
     return _FILE.sub(r"`\1`:\n", _RECORDED.sub(r"*Recorded \1; needs: \2.*\n", markdown))
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from seatrial import api
+from seatrial.api.doctor import Examination
 from seatrial.cli import VERBS, words
 from seatrial.cli.manual import manual
 from seatrial.doctor.chain import CHAIN
+from seatrial.errors import SeatrialError
 from seatrial.events import schema
 from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.known import Known
 from seatrial.job.config import json_schema
 from seatrial.receipt.model import SCHEMA_VERSION, Receipt
+from seatrial.receipt.numbers import Series
 
 HERE = Path(__file__).parent
 
@@ -147,7 +151,7 @@ def _cli_lines() -> Iterator[str]:
     yield "# Commands"
     yield ""
     yield "Generated from the verbs themselves; `man seatrial` and `seatrial VERB --help` say the same."
-    yield "What is typed for what: [Verb by verb](../using.md)."
+    yield "What is typed for what: [Verb by verb](../how-to/index.md)."
     for name, command in words.read(VERBS).items():
         shown = " ".join(["seatrial", name, *(argument["metavar"] for argument in command["arguments"])])
         yield from ("", f"## {name}", "", f"`{shown}`", "", _prose(command["about"]), "")
@@ -244,7 +248,71 @@ def _kind(key: Mapping[str, Any]) -> str:
     return str(key.get("type", "any"))
 
 
+#: Objects that the interface's functions give or raise. A receipt's fields are in receipt.md.
+GIVEN = (api.Run, api.Receipt, Series, Examination, SeatrialError)
+
+
+def python_text() -> str:
+    """python.md: what ``import seatrial`` gives."""
+    return "\n".join(_python_lines()) + "\n"
+
+
+def _python_lines() -> Iterator[str]:
+    yield "# Python API"
+    yield ""
+    yield "What `import seatrial` gives, from its signatures and docstrings. How to use it:"
+    yield "[From Python](../python.md). Generated from `src/seatrial/api/`."
+    for name in api.__all__:
+        given = getattr(api, name)
+        if inspect.isfunction(given):
+            yield from ("", f"## seatrial.{name}", "", *_signature(f"seatrial.{name}", given), *_doc(given))
+    for kind in GIVEN:
+        yield from ("", f"## {kind.__name__}", *_doc(kind))
+        for name, member in vars(kind).items():
+            function = member.fget if isinstance(member, property) else member
+            if name.startswith("_") or not inspect.isfunction(function) or not inspect.getdoc(function):
+                continue
+            shown = (
+                [f"`.{name}`: `{_returns(function)}`"] if function is not member else _signature(f".{name}", function)
+            )
+            yield from ("", f"### {kind.__name__}.{name}", "", *shown, *_doc(function))
+
+
+def _signature(name: str, function: Callable[..., object]) -> Iterator[str]:
+    """As it would be typed: no quotes around types, and a default that is a function by its name."""
+    signature = inspect.signature(function)
+    shown = [str(one) for key, one in signature.parameters.items() if key != "self"]
+    if any(one.kind is one.KEYWORD_ONLY for one in signature.parameters.values()):
+        kinds = [one.kind for key, one in signature.parameters.items() if key != "self"]
+        shown.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    line = f"{name}({', '.join(shown)}) -> {signature.return_annotation}"
+    if len(line) > 100:
+        line = "\n    ".join([f"{name}(", *(f"{one}," for one in shown)]) + f"\n) -> {signature.return_annotation}"
+    line = re.sub(r"<function _?(\w+) at 0x\w+>", r"\1", re.sub(r": '([^']*)'", r": \1", line))
+    yield from ("```python", line, "```")
+
+
+def _returns(function: Callable[..., object]) -> str:
+    return str(inspect.signature(function).return_annotation)
+
+
+#: ``target, args: as for plan``, at the beginning of an entry.
+_NAMES = re.compile(r"^([\w, ]+):")
+
+
+def _doc(object: object) -> Iterator[str]:
+    """A docstring: paragraphs as they are, entries below Args or Attributes as a list."""
+    for part in (inspect.getdoc(object) or "").split("\n\n"):
+        first, _, rest = part.partition("\n")
+        if first in ("Args:", "Attributes:", "Raises:"):
+            entries = inspect.cleandoc(rest).replace("\n    ", " ").splitlines()
+            yield from ("", *("- " + _prose(_NAMES.sub(r"``\1``:", entry)) for entry in entries))
+        else:
+            yield from ("", _prose(part))
+
+
 PAGES = {
+    "python.md": python_text,
     "receipt.md": receipt_text,
     "cli.md": cli_text,
     "seatrial-toml.md": toml_text,

@@ -17,7 +17,8 @@ import pytest
 
 from cli_project import Project, environment
 
-#: docs/using.md, "Exit codes"; doctor's 0, 1 and 2 are among them. 124 is how `timeout` tells that a server went on.
+#: docs/how-to/index.md, "Exit codes"; doctor's 0, 1 and 2 are among them. 124 is how `timeout` tells that a server
+#: went on.
 DOCUMENTED = {0, 1, 2, 3, 4, 5, 130, 141}
 SERVED = 124
 

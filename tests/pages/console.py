@@ -1,9 +1,10 @@
 """The console blocks of a page: what is typed, what is shown, and whether it comes out so.
 
-A page says ``<!-- executable -->`` near its top, or with ``: docker`` behind the word. Its blocks run in their order,
-in one shell and one empty folder. ``<!-- file: NAME -->`` before a block writes it to that file.
-``<!-- recorded 2026-11-21: gpu -->`` before a console block says what it needs and when its output was recorded; it
-does not run.
+A page says ``<!-- executable -->`` near its top, or with ``: docker`` or ``: cluster`` behind the word. Its blocks run
+in their order, in one shell and one empty folder. ``<!-- file: NAME -->`` before a block writes it to that file;
+``<!-- file of PAGE: NAME -->`` by itself writes one that another page shows. A console block that does not run has a
+line before it: ``<!-- recorded 2026-11-21: gpu -->`` says what it needs and when its output was recorded,
+``<!-- not run: REASON -->`` why there is no output.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
-EXECUTABLE = re.compile(r"^<!-- executable(: docker)? -->$", re.MULTILINE)
+EXECUTABLE = re.compile(r"^<!-- executable(?:: (docker|cluster))? -->$", re.MULTILINE)
+
+_FILE_OF = re.compile(r"^<!-- file of ([^\s:]+): (\S+) -->$", re.MULTILINE)
 
 #: What a block may need that a machine for tests lacks.
 NEEDS = ("gpu", "docker", "cluster", "network")
@@ -39,7 +42,10 @@ class Command:
 
 @dataclass
 class Block:
-    """One fenced block: a file to write, or commands. ``recorded``: since when, where it cannot run here."""
+    """One fenced block: a file to write, or commands. ``recorded``: since when, where it cannot run here.
+
+    ``not_run``: why no test runs it, where it shows no output either.
+    """
 
     line: int
     file: str | None = None
@@ -47,6 +53,7 @@ class Block:
     commands: list[Command] = field(default_factory=list)
     recorded: date | None = None
     needs: tuple[str, ...] = ()
+    not_run: str = ""
 
 
 def blocks(page: str) -> Iterator[Block]:
@@ -58,10 +65,14 @@ def blocks(page: str) -> Iterator[Block]:
             block.file = marker.removeprefix("file: ").strip()
         elif marker and marker.startswith("recorded"):
             block.recorded, block.needs = _recorded(marker)
-        elif marker and not marker.startswith("executable"):
+        elif marker and marker.startswith("not run: "):
+            block.not_run = marker.removeprefix("not run: ")
+        elif marker and not marker.startswith(("executable", "file of ")):
             raise ValueError(f"line {block.line}: unknown marker {marker!r}")
         if language == "console":
             block.commands = list(_commands(text))
+        if block.not_run and any(command.shown for command in block.commands):
+            raise ValueError(f"line {block.line}: what is not run shows no output; recorded output has a date")
         if block.file or block.commands:
             yield block
 
@@ -93,13 +104,18 @@ def _commands(text: str) -> Iterator[Command]:
         yield command
 
 
+def borrowed(page: str) -> list[tuple[str, str]]:
+    """Files that other pages show: ``(PAGE, NAME)``."""
+    return _FILE_OF.findall(page)
+
+
 def run(page: str, folder: Path, environment: Mapping[str, str], timeout_s: float = 120) -> list[str]:
     """What does not come out as the page shows it. A command ends with 0, or the next one is ``echo $?``."""
     wrong: list[str] = []
     typed: list[Command] = []
     script = ["exec 2>&1 </dev/null"]
     for block in blocks(page):
-        if block.recorded:
+        if block.recorded or block.not_run:
             continue
         if block.file:
             script += [f"cat > '{block.file}' <<'{_END}'", block.text + _END]

@@ -52,7 +52,24 @@ def test_what_is_recorded_does_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("marker", ["recorded: gpu", "recorded 2026-11-21", "recorded 2026-11-21: moon", "skip"])
+def test_what_is_not_run_has_a_reason_and_no_output(tmp_path: Path) -> None:
+    told = page("<!-- not run: NAME is yours -->\n```console\n$ touch ran\n```", "```console\n$ ls\n```")
+    assert ran(told, tmp_path) == []
+    assert [block.not_run for block in console.blocks(told)] == ["NAME is yours", ""]
+    with pytest.raises(ValueError, match="shows no output"):
+        ran(page("<!-- not run: no time -->\n```console\n$ touch ran\ndone\n```"), tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_files_of_other_pages_are_named() -> None:
+    told = page("<!-- file of ../start.md: train.py -->", "```console\n$ ls\n```")
+    assert console.borrowed(told) == [("../start.md", "train.py")]
+    assert len(list(console.blocks(told))) == 1
+
+
+@pytest.mark.parametrize(
+    "marker", ["recorded: gpu", "recorded 2026-11-21", "recorded 2026-11-21: moon", "not run", "skip"]
+)
 def test_a_marker_that_says_nothing_known_is_refused(marker: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"recorded|marker"):
         ran(page(f"<!-- {marker} -->\n```console\n$ true\n```"), tmp_path)

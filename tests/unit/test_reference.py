@@ -29,6 +29,7 @@ def generator() -> ModuleType:
         "seatrial.1",
         "cli.md",
         "receipt.md",
+        "python.md",
         "seatrial-toml.md",
     ],
 )

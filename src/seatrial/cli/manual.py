@@ -7,7 +7,7 @@ from typing import Any
 
 from seatrial import __version__
 
-#: As in the table of docs/using.md.
+#: As in the table of docs/how-to/index.md.
 EXIT_CODES = (
     (0, "done"),
     (1, "the target failed; its own exit code is in the receipt"),

@@ -61,7 +61,7 @@ def carry_out(
         follow(prepared.run, screen.write, environ, say=screen.say, between_looks=show, log_interval_s=looks_s)
     exit_code = _receipt(prepared, environ, screen)
     if exit_code == EXIT_GPU_CONTRACT and prepared.plan.cluster is None:  # its GPUs are not of this host
-        screen.say(second_opinion(environ))
+        screen.say(second_opinion(environ, in_container=prepared.plan.container is not None))
     return exit_code
 
 

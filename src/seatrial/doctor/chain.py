@@ -49,6 +49,9 @@ CHAIN = (
 #: Layers that need no container: what `seatrial run` asks when a contract is broken, in under 1.5 s.
 HOST = ("hardware", "driver", "userspace", "engine", "toolkit", "cdi")
 
+#: What a process of this machine needs to reach a GPU.
+PROCESS = ("hardware", "driver", "userspace")
+
 
 def with_third_party(chain: Sequence[Layer] = CHAIN) -> tuple[Layer, ...]:
     """The chain and, behind it, what other packages add. One that cannot be loaded is a finding, not a silence."""

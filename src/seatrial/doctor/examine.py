@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from seatrial.doctor.chain import CHAIN, HOST, Layer
+from seatrial.doctor.chain import CHAIN, HOST, PROCESS, Layer
 from seatrial.doctor.check import Check, Verdict, found, unknown
 from seatrial.doctor.facts.machine import Machine
 from seatrial.findings.finding import Finding
@@ -48,18 +48,24 @@ def examine(
     return [results[check.id] for layer in layers for check in layer.checks]
 
 
-def second_opinion(environ: Mapping[str, str]) -> str:
-    """What a run whose GPU contract failed says of the host, and where to look next. Never raises."""
-    finding = first_broken(environ)
+def second_opinion(environ: Mapping[str, str], *, in_container: bool = True) -> str:
+    """What a run whose GPU contract failed says of the host, and where to look next. Never raises.
+
+    Args:
+        in_container: without one, container engines have no part in it.
+    """
+    finding = first_broken(environ, HOST if in_container else PROCESS)
+    if finding is None and not in_container:
+        return "GPU, driver and device nodes of this machine are healthy: look at the script and at its Python"
     if finding is None:
         return "The host side of the chain is healthy. To check the container side: seatrial doctor --image IMAGE"
     fix = f"\n  {FIX}: {finding.fix}" if finding.fix else ""
     return f"First failed check on this host: {finding.message}{fix}\n  all: seatrial doctor"
 
 
-def first_broken(environ: Mapping[str, str]) -> Finding | None:
+def first_broken(environ: Mapping[str, str], names: Sequence[str] = HOST) -> Finding | None:
     """What is broken first on the host, in under 1.5 s; None when the host is healthy."""
-    layers = [layer for layer in CHAIN if layer.name in HOST]
+    layers = [layer for layer in CHAIN if layer.name in names]
     broken = (result for result in examine(Machine(environ), layers) if result.verdict.status == "broken")
     result = next(broken, None)
     return result.verdict.findings[0] if result is not None and result.verdict.findings else None

@@ -71,7 +71,7 @@ def run_trials(search: Search) -> None:
         if run is None:
             return
         _see_through(search, trials, run)
-        search.tick()
+        search.look()
 
 
 def check(job: Job, space: Space, objective: Objective | None) -> None:
@@ -174,7 +174,7 @@ def _start(search: Search, trials: Sequence[Trial]) -> Run | None:
             if not told:
                 told = True
                 search.say(f"{_shown(trials)} wait for a GPU: {error.message}")
-            search.tick()
+            search.look()
             search.over.wait(_LOOK_S)
         except SeatrialError as error:
             problem = error
@@ -191,7 +191,7 @@ def _see_through(search: Search, trials: Sequence[Trial], run: Run) -> None:
 
     def look() -> None:
         nonlocal looked, stopping
-        search.tick()
+        search.look()
         if search.time_is_over() and not stopping:
             stopping = True
             origin = "user" if search.interrupted else "search"

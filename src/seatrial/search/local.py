@@ -51,7 +51,7 @@ def run_trials(search: Search) -> None:
                 with suppress(Empty):
                     freed.get(timeout=_LOOK_S)
                     busy -= 1
-                search.tick()
+                search.look()
                 for future in [future for future in running if future.done()]:
                     running.remove(future)
                     future.result()

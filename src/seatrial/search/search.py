@@ -33,7 +33,7 @@ class Search:
         ends_at: ``time.monotonic()`` at which the budget is used up; None: no budget.
         say: a line for the terminal.
         page_s, page_trials: when the page was written last, and with how many ended trials.
-        tick: called several times a second by whoever carries trials out, in the main thread.
+        tick: what the terminal does at each ``look``.
         over: set: no further trial is begun, and those that run are stopped.
         interrupted: by the user. killed: who does not want to wait for running trials.
         problem: what ended the search early; raised at its end.
@@ -91,6 +91,11 @@ class Search:
     def _stopped(self, trials: Sequence[Trial]) -> bool:
         """The budget was used up before all was tried."""
         return self.time_is_over() and (self.expected is None or len(trials) < self.expected)
+
+    def look(self) -> None:
+        """Called several times a second by whoever carries trials out, in the main thread."""
+        self.study.seen()
+        self.tick()
 
     def ask(self) -> Trial | None:
         """The next trial; None: no more, or the time is over."""

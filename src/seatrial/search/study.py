@@ -1,4 +1,5 @@
-"""The study: one SQLite file with all that is known of a search. Any number of processes may work on one.
+"""The study: one SQLite file with all that is known of a search. Any number of processes, of any machines that share
+the file's disk, may work on one.
 
 Four verbs change a trial: ``ask`` makes it, ``begin`` gives it a run, ``report`` adds a value, ``tell`` ends it. Each
 is one transaction, so that whoever is killed leaves whole trials behind.
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import DiskError, SeatrialError, UsageError
-from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.search.objective import Objective, parse_objective
+from seatrial.search.owner import SEEN_S, Owner, has_gone, write_seen
 from seatrial.search.space import Settings, Space, parse_space
 from seatrial.search.trial import ENDED, Ending, Report, State, Trial
 
@@ -81,6 +82,7 @@ class Study:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._seen_s = float("-inf")
 
     @classmethod
     def create(cls, path: Path, definition: Definition) -> Study:
@@ -131,9 +133,11 @@ class Study:
             most: trials that the study may have at most.
         """
         with self._changing() as file:
+            write_seen(file)
+            _free_silent(file)
             trials = _trials(file)
             waiting = next((trial for trial in trials if trial.state == "waiting"), None)
-            owner = LaunchingProcess.this_process().model_dump_json()
+            owner = Owner.this_process().model_dump_json()
             if waiting is not None:
                 number = waiting.number
                 file.execute("update trials set state = 'running', owner = ? where number = ?", [owner, number])
@@ -175,12 +179,7 @@ class Study:
     def again(self, number: int) -> None:
         """Its run never began: it waits for whoever asks next."""
         with self._changing() as file:
-            file.execute(
-                "update trials set state = 'waiting', run_id = null, begun_at = null, owner = null "
-                "where number = ? and state = 'running'",
-                [number],
-            )
-            file.execute("delete from reports where trial = ?", [number])
+            _again(file, number)
 
     def retry_stopped(self) -> int:
         """Trials that were stopped wait to be run again; how many."""
@@ -196,13 +195,19 @@ class Study:
         return len(stopped)
 
     def take_lost(self) -> list[Trial]:
-        """Running trials whose searcher has gone; they are this process's from now on."""
-        me = LaunchingProcess.this_process().model_dump_json()
+        """Running trials of this machine whose searcher has gone; they are this process's from now on."""
+        me = Owner.this_process().model_dump_json()
         with self._changing() as file:
-            owners = file.execute("select number, owner from trials where state = 'running'").fetchall()
-            lost = [number for number, owner in owners if not _lives(owner)]
+            lost = [number for number, is_here in _lost(file) if is_here]
             file.executemany("update trials set owner = ? where number = ?", [(me, number) for number in lost])
             return [trial for trial in _trials(file) if trial.number in lost]
+
+    def seen(self) -> None:
+        """This searcher is there. May be called as often as one likes."""
+        if time.monotonic() - self._seen_s >= SEEN_S:
+            self._seen_s = time.monotonic()
+            with self._changing() as file:
+                write_seen(file)
 
     # Facts of the whole study, such as why it has ended
 
@@ -296,5 +301,23 @@ def _state(text: str) -> State:
     return next(state for state in known if state == text)
 
 
-def _lives(owner: str | None) -> bool:
-    return owner is not None and LaunchingProcess.model_validate_json(owner).is_alive()
+def _lost(file: sqlite3.Connection) -> list[tuple[int, bool]]:
+    """(number, whether it ran on this machine) of running trials whose searcher has gone."""
+    owners = file.execute("select number, owner from trials where state = 'running'").fetchall()
+    return [(number, owner is None or Owner.parse(owner).is_here) for number, owner in owners if has_gone(file, owner)]
+
+
+def _free_silent(file: sqlite3.Connection) -> None:
+    """Trials of another machine that is silent begin again: their runs cannot be followed from here."""
+    for number, is_here in _lost(file):
+        if not is_here:
+            _again(file, number)
+
+
+def _again(file: sqlite3.Connection, number: int) -> None:
+    file.execute(
+        "update trials set state = 'waiting', run_id = null, begun_at = null, owner = null "
+        "where number = ? and state = 'running'",
+        [number],
+    )
+    file.execute("delete from reports where trial = ?", [number])

@@ -116,3 +116,10 @@ def test_parts_that_are_not_here_say_what_to_do() -> None:
 def test_the_agent_carries_every_file() -> None:
     there = {str(path.relative_to(COMPAT / "horovod"))[:-3] for path in (COMPAT / "horovod").rglob("*.py")}
     assert there == set(stand_ins.FILES["horovod"])
+
+
+def test_a_rank_that_is_ahead_when_it_joins_is_caught_up_with() -> None:
+    env = {**os.environ, "PYTHONPATH": str(COMPAT)}
+    command = [sys.executable, str(SCRIPTS / "joining_ahead.py")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "{0: [(2,), (2,)], 1: []} [0, 0]\n", done.stderr

@@ -149,3 +149,14 @@ def test_a_broken_contract_asks_the_host_part(host: Host, monkeypatch: pytest.Mo
     finding = examine.first_broken({})
     assert finding is not None and finding.id == "uvm-node-missing"
     assert not any(words[1:2] == ("run",) for words in host.asked)  # no container was started for it
+
+
+def test_a_process_of_this_machine_is_not_told_to_install_an_engine(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examine, "Machine", lambda environ: host.machine())
+    host.docker = None
+    assert "No working container engine" in examine.second_opinion({})
+    assert "look at the script" in examine.second_opinion({}, in_container=False)
+    host.remove("/dev/nvidia-uvm")
+    assert "nvidia-uvm" in examine.second_opinion({}, in_container=False)

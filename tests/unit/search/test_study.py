@@ -108,6 +108,43 @@ def test_the_trials_of_a_process_that_lives_are_its_own(study: Study) -> None:
     assert study.take_lost() == []
 
 
+OTHER_HOST = """
+import sys
+from pathlib import Path
+from seatrial.search import owner
+from seatrial.search.study import Study
+owner.this_host = lambda: "another/machine"
+study = Study(Path(sys.argv[1]))
+trial = study.ask(lambda trials: {"a": "1"})
+study.begin(trial.number, "run-1")
+study.report(trial.number, 1, 0.5)
+"""
+
+
+def test_a_trial_of_another_machine_is_its_own_while_that_one_writes_that_it_is_there(study: Study) -> None:
+    subprocess.run([sys.executable, "-c", OTHER_HOST, str(study.path)], check=True)
+    # Its process is no more; but a PID of another machine says nothing here.
+    assert study.take_lost() == []
+    mine = _ask(study)
+    assert [trial.state for trial in study.trials()] == ["running", "running"] and mine == 1
+
+    with sqlite3.connect(study.path) as file:
+        file.execute("update searchers set seen_at = seen_at - 301 where owner like '%another%'")
+    assert study.take_lost() == []  # its run cannot be followed from here
+    again = study.ask(lambda trials: None)
+    assert again is not None and (again.number, again.run_id, again.reports) == (0, None, ())
+
+
+def test_a_searcher_writes_that_it_is_there(study: Study) -> None:
+    study.seen()
+    with sqlite3.connect(study.path) as file:
+        file.execute("update searchers set seen_at = 0")
+    Study(study.path).seen()
+    with sqlite3.connect(study.path) as file:
+        ((owner, seen_at),) = file.execute("select owner, seen_at from searchers").fetchall()
+    assert json.loads(owner)["process"]["pid"] == os.getpid() and time.time() - seen_at < 60
+
+
 def test_a_trial_whose_run_never_began_is_the_next_that_is_asked_for(study: Study) -> None:
     first, second = _ask(study), _ask(study)
     study.begin(first, "run-1")

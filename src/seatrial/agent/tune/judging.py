@@ -17,6 +17,9 @@ _SMOOTH = 10
 #: Two seeds are one sample of how much seeds differ; a change may differ by so much more.
 _BAND = 1.5
 
+#: The ranges of two values and of four of one kind are seldom further apart than this.
+_NEAR = 4.0
+
 #: Relative difference of losses below which rounding is to blame, whatever seeds do. Source: bf16 has 8 bits.
 _ROUNDING = 0.004
 
@@ -155,3 +158,9 @@ class Band:
             return None
         nearest = min(difference(curve, trial.losses) or 0.0 for curve in self.curves)
         return not trial.not_finite and nearest <= _BAND * self.width and apart <= 2 * _BAND * self.width
+
+    def might_agree(self, trial: Trial) -> bool:
+        """Whether its losses are so near that one more seed of the script itself could reach as far."""
+        if not self.curves or trial.not_finite or not trial.losses:
+            return False
+        return min(difference(curve, trial.losses) or 0.0 for curve in self.curves) <= _NEAR * self.width

@@ -171,7 +171,7 @@ class OnRay:
             self.started.add(number)
             if message["kind"] in ("end", "problem", "again"):
                 self.ended.add(number)
-        self.search.tick()
+        self.search.look()
 
     def _wait_for_the_last(self) -> None:
         """Trials that were stopped end after Ray Tune has."""

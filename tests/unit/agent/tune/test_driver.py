@@ -292,14 +292,49 @@ class TwoWorkers(World):
         return made._replace(report={**made.report, **rates})
 
 
-def test_what_is_no_faster_because_the_loader_gives_no_more_is_tried_beside_more_workers(tuned):
+def test_what_compiles_is_tried_with_as_many_workers_as_the_faster_steps_need(tuned):
     world = TwoWorkers(workers=2)
     world.waits, world.factors = 1.0, {("compile", "reduce-overhead"): 0.3}
-    _, told, _ = tuned(world, budget_s=400.0)
+    _, told, _ = tuned(world, budget_s=180.0)
     names = [row["name"] for row in told["rows"]]
-    assert names[:2] == ["compile", "workers+compile"]
-    assert told["kept"]["compile"] == "reduce-overhead" and told["kept"]["workers"] >= 4
+    assert names[0] == "workers+compile" and not {"compile", "workers"} & set(names)
+    assert told["kept"]["workers"] == 8
+    assert told["kept"]["compile"] == "reduce-overhead"
     assert told["combination"]["steps_per_s"] > 1.8 * told["baseline"]["steps_per_s"]
+
+
+def test_what_is_no_faster_because_the_loader_gives_no_more_is_tried_beside_more_workers(tuned):
+    world = TwoWorkers(workers=2, autocast=None)
+    world.factors = {BF16: 0.4}
+    _, told, _ = tuned(world, budget_s=400.0, only=("bf16", "workers"))
+    assert [row["name"] for row in told["rows"]][:2] == ["bf16", "workers+bf16"]
+    assert told["kept"]["precision"] == "bf16" and told["kept"]["workers"] >= 4
+
+
+def test_where_more_workers_are_in_the_way_what_compiles_is_tried_alone(tuned):
+    world = World(workers=2)
+    world.waits, world.factors = 1.0, {("compile", "reduce-overhead"): 0.5, ("workers", 8): 3.0}
+    _, told, _ = tuned(world, budget_s=400.0)
+    assert told["kept"]["compile"] == "reduce-overhead" and "workers" not in told["kept"]
+
+
+def test_losses_that_two_seeds_do_not_reach_are_compared_with_a_third(tuned):
+    world = World(workers=0)
+    world.factors, world.shifts = {BF16: 0.3}, {BF16: 0.15}
+    original = world.run
+
+    def third(spec, number, changes, seed_offset, *more):  # the third seed is as far from the first as bf16 is
+        made = original(spec, number, changes, seed_offset, *more)
+        if seed_offset == 2:
+            made = made._replace(report={**made.report, "losses": [loss + 0.15 for loss in made.report["losses"]]})
+        return made
+
+    world.run = third
+    _, told, _ = tuned(world, only=("bf16",))
+    assert verdicts(told) == {"precision=bf16": "kept"}
+    world.run, world.shifts = original, {BF16: 3.0}  # no seed is there
+    _, told, _ = tuned(world, only=("bf16",))
+    assert verdicts(told) == {"precision=bf16": "different"}
 
 
 def test_workers_that_nobody_asked_for_are_not_tried_beside_anything(tuned):

@@ -2,7 +2,8 @@
 
 The operations of all ranks come in one order, so they have numbers. In a script that joins, each rank leaves in the
 store what its n-th operation is; one that has joined reads there what comes next, and takes part. The last to join
-leaves the end.
+leaves the end behind the operations of the rank that is furthest: NCCL does not keep a rank waiting until the others
+have come to an operation, so that one may have joined with more of them behind it than the last has.
 """
 
 import json
@@ -50,8 +51,11 @@ class Joining:
     def join(self, take_part: Callable[[str, torch.Tensor], None]) -> int:
         """Take part in all that comes until every rank has joined; the number of the last to do so."""
         self._joins += 1
+        reached = "reached-%d-" % self._joins + "%d"
+        self._store.set(reached % world().rank, "%d" % self._count)
         if self._store.add("joined-%d" % self._joins, 1) == world().size:
-            self._store.set("%d" % self._count, json.dumps(["end", world().rank]))
+            furthest = max(int(self._store.get(reached % rank)) for rank in range(world().size))
+            self._store.set("%d" % furthest, json.dumps(["end", world().rank]))
         while True:
             key = "%d" % self._count
             while not self._store.check([key]):

@@ -1,0 +1,33 @@
+"""A rank joins with three operations behind it before the other, which has begun one, comes to join: as under NCCL,
+which keeps nobody waiting. The other takes part in what it missed, and both end.
+"""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from horovod.torch import joining
+
+place = threading.local()
+joining.world = lambda: SimpleNamespace(rank=place.rank, size=2)
+store = dist.HashStore()
+taken, last = {0: [], 1: []}, {}
+
+
+def rank(number: int, operations: int) -> None:
+    place.rank = number
+    mine = joining.Joining(store)
+    for _ in range(operations):
+        mine.tell("reduce--0", torch.zeros(number + 1))
+    last[number] = mine.join(lambda kind, zeros: taken[number].append(tuple(zeros.shape)))
+
+
+ahead = threading.Thread(target=rank, args=(1, 3), daemon=True)
+ahead.start()
+while not store.check(["joined-1"]):
+    time.sleep(0.001)
+rank(0, 1)
+ahead.join(20)
+print(taken, [last[number] for number in (0, 1)])
