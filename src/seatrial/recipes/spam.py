@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
         seed_all(arguments.seed)
         trained = [number % TEST_EVERY != TEST_EVERY - 1 for number in range(len(texts))]
         tokenizer = tokenizer_of(arguments, [text for text, keep in zip(texts, trained, strict=True) if keep])
-        model = model_of(arguments, len(tokenizer)).to(group.device)
+        model = model_of(arguments, len(tokenizer)).float().to(group.device)  # a folder may hold bf16
         encoded = TextSet.of(tokenizer(texts, truncation=True, max_length=LONGEST)["input_ids"], labels)
         train_set, test_set = encoded.split(torch.tensor(trained))
         source, packed = source_of(model, arguments, precision, train_set, group)

@@ -18,11 +18,14 @@ from torch.nn import functional as F
 from seatrial.train.distributed import Ranks
 from seatrial.train.kernels import dropout, flat_adam, gelu, norm_residual, short_attention
 from seatrial.train.kernels.flat_adam import Rule
-from seatrial.train.kernels.nvrtc import REALS, build, unavailable
+from seatrial.train.kernels.nvrtc import PLAIN_SHARED_BYTES, REALS, build, unavailable
 from seatrial.train.kernels.token_sums import source as token_sums_source
 from seatrial.train.kernels.token_sums import token_sums
 from seatrial.train.packed.texts import Packed, PackedTexts
 from seatrial.train.packed.weights import FlatWeights
+
+#: Numbers a token: eight rows of them in fp32 are what a block has of shared memory without asking for more.
+WIDEST = PLAIN_SHARED_BYTES // 32
 
 
 @dataclass
@@ -230,6 +233,8 @@ def takes(model: Any, dtype: torch.dtype, device: torch.device) -> str | None:
         return f"its positions are {config.position_embedding_type}, not absolute"
     if config.hidden_size % 8 or config.intermediate_size % 8:
         return "its widths are not multiples of 8"
+    if config.hidden_size > WIDEST:
+        return f"it is wider than {WIDEST}"
     return None
 
 

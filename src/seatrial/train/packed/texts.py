@@ -21,6 +21,7 @@ from seatrial.train.data.images import shuffled
 from seatrial.train.data.shards import Shape, Span, deal
 from seatrial.train.data.texts import TextSet
 from seatrial.train.distributed import Ranks
+from seatrial.train.errors import InputError
 
 #: Tokens that room is made in steps of: half a tile of cuBLAS' products.
 STEP = 64
@@ -66,7 +67,7 @@ class PackedTexts:
         self._flat = data.tokens_NL.cpu()[real].numpy()
         self._offsets = (self._lengths_N.cumsum(0) - self._lengths_N).numpy()
         self.longest = int(self._lengths_N.max())
-        everyone = [deal(len(data), batch, rank, ranks.world) for rank in range(ranks.world)]
+        everyone = [dealt(len(data), batch, rank, ranks.world) for rank in range(ranks.world)]
         self._all_spans = [span for spans in zip(*everyone, strict=True) for span in spans]
         self._mine = slice(ranks.rank, None, ranks.world)
         rows = [span.shape.rows for span in self._all_spans]
@@ -224,6 +225,22 @@ def _tested(data: TextSet, texts: Tensor, device: torch.device) -> tuple[Packed,
     none = torch.empty(0, dtype=torch.int32, device=device)
     packed = Packed(tokens, positions, starts, none, (none, none), (none, none), int(lengths.max()))
     return packed, data.labels_N.to(device)[texts.to(device)]
+
+
+def dealt(examples: int, batch: int, rank: int, world: int) -> list[Span]:
+    """As ``deal``, but no rank is left without an example: the last two batches share theirs. Raises InputError."""
+    spans, left = deal(examples, batch, rank, world), examples % (batch * world)
+    if not 0 < left < world:
+        return spans
+    if batch == 1:
+        raise InputError(f"the last batch has {left} examples for {world} ranks", fix="--batch 2 or more")
+    together = batch * world + left
+    first = spans[-2].first
+    for number, count in ((-2, together - together // 2), (-1, together // 2)):
+        rows = count // world + (rank < count % world)
+        spans[number] = Span(first, Shape(rows, rows * world / count))
+        first += count
+    return spans
 
 
 def _sums(names_T: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 
 from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
+from seatrial.train.errors import InputError  # noqa: E402
 from seatrial.train.packed.texts import PackedTexts, drawn  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -48,6 +49,21 @@ def test_every_text_once_whole_and_within_its_room(world):
         assert seen == dict(enumerate(tokens))
         orders.append(list(seen))
     assert orders[0] != orders[1]
+
+
+def test_no_rank_is_left_without_a_text():
+    data, tokens = texts(49)  # 6 batches of 8 over two ranks, and one text
+    seen, steps = {}, []
+    for rank in range(2):
+        found = list(epoch(PackedTexts(data, 4, Ranks(rank, 2, CPU), 0), 1))
+        steps.append([shape.rows for shape, _ in found])
+        assert sum(shape.share for shape, _ in found[:-2]) == len(found) - 2
+        for _, (batch, labels) in found:
+            seen |= unpacked(batch, labels)
+    assert seen == dict(enumerate(tokens))
+    assert steps == [[4] * 5 + [3, 2], [4] * 5 + [2, 2]]
+    with pytest.raises(InputError, match="the last batch has 1 examples for 2 ranks"):
+        PackedTexts(data, 1, Ranks(0, 2, CPU), 0)
 
 
 def test_an_epoch_is_a_function_of_seed_and_number():
