@@ -1,9 +1,10 @@
 """A model of one's own in the fast loop, beside the usual script, on one GPU: ResNet-18, a char-GPT, checkpoints.
 
-    python benchmarks/own_model.py --out DIR [--only resnet,gpt] [--tiny]
+    python benchmarks/own_model.py --out DIR [--only resnet,gpt] [--cifar DIR] [--tiny]
 
-Random arrays of CIFAR-10's shape: this measures speed, not accuracy. Every part runs in a process of its own with a
-time limit. OUT gets NAME.log of each part and own_model.json after each. ``--tiny``: a trial on a CPU.
+Speed is measured on random arrays of CIFAR-10's shape, accuracy on its .bin files in ``--cifar``. Every part runs in a
+process of its own with a time limit. OUT gets NAME.log of each part and own_model.json after each. ``--tiny``: a trial
+on a CPU.
 """
 
 import argparse
@@ -25,8 +26,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 LIMITS_S = {
     "resnet": 40, "usual": 40, "gpt": 40, "checkpoint": 60, "same": 30, "resnet_compiled": 70, "gpt_compiled": 60,
+    "accuracy": 80, "accuracy_plain": 80,
 }  # fmt: skip
 BATCH = 128
+CIFAR = os.environ.get("CIFAR10")
 
 
 class Block(nn.Module):
@@ -142,15 +145,12 @@ def ours(model, loss, optimizer, source, epochs=3, **options):
 
 
 def resnet_step(tiny, **options):
-    from seatrial.train import batches, crop, flip
-
-    def prepared(images, labels):
-        return flip(crop(images.float(), 4, reflect=False)).sub(120).div(64), labels
+    from seatrial.train import batches
 
     torch.manual_seed(0)
     model = ResNet18((32, 32, 64, 64) if tiny else (64, 128, 256, 512))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
-    source = batches(pictures(tiny), BATCH, transform=prepared, drop_last=True)
+    source = batches(pictures(tiny), BATCH, transform=changed, drop_last=True)
     return ours(model, classify, optimizer, source, precision="bf16", **options)
 
 
@@ -169,6 +169,63 @@ def resnet_compiled(tiny):
     """compile+graph, for comparison: minutes of compiling for some."""
     torch.backends.cudnn.benchmark = True
     return {"compile+graph": resnet_step(tiny, engine="compile+graph")}
+
+
+def normal(images, labels):
+    """Of CIFAR-10: about 0 and 1."""
+    return images.float().sub(120).div(64), labels
+
+
+def changed(images, labels):
+    """Flips and crops with zeros, then ``normal``."""
+    from seatrial.train import crop, flip
+
+    return normal(flip(crop(images, 4, reflect=False)), labels)
+
+
+def score(model, images, labels):
+    return {"accuracy": model(images).argmax(1) == labels}
+
+
+def accuracy_of(tiny, seeds, epochs=10, **options):
+    """Ten epochs on CIFAR-10 as docs/training.md has it: accuracy, loop and preparing of each seed."""
+    from seatrial.train import Step, Test, batches, cosine, fit
+    from seatrial.train.data.cifar10 import read_cifar10
+
+    if tiny or not CIFAR:
+        return {"skipped": "no CIFAR-10: --cifar DIR names its .bin files"}
+    engine = options.pop("engine", "auto")
+    train, test = (TensorDataset(part.images_NCHW, part.labels_N) for part in read_cifar10(Path(CIFAR)))
+    results = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        model = ResNet18()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
+        began = _now()
+        source = batches(train, BATCH, transform=changed, seed=seed)
+        options = {"precision": "bf16", "schedule": cosine(), **options}
+        step = Step(model, classify, optimizer, source, epochs=epochs, **options)
+        asked = {"engine": engine, "seed": seed, "test_every": epochs}
+        outcome = fit(step, test=Test(test, score, transform=normal), **asked)
+        rate, whole = outcome.examples / outcome.train_s, _now() - began
+        told = {
+            "examples_per_s": round(rate),
+            "prepared_s": round(whole - outcome.loop_s, 2),
+            "whole_s": round(whole, 2),
+        }
+        results.append({"accuracy": round(outcome.metrics["accuracy"], 4), **told})
+        print(json.dumps(results[-1]), flush=True)
+    return results
+
+
+def accuracy(tiny):
+    """Three seeds by kernels and graph."""
+    return {"kernels, graph": accuracy_of(tiny, range(3), kernels=True)}
+
+
+def accuracy_plain(tiny):
+    """Three seeds by torch's own layers; in a graph, which trains as an eager loop does."""
+    return {"torch's layers, graph": accuracy_of(tiny, range(3))}
 
 
 class Images(Dataset):
@@ -354,7 +411,8 @@ def same(tiny):
 
 PARTS = {
     "resnet": resnet, "usual": usual, "gpt": gpt, "checkpoint": checkpoint, "same": same,
-    "resnet_compiled": resnet_compiled, "gpt_compiled": gpt_compiled,
+    "resnet_compiled": resnet_compiled, "gpt_compiled": gpt_compiled, "accuracy": accuracy,
+    "accuracy_plain": accuracy_plain,
 }  # fmt: skip
 
 
@@ -368,10 +426,13 @@ def main():
     """Run each part in a process of its own."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--cifar", default=CIFAR, help="folder of CIFAR-10's .bin files")
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.cifar:
+        os.environ["CIFAR10"] = arguments.cifar
     if arguments.part:
         print("RESULT " + json.dumps(PARTS[arguments.part](arguments.tiny)), flush=True)
         return

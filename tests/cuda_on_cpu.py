@@ -41,6 +41,8 @@ static void __syncthreads() {
   current = own;
   threadIdx.x = own;
 }
+struct alignas(16) float4 { float x, y, z, w; };
+static void atomicAdd(double* place, double value) { *place += value; }
 static float shuffled[1024];
 static float __shfl_xor_sync(unsigned, float value, int mask) {
   int own = current;
@@ -155,7 +157,7 @@ def kernels_on_cpu(monkeypatch):
     """Every launch of the library's kernels goes to the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
-    from seatrial.train import fused, inside
+    from seatrial.train import fused, inside, rownorms
     from seatrial.train.data import augment, images
     from seatrial.train.kernels import (
         adam,
@@ -163,6 +165,7 @@ def kernels_on_cpu(monkeypatch):
         filters,
         flat_adam,
         gelu,
+        layernorm,
         norm_residual,
         normact,
         normpool,
@@ -182,7 +185,7 @@ def kernels_on_cpu(monkeypatch):
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
     lone = (adam, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
     packed = (flat_adam, gelu, norm_residual, short_attention, token_sums)
-    for module in (*lone, *trials, *packed, inside, normact):
+    for module in (*lone, *trials, *packed, inside, normact, layernorm, rownorms):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)

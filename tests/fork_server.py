@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -178,5 +179,9 @@ if __name__ == "__main__":
     for module in pkgutil.walk_packages(seatrial.__path__, "seatrial."):
         if not set(module.name.split(".")) & set(NOT_OURS):
             importlib.import_module(module.name)
+    # What forks off here would look through 400 MB of modules and models at its end, and so copy them: with that set
+    # aside, `runs ls` took a third of the time.
+    gc.collect()
+    gc.freeze()
     _serve(socket.socket(fileno=int(sys.argv[1])))
     main()

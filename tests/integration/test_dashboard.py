@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import shutil
 import socket
 import threading
 import time
@@ -15,50 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from fakes import FakeGpu, FakeNvml, a_plan
-from seatrial.receipt.write import write_receipt
-from seatrial.reports.view import provisional
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.store import RunStore
 from seatrial.system import names
-from seatrial.telemetry.engines import Names
-from seatrial.telemetry.reading import Reader
 
-for needed in ("starlette", "uvicorn", "plotly", "playwright"):
+for needed in ("starlette", "uvicorn", "playwright"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
-import uvicorn  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 
+from dashboard_site import CHROMIUM, NOBODY, a_run, serve  # noqa: E402
 from seatrial.dashboard import server  # noqa: E402
-from seatrial.dashboard.feed import Feed  # noqa: E402
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
 HOSTILE = b"<script>window.hit=1</script>\n<img src=x onerror='window.hit=1'>\n</pre><b>bold</b>\n\x1b[31mred\x1b[0m\n"
 MEGABYTES = 50
-NOBODY = names.Names()
 
 pytestmark = pytest.mark.xdist_group("dashboard")
-
-
-def a_run(store, id, name=None, stdout=b"", offset=0.0, ended=False):
-    """A run with a loss curve, as its folder would be."""
-    folder = store.root / id
-    folder.mkdir(parents=True)
-    (folder / "plan.json").write_text(a_plan(folder, run_id=id).model_dump_json())
-    (folder / "stdout.log").write_bytes(stdout)
-    lines = [{"t": 1e9, "type": "target.started", "source": "agent", "pid": 1}]
-    lines += [
-        {"t": 1e9 + n, "type": "step", "source": "target", "step": n, "loss": math.exp(-n / 9) + offset, "images": 64}
-        for n in range(30)
-    ]
-    (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if name:
-        (folder / "name").write_text(name)
-    if ended:
-        write_receipt(folder, provisional(Run(folder, folder)))
-        (folder / "summary.json").write_text(json.dumps({"id": id, "target": "train.py", "exit_code": 0}))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -76,23 +45,6 @@ def store(tmp_path_factory):
     long_line = HOSTILE * (MEGABYTES * 2**20 // len(HOSTILE))
     a_run(store, "20261121-000003-aaaa", name="hostile", stdout=long_line)
     return store
-
-
-def serve(store, token=None, interval_s=0.3, hidden=NOBODY):
-    """(address, the server, the fake GPU)."""
-    gpu = FakeGpu(utilization_pct=41)
-    reader = Reader(Names(NO_ENGINES), pynvml=FakeNvml([gpu]))
-    feed = Feed(reader.read, interval_s=interval_s)
-    sock = server.listen("127.0.0.1", 0)
-    config = uvicorn.Config(
-        server.make_app(store, feed, token, hidden), log_level="warning", timeout_graceful_shutdown=1
-    )
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]}, daemon=True)
-    thread.start()
-    while not running.started:
-        time.sleep(0.02)
-    return f"http://127.0.0.1:{sock.getsockname()[1]}/", running, thread, gpu
 
 
 @pytest.fixture(scope="module")
@@ -115,11 +67,12 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """A page that fails the test on any script error and on any request to elsewhere."""
+    """A page that fails the test on any script error, any line on the console and any request to elsewhere."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     opened, trouble = context.new_page(), []
     opened.set_default_timeout(60_000)  # two cores may be shared with other tests
     opened.on("pageerror", lambda error: trouble.append(str(error)))
+    opened.on("console", lambda line: trouble.append(line.text) if line.type in ("error", "warning") else None)
     opened.on("dialog", lambda dialog: (trouble.append("a dialog opened"), dialog.dismiss()))
     opened.on("request", lambda request: "127.0.0.1" in request.url or trouble.append(request.url))
     yield opened
@@ -146,14 +99,14 @@ def test_numbers_and_graphs_follow_the_gpu(page, site):
     page.wait_for_selector("text=41 %")
     gpu.utilization_pct = 87
     page.wait_for_selector("text=87 %", timeout=20_000)
-    page.wait_for_selector(".plot .main-svg .scatterlayer path.js-line")
+    page.wait_for_selector(".chart svg path.curve")
     assert page.inner_text("#state") == "live"
 
 
 def test_dark_mode_follows_the_system_at_once(page, site):
     page.emulate_media(color_scheme="light")
     page.goto(site[0])
-    page.wait_for_selector(".plot .main-svg")
+    page.wait_for_selector(".chart svg .curve")
     colour = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(colour)
     page.emulate_media(color_scheme="dark")
@@ -174,8 +127,9 @@ def test_a_thousand_runs_are_paged_and_found(page, site):
 
 def test_curves_and_markup_in_names(page, site):
     page.goto(site[0] + "#/runs/20261121-000002-aaaa")
-    page.wait_for_selector(".plot .main-svg")
+    page.wait_for_selector(".chart svg .curve")
     assert page.inner_text("h1") == "<i>tilt</i>" and page.locator("h1 i").count() == 0
+    assert page.get_by_text("<b>hang</b>").count() == 1  # what was found while it goes on
     assert "loss" in page.inner_text(".plots")
 
 
@@ -201,9 +155,58 @@ def test_the_receipt_is_shown_in_a_frame_that_can_do_nothing(page, site):
     page.goto(site[0] + "#/runs/20261121-000001-aaaa")
     frame = page.frame_locator("iframe")
     page.locator("iframe").scroll_into_view_if_needed()
-    frame.locator("h1").wait_for()
+    frame.get_by_role("heading", name="Measured").wait_for()
+    assert frame.locator("h1").count() == 0  # its heading stands above already
+    inside = "document.querySelector('iframe').contentDocument.documentElement.scrollHeight"
+    for _ in range(50):  # as tall as its content: the page scrolls, and nothing in it
+        taller = page.evaluate(f"document.querySelector('iframe').clientHeight - {inside}")
+        if 0 <= taller <= 2:
+            break
+        page.wait_for_timeout(100)
+    assert 0 <= taller <= 2
     _, headers, _ = get(site[0] + "receipts/20261121-000001-aaaa")
-    assert "sandbox" in headers["content-security-policy"] and "script" not in headers["content-security-policy"]
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "sandbox" in policy and "script" not in policy
+
+
+def test_every_project_of_the_user_is_listed_sorted_and_filtered(page, tmp_path):
+    environ = {"SEATRIAL_STATE": str(tmp_path / "state")}
+    first, second = (RunStore(tmp_path / name, environ) for name in ("here", "there"))
+    for store, ids in ((first, ["20261121-000001-aaaa", "20261121-000002-aaaa"]), (second, ["20261121-000003-aaaa"])):
+        store.project.mkdir()
+        store.create("20261121-000000-xxxx", None)  # the first run of a project writes it into the registry
+        for place, id in enumerate(ids):
+            a_run(store, id, name=f"run-{id[14]}", offset=int(id[14]), ended=place == 0)
+    address, running, thread, _ = serve(first, environ=environ)
+    try:
+        page.goto(address + "#/runs")
+        page.wait_for_selector("text=5 runs, page 1 of 1")
+        assert page.get_by_label("Project", exact=True).inner_text().split("\n") == ["Every project", "here", "there"]
+        page.get_by_role("button", name="Loss").click()
+        page.wait_for_selector("th[aria-sort] >> text=Loss")
+        names = page.locator("td.run a")
+        assert [names.nth(place).inner_text() for place in range(3)] == ["run-1", "run-2", "run-3"]
+        page.get_by_role("button", name="Running").click()
+        page.wait_for_selector("text=3 runs")  # run-2, and the two that were only begun
+        page.get_by_role("button", name="All").click()
+        page.get_by_label("Project", exact=True).select_option(label="there")
+        page.wait_for_selector("text=2 runs")
+        page.get_by_role("link", name="run-3").click()
+        page.wait_for_selector(".verdict .badge")
+        assert "there" in page.inner_text(".brand")
+        assert json.loads(get(address + "api/runs?sort=started")[2])["total"] == 5
+        assert get(address + "api/runs?sort=id")[0] == 400 == get(address + "api/runs?status=x")[0]
+    finally:
+        page.goto("about:blank")
+        running.should_exit = True
+        thread.join(10)
+    address, running, thread, _ = serve(first)  # one project: nothing of the other can be had
+    try:
+        assert json.loads(get(address + "api/runs")[2])["total"] == 3
+        assert get(address + "api/runs/20261121-000003-aaaa")[0] == 404
+    finally:
+        running.should_exit = True
+        thread.join(10)
 
 
 def test_with_the_keyboard_alone_to_a_comparison(page, site):
@@ -229,15 +232,15 @@ def test_with_the_keyboard_alone_to_a_comparison(page, site):
     page.keyboard.press("Space")
     tab_to("Compare base")
     page.keyboard.press("Space")
-    page.wait_for_selector("button:not([disabled]):has-text('Compare two')")
+    page.wait_for_selector("button:not([disabled]):has-text('Compare 2 runs')")
     for _ in range(20):
         page.keyboard.press("Shift+Tab")
-        if focused() == "Compare two":
+        if focused() == "Compare 2 runs":
             break
     page.keyboard.press("Enter")
-    page.wait_for_selector("text=B vs. A")
-    page.wait_for_selector(".plot .main-svg")
-    assert "A: 20261121-000002-aaaa" in page.inner_text("thead")
+    page.wait_for_selector("text=Changes are against 20261121-000002-aaaa")
+    page.wait_for_selector(".chart svg .curve")
+    assert "20261121-000002-aaaa" in page.locator("thead").first.inner_text()
 
 
 def test_it_is_readable_on_a_phone(browser, site):
@@ -248,7 +251,7 @@ def test_it_is_readable_on_a_phone(browser, site):
         page.wait_for_selector("main h1")
         page.wait_for_timeout(700)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, view
-    words = page.locator("td.label").filter(has_text="outcome")
+    words = page.locator("th[scope=row]").filter(has_text="outcome")
     assert words.bounding_box()["width"] > 50  # in the comparison a label is a word, not a column of letters
     context.close()
 
@@ -345,7 +348,7 @@ def test_no_answer_tells_user_host_or_home(tmp_path):
     for shown in (hidden, NOBODY):
         address, running, thread, _ = serve(store, hidden=shown)
         try:
-            places = ["api/runs", "api/runs/ID", "api/runs/ID/log", "api/compare?a=ID&b=ID", "receipts/ID"]
+            places = ["api/runs", "api/runs/ID", "api/runs/ID/log", "api/compare?run=ID&run=ID", "receipts/ID"]
             texts = [get(address + place.replace("ID", folder.name))[2] for place in places]
         finally:
             running.should_exit = True

@@ -1,4 +1,4 @@
-"""A study's page in a real headless Chromium: charts that plotly draws, offline, light and dark, on a phone."""
+"""A study's page in a real headless Chromium: winner, charts and table, offline, light and dark, on a phone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-for needed in ("optuna", "playwright", "plotly"):
+for needed in ("optuna", "playwright"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
 from playwright.sync_api import sync_playwright  # noqa: E402
@@ -88,16 +88,17 @@ def test_charts_and_table(tmp_path: Path, opened: Any) -> None:
     path = study_page.write(_search(tmp_path), Names())
     for width, scheme in ((1200, "light"), (390, "dark")):
         page = opened(path, width, scheme)
-        for chart in ("coordinates", "history", "curves"):
-            assert page.locator(f"#{chart} .main-svg").count() > 0, chart
-        lines = page.locator("#coordinates .scatterlayer .trace")
-        assert lines.count() == sum(trial.value is not None for trial in _study(tmp_path).trials())
+        drawn = page.locator(".coordinates:visible .curve")
+        assert drawn.count() == sum(trial.value is not None for trial in _study(tmp_path).trials())
+        assert page.locator(".plots figure").count() == 2
         assert page.locator("table tr").count() == 10
         assert page.locator("table .badge", has_text="pruned").count() == 2
-        assert page.locator("td b, td i").count() == 0  # what a person or a script wrote is text
-        link = page.locator("table a").first.get_attribute("href")
-        assert link == "../../runs/20261122-000000-test/receipt.html"
-        assert "best accuracy 0.35 " in page.locator("header .cause").inner_text()
+        assert page.locator("td b, td i:not(div > i)").count() == 0  # what a person or a script wrote is text
+        link = page.locator("table a").first.get_attribute("href")  # the best of them is first
+        assert link == "../../runs/20261122-000005-test/receipt.html"
+        assert link == page.locator("section a").first.get_attribute("href")
+        assert page.locator("tr.winner .n i").first.get_attribute("style") == "width:100%"
+        assert "best accuracy 0.35 " in page.locator("header .verdict").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         if PICTURES:
             page.screenshot(path=Path(PICTURES) / f"study-{scheme}.png", full_page=True)
@@ -108,7 +109,7 @@ def test_charts_and_table(tmp_path: Path, opened: Any) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_without_an_objective_it_is_a_table_and_runs_no_script(tmp_path: Path, opened: Any) -> None:
     path = study_page.write(_search(tmp_path, metric=None), Names())
-    assert "script-src" not in path.read_text() and "<script" not in path.read_text()
+    assert "<script" not in path.read_text() and "default-src 'none'" in path.read_text()
     assert opened(path).locator("table tr").count() == 10
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+
+from seatrial.cli.plain_words import take_plain
 
 #: What typer calls a value without a name of its own → what people do.
 _KINDS = {
@@ -59,8 +61,20 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 }
 
 
+class Group(TyperGroup):
+    """A verb with commands below it."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """With that of ``--help``, which is made when it is asked for."""
+        return take_plain(super().get_params(ctx))
+
+
 class Command(TyperCommand):
     """A verb, or a command below one."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """As a group's."""
+        return take_plain(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, the verb's own options, then those of a job in their groups."""
@@ -93,8 +107,9 @@ def plain(name: str) -> str:
 
 
 def dressed(app: typer.Typer) -> typer.Typer:
-    """The same verb, its commands of the class above."""
+    """The same verb, it and its commands of the classes above."""
     for each in (app, *_below(app)):
+        each.info.cls = Group
         for command in each.registered_commands:
             if command.cls in (None, TyperCommand):
                 command.cls = Command

@@ -13,7 +13,6 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from seatrial.backends import table
-from seatrial.cli.screens.consent import require_consent
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.typed import check_folder
 from seatrial.errors import UsageError
@@ -259,6 +258,8 @@ def read_allowed_job(
 
     Raises TrustError (consent.require_consent).
     """
+    from seatrial.cli.screens.consent import require_consent  # a plan asks nothing
+
     trust = bool(flags.pop("trust", False))
     job = read_job(words, target_arguments, flags, resume=resume)
     require_consent(job, os.environ, screen, trust=trust, building=building)

@@ -10,14 +10,11 @@ import typer
 
 from seatrial.backends import table
 from seatrial.cli.job_flags import Words, read_job, takes_job
-from seatrial.cli.screens.front import front
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.typed import check_folder
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.pipelines.meant import only_stages
-from seatrial.pipelines.request import UpRequest
 from seatrial.planning import multi_host, secrets
-from seatrial.planning.equivalent import as_compose, as_docker
 from seatrial.runs import launch
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -48,6 +45,8 @@ def plan(
     secrets.check_secrets(job, environ)
     made = launch.plan_only(job, environ)
     if form is not None:
+        from seatrial.planning.equivalent import as_compose, as_docker
+
         print({"docker": as_docker, "compose": as_compose}[form](made), end="")
         return EXIT_DONE
     screen = Screen(json=as_json)
@@ -56,16 +55,18 @@ def plan(
             raise UsageError("Only a Kubernetes run has manifests", run="seatrial plan … --on k8s --manifests")
         screen.plan(made, table.backend(made.backend, environ).compile(made))
     elif manifests:
-        print(launch.manifests(made), end="")
+        print(launch.manifests(made, environ), end="")
     else:
         screen.plan(made, [])
-        screen.manifests(launch.manifests(made, whole=False))
+        screen.manifests(launch.manifests(made, environ, whole=False))
     return EXIT_DONE
 
 
 def _plan_stages(
     project: Path, flags: dict[str, Any], form: str | None, environ: dict[str, str], *, as_json: bool
 ) -> int:
+    from seatrial.cli.screens.front import front
+    from seatrial.pipelines.request import UpRequest
     from seatrial.pipelines.stages.compose import stages_as_compose
     from seatrial.pipelines.stages.verbs import graph_of, up
 

@@ -202,13 +202,12 @@ def verify(reference: Reference = "last", project: Project = None) -> int:
 
 @app.command()
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", callback=typed.reference)],
-    second: Annotated[str, typer.Argument(metavar="B", callback=typed.reference)],
+    references: Annotated[list[str], typer.Argument(metavar="A B...", callback=typed.references)],
     as_json: AsJson = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with plots.")] = None,
     project: Project = None,
 ) -> int:
-    """Two runs side by side: what differs, what was measured, and their curves."""
+    """Runs side by side: what differs, what was measured against the first, and their curves."""
     from rich.console import Console
 
     from seatrial.reports import compare as comparison
@@ -217,10 +216,12 @@ def compare(
     from seatrial.runs.finalise import finalise
 
     store, receipts = _store(project), Receipts()
-    pair = [store.find(reference) for reference in (first, second)]
-    for run in pair:
+    if len(references) < 2:
+        raise UsageError("A comparison needs two runs or more", run=f"seatrial runs compare {references[0]} last")
+    found_runs = [store.find(reference) for reference in references]
+    for run in found_runs:
         finalise(run, os.environ)
-    found = comparison.compare(*(receipts.of(run) for run in pair))
+    found = comparison.compare(*(receipts.of(run) for run in found_runs))
     if html is not None:
         comparison.write_page(html, found)
     if as_json:

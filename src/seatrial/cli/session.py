@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 
 from seatrial.cli.screens.run import Screen
-from seatrial.doctor.examine import second_opinion
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
 from seatrial.job.model import Job
 from seatrial.runs import launch
-from seatrial.runs.finalise import finalise
 from seatrial.runs.following import recorder
 from seatrial.runs.following.input import TYPING_INTERVAL_S, passing_on
 from seatrial.runs.following.watch import LOG_INTERVAL_S, follow, interrupt_stops, terminate_interrupts
@@ -54,6 +53,7 @@ def carry_out(
             screen.say(ready_words(serving, seconds))
         screen.detached(prepared.plan)
         return EXIT_DONE
+    importlib.import_module("seatrial.runs.finalise")  # while the container starts: its end need not wait for it
     looks_s = LOG_INTERVAL_S if prepared.plan.agent.input is None else TYPING_INTERVAL_S
     ready = saying_when_ready(prepared.run, serving, screen.say)
     stops, typing = interrupt_stops(prepared.run, environ, screen.say), passing_on(prepared.run, prepared.plan)
@@ -61,6 +61,8 @@ def carry_out(
         follow(prepared.run, screen.write, environ, say=screen.say, between_looks=show, log_interval_s=looks_s)
     exit_code = _receipt(prepared, environ, screen)
     if exit_code == EXIT_GPU_CONTRACT and prepared.plan.cluster is None:  # its GPUs are not of this host
+        from seatrial.doctor.examine import second_opinion
+
         screen.say(second_opinion(environ, in_container=prepared.plan.container is not None))
     return exit_code
 
@@ -72,6 +74,8 @@ def _ended_early(prepared: Prepared, environ: dict[str, str], screen: Screen) ->
 
 
 def _receipt(prepared: Prepared, environ: dict[str, str], screen: Screen) -> int:
+    from seatrial.runs.finalise import finalise
+
     receipt = finalise(prepared.run, environ)
     assert receipt is not None, "a run followed to its end must have ended"
     screen.receipt(receipt, prepared.run)

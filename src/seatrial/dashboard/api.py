@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,6 +13,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from seatrial.dashboard.feed import Feed
+from seatrial.dashboard.listing import Listing, Wanted, known_status, sorts
+from seatrial.dashboard.projects import Projects
+from seatrial.dashboard.run_view import run_view
+from seatrial.dashboard.sweeps import sweep_page, sweeps
 from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.nameless import FIXED, scrubbed
@@ -19,31 +24,36 @@ from seatrial.receipt.rendering import html
 from seatrial.reports.compare import compare, to_json
 from seatrial.reports.view import Receipts, read_log
 from seatrial.runs.following.live import look
-from seatrial.runs.store import Run, RunStore, run_name
+from seatrial.runs.store import Run
 from seatrial.system.names import Names
 
-#: Runs on one page of the list.
-PAGE = 50
+#: A receipt's page is shown in a frame: it may load and run nothing, whatever a run has printed into it. It has our
+#: origin, so that the page around it can measure how tall it is.
+_RECEIPT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox allow-same-origin; frame-ancestors 'self'"
 
-#: A receipt's page is shown in a frame: it may load and run nothing, whatever a run has printed into it.
-_RECEIPT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'self'"
+#: A sweep's as well; its links to runs lead the page around it on.
+_SWEEP_POLICY = _RECEIPT_POLICY.replace("same-origin", "same-origin allow-top-navigation-by-user-activation")
 
 
 class Api:
-    """Endpoints over one project's runs and this machine's telemetry; a page may be shown, so it has no ``names``."""
+    """Endpoints over projects' runs and this machine's telemetry; a page may be shown, so it has no ``names``."""
 
-    def __init__(self, store: RunStore, feed: Feed, names: Names) -> None:
-        self._store, self._feed, self._names, self._receipts = store, feed, names, Receipts()
+    def __init__(self, projects: Projects, feed: Feed, names: Names) -> None:
+        self._projects, self._feed, self._names, self._receipts = projects, feed, names, Receipts()
+        self._listing = Listing(projects)
 
     def routes(self) -> list[Route]:
         return [
             Route("/api/events", self.events),
             Route("/api/history", self.history),
+            Route("/api/projects", self._answering(self.projects)),
             Route("/api/runs", self._answering(self.runs)),
             Route("/api/runs/{id}", self._answering(self.run)),
             Route("/api/runs/{id}/log", self._answering(self.log)),
             Route("/api/compare", self._answering(self.compare)),
+            Route("/api/sweeps", self._answering(lambda request: sweeps(self._projects))),
             Route("/receipts/{id}", self.receipt),
+            Route("/sweeps/{key}/{name}", self.sweep),
         ]
 
     async def events(self, request: Request) -> Response:
@@ -54,63 +64,64 @@ class Api:
         """The last readings, for graphs that do not begin empty."""
         return JSONResponse(self._feed.history())
 
+    def projects(self, request: Request) -> Any:
+        """Key, name and folder of each project, the first one first."""
+        every = self._projects.all().items()
+        return [{"key": key, "name": store.project.name, "folder": str(store.project)} for key, store in every]
+
     def runs(self, request: Request) -> Any:
-        """``?page=0&find=…``: one page of the list, newest first; ``find`` is looked for in ID, name and target."""
-        page, find = _whole(request, "page") or 0, request.query_params.get("find", "").lower()
-        lines = [_line(run) for run in reversed(self._store.all())] if find else None
-        if lines is not None:
-            lines = [line for line in lines if find in f"{line['id']} {line['name'] or ''} {line['target']}".lower()]
-            shown, total = lines[page * PAGE : (page + 1) * PAGE], len(lines)
-        else:
-            every = self._store.all()[::-1]
-            shown, total = [_line(run) for run in every[page * PAGE : (page + 1) * PAGE]], len(every)
-        return {"runs": shown, "total": total, "page": page, "pages": max(1, -(-total // PAGE))}
+        """``?find=…&status=…&project=…&sort=…&backwards=1&page=0``: one page of the list."""
+        asked = request.query_params
+        return self._listing.page(
+            Wanted(
+                find=asked.get("find", ""),
+                status=known_status(asked.get("status", "")),
+                project=asked.get("project", ""),
+                sort=sorts(asked.get("sort", "started")),
+                backwards=asked.get("backwards", "") == "1",
+                page=_whole(request, "page") or 0,
+            )
+        )
 
     def run(self, request: Request) -> Any:
         """One run: its receipt (provisional while it goes on) with plots, and the last numbers."""
-        run = self._find(request.path_params["id"])
+        key, run = self._projects.find(request.path_params["id"])
         receipt = self._receipt_of(run)
         now = look(run, receipt.header.gpus[0].name if receipt.header.gpus else "")
-        return {
-            "id": run.id,
-            "name": run_name(run),
-            "ended": run.summary() is not None,
-            "receipt": receipt.model_dump(mode="json"),
-            "numbers": dict(now.numbers),
-            "bound_by": now.diagnosis.words if now.diagnosis else None,
-        }
+        line = self._listing.line(key, run)
+        return {**run_view(run, receipt, now), "project": line["project"], "ago": line["ago"]}
 
     def log(self, request: Request) -> Any:
         """``?stream=stdout&start=…`` or ``&end=…``: a piece of a log."""
-        run = self._find(request.path_params["id"])
+        _, run = self._projects.find(request.path_params["id"])
         stream: Literal["stdout", "stderr"] = "stderr" if request.query_params.get("stream") == "stderr" else "stdout"
         piece = read_log(run, stream, _whole(request, "start"), _whole(request, "end"))
         return dataclasses.asdict(piece)
 
     def compare(self, request: Request) -> Any:
-        """``?a=…&b=…``: two runs side by side."""
-        a, b = (self._receipt_of(self._find(request.query_params.get(side, ""))) for side in "ab")
-        return to_json(compare(a, b))
+        """``?run=…&run=…``: runs side by side, the others against the first."""
+        runs = [self._projects.find(reference)[1] for reference in request.query_params.getlist("run")]
+        if not runs:
+            raise ValueError("run is missing")
+        return to_json(compare(*(self._receipt_of(run) for run in runs)))
 
     async def receipt(self, request: Request) -> Response:
-        """The receipt's own page."""
-        try:
-            page = await run_in_threadpool(lambda: html.render(self._receipt_of(self._find(request.path_params["id"]))))
-        except SeatrialError as error:
-            return PlainTextResponse(error.message + "\n", 404)
-        except Exception as error:  # noqa: BLE001  as below
-            return PlainTextResponse(f"This receipt cannot be shown: {type(error).__name__}\n", 500)
-        return Response(page, media_type="text/html", headers={"content-security-policy": _RECEIPT_POLICY})
+        """The receipt's own page; ``?embedded=1``: what a run's page does not have already."""
+        embedded = request.query_params.get("embedded") == "1"
+
+        def render() -> str:
+            _, run = self._projects.find(request.path_params["id"])
+            return html.render(self._receipt_of(run), embedded=embedded)
+
+        return await _page(render, _RECEIPT_POLICY)
+
+    async def sweep(self, request: Request) -> Response:
+        """A sweep's page; its links lead to the runs' views."""
+        key, name = request.path_params["key"], request.path_params["name"]
+        return await _page(lambda: sweep_page(self._projects, key, name, os.environ, self._names), _SWEEP_POLICY)
 
     def _receipt_of(self, run: Run) -> Receipt:
         return scrubbed(self._receipts.of(run), self._names)
-
-    def _find(self, reference: str) -> Run:
-        """By ID alone, and only among the store's own folders: no path can be made of it."""
-        run = next((run for run in self._store.all() if run.id == reference), None)
-        if run is None:
-            raise RunNotFoundError("There is no such run")
-        return run
 
     def _answering(self, endpoint: Callable[[Request], Any]) -> Callable[[Request], Any]:
         """The endpoint in a thread of its own; what goes wrong is a sentence."""
@@ -134,6 +145,17 @@ class Api:
         return answer
 
 
+async def _page(render: Callable[[], str], policy: str) -> Response:
+    """A page of its own, or why it cannot be shown."""
+    try:
+        page = await run_in_threadpool(render)
+    except SeatrialError as error:
+        return PlainTextResponse(error.message + "\n", 404)
+    except Exception as error:  # noqa: BLE001  a run's files may hold anything
+        return PlainTextResponse(f"This page cannot be shown: {type(error).__name__}\n", 500)
+    return Response(page, media_type="text/html", headers={"content-security-policy": policy})
+
+
 def _whole(request: Request, name: str) -> int | None:
     text = request.query_params.get(name)
     if text is None:
@@ -141,28 +163,3 @@ def _whole(request: Request, name: str) -> int | None:
     if not text.isdecimal() or len(text) > 15:
         raise ValueError(f"{name} must be a whole number")
     return int(text)
-
-
-def _line(run: Run) -> dict[str, Any]:
-    """A run in the list. One that cannot be read is a line as well, and hides no other."""
-    try:
-        return _line_of(run)
-    except Exception as error:  # noqa: BLE001  a run's files may hold anything
-        keys = ("name", "exit_code", "gpus", "seconds")
-        outcome = f"cannot be read: {type(error).__name__}"
-        return {"id": run.id, "ended": False, "target": "?", "backend": "?", "outcome": outcome, **dict.fromkeys(keys)}
-
-
-def _line_of(run: Run) -> dict[str, Any]:
-    """From summary.json or, while it goes on, from its plan."""
-    summary = run.summary()
-    if summary is not None:
-        keys = ("target", "backend", "gpus", "exit_code", "outcome", "cause", "seconds", "headline", "level")
-        return {"id": run.id, "name": run_name(run), "ended": True, **{key: summary.get(key) for key in keys}}
-    line = {"id": run.id, "name": run_name(run), "ended": False, "exit_code": None, "outcome": "running"}
-    try:
-        plan = run.plan()
-    except SeatrialError as error:
-        return {**line, "target": "?", "backend": "?", "gpus": None, "outcome": error.message, "seconds": None}
-    target = plan.job.target.value or plan.job.image.ready or ""
-    return {**line, "target": target, "backend": plan.backend, "gpus": plan.gpus_asked, "seconds": None}

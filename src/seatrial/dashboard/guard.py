@@ -19,13 +19,10 @@ from seatrial.system.address import names_this_machine
 
 COOKIE = "seatrial-token"
 
-#: Scripts and styles of our own only. plotly sets style attributes, which can neither load nor run anything, and makes
-#: one empty <style>, allowed by its hash (of nothing), to fill it through the DOM.
-_OF_NOTHING = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+#: Scripts and style sheets of our own only: nothing stands in the page itself.
 POLICY = (
-    f"default-src 'none'; script-src 'self'; style-src 'self' {_OF_NOTHING}; style-src-attr 'unsafe-inline'; "
-    "img-src 'self' data:; "
-    "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 
 _HEADERS = {

@@ -1,10 +1,9 @@
-"""The server: our page and script, plotly's own file from its package, and the API behind the guard."""
+"""The server: our page, its style sheet and scripts, and the API behind the guard."""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-import importlib.util
 import logging
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -22,9 +21,10 @@ from seatrial.dashboard.api import Api
 from seatrial.dashboard.connections import protocol
 from seatrial.dashboard.feed import Feed
 from seatrial.dashboard.guard import Guard
-from seatrial.errors import SeatrialError, UsageError
+from seatrial.dashboard.projects import Projects
+from seatrial.errors import SeatrialError
+from seatrial.receipt.look.pages import style_sheet
 from seatrial.runs.finalise import finalise
-from seatrial.runs.store import RunStore
 from seatrial.system.address import cannot_listen
 from seatrial.system.names import Names
 
@@ -34,10 +34,10 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 _SHUTDOWN_S = 1
 
 
-def make_app(store: RunStore, feed: Feed, token: str | None, names: Names) -> Starlette:
-    """The ASGI application; no answer has ``names`` in it. Raises UsageError when plotly is not installed."""
+def make_app(projects: Projects, feed: Feed, token: str | None, names: Names) -> Starlette:
+    """The ASGI application; no answer has ``names`` in it."""
     files = {name: _File(data, Path(name).suffix) for name, data in _static().items()}
-    files["plotly.js"] = _File(_plotly().read_bytes(), ".js")
+    files["look.css"] = _File(style_sheet().encode(), ".css")
 
     def serve(name: str) -> Route:
         async def answer(request: Request) -> Response:
@@ -51,7 +51,7 @@ def make_app(store: RunStore, feed: Feed, token: str | None, names: Names) -> St
         yield
         feed.stop()
 
-    routes = [*(serve(name) for name in files), *Api(store, feed, names).routes()]
+    routes = [*(serve(name) for name in files), *Api(projects, feed, names).routes()]
     return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)], lifespan=lifespan)
 
 
@@ -101,14 +101,14 @@ def serve(app: Starlette, sock: socket.socket, feed: Feed) -> None:
 class Housekeeping:
     """Makes the receipts of runs that have ended, as ``runs ls`` does; asks engines every ``every`` readings."""
 
-    def __init__(self, store: RunStore, environ: Mapping[str, str], every: int = 10) -> None:
-        self._store, self._environ, self._every, self._turn = store, environ, every, 0
+    def __init__(self, projects: Projects, environ: Mapping[str, str], every: int = 10) -> None:
+        self._projects, self._environ, self._every, self._turn = projects, environ, every, 0
 
     def __call__(self) -> None:
         self._turn += 1
         if self._turn % self._every:
             return
-        for run in self._store.all():
+        for _, run in self._projects.runs():
             if not run.ended:
                 try:
                     finalise(run, self._environ)
@@ -131,15 +131,3 @@ class _File:
 def _static() -> dict[str, bytes]:
     folder = resources.files("seatrial.dashboard").joinpath("static")
     return {entry.name: entry.read_bytes() for entry in folder.iterdir() if Path(entry.name).suffix in _TYPES}
-
-
-def _plotly() -> Path:
-    """plotly.js inside the installed Python package; found without importing it."""
-    spec = importlib.util.find_spec("plotly")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder) / "package_data" / "plotly.min.js"
-        if path.exists():
-            return path
-    raise UsageError(
-        "The dashboard's charts need plotly, which is not installed", run="pip install 'seatrial[dashboard]'"
-    )

@@ -265,7 +265,11 @@ def _seen(visible: Sequence[Facts]) -> str:
 def _known_by(text: str, evidence: List[str]) -> Optional[Finding]:
     """The catalogue's entry that the text shows, unless it is one of the general ones that explain nothing."""
     found = [finding for finding in match_text(text) if finding.id not in ("cuda-error", "no-cuda-device")]
-    return _finding(found[0].id, evidence) if found else None
+    if not found:
+        return None
+    first = found[0]  # its title and fix have the values that stand in the text
+    first.severity, first.evidence = "error", list(evidence)
+    return first
 
 
 def _driver(context: Facts) -> List[str]:

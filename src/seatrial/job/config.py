@@ -62,7 +62,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from seatrial.job.cluster_config import Nodes
 from seatrial.job.keys import Listed, Name, ProjectPath, Table, typed_keys
@@ -118,6 +118,8 @@ class ServicesTable(Table):
 
 class ConfigFile(Requests):
     """seatrial.toml: what to run, on which GPUs, with which limits, and what a good run is."""
+
+    model_config = ConfigDict(defer_build=False)
 
     target: str | None = Field(default=None, description="Script (a path) or recipe to run.")
     module: str | None = Field(default=None, description="Module to run, as for python -m.")

@@ -14,7 +14,8 @@ from seatrial.job.units import format_bytes, format_seconds
 from seatrial.pipelines.chain import Chain, Link, Piece, counts, is_good, missed_criteria, page_folder
 from seatrial.pipelines.chain_picture import draw
 from seatrial.receipt.formatting import count
-from seatrial.receipt.rendering.pages import render_page
+from seatrial.receipt.look.chip import OTHER, STATES, Chip
+from seatrial.receipt.look.pages import render_page
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.names import Names
@@ -55,6 +56,7 @@ def without_names(chain: Chain, names: Names) -> Chain:
 def page(chain: Chain) -> str:
     """The HTML."""
     return render_page(
+        "seatrial.pipelines",
         "chain.html",
         chain=chain,
         headline=headline(chain),
@@ -126,7 +128,7 @@ def _row(link: Link) -> dict[str, Any]:
     return {
         "link": link,
         "state": "criteria not met" if missed_criteria(link) else link.state,
-        "badge": "pass" if is_good(link) else "none" if link.state in ("skipped", "waiting", "running") else "fail",
+        "chip": _chip(link),
         "facts": [
             (label, value)
             for label, value in (
@@ -142,6 +144,12 @@ def _row(link: Link) -> dict[str, Any]:
         "read": [(*_piece(piece), piece) for piece in link.read],
         "wrote": [(*_piece(piece), piece) for piece in link.wrote],
     }
+
+
+def _chip(link: Link) -> Chip:
+    if link.state in ("skipped", "waiting", "running"):
+        return STATES.get(link.state, OTHER)
+    return STATES.get(link.state, STATES["done"]) if is_good(link) else STATES["failed"]
 
 
 def _piece(piece: Piece) -> tuple[str, str, str]:

@@ -28,8 +28,8 @@ def draw(chain: Chain) -> str:
     width = 2 * _MARGIN + len(columns) * (_WIDTH + _GAP_X) - _GAP_X
     height = 2 * _MARGIN + max((len(links) for links in columns), default=0) * (_HEIGHT + _GAP_Y) - _GAP_Y
     parts = [
-        f'<svg class="graph" viewBox="0 0 {width} {height}" style="max-width:{width}px" role="img" '
-        f'aria-label="{escape(_summary(chain))}">'
+        f'<svg class="graph" viewBox="0 0 {width} {height}" style="max-width:{width}px;min-width:{min(width, 420)}px" '
+        f'role="img" aria-label="{escape(_summary(chain))}">'
     ]
     by_name = {link.name: link for link in chain.links}
     for link in chain.links:

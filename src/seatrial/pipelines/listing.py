@@ -37,14 +37,14 @@ def listed(store: RunStore, environ: Mapping[str, str], *, limit: int | None = N
     groups = GroupStore(store)
     found = {group.id: group for group in groups.all()}
     owners = {member.run: group.id for group in found.values() for member in group.members if _own(group, member)}
-    runs = {run.id: run for run in store.all()}
-    tops = sorted([*found, *(run_id for run_id in runs if run_id not in owners)], reverse=True)[:limit]
+    ids = store.ids()  # of thousands, of which a screen shows twenty: only those are looked into
+    tops = sorted([*found, *(run_id for run_id in ids if run_id not in owners)], reverse=True)[:limit]
     lines: list[Listed] = []
     for top in tops:
         if top in found:
-            lines += _group(groups, found[top], runs, environ)
+            lines += _group(groups, found[top], ids, environ)
         else:
-            lines.append(Listed(line_of(runs[top], environ)))
+            lines.append(Listed(line_of(store.known(top, recorded=ids[top]), environ)))
     return lines
 
 
@@ -62,17 +62,21 @@ def _own(group: Group, member: Member) -> bool:
     return member.run is not None and member.state != "unchanged"
 
 
-def _group(groups: GroupStore, group: Group, runs: Mapping[str, Run], environ: Mapping[str, str]) -> list[Listed]:
+def _group(groups: GroupStore, group: Group, ids: Mapping[str, bool], environ: Mapping[str, str]) -> list[Listed]:
     if any(member.state == "running" for member in group.members):
         from seatrial.pipelines.meant import room  # a group that lives; most have ended
 
         group = room(group.kind).refresh(groups, group, environ)
     lines = []
     for member in group.members:
-        run = runs.get(member.run or "") if _own(group, member) else None
+        run = _run_of(groups.runs, member.run, ids) if _own(group, member) else None
         line = line_of(run, environ) if run else _without_run(member)
         lines.append(Listed(line, group.id, member.name))
     return [Listed(_head(group), group.id), *lines]
+
+
+def _run_of(store: RunStore, run_id: str | None, ids: Mapping[str, bool]) -> Run | None:
+    return None if run_id is None or run_id not in ids else store.known(run_id, recorded=ids[run_id])
 
 
 def _head(group: Group) -> MemberLine:

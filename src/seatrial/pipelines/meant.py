@@ -7,14 +7,16 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from seatrial.errors import UsageError
 from seatrial.job.loading import project_table
 from seatrial.pipelines.group import Group, GroupStore, Kind
-from seatrial.pipelines.request import Front, UpRequest
 from seatrial.system.near import nearest
 from seatrial.system.typed_path import as_typed
+
+if TYPE_CHECKING:
+    from seatrial.pipelines.request import Front, UpRequest
 
 #: Names that Compose looks for, in its order. Source: compose-spec, 04-version-and-name and spec "Compose file".
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")

@@ -105,6 +105,14 @@ class ExitCause(Record):
     target_signal: int | None = None
 
 
+class LogEnd(Record):
+    """The end of what a run that failed had printed: its last traceback, and the last lines of both streams."""
+
+    traceback: tuple[str, ...] = ()
+    stderr: tuple[str, ...] = ()
+    stdout: tuple[str, ...] = ()
+
+
 class FindingRecord(Record):
     """A Finding as it is kept; see findings/finding.py."""
 
@@ -338,6 +346,7 @@ class Receipt(Record):
         exit_code: what the command line returns for this run; see judge.py for the rule.
         serving: of a run that served a model.
         tune: of a run that tried changes. changes: that the run made to the script from outside.
+        ending: of a run that failed, what its logs end with.
         pages: of trackers that were up when it ended.
         warnings: sentences no reader may miss: CPU instead of GPU, lines that could not be read, clock jumps.
     """
@@ -347,6 +356,7 @@ class Receipt(Record):
     seal: Seal | None = None
     exit_cause: ExitCause
     exit_code: int
+    ending: LogEnd | None = None
     warnings: tuple[str, ...] = ()
     criteria: Criteria
     findings: tuple[FindingRecord, ...] = ()

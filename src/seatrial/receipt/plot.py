@@ -21,11 +21,12 @@ STEPS_PLOT = "steps"
 class Plot(Record):
     """Lines over one x axis.
 
-    ``x`` is ``seconds`` (since the first event), ``step``, ``epoch``, ``line``, or ``rate`` (requests a second).
+    ``x`` is ``seconds`` (since the first event), ``step``, ``epoch``, ``line``, ``rate`` (requests a second), or
+    ``trial`` (of a sweep).
     """
 
     id: str
     title: str
     unit: str
-    x: Literal["seconds", "step", "epoch", "line", "rate"]
+    x: Literal["seconds", "step", "epoch", "line", "rate", "trial"]
     lines: tuple[Line, ...]

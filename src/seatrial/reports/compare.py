@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs in what ran, what was measured, and every plot that both have."""
+"""Runs side by side: what differs in what ran, what was measured, and every plot that two of them have."""
 
 from __future__ import annotations
 
@@ -6,51 +6,100 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
-from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.formatting import energy_short, figure, percent
-from seatrial.receipt.model import GpuUse, Line, Plot, Receipt
-from seatrial.receipt.rendering.pages import render_page
+from seatrial.errors import UsageError
+from seatrial.receipt.look.pages import render_page
+from seatrial.receipt.look.svg import COLOURS
+from seatrial.receipt.model import STEPS_PLOT, Line, Plot, Receipt
 from seatrial.receipt.rendering.rows import device
+from seatrial.reports.readings import Reading, readings, stem
 from seatrial.system.files import write_atomically
 
-Words = Callable[[float], str]
+#: As many as there are colours.
+MOST_RUNS = COLOURS
+
+#: Kinds of dashes of look.css: several lines of one run in one plot.
+_DASHES = 4
+
+#: Less than that between two measurements is noise; what a script reported is compared as it is.
+_NOISE = 0.01
+
+Verdict = Literal["better", "worse"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run's side of a line.
+
+    Attributes:
+        text: in words; None: not there.
+        change: against the first run, in words, where both are numbers.
+        verdict: of the change, where the number has a good direction.
+        best: of all runs.
+    """
+
+    text: str | None
+    change: str | None = None
+    verdict: Verdict | None = None
+    best: bool = False
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line: both sides in words (None: not there), and B against A in words where both are numbers."""
+    """One line: a cell of each run."""
 
     label: str
-    a: str | None
-    b: str | None
-    change: str | None = None
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """A plot with the lines of several runs; ``runs`` and ``dashes``: of each line, whose it is and how it is drawn."""
+
+    plot: Plot
+    runs: tuple[int, ...]
+    dashes: tuple[int, ...]
+
+    @property
+    def styles(self) -> tuple[str, ...]:
+        """Classes of each line: a run has one colour in every plot."""
+        return tuple(
+            f"line{run % COLOURS}" + (f" dash{dash}" if dash else "")
+            for run, dash in zip(self.runs, self.dashes, strict=True)
+        )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """``facts`` differ in words; ``numbers`` are measured; ``plots`` have the lines of both runs, named A and B."""
+    """``facts`` differ in words, ``numbers`` are compared with the first run's."""
 
-    a: Receipt
-    b: Receipt
+    runs: tuple[Receipt, ...]
     facts: tuple[Row, ...]
     numbers: tuple[Row, ...]
-    plots: tuple[Plot, ...]
+    overlays: tuple[Overlay, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """What to call each run: its name, or its ID; of several runs of one name, both."""
+        called = Counter(receipt.header.name for receipt in self.runs)
+        return [
+            run_id if not name else name if called[name] == 1 else f"{name} ({run_id})"
+            for name, run_id in ((receipt.header.name, receipt.header.run_id) for receipt in self.runs)
+        ]
 
 
-def compare(a: Receipt, b: Receipt) -> Comparison:
-    """Compare two receipts, final or provisional."""
-    return Comparison(a, b, _facts(a, b), _numbers(a, b), _plots(a, b))
+def compare(*receipts: Receipt) -> Comparison:
+    """Compare receipts, final or provisional; a run that is named twice counts once. Raises UsageError: too many."""
+    by_id = {receipt.header.run_id: receipt for receipt in reversed(receipts)}
+    runs = tuple(by_id[run_id] for run_id in dict.fromkeys(receipt.header.run_id for receipt in receipts))
+    if len(runs) > MOST_RUNS:
+        raise UsageError(f"{len(runs)} runs are too many to be told apart: at most {MOST_RUNS}", run="seatrial runs ls")
+    found = Comparison(runs, _facts(runs), _numbers(runs), ())
+    return Comparison(runs, found.facts, found.numbers, tuple(_overlays(runs, found.names)))
 
 
-def name(receipt: Receipt) -> str:
-    """What to call a run: its name, else its ID."""
-    return receipt.header.name or receipt.header.run_id
-
-
-def _facts(a: Receipt, b: Receipt) -> tuple[Row, ...]:
+def _facts(runs: Sequence[Receipt]) -> tuple[Row, ...]:
     """What ran and how it ended; only what differs, but always target, outcome and what bounded it."""
     fields: list[tuple[str, Callable[[Receipt], str | None], bool]] = [
         ("target", lambda r: r.header.target, True),
@@ -64,71 +113,80 @@ def _facts(a: Receipt, b: Receipt) -> tuple[Row, ...]:
         ("Python", lambda r: r.header.python, False),
         ("image", lambda r: r.header.image.tag if r.header.image else None, False),
     ]
-    rows = [(label, read(a), read(b), always) for label, read, always in fields]
-    return tuple(Row(label, x, y) for label, x, y, always in rows if (x or y) and (always or x != y))
+    rows = []
+    for label, read, always in fields:
+        told = [read(receipt) for receipt in runs]
+        if any(told) and (always or len(set(told)) > 1):
+            rows.append(Row(label, tuple(Cell(text) for text in told)))
+    return tuple(rows)
 
 
-def _numbers(a: Receipt, b: Receipt) -> tuple[Row, ...]:
-    readings: list[tuple[str, Callable[[Receipt], float | None], Words]] = [
-        ("wall time", lambda r: r.measurements.wall_s, format_seconds),
-        ("start-up", lambda r: r.measurements.startup_s, format_seconds),
-        ("images/s", lambda r: r.measurements.images_per_s, figure),
-        ("utilisation", _gpu_mean(lambda use: use.utilization_mean_pct), percent),
-        ("SM activity", _gpu_mean(lambda use: use.sm_activity_mean_pct), percent),
-        ("tensor activity", _gpu_mean(lambda use: use.tensor_activity_mean_pct), percent),
-        ("DRAM activity", _gpu_mean(lambda use: use.dram_activity_mean_pct), percent),
-        ("GPU memory, peak", _gpu_mean(lambda use: use.memory_peak_bytes), _bytes),
-        ("power, mean", _gpu_mean(lambda use: use.power_mean_w), lambda value: f"{value:.0f} W"),
-        ("MFU", lambda r: 100 * r.diagnosis.mfu if r.diagnosis and r.diagnosis.mfu else None, percent),
-        ("energy", lambda r: r.measurements.energy_j, energy_short),
-        ("CPU, mean", lambda r: r.measurements.cpu_cores_mean, lambda value: f"{value:.2f} cores"),
-        ("memory, peak", lambda r: r.measurements.memory_peak_bytes, _bytes),
-    ]
-    rows = [_row(label, read(a), read(b), words) for label, read, words in readings]
-    metrics = [{metric.name: metric for metric in receipt.measurements.metrics} for receipt in (a, b)]
-    for key in dict.fromkeys([*metrics[0], *metrics[1]]):
-        last = [side[key].last if key in side else None for side in metrics]
-        rows.append(_row(f"{key}, last", last[0], last[1], figure))
-        best = [side[key].best if key in side else None for side in metrics]
-        if best != last:
-            rows.append(_row(f"{key}, best", best[0], best[1], figure))
-    return tuple(row for row in rows if row.a is not None or row.b is not None)
+def _numbers(runs: Sequence[Receipt]) -> tuple[Row, ...]:
+    """Without those that say the same as one before: the best value that is the last, a script's summary at its end."""
+    rows, seen = [], set()
+    for reading in readings(runs):
+        values = tuple(reading.read(receipt) for receipt in runs)
+        if all(value is None for value in values) or (stem(reading.label), values) in seen:
+            continue
+        seen.add((stem(reading.label), values))
+        rows.append(Row(reading.label, tuple(_cells(reading, values))))
+    return tuple(rows)
 
 
-def _gpu_mean(read: Callable[[GpuUse], float | None]) -> Callable[[Receipt], float | None]:
-    def mean(receipt: Receipt) -> float | None:
-        values = [value for use in receipt.measurements.gpus if (value := read(use)) is not None]
-        return fmean(values) if values else None
-
-    return mean
-
-
-def _row(label: str, a: float | None, b: float | None, words: Words) -> Row:
-    change = None
-    if a is not None and b is not None:
-        ratio = b / a if a else None
-        change = "same" if a == b else None if ratio is None or ratio <= 0 else _ratio(ratio)
-    return Row(label, None if a is None else words(a), None if b is None else words(b), change)
-
-
-def _ratio(ratio: float) -> str:
-    """``+12 %``; from a doubling or halving on, ``×2.4``."""
-    if ratio >= 2 or ratio <= 0.5:
-        return f"×{ratio:.3g}"
-    return f"{100 * (ratio - 1):+.1f} %"
+def _cells(reading: Reading, values: Sequence[float | None]) -> list[Cell]:
+    known = [value for value in values if value is not None]
+    best = None
+    if reading.direction and len(set(known)) > 1:
+        best = (max if reading.direction > 0 else min)(known)
+    cells = []
+    for place, value in enumerate(values):
+        change = verdict = None
+        if place and value is not None and (first := values[0]) is not None:
+            change, verdict = _change(first, value), _verdict(reading, first, value)
+        text = None if value is None else reading.words(value)
+        cells.append(Cell(text, change, verdict, best is not None and value == best))
+    return cells
 
 
-def _plots(a: Receipt, b: Receipt) -> tuple[Plot, ...]:
-    """Plots of the same ID and axis, laid over one another; the n-th with the n-th, where an older receipt has several
-    of one ID."""
-    second = _numbered(b.plots)
-    merged = []
-    for key, plot in _numbered(a.plots).items():
-        other = second.get(key)
-        if other is not None:
-            lines = [*_named("A", plot.lines), *_named("B", other.lines)]
-            merged.append(plot.model_copy(update={"lines": tuple(lines)}))
-    return tuple(merged)
+def _verdict(reading: Reading, first: float, value: float) -> Verdict | None:
+    least = _NOISE * abs(first) if reading.measured else 0.0
+    if not reading.direction or abs(value - first) <= least:
+        return None
+    return "better" if (value > first) == (reading.direction > 0) else "worse"
+
+
+def _change(first: float, value: float) -> str | None:
+    """``same``, ``+12.0 %``; from a doubling or halving on, ``×2.4``; nothing where there is no ratio."""
+    if first == value:
+        return "same"
+    ratio = value / first if first else 0.0
+    if ratio <= 0:
+        return None
+    return f"×{ratio:.3g}" if ratio >= 2 or ratio <= 0.5 else f"{100 * (ratio - 1):+.1f} %"
+
+
+def _overlays(runs: Sequence[Receipt], names: Sequence[str]) -> list[Overlay]:
+    """Plots of the same ID and axis that two or more have, laid over one another; the n-th with the n-th, where an
+    older receipt has several of one ID. Where the time went is among the numbers: as lines, nobody could read it."""
+    found: dict[tuple[str, str, int], list[tuple[int, Plot]]] = {}
+    for run, receipt in enumerate(runs):
+        for key, plot in _numbered(receipt.plots).items():
+            if plot.id != STEPS_PLOT and any(line.points for line in plot.lines):
+                found.setdefault(key, []).append((run, plot))
+    return [_overlay(plots, names) for plots in found.values() if len(plots) > 1 or len(runs) == 1]
+
+
+def _overlay(plots: Sequence[tuple[int, Plot]], names: Sequence[str]) -> Overlay:
+    kinds = list(dict.fromkeys(line.name for _, plot in plots for line in plot.lines))
+    lines, runs, dashes = [], [], []
+    for run, plot in plots:
+        for line in plot.lines:
+            if line.points:
+                name = names[run] if len(kinds) == 1 else f"{names[run]} {line.name}"
+                lines.append(Line(name=name, points=line.points))
+                runs.append(run)
+                dashes.append(kinds.index(line.name) % _DASHES)
+    return Overlay(plots[0][1].model_copy(update={"lines": tuple(lines)}), tuple(runs), tuple(dashes))
 
 
 def _numbered(plots: Sequence[Plot]) -> dict[tuple[str, str, int], Plot]:
@@ -140,21 +198,20 @@ def _numbered(plots: Sequence[Plot]) -> dict[tuple[str, str, int], Plot]:
     return found
 
 
-def _named(side: str, lines: Sequence[Line]) -> list[Line]:
-    return [line.model_copy(update={"name": f"{side} {line.name}"}) for line in lines if line.points]
-
-
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """What ``--json`` and the dashboard's page get."""
     return {
-        **{side: _about(receipt) for side, receipt in (("a", comparison.a), ("b", comparison.b))},
-        "rows": [asdict(row) for row in comparison.facts + comparison.numbers],
-        "plots": [plot.model_dump(mode="json") for plot in comparison.plots],
+        "runs": [
+            {"id": receipt.header.run_id, "name": receipt.header.name, "target": receipt.header.target, "label": name}
+            for receipt, name in zip(comparison.runs, comparison.names, strict=True)
+        ],
+        "facts": [asdict(row) for row in comparison.facts],
+        "numbers": [asdict(row) for row in comparison.numbers],
+        "plots": [
+            {**each.plot.model_dump(mode="json"), "runs": each.runs, "dashes": each.dashes}
+            for each in comparison.overlays
+        ],
     }
-
-
-def _about(receipt: Receipt) -> dict[str, Any]:
-    return {"id": receipt.header.run_id, "name": receipt.header.name, "target": receipt.header.target}
 
 
 def write_page(path: Path, comparison: Comparison) -> None:
@@ -162,16 +219,15 @@ def write_page(path: Path, comparison: Comparison) -> None:
     write_atomically(path, to_html(comparison).encode())
 
 
-def _bytes(value: float) -> str:
-    return format_bytes(int(value))
-
-
 def to_html(comparison: Comparison) -> str:
     """One file that opens offline, as a receipt's."""
     return render_page(
+        "seatrial.reports",
         "compare.html",
-        a=name(comparison.a),
-        b=name(comparison.b),
-        rows=comparison.facts + comparison.numbers,
-        plots=comparison.plots,
+        names=comparison.names,
+        runs=comparison.runs,
+        facts=comparison.facts,
+        numbers=comparison.numbers,
+        plots=[each.plot for each in comparison.overlays],
+        styles=dict(enumerate(each.styles for each in comparison.overlays)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from seatrial.receipt.formatting import figure
 from seatrial.receipt.model import Line, Plot
-from seatrial.reports.compare import Comparison, name
+from seatrial.reports.compare import Comparison, Overlay, Row
 
 #: Widest and narrowest a curve is drawn.
 _CURVE, _LEAST_CURVE = 48, 12
@@ -18,21 +18,45 @@ _CURVE, _LEAST_CURVE = 48, 12
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-:=+*#"
 
+_LETTERS = "ABCDEFGH"
+
 
 def render(comparison: Comparison, console: Console) -> None:
     """Print it. What a run reported is text here, never markup."""
     unicode = console.encoding.lower().startswith("utf")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", f"A: {name(comparison.a)}", f"B: {name(comparison.b)}", "B vs. A"):
-        table.add_column(Text(title), overflow="fold")
+    letters = [_LETTERS[place] for place in range(len(comparison.runs))]
+    table.add_column(Text())
+    for letter, name in zip(letters, comparison.names, strict=True):
+        table.add_column(Text(f"{letter}: {name}"), overflow="fold")
+    if len(letters) == 2:
+        table.add_column(Text("B vs. A"), overflow="fold")
     for row in comparison.facts + comparison.numbers:
-        change = row.change or ""
-        cells = (row.label, row.a or "-", row.b or "-", change if unicode else change.replace("×", "x"))
+        cells = [cell if unicode else cell.replace("×", "x") for cell in _cells(row)]
         table.add_row(*(Text(cell) for cell in cells))
     parts: list[RenderableType] = [table]
-    for plot in comparison.plots:
+    for overlay in comparison.overlays:
+        plot = _with_letters(overlay, comparison.names, letters)
         parts += [Text(), *_curves(plot, console.width, _BARS if unicode else _ASCII_BARS, "→" if unicode else "to")]
     console.print(Group(*parts))
+
+
+def _cells(row: Row) -> list[str]:
+    """Of two runs the change has a column; of more it stands behind each."""
+    changes = [" ".join(filter(None, (cell.change, cell.verdict))) for cell in row.cells]
+    texts = [cell.text or "-" for cell in row.cells]
+    if len(row.cells) == 2:
+        return [row.label, *texts, changes[1]]
+    return [row.label, *(f"{text} ({change})" if change else text for text, change in zip(texts, changes, strict=True))]
+
+
+def _with_letters(overlay: Overlay, names: Sequence[str], letters: Sequence[str]) -> Plot:
+    """Lines called as the columns are."""
+    lines = []
+    for line, run in zip(overlay.plot.lines, overlay.runs, strict=True):
+        rest = line.name.removeprefix(names[run])
+        lines.append(line.model_copy(update={"name": f"{letters[run]}{rest}"}))
+    return overlay.plot.model_copy(update={"lines": tuple(lines)})
 
 
 def _curves(plot: Plot, width: int, bars: str, to: str) -> Iterator[Text]:
@@ -51,7 +75,7 @@ def _curves(plot: Plot, width: int, bars: str, to: str) -> Iterator[Text]:
 
 
 #: What a plot's x counts.
-_AXES = {"seconds": "s", "step": "steps", "epoch": "epochs", "line": "reports", "rate": "requests/s"}
+_AXES = {"seconds": "s", "step": "steps", "epoch": "epochs", "line": "reports", "rate": "requests/s", "trial": "trials"}
 
 
 def _short(value: float) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seatrial.load.rounds import Round
+from seatrial.receipt.look.pages import render_page
 from seatrial.receipt.model import Line, Plot
-from seatrial.receipt.rendering.pages import render_page
 from seatrial.system.files import make_folder, write_atomically
 
 HEAD = ("clients", "requests/s", "p50 ms", "p95 ms", "p99 ms", "refused", "errors", "client CPU µs")
@@ -36,7 +36,7 @@ def page(title: str, rounds: Sequence[Round]) -> str:
         )
         for each in rounds
     ]
-    return render_page("load.html", title=title, head=HEAD, rows=rows, plots=_plots(rounds))
+    return render_page("seatrial.reports", "load.html", title=title, head=HEAD, rows=rows, plots=_plots(rounds))
 
 
 def _plots(rounds: Sequence[Round]) -> list[Plot]:

@@ -17,8 +17,8 @@ from seatrial.runs.following.output import Stream
 from seatrial.runs.store import Run
 from seatrial.system.nofollow import open_regular
 
-#: A provisional receipt is good for this long: judging reads all evidence.
-PROVISIONAL_S = 5.0
+#: A provisional receipt is good for this long, or for so many times what it took: judging reads all evidence.
+PROVISIONAL_S, PROVISIONAL_TIMES = 5.0, 10.0
 
 #: Most that is read of a log at once.
 MAX_PIECE_BYTES = 256 * 1024
@@ -43,7 +43,7 @@ class Receipts:
     """Receipts of runs, provisional ones kept for a few seconds. Safe to ask from several threads."""
 
     def __init__(self) -> None:
-        self._made: dict[Path, tuple[float, Receipt]] = {}
+        self._made: dict[Path, tuple[float, Receipt]] = {}  # good until
         self._lock = threading.Lock()
 
     def of(self, run: Run) -> Receipt:
@@ -53,10 +53,13 @@ class Receipts:
             return load(run.folder)
         with self._lock:
             kept = self._made.get(run.folder)
-            if kept is not None and time.monotonic() - kept[0] < PROVISIONAL_S:
+            began_s = time.monotonic()
+            if kept is not None and began_s < kept[0]:
                 return kept[1]
             receipt = provisional(run)
-            self._made[run.folder] = (time.monotonic(), receipt)
+            ended_s = time.monotonic()
+            good_for_s = max(PROVISIONAL_S, PROVISIONAL_TIMES * (ended_s - began_s))
+            self._made[run.folder] = (ended_s + good_for_s, receipt)
             return receipt
 
 

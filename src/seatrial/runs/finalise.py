@@ -18,6 +18,7 @@ from seatrial.events import AgentFinished, HostState, follow_chain, of_type
 from seatrial.planning import secrets
 from seatrial.receipt.judging.judge import judge
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.telling import telling
 from seatrial.receipt.write import JSON_NAME, load, write_receipt
 from seatrial.runs import tracker_pages, without_agent
 from seatrial.runs.adopt import handle_of
@@ -140,6 +141,8 @@ def _told_state(run: Run) -> State | None:
 
 def _summary(run: Run, receipt: Receipt) -> dict[str, Any]:
     """What listings show, so that thousands of receipts need not be parsed."""
+    last = {metric.name: metric.last for metric in receipt.measurements.metrics}
+    loss, accuracy = telling(last)
     return {
         "id": run.id,
         "name": run_name(run),
@@ -152,5 +155,7 @@ def _summary(run: Run, receipt: Receipt) -> dict[str, Any]:
         "headline": receipt.outcome.brief,
         "level": receipt.outcome.level,
         "seconds": receipt.measurements.wall_s,
+        "loss": last.get(loss),
+        "accuracy": last.get(accuracy),
         "receipt": hashlib.sha256((run.folder / JSON_NAME).read_bytes()).hexdigest(),
     }

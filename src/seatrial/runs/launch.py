@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,17 +30,19 @@ from seatrial.planning.another_machine import AnotherMachine, another_machine, r
 from seatrial.planning.host import HostFacts, read_host
 from seatrial.planning.plan import make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite
-from seatrial.runs import mlflow_server, without_agent
+from seatrial.runs import without_agent
 from seatrial.runs.adopt import record_start
 from seatrial.runs.liveness import leases
 from seatrial.runs.resume import has_checkpoint, resumed
-from seatrial.runs.run_site import run_site
+from seatrial.runs.run_site import AGENT, run_site
 from seatrial.runs.serving import refuse_taken_port, warnings_of
 from seatrial.runs.store import Run, RunStore, new_run_id
 from seatrial.runs.tracked import Tracked, tracked
 from seatrial.runs.view import VIEW, in_view, make_view
+from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
 from seatrial.system.files import make_folder
+from seatrial.system.state import state_folder
 
 Say = Callable[[str], None]
 
@@ -99,13 +100,12 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
     return plan
 
 
-def manifests(plan: Plan, *, whole: bool = True) -> str:
+def manifests(plan: Plan, environ: Mapping[str, str], *, whole: bool = True) -> str:
     """A cluster plan's manifests as YAML; without ``whole``, binary data is only told by its size."""
-    from seatrial.backends.kubernetes.backend import cluster_manifests
+    from seatrial.backends.kubernetes.manifests.of_run import cluster_manifests
     from seatrial.backends.kubernetes.manifests.render import as_yaml
 
-    with tempfile.TemporaryDirectory(prefix="seatrial-") as folder:
-        return as_yaml(cluster_manifests(plan, Path(folder)), whole=whole)
+    return as_yaml(cluster_manifests(plan, agent_archive.build(state_folder(environ) / AGENT)), whole=whole)
 
 
 def prepare(
@@ -127,6 +127,8 @@ def prepare(
     refuse_taken_port(job, RunStore(job.project, environ))
     ground = _survey(job, environ)
     if ground.tracked.asked is not None:
+        from seatrial.runs import mlflow_server
+
         mlflow_server.require(ground.tracked.asked, ground.environ)
     store = RunStore(job.project, environ)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:

@@ -64,11 +64,12 @@ def line_of(run: Run, environ: Mapping[str, str]) -> Line:
     if not run.recorded:
         return _unrecorded(run)
     try:
-        if run.summary() is None:
+        if (summary := run.summary()) is None:
             from seatrial.runs.finalise import finalise  # most have ended, and need none of its models
 
             finalise(run, environ)
-        if (summary := run.summary()) is not None:
+            summary = run.summary()
+        if summary is not None:
             return Line(
                 id=run.id,
                 name=summary.get("name"),

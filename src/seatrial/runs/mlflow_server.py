@@ -18,11 +18,10 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from seatrial.errors import EngineError
+from seatrial.runs.mlflow_login import RUN_TAG, login_of
 from seatrial.runs.services import Service
 from seatrial.system.address import is_loopback
 
-#: Tag of an MLflow run: which run of ours logged it. MLFLOW_RUN_CONTEXT puts it there.
-RUN_TAG = "seatrial.run"
 OUTCOME_TAG = "seatrial.outcome"
 
 _MOST_BYTES = 8 << 20
@@ -130,17 +129,6 @@ def authorization(login: Mapping[str, str]) -> dict[str, str]:
     if login.get("MLFLOW_TRACKING_TOKEN"):
         return {"Authorization": f"Bearer {login['MLFLOW_TRACKING_TOKEN']}"}
     return {}
-
-
-#: A login of MLflow's client, as it finds it in its environment.
-LOGIN = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
-
-
-def login_of(service: Service, environ: Mapping[str, str]) -> dict[str, str]:
-    """Ours by its token, a user's server by what is in their environment."""
-    if service.token is not None:
-        return {"MLFLOW_TRACKING_TOKEN": service.token}
-    return {name: environ[name] for name in LOGIN if environ.get(name)}
 
 
 def require(service: Service, environ: Mapping[str, str]) -> None:

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle
-from seatrial.backends.kubernetes.client import Cluster
-from seatrial.backends.kubernetes.copy import fetch
 from seatrial.errors import SeatrialError, UsageError
-from seatrial.receipt.model import Receipt
 from seatrial.runs.adopt import handle_of
-from seatrial.runs.finalise import finalise
 from seatrial.runs.following.watch import request_stop
 from seatrial.runs.liveness import state_of
 from seatrial.runs.store import Run, RunStore
 from seatrial.system.nofollow import tree_bytes
 from seatrial.system.typed_path import as_typed
 
+if TYPE_CHECKING:
+    from seatrial.receipt.model import Receipt
+
 
 def stop(run: Run, environ: Mapping[str, str], *, kill: bool = False) -> Receipt:
     """End a live run, cleanly or at once, and make its receipt. Raises UsageError when it has already ended."""
+    from seatrial.runs.finalise import finalise  # all that judges a run, of no use before it has started
+
     backend, handle = _live(run, environ)
     if kill:
         backend.kill(handle)
@@ -45,6 +47,9 @@ def copy_models(run: Run, path: str, destination: Path, environ: Mapping[str, st
     if plan.cluster is None:
         folder = plan.job.models.source if plan.job.models else plan.job.project
         raise UsageError(f"Files saved by run {run.id} already exist here", run=f"ls {as_typed(folder)}")
+    from seatrial.backends.kubernetes.client import Cluster  # of no use to runs on this machine
+    from seatrial.backends.kubernetes.copy import fetch
+
     cluster = Cluster(environ, plan.cluster.context, plan.cluster.namespace)
     return fetch(cluster, plan.cluster, path, destination)
 

@@ -10,6 +10,9 @@ from seatrial.planning.site import Site
 from seatrial.runs.store import Run, project_key
 from seatrial.system import agent_archive
 
+#: In the user's state folder: archives of the agent, one for each version of it.
+AGENT = "agent"
+
 
 def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, host: HostFacts) -> Site:
     """What every plan for ``run`` stands on; ``dataclasses.replace`` adds what is special about one."""
@@ -22,5 +25,5 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
         backend=backend,
         engine=engine,
         host=host,
-        agent_archive=agent_archive.build(host.state_folder / "agent"),
+        agent_archive=agent_archive.build(host.state_folder / AGENT),
     )

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
 from seatrial.errors import SeatrialError, UsageError
@@ -82,6 +81,8 @@ def warnings_of(job: Job) -> tuple[str, ...]:
 def is_ready(serving: Serving) -> bool:
     """Whether it answers requests by now."""
     where = urlsplit(serving.url)
+    from http.client import HTTPConnection, HTTPException  # most runs serve nothing
+
     connection = HTTPConnection(where.hostname or "", serving.port, timeout=_ANSWER_S)
     try:
         connection.request("GET", READY_PATH)

@@ -342,17 +342,21 @@ class RunStore:
             for name in LINKED:
                 os.symlink(run.folder / name, name, dir_fd=descriptor)
 
+    def ids(self) -> dict[str, bool]:
+        """Of every run, in no order: ID → whether this machine has its record."""
+        recorded = dict.fromkeys(_folders(self.root), True)
+        old = (name for name in _folders(self.places) if name not in recorded)
+        return {**{name: False for name in old if os.path.lexists(self.places / name / "plan.json")}, **recorded}
+
+    def known(self, run_id: str, *, recorded: bool) -> Run:
+        """A run that ``ids`` names."""
+        return self.run(run_id) if recorded else Run(self.places / run_id, self.places / run_id, recorded=False)
+
     def all(self) -> list[Run]:
         """Every run, oldest first; those without a record as well. IDs sort by the second, plans tell within it."""
-        recorded = {name: self.run(name) for name in _folders(self.root)}
-        old = {
-            name: Run(self.places / name, self.places / name, recorded=False)
-            for name in _folders(self.places)
-            if name not in recorded and os.path.lexists(self.places / name / "plan.json")
-        }
-        runs = {**old, **recorded}
-        in_second = Counter(name[:_STAMP] for name in runs)
-        return sorted(runs.values(), key=lambda run: (run.id[:_STAMP], _planned(run, in_second), run.id))
+        runs = [self.known(name, recorded=recorded) for name, recorded in self.ids().items()]
+        in_second = Counter(run.id[:_STAMP] for run in runs)
+        return sorted(runs, key=lambda run: (run.id[:_STAMP], _planned(run, in_second), run.id))
 
     def find(self, reference: str) -> Run:
         """The run of this ID, unique ID prefix or suffix, or name (the newest of that name).
@@ -411,6 +415,11 @@ class RunStore:
             if run.recorded and run_name(run) == name and run.summary() is None:
                 return run
         return None
+
+
+def is_run_id(text: str) -> bool:
+    """Whether it has the form of an ID, and so is no path."""
+    return _ID.fullmatch(text) is not None
 
 
 def project_key(project: Path) -> str:

@@ -12,8 +12,7 @@ from seatrial.backends.base import Backend
 from seatrial.images.recipes import TRACKER_REQUIREMENTS, recipe, tracks
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
-from seatrial.runs import mlflow_server
-from seatrial.runs.mlflow_server import LOGIN, RUN_TAG
+from seatrial.runs.mlflow_login import LOGIN, RUN_TAG, login_of
 from seatrial.runs.services import Service, ServiceStore
 from seatrial.runs.store import RunStore
 from seatrial.system.address import is_loopback
@@ -79,7 +78,7 @@ def _with_mlflow(made: Tracked, service: Service, backend: Backend) -> Tracked:
     if url is None:
         why = f"MLflow at {service.url} cannot be reached from this run: {_why_not(job, service, backend)}"
         return replace(made, warnings=(*made.warnings, why))
-    login = mlflow_server.login_of(service, made.environ)
+    login = login_of(service, made.environ)
     names = tuple(name for name in LOGIN if name in login and name not in job.secrets)
     made = replace(made, environ={**made.environ, **login}, asked=service)
     made = made.changed(network=network, env={**_SETTINGS, **job.env, URI: url}, secrets=(*job.secrets, *names))

@@ -79,6 +79,19 @@ def find_study(store: RunStore, name: str) -> Study:
     return Study(path)
 
 
+def studies_of(store: RunStore) -> list[Study]:
+    """Every study of a project."""
+    studies = (Study(folder / FILE) for folder in sorted((store.record / "sweeps").glob("*")))
+    return [study for study in studies if study.is_made]
+
+
+def looked_at(study: Study, environ: Mapping[str, str]) -> Search:
+    """A study to be shown, and not to go on with."""
+    definition = study.definition
+    job = Job.model_validate_json(definition.job, strict=False)
+    return _search(study, definition.trials, None, 1, job, environ, lambda line: None)
+
+
 def place_of(project: Path, name: str) -> Path:
     """Where people find a study's page."""
     return project.joinpath(*PLACE_FOLDER, name)

@@ -1,31 +1,30 @@
-"""A study as one HTML file: how it stands, charts, and a table whose cells are bars and whose rows lead to receipts.
+"""A study as one HTML file: the winner first, charts, and a table whose rows lead to receipts.
 
-The charts are drawn by plotly.js, which is taken from the installed plotly package into the page, so that the page can
-be sent to somebody. It may run that script and ours, known by their digests, and load nothing.
+The page runs no script and loads nothing, as a receipt.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import importlib.util
 import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from seatrial.receipt.rendering.pages import render_page
+from seatrial.job.units import format_seconds
+from seatrial.receipt.formatting import figure
+from seatrial.receipt.look.chip import OTHER, STATES
+from seatrial.receipt.look.pages import render_page
+from seatrial.search import coordinates
 from seatrial.search.columns import Column, best_in, columns
 from seatrial.search.importance import FEWEST, importances
+from seatrial.search.objective import Objective
 from seatrial.search.opening import PLACE_FOLDER, place_of
+from seatrial.search.plots import curves, history
 from seatrial.search.search import Search
-from seatrial.search.space import Range
 from seatrial.search.standing import best_of, in_words
 from seatrial.search.trial import Trial
 from seatrial.system import nofollow
@@ -34,15 +33,32 @@ from seatrial.system.names import Names
 
 PAGE, RESULTS = "index.html", "results.json"
 
-#: While the search goes on the page is written anew at most this often; it has 5 MB with plotly.js in it.
+#: While the search goes on the page is written anew at most this often.
 _EVERY_S = 10.0
 
-_BADGES = {"done": "pass", "pruned": "none", "failed": "fail", "stopped": "warning"}
+#: Trials whose lines go through the coordinates, the best ones.
+_MOST_LINES = 200
+
+#: A bar of the worst value still is one.
+_SHORTEST = 4
+
+
+@dataclass(frozen=True)
+class Links:
+    """What a run's ID stands between in an address; ``target``: the frame that links lead."""
+
+    before: str = "../../runs/"
+    after: str = "/receipt.html"
+    target: str = ""
+
+
+#: Of the page in the project: receipts beside it.
+BESIDE = Links()
 
 
 @dataclass(frozen=True)
 class _Cell:
-    """A number, and how long its bar is, in percent of the longest of the column."""
+    """A number, and how long its bar is in percent: the best of the column is full, the worst a stub."""
 
     text: str
     percent: str
@@ -85,41 +101,84 @@ def _clean(trial: Trial, names: Names) -> Trial:
     return Trial(**clean)
 
 
-def page(search: Search, trials: Sequence[Trial], names: Names) -> str:
+def page(search: Search, trials: Sequence[Trial], names: Names, links: Links = BESIDE) -> str:
     """The HTML."""
     definition, objective = search.study.definition, search.objective
-    plotly = _plotly() if objective is not None else None
-    shown = columns(trials, objective)
-    scripts = [plotly, _charts()] if plotly is not None else []
+    shown, best = columns(trials, objective), best_of(trials, objective)
+    ranked = _ranked(trials, objective)
+    ended = search.study.get("ended")
     return render_page(
+        "seatrial.search",
         "sweep.html",
-        policy=_policy(scripts),
         title=names.text(definition.title),
         study=definition.name,
         what=names.text(search.what()),
         standing=in_words(trials, objective, search.expected, None),
-        problem=names.text(search.problem.message) if search.problem else search.study.get("ended"),
+        chip=("done", STATES["done"]) if ended == "complete" else ("running", STATES["running"]),
+        problem=names.text(search.problem.message) if search.problem else ended,
         remarks=[names.text(line) for line in search.remarks(trials)],
-        best=best_of(trials, objective),
+        best=best,
+        links=links,
         objective=objective,
+        tiles=_tiles(best, objective),
         head=["trial", *search.space.names, *(column.title for column in shown), "outcome"],
-        rows=[_row(trial, trials, shown, search.space.names) for trial in trials],
-        scripts=[Markup(script) for script in scripts],  # from packages, never a value
-        data=_data(search, trials) if plotly is not None else {},
-        charts=plotly is not None,
-        fewest=FEWEST,
+        first_number=1 + len(search.space.names),
+        rows=[_row(trial, trials, shown, search.space.names, best) for trial in ranked],
+        **_charts(search, ranked, trials, best),
     )
 
 
-def _row(trial: Trial, trials: Sequence[Trial], shown: Sequence[Column], settings: Sequence[str]) -> dict[str, Any]:
+def _charts(search: Search, ranked: Sequence[Trial], trials: Sequence[Trial], best: Trial | None) -> dict[str, Any]:
+    """What the page draws; nothing of a study without an objective, or of which no trial has a value."""
+    objective = search.objective
+    if objective is None or all(trial.value is None for trial in trials):
+        return {"charts": [], "coordinates": (), "shares": [], "fewest": FEWEST}
+    drawn = ranked[:_MOST_LINES]
+    widths = (coordinates.WIDTH, coordinates.NARROW)
+    shares = importances(search.space, objective, trials)
+    return {
+        "charts": [chart for chart in (curves(ranked, objective, best), history(trials, objective)) if chart],
+        # Every name in it is escaped there.
+        "coordinates": [Markup(coordinates.draw(search.space, objective, drawn, best, width)) for width in widths],
+        "shares": [(name, f"{100 * share:.0f}") for name, share in shares.items()],
+        "fewest": FEWEST,
+    }
+
+
+def _ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
+    """The best first, then those that did not come to their end; without an objective as they were asked for."""
+    if objective is None:
+        return list(trials)
+    sign = 1 if objective.lower_is_better else -1
+
+    def place(trial: Trial) -> tuple[bool, bool, float, int]:
+        return trial.state != "done", trial.value is None, sign * (trial.value or 0.0), trial.number
+
+    return sorted(trials, key=place)
+
+
+def _tiles(best: Trial | None, objective: Objective | None) -> list[tuple[str, str]]:
+    """Of the winner: its value, how long it took, its settings."""
+    if best is None or objective is None or best.value is None:
+        return []
+    seconds = best.ending.measured.get("seconds") if best.ending else None
+    tiles = [(objective.metric, figure(best.value)), *best.settings.items()]
+    return tiles + ([("time", format_seconds(seconds))] if seconds is not None else [])
+
+
+def _row(
+    trial: Trial, trials: Sequence[Trial], shown: Sequence[Column], settings: Sequence[str], best: Trial | None
+) -> dict[str, Any]:
+    chip = STATES.get(trial.state, OTHER)
     return {
         "number": trial.number,
         "run": trial.run_id,
+        "winner": trial is best,
         "settings": [trial.settings.get(name, "") for name in settings],
         "cells": [_cell(trial, trials, column) for column in shown],
         "outcome": trial.ending.outcome if trial.ending else "",
         "state": trial.state,
-        "badge": _BADGES.get(trial.state, "none"),
+        "chip": chip,
     }
 
 
@@ -127,59 +186,10 @@ def _cell(trial: Trial, trials: Sequence[Trial], column: Column) -> _Cell:
     value = column.number(trial)
     if value is None:
         return _Cell("", "0", best=False)
-    top = max((abs(column.number(one) or 0.0) for one in trials), default=0.0) or 1.0
-    return _Cell(f"{value:.4g}", f"{100 * abs(value) / top:.0f}", best=best_in(trials, column) is trial)
-
-
-def _data(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
-    """What the charts are drawn from."""
-    objective = search.objective
-    assert objective is not None
-    return {
-        "metric": objective.metric,
-        "lower": objective.lower_is_better,
-        "axes": [
-            {
-                "name": dimension.name,
-                "log": isinstance(dimension, Range) and dimension.log,
-                "values": None if isinstance(dimension, Range) else list(dimension.values),
-            }
-            for dimension in search.space.dimensions
-        ],
-        "trials": [
-            {
-                "number": trial.number,
-                "settings": [trial.settings.get(name) for name in search.space.names],
-                "state": trial.state,
-                "value": trial.value,
-                "reports": [[report.step, report.value] for report in trial.reports],
-            }
-            for trial in trials
-            if trial.value is not None
-        ],
-        "importance": list(importances(search.space, objective, trials).items()),
-    }
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """What the page may do: these scripts, styles, and nothing from anywhere."""
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = "".join(f" 'sha256-{digest}'" for digest in digests)
-    script_src = f"script-src{allowed}; " if scripts else ""
-    return f"default-src 'none'; {script_src}style-src 'unsafe-inline'; img-src data:"
-
-
-@lru_cache(maxsize=1)
-def _plotly() -> str | None:
-    """plotly.js out of the installed Python package, found without importing it; None where it is not installed."""
-    spec = importlib.util.find_spec("plotly")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder) / "package_data" / "plotly.min.js"
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    return None
-
-
-@lru_cache(maxsize=1)
-def _charts() -> str:
-    return resources.files("seatrial.search").joinpath("charts.js").read_text(encoding="utf-8")
+    done = [number for one in trials if one.state == "done" and (number := column.number(one)) is not None]
+    low, high = min(done, default=value), max(done, default=value)
+    share = min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 1.0
+    if column.lower_is_better and high > low:
+        share = 1 - share
+    percent = _SHORTEST + (100 - _SHORTEST) * share
+    return _Cell(f"{value:.4g}", f"{percent:.0f}", best=best_in(trials, column) is trial)

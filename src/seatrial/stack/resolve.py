@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -87,9 +88,10 @@ def resolve(constraints: Constraints, machine: Machine) -> Stack | Conflict:
         first = constraints.python or PYTHONS[0]
         needs = next(iter(constraints.barred.values()), f"Python {first}")
         return Conflict((Violation("requires-python", needs, required),), ())
-    fitting = [each for each in candidates(constraints) if next(violations(each, constraints, machine), None) is None]
-    if fitting:
-        return _stack(min(fitting, key=lambda each: _preference(each, constraints)), constraints, machine)
+    best_first = sorted(candidates(constraints), key=lambda each: _preference(each, constraints))
+    for each in best_first:  # among the first of thousands, as a rule
+        if next(violations(each, constraints, machine), None) is None:
+            return _stack(each, constraints, machine)
     return _conflict(constraints, machine)
 
 
@@ -118,6 +120,7 @@ def _preference(candidate: Candidate, constraints: Constraints) -> tuple[object,
     )
 
 
+@lru_cache(maxsize=256)
 def _descending(version: str) -> tuple[int, ...]:
     return tuple(-part for part in (*Version(version).release, 0, 0, 0)[:4])
 

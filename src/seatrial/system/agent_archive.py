@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import seatrial
@@ -44,13 +46,16 @@ def build(directory: Path) -> Path:
     return path
 
 
-def _contents() -> dict[str, bytes]:
+@functools.cache  # 100 files, which a plan for a cluster asks for twice; nobody may change what is given
+def _contents() -> Mapping[str, bytes]:
     """Path in the archive → content, sorted by path."""
     package = Path(seatrial.__file__).parent
-    files = [package / name for name in _FILES]
+    files = list(_FILES)
     for room in _ROOMS:
-        files.extend(file for file in (package / room).rglob("*") if file.suffix in (".py", ".json"))
-    contents = {f"seatrial/{file.relative_to(package).as_posix()}": file.read_bytes() for file in files}
+        for folder, _, names in os.walk(package / room):
+            inside = os.path.relpath(folder, package)
+            files += [f"{inside}/{name}" for name in names if name.endswith((".py", ".json"))]
+    contents = {f"seatrial/{file}": (package / file).read_bytes() for file in files}
     contents["pynvml.py"] = _pynvml()
     contents["__main__.py"] = _MAIN.encode()
     return dict(sorted(contents.items()))

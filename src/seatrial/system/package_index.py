@@ -6,27 +6,18 @@ sent to its own host and is part of no message and no file name.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import http.client
 import json
-import ssl
-import threading
 import time
-import urllib.error
-import urllib.request
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
 from seatrial.errors import DiskError
 from seatrial.system.files import make_folder, write_atomically
-from seatrial.system.package_page import IndexFile, Releases, releases_of
-from seatrial.system.without_login import without_login
+from seatrial.system.package_page import IndexFile, Releases
+from seatrial.system.package_source import Source, Task
 
 #: A plan waits no longer than this for all answers together.
 LIMIT_S = 5.0
@@ -35,24 +26,7 @@ FRESH_S, STALE_S = 86_400.0, 60 * 86_400.0
 #: That something is missing is believed for minutes: it may have been released since.
 MISSING_FRESH_S = 600.0
 
-_MOST_THREADS = 8
-#: torch_stable.html, the longest list of files that people name, has 5 MB.
-_MOST_BYTES = 60_000_000
-_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where packages come from: an ``index`` with a page a project, or one page of ``links`` to files."""
-
-    url: str = field(repr=False)
-    kind: Literal["index", "links"] = "index"
-
-    @property
-    def shown(self) -> str:
-        """The address without a login and a query."""
-        return urlsplit(without_login(self.url))._replace(query="", fragment="").geturl()
 
 
 @dataclass
@@ -75,12 +49,6 @@ class Answer:
 class _Page:
     at: float
     releases: Releases | None  # None: the index has no such project
-
-
-@dataclass(frozen=True)
-class _Task:
-    source: Source
-    names: tuple[str, ...]
 
 
 class PackageIndex:
@@ -124,29 +92,21 @@ class PackageIndex:
 
     def _fetch(self, pairs: list[tuple[Source, str]]) -> tuple[dict[tuple[Source, str], _Page], dict[Source, str]]:
         """(pages read now, source → why it could not be read)."""
-        tasks: SimpleQueue[_Task] = SimpleQueue()
+        if not pairs:
+            return {}, {}
+        from seatrial.system.package_fetch import fetch  # HTTP and TLS: most plans have all pages in the cache
+
+        tasks: list[Task] = []
         together: dict[Source, list[str]] = {}
         for source, name in pairs:
             if source.kind == "links":
                 together.setdefault(source, []).append(name)
             else:
-                tasks.put(_Task(source, (name,)))
-        for source, names in together.items():
-            tasks.put(_Task(source, tuple(names)))
-        waiting = tasks.qsize()
-        done: SimpleQueue[tuple[_Task, dict[str, Releases | None] | str]] = SimpleQueue()
-        end = time.monotonic() + self._limit_s
-        if waiting:
-            opener = self._opener()
-            for _ in range(min(_MOST_THREADS, waiting)):  # daemons: one that hangs does not keep the program
-                threading.Thread(target=_work, args=(opener, tasks, done, end), daemon=True).start()
+                tasks.append(Task(source, (name,)))
+        tasks += [Task(source, tuple(names)) for source, names in together.items()]
         fetched: dict[tuple[Source, str], _Page] = {}
         troubles: dict[Source, str] = {}
-        for _ in range(waiting):
-            try:
-                task, found = done.get(timeout=max(0.001, end - time.monotonic()))
-            except Empty:
-                break
+        for task, found in fetch(tasks, self._authorities, self._limit_s):
             if isinstance(found, str):
                 troubles[task.source] = found
                 continue
@@ -154,15 +114,6 @@ class PackageIndex:
                 page = fetched[task.source, name] = _Page(time.time(), releases)
                 self._remember(task.source, name, page)
         return fetched, troubles
-
-    def _opener(self) -> urllib.request.OpenerDirector:
-        context = ssl.create_default_context()
-        if self._authorities is not None:
-            try:
-                context.load_verify_locations(self._authorities)
-            except (OSError, ssl.SSLError):
-                pass  # the plan says what is wrong with the file
-        return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
 
     # ------------------------------------------------------------------ cache
 
@@ -190,71 +141,6 @@ class PackageIndex:
 
 def _fresh_s(page: _Page) -> float:
     return FRESH_S if page.releases else MISSING_FRESH_S
-
-
-def _work(
-    opener: urllib.request.OpenerDirector,
-    tasks: SimpleQueue[_Task],
-    done: SimpleQueue[tuple[_Task, dict[str, Releases | None] | str]],
-    end: float,
-) -> None:
-    """Fetch until nothing is left or the time is over."""
-    while time.monotonic() < end:
-        try:
-            task = tasks.get_nowait()
-        except Empty:
-            return
-        try:
-            done.put((task, _pages(opener, task, end - time.monotonic())))
-        except urllib.error.HTTPError as error:
-            what = "asks for a login" if error.code in (401, 403, 407) else f"answered {error.code}"
-            done.put((task, f"{task.source.shown} {what}"))
-        except (OSError, http.client.HTTPException):  # URLError is an OSError
-            done.put((task, f"{task.source.shown} cannot be reached"))
-        except (ValueError, zlib.error):
-            done.put((task, f"{task.source.shown} answered what is no page of a package index"))
-
-
-def _pages(opener: urllib.request.OpenerDirector, task: _Task, timeout_s: float) -> dict[str, Releases | None]:
-    """Project → its releases, None for one that the index does not have."""
-    url = task.source.url
-    if task.source.kind == "index":
-        url = f"{url.rstrip('/')}/{task.names[0]}/"
-    try:
-        page, content_type = _read(opener, url, timeout_s)
-    except FileNotFoundError:
-        return dict.fromkeys(task.names)
-    found = releases_of(page, content_type, task.names)
-    if task.source.kind == "index" and "json" not in content_type and not any(found.values()):
-        raise ValueError("a page without files: that of a login, perhaps")
-    return {name: releases or None for name, releases in found.items()}
-
-
-def _read(opener: urllib.request.OpenerDirector, url: str, timeout_s: float) -> tuple[bytes, str]:
-    """(body, content type). Raises FileNotFoundError: there is no such page."""
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        path = Path(unquote(parts.path))
-        path = path / "index.html" if path.is_dir() else path
-        with path.open("rb") as file:
-            return file.read(_MOST_BYTES), "text/html"
-    if parts.scheme not in ("http", "https"):
-        raise ValueError("neither a file nor an address of the web")
-    headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip", "User-Agent": "seatrial"}
-    request = urllib.request.Request(without_login(url), headers=headers)
-    if parts.username is not None:  # to this host alone: a redirect does not take it along
-        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
-    try:
-        with opener.open(request, timeout=timeout_s) as response:
-            body: bytes = response.read(_MOST_BYTES)
-            if response.headers.get("Content-Encoding") == "gzip":
-                body = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(body, _MOST_BYTES)
-            return body, response.headers.get("Content-Type", "")
-    except urllib.error.HTTPError as error:
-        if error.code in (404, 410):
-            raise FileNotFoundError from error
-        raise
 
 
 def merge(into: Releases, more: Releases) -> None:

@@ -11,9 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -119,21 +117,7 @@ def _json_files(page: bytes) -> Iterator[IndexFile]:
 
 
 def _html_files(page: bytes) -> Iterator[IndexFile]:
-    links = _Links()
-    links.feed(page.decode("utf-8", "replace"))
-    yield from links.files
+    from seatrial.system.package_links import links_of  # the standard library's parser; JSON is what most indexes give
 
-
-class _Links(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.files: list[IndexFile] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if tag == "a" and (href := given.get("href")):
-            try:
-                name = unquote(urlsplit(href).path).rpartition("/")[2]
-            except ValueError:  # an address that is none
-                return
-            self.files.append(IndexFile(name, given.get("data-requires-python") or ""))
+    for name, requires_python in links_of(page.decode("utf-8", "replace")):
+        yield IndexFile(name, requires_python)

@@ -1,14 +1,12 @@
 """YAML of a project or a machine: data as JSON has it, read in bounded time and memory.
 
 Aliases and tags are refused: no tool writes them into what is read here, a few lines of aliases stand for
-gigabytes, and tags are for objects.
+gigabytes, and tags are for objects. PyYAML is imported when there is something to read: most commands have none.
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-import yaml
 
 from seatrial.errors import ConfigError
 
@@ -18,16 +16,17 @@ MAX_BYTES = 1_000_000
 #: A spec or a kubeconfig has six levels.
 _MOST_LEVELS = 50
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 def parse_yaml(text: str, name: str) -> Any:
     """The document's data. Raises ConfigError that begins with ``name:line``."""
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         if len(text) > MAX_BYTES:
             raise ConfigError(f"{name}: {len(text) / 1e6:.3g} MB is too large for YAML", run=f"ls -l {name}")
-        _refuse_more_than_data(text, name)
-        data = yaml.load(text, Loader=_LOADER)
+        _refuse_more_than_data(text, name, loader)
+        data = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1
@@ -40,11 +39,13 @@ def parse_yaml(text: str, name: str) -> Any:
     return data
 
 
-def _refuse_more_than_data(text: str, name: str) -> None:
+def _refuse_more_than_data(text: str, name: str, loader: Any) -> None:
     """Before anything is built, from the stream of events. Raises ConfigError, YAMLError."""
+    import yaml
+
     levels = 0
     event: Any
-    for event in yaml.parse(text, Loader=_LOADER):
+    for event in yaml.parse(text, Loader=loader):
         levels += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         problem = None
         if isinstance(event, yaml.AliasEvent):

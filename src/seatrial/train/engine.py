@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from seatrial.train import capture
+from seatrial.train.beside import EarlyError
 from seatrial.train.capture import NotCapturable
 from seatrial.train.data.shards import Shape, Span
 from seatrial.train.errors import InputError
@@ -98,6 +99,7 @@ class Graphed:
             with torch.cuda.stream(side):
                 watched_steps(self.step, shape, fresh=fresh)
         finally:
+            self.step.rehearsing = False
             torch.cuda.current_stream().wait_stream(side)
             torch.cuda.synchronize()
             self.step.restore(before, forget_optimizer=fresh)
@@ -125,8 +127,12 @@ def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
     seen, draws = capture.host_state(step), capture.host_draws(step.device)
     for _ in range(WARMUP_STEPS):
         step.position.zero_()  # an epoch may have fewer steps than this
+        step.rehearsing = step.device.type == "cuda"
         seen, draws = capture.host_state(step), capture.host_draws(step.device)
-        step.run_recovering(shape)
+        try:
+            step.run_recovering(shape)
+        except EarlyError:  # the next ones leave out the weights for which it does not go
+            step.reducer.clear()
     capture.refuse(step, seen, draws)
     if fresh:
         capture.refuse_optimizer(step)

@@ -62,6 +62,22 @@ def prepare(model: nn.Module, precision: Precision) -> str:
     return "layers: small convolutions, pools, normalisation and the loss run in kernels of this library"
 
 
+def prepare_inside(model: nn.Module, precision: Precision) -> tuple[str, Inside | None]:
+    """For a step with a loss of one's own: in words and as an object, what runs parts of any module; or None."""
+    if precision.device.type != "cuda" or precision.dtype not in REALS:
+        return f"layers: torch's own, in {precision.name} on {precision.device.type}", None
+    if reason := unavailable():
+        return f"layers: torch's own, for kernels cannot be compiled here ({reason})", None
+    found = inside_of(model)
+    if precision.dtype == torch.bfloat16:
+        found.copy_weights()
+    for text in found.sources(precision.dtype):
+        build(text, precision.device.index or 0)
+    if precision.name != "fp32" and any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
+        torch.backends.cudnn.benchmark = True  # it measures its ways when a shape is first met: a second for ResNet-18
+    return f"layers: {told(found)}", found if found.used else None
+
+
 _INSIDE: WeakKeyDictionary[nn.Module, Inside] = WeakKeyDictionary()
 
 
@@ -74,11 +90,17 @@ def inside_of(model: nn.Module) -> Inside:
 
 def told(found: Inside) -> str:
     """What was taken and what was left, for people."""
-    if not found.norms and not found.left:
-        return "torch's own: no batch normalisation is inside, which is what kernels of this library take in any module"
-    taken = f"{len(found.norms)} batch normalisations with what follows them run in kernels of this library"
+    kinds = [
+        (len(found.norms), "batch normalisations with what follows them run in kernels of this library"),
+        (len(found.rows.layers), "layer normalisations run in kernels of this library"),
+        (len(found.products.layers) if found.products else 0, "products use bf16 copies of their weights"),
+    ]
+    taken = "; ".join(f"{count} {what}" for count, what in kinds if count)
+    if not taken and not found.left:
+        return "torch's own: no normalisation is inside, which is what kernels of this library take in any module"
     if not found.left:
         return f"{taken}; everything else is torch's own"
+    taken = taken or "0 batch normalisations run in kernels of this library"
     (name, why), *others = found.left.items()
     more = f" and {len(others)} more" if others else ""
     return f"{taken}; left to torch: {name}{more} ({why})"

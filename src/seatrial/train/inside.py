@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule, Node, Tracer
+from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional as F
 
-from seatrial.train.kernels import normact, normpool
+from seatrial.train.kernels import normact
 from seatrial.train.kernels.nvrtc import REALS, usable
+from seatrial.train.products import Products
+from seatrial.train.reading import Unreadable, hooked, read, settings_of
+from seatrial.train.rownorms import RowNorms
 
 _SUMS = (operator.add, operator.iadd, torch.add)
-_PLAIN = (bool, int, float, str, type(None))
 
 
 class NormThen(nn.Module):
@@ -31,19 +34,28 @@ class NormThen(nn.Module):
     def __init__(self, norm: nn.BatchNorm2d, activation: str) -> None:
         super().__init__()
         self.norm, self.activation = norm, activation
+        #: For the next call alone, and those of the last one.
+        self.totals: normact.Totals | None = None
+        self.given: normact.Totals | None = None
 
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         """[B, C, H, W], and the same."""
         alike = beside is None or (beside.dtype == x.dtype and beside.shape == x.shape)
         fits = alike and x.dtype in REALS and x.ndim == 4 and self.norm.weight.dtype == torch.float32
-        if not (fits and self.norm.training and not _hooked(self.norm) and usable(x.device)):
+        if not (fits and self.norm.training and not hooked(self.norm) and usable(x.device)):
             return self._plain(x, beside)
         layout = torch.channels_last
         x = x.contiguous(memory_format=layout)
         if beside is not None:
             beside = beside.contiguous(memory_format=layout)
         norm = self.norm
-        result: Tensor = normact.NormAct.apply(x, norm.weight, norm.bias, beside, norm, self.activation)  # type: ignore[no-untyped-call]
+        totals, self.totals = self.totals, None
+        if totals is None or totals.zeros.device != x.device:
+            totals = normact.Totals(torch.zeros(2, 2, norm.num_features, dtype=torch.double, device=x.device))
+        else:
+            self.given = totals
+        what = (norm, self.activation, totals)
+        result: Tensor = normact.NormAct.apply(x, norm.weight, norm.bias, beside, *what)  # type: ignore[no-untyped-call]
         return result
 
     def _plain(self, x: Tensor, beside: Tensor | None) -> Tensor:
@@ -52,23 +64,21 @@ class NormThen(nn.Module):
         return F.relu(x) if self.activation == "relu" else F.gelu(x) if self.activation == "gelu" else x
 
 
-class _Shallow(Tracer):
-    """Reads one module's own code."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Every module that it calls."""
-        return True
-
-
 class Inside:
     """What was found inside of a model, and the way to run it.
 
     Attributes:
         norms: taken by kernels. left: names of those that stay torch's, with why.
+        rows: layer normalisations taken by kernels. products: layers with copies of their weights, or None.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        self._model = ref(model)
+        self.products: Products | None = None
+        self.rows = RowNorms(model)
         self._forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
+        self._fused: list[NormThen] = []
+        self._totals: Tensor | None = None
         self.norms: list[tuple[nn.BatchNorm2d, str]] = []
         self.left: dict[str, str] = {}
         names = {module: name for name, module in model.named_modules()}
@@ -82,43 +92,61 @@ class Inside:
             if norm not in taken:
                 self.left[names[norm] or type(norm).__name__] = reasons.get(norm, "of a kind that no kernel fits")
 
+    @property
+    def used(self) -> bool:
+        """Whether anything runs otherwise than torch has it."""
+        return bool(self.norms or self.rows.layers or self.products)
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Within, the modules run by kernels."""
+        self._clear_totals()
         for module, forward in self._forwards:
             module.__dict__["forward"] = forward
         try:
-            yield
+            with self.rows.running(), self.products.running() if self.products else nullcontext():
+                yield
         finally:
             for module, _ in self._forwards:
                 module.__dict__.pop("forward", None)
 
+    def _clear_totals(self) -> None:
+        """Zeros for the sums of every layer, by one launch."""
+        if not self._fused:
+            return
+        device, widths = self._fused[0].norm.weight.device, [4 * part.norm.num_features for part in self._fused]
+        if self._totals is None or self._totals.device != device:
+            self._totals = torch.zeros(sum(widths), dtype=torch.double, device=device)
+        for part, totals in zip(self._fused, torch.split(self._totals.zero_(), widths), strict=True):
+            for before in (part.totals, part.given):
+                if before is not None:
+                    before.current = False
+            part.totals = normact.Totals(totals.view(2, 2, part.norm.num_features))
+
+    def copy_weights(self) -> None:
+        """From now on layers that multiply use bf16 copies of their weights, made when ``running`` begins."""
+        model = self._model()
+        products = Products(model) if model is not None else None
+        self.products = products if products and products.layers else None
+        self.rows.narrow(set(self.products.layers) if self.products else set())
+
     def sources(self, dtype: torch.dtype) -> list[str]:
         """The kernels' texts."""
         kinds = {(norm.num_features, activation) for norm, activation in self.norms}
-        texts = [normact.source(dtype, channels, activation) for channels, activation in sorted(kinds)]
-        widths = sorted({channels for channels, _ in kinds})
-        return texts + [normpool.source(normpool.NORM, dtype, channels) for channels in widths]
+        wide = [normact.source(dtype, channels, activation) for channels, activation in sorted(kinds)]
+        return wide + self.rows.sources(dtype)
 
     def _read(self, module: nn.Module, reasons: dict[nn.Module, str]) -> None:
         """Find the patterns in one module's code."""
         norms = [child for child in module.children() if isinstance(child, nn.modules.batchnorm._BatchNorm)]
-        if "forward" in module.__dict__ or _hooked(module):
+        if "forward" in module.__dict__ or hooked(module):
             reasons.update(dict.fromkeys(norms, f"{type(module).__name__} has hooks or a forward of its own"))
             return
-        modes, draws = {part: part.training for part in module.modules()}, torch.get_rng_state()
-        module.train()
         try:
-            graph = _Shallow().trace(module)
-        except Exception as error:  # noqa: BLE001  whatever a stranger's code does with what stands for a tensor
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            reasons.update(dict.fromkeys(norms, f"{type(module).__name__}'s code cannot be read: {first[:80]}"))
+            graph = read(module)
+        except Unreadable as error:
+            reasons.update(dict.fromkeys(norms, str(error)))
             return
-        finally:
-            for part, mode in modes.items():
-                part.training = mode
-            if not torch.equal(draws, torch.get_rng_state()):
-                torch.set_rng_state(draws)
         children = dict(module.named_modules())
         if any(node.op == "get_attr" for node in graph.nodes):
             reasons.update(dict.fromkeys(norms, f"{type(module).__name__}'s code uses weights of its own"))
@@ -128,11 +156,14 @@ class Inside:
             return
         fused = GraphModule(children, graph)
         self.norms += found
-        settings = _settings(module)
+        self._fused += [part for part in children.values() if isinstance(part, NormThen)]
+        settings = settings_of(module)
         written = type(module).forward
 
         def forward(*arguments: Any, **named: Any) -> Any:
-            if module.training and _settings(module) == settings:
+            tensors = all(isinstance(argument, Tensor) for argument in (*arguments, *named.values()))
+            same = settings_of(module) == settings
+            if module.training and tensors and same:
                 return fused(*arguments, **named)
             return written(module, *arguments, **named)
 
@@ -144,7 +175,7 @@ def _replace(graph: Graph, children: dict[str, nn.Module]) -> list[tuple[nn.Batc
     found: list[tuple[nn.BatchNorm2d, str]] = []
     for node in list(graph.nodes):
         norm = children.get(node.target) if node.op == "call_module" else None
-        if norm is None or not normact.fits(norm) or _hooked(norm) or len(node.args) != 1 or node.kwargs:
+        if norm is None or not normact.fits(norm) or hooked(norm) or len(node.args) != 1 or node.kwargs:
             continue
         assert isinstance(norm, nn.BatchNorm2d)
         last, beside, activation = node, None, "none"
@@ -188,7 +219,7 @@ def _activation(node: Node, children: dict[str, nn.Module]) -> str | None:
     """Which of those the kernels know, or None."""
     if node.op == "call_module":
         layer = children.get(str(node.target))
-        if layer is None or _hooked(layer):
+        if layer is None or hooked(layer):
             return None
         if type(layer) is nn.ReLU:
             return "relu"
@@ -198,14 +229,3 @@ def _activation(node: Node, children: dict[str, nn.Module]) -> str | None:
     if node.target in (F.relu, torch.relu, torch.relu_):
         return "relu"
     return "gelu" if node.target is F.gelu and node.kwargs.get("approximate", "none") == "none" else None
-
-
-def _hooked(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
-
-
-def _settings(module: nn.Module) -> dict[str, Any]:
-    """What a module's code may branch on."""
-    return {name: value for name, value in vars(module).items() if isinstance(value, _PLAIN)}

@@ -6,7 +6,7 @@ The host never waits for the device here. The loss of every step is kept on the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
@@ -21,6 +21,7 @@ from seatrial.train.optim.average import Average
 from seatrial.train.optim.optimizer import Optimizer
 from seatrial.train.optim.schedules import Schedule, table
 from seatrial.train.precision import Precision, choose_precision
+from seatrial.train.repeats import Compiled
 from seatrial.train.saving.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
@@ -66,7 +67,11 @@ class Step:
         accumulation: micro-batches a step is made of.
         clip_norm: the gradient's norm is limited to this.
         kernels: on a GPU, what this library has kernels for inside of the model runs by them; says what, and what not.
+<<<<<<< HEAD
         gradients: who clears, averages and clips them; None: GradientReducer, for those that autograd makes.
+=======
+            cuDNN measures its ways of each convolution, but for fp32.
+>>>>>>> main
         average_decay: also keep a moving average of the weights, ``average.model``, which changes by 1 - this a step.
     """
 
@@ -90,6 +95,8 @@ class Step:
         kernels: bool = False,
         data_parallel: bool = False,
     ) -> None:
+        if kernels and data_parallel:
+            raise InputError("kernels run in one process for each GPU, not in nn.DataParallel", fix="torchrun")
         ranks = ranks or here()
         if isinstance(precision, str):
             precision = choose_precision(precision, ranks.device)
@@ -117,6 +124,9 @@ class Step:
         self.average = Average(model, average_decay) if average_decay is not None else None
         self._forward: Callable[[Shape, int, int], Any] = self._micro_loss
         self._finish: Callable[[Tensor], None] = self._count
+        self._blocks: Compiled | None = None
+        #: This step is tried out before it is captured: what it changes is put back.
+        self.rehearsing = False
         self._inside = kernels_inside(model, precision, ranks) if kernels else None
         #: Steps done in this epoch, and before it: both on the device, for a captured step to read.
         self.position = torch.zeros(1, dtype=torch.long, device=self.device)
@@ -160,14 +170,16 @@ class Step:
                 buffer.copy_(saved)
 
     def compile(self) -> None:
-        """Compile loading, forward and (through autograd) backward into few kernels."""
+        """Compile forward and (through autograd) backward into few kernels: blocks that repeat, else everything."""
         self._inside = None
-        self._forward = torch.compile(self._micro_loss, dynamic=False)
-        self._finish = torch.compile(self._count, dynamic=False)
+        self._blocks = Compiled(self.model)
+        if not self._blocks.modules:
+            self._forward = torch.compile(self._micro_loss, dynamic=False)
+            self._finish = torch.compile(self._count, dynamic=False)
 
     def uncompile(self) -> None:
         """Go back to torch's own kernels."""
-        self._forward, self._finish = self._micro_loss, self._count
+        self._forward, self._finish, self._blocks = self._micro_loss, self._count, None
 
     def state(self) -> dict[str, Any]:
         """Everything a step changes."""
@@ -275,20 +287,33 @@ class Step:
         for first in range(0, shape.rows, self.micro_batch.rows):
             count = min(self.micro_batch.rows, shape.rows - first)
             self.reducer.overlap = overlap and first + count == shape.rows
-            loss = self._forward(shape, first, count)
-            if isinstance(loss, dict):
-                loss = self._take_parts(loss, parts, count / shape.rows)
-            if count != shape.rows:
-                loss = loss * (count / shape.rows)
-            total = loss.detach() if total is None else total + loss.detach()
-            if shape.share != 1.0:
-                loss = loss * shape.share
-            self.scaler.scale(loss).backward()
+            # The backward pass within as well: what is computed again there is what forward computed.
+            otherwise = self._inside or self._blocks
+            with otherwise.running() if otherwise else nullcontext():
+                loss = self._forward(shape, first, count)
+                if isinstance(loss, dict):
+                    loss = self._take_parts(loss, parts, count / shape.rows)
+                if count != shape.rows:
+                    loss = loss * (count / shape.rows)
+                total = loss.detach() if total is None else total + loss.detach()
+                if shape.share != 1.0:
+                    loss = loss * shape.share
+                scaled = self.scaler.scale(loss)
+                with self._beside(scaled, whole=count == shape.rows):
+                    scaled.backward()
         for name, value in parts.items():
             if name not in self.parts:
                 self.parts[name] = torch.zeros_like(self.losses)
             self.parts[name].index_copy_(0, self.position, value.view(1))
         return torch.zeros(1, device=self.device) if total is None else total.view(1)
+
+    def _beside(self, loss: Tensor, *, whole: bool) -> AbstractContextManager[None]:
+        """Gradients of weights on a second stream, in steps that become a graph."""
+        products = self._inside.products if self._inside else None
+        captured = self.rehearsing or (self.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
+        if products is None or not captured or not whole or self.ranks.world > 1:
+            return nullcontext()
+        return products.beside.backward(loss, products.weights)
 
     def _take_parts(self, losses: dict[str, Tensor], parts: dict[str, Tensor], share: float) -> Tensor:
         """The one that is trained on; the others are added to ``parts``, weighted."""
@@ -301,8 +326,7 @@ class Step:
 
     def _micro_loss(self, shape: Shape, first: int, count: int) -> Any:
         batch = self.source.load(self.position, shape, first, count)
-        by_kernels = self._inside.running() if self._inside else nullcontext()
-        with self.precision.autocast(), by_kernels:
+        with self.precision.autocast():
             return self.loss(self._called, *batch)
 
     def _update(self, loss: Tensor) -> None:
@@ -344,8 +368,7 @@ def kernels_inside(model: nn.Module, precision: Precision, ranks: Ranks) -> Insi
     """What kernels take inside of the model, compiled; None where there are none. The first rank says which."""
     from seatrial.train import fused  # torch.fx takes a quarter of a second to import
 
-    said = fused.prepare(model, precision)
+    said, found = fused.prepare_inside(model, precision)
     if ranks.first:
         print(said, flush=True)
-    found = fused.inside_of(model) if not isinstance(model, nn.Sequential) else None
-    return found if found and found.norms and precision.device.type == "cuda" else None
+    return found

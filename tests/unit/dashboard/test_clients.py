@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-for needed in ("starlette", "uvicorn", "plotly"):
+for needed in ("starlette", "uvicorn"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
 import uvicorn  # noqa: E402
@@ -19,6 +19,7 @@ from fakes import a_plan  # noqa: E402
 from pace import within  # noqa: E402
 from seatrial.dashboard import connections, server  # noqa: E402
 from seatrial.dashboard.feed import Feed  # noqa: E402
+from seatrial.dashboard.projects import Projects  # noqa: E402
 from seatrial.runs.store import RunStore  # noqa: E402
 from seatrial.system.names import Names  # noqa: E402
 from seatrial.telemetry.reading import unread  # noqa: E402
@@ -48,7 +49,9 @@ class Served:
         sock = server.listen("127.0.0.1", 0)
         self.port = sock.getsockname()[1]
         config = uvicorn.Config(
-            server.make_app(store, feed, None, Names()), http=connections.protocol(PATIENCE_S, MOST), log_config=None
+            server.make_app(Projects(store), feed, None, Names()),
+            http=connections.protocol(PATIENCE_S, MOST),
+            log_config=None,
         )
         self._server = server._Server(config)
         self._server.feed = feed

@@ -141,3 +141,9 @@ def test_facts_may_be_missing(expected: Any, visible: Any, unknown: Any, known: 
     finding = explain_missing(expected, visible, {**known, **unknown})
     assert by_id(finding.id)
     assert finding.fix
+
+
+def test_a_title_has_the_values_that_the_framework_printed() -> None:
+    said = "JAX_PLATFORMS=cpu,rocm keeps JAX away from the GPU"
+    finding = explain_missing([H200], [H200], {**GOOD, "kernel_error": said, "kernel_uuid": H200["uuid"]})
+    assert finding.message == said and finding.severity == "error"

@@ -48,8 +48,29 @@ def test_another_namespace_or_a_changed_kubeconfig_is_asked_anew(tmp_path: Path)
     remember(KUBEFLOW, OPTIONS, environ, tmp_path)
     assert recall(ClusterOptions(namespace="other"), environ, tmp_path) is None
     assert recall(OPTIONS, {"KUBECONFIG": "/nowhere"}, tmp_path) is None
+    before = (tmp_path / "config").stat()
+    (tmp_path / "new").write_text("{}")
+    os.utime(tmp_path / "new", ns=(before.st_atime_ns, before.st_mtime_ns))
+    (tmp_path / "new").replace(tmp_path / "config")  # another file of the same time and size
+    assert recall(OPTIONS, environ, tmp_path) is None
+    remember(KUBEFLOW, OPTIONS, environ, tmp_path)
     os.utime(tmp_path / "config", (1, 1))
     assert recall(OPTIONS, environ, tmp_path) is None
+
+
+def test_a_kubeconfig_below_the_home_folder_and_a_pods_own_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    kubeconfig(tmp_path)
+    remember(KUBEFLOW, OPTIONS, {"KUBECONFIG": "~/config"}, tmp_path)
+    assert recall(OPTIONS, {"KUBECONFIG": "~/config"}, tmp_path) is not None
+    (tmp_path / "config").write_text("{ }")
+    assert recall(OPTIONS, {"KUBECONFIG": "~/config"}, tmp_path) is None
+    here = {"KUBECONFIG": "/nowhere", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    remember(KUBEFLOW, OPTIONS, here, tmp_path)
+    assert recall(OPTIONS, here, tmp_path) is not None
+    assert recall(OPTIONS, {**here, "KUBERNETES_SERVICE_HOST": "10.1.0.1"}, tmp_path) is None
 
 
 def test_it_is_forgotten(tmp_path: Path) -> None:

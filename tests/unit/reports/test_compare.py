@@ -6,6 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
+from seatrial.errors import UsageError
 from seatrial.receipt.model import (
     DiagnosisRecord,
     ExitCause,
@@ -43,7 +44,14 @@ def a_metric(name, last, best=None):
 
 
 def rows(found):
-    return {row.label: (row.a, row.b, row.change) for row in found.facts + found.numbers}
+    """Label → both texts, and the second's change."""
+    every = found.facts + found.numbers
+    return {row.label: (*(cell.text for cell in row.cells), row.cells[1].change) for row in every}
+
+
+def verdicts(found, label):
+    (row,) = [row for row in found.numbers if row.label == label]
+    return [(cell.verdict, cell.best) for cell in row.cells]
 
 
 def printed(found, encoding="utf-8", width=100):
@@ -77,8 +85,8 @@ def test_a_change_of_sign_or_from_zero_has_no_ratio():
 def test_plots_of_both_share_an_axis_and_others_are_left_out():
     a = a_receipt("r1", plots=[a_plot(3.0, 2.0), a_plot(1.0, id="steps-other")])
     b = a_receipt("r2", plots=[a_plot(3.0, 1.0), a_plot(1.0, id="steps-loss", x="epoch")])
-    [plot] = compare(a, b).plots
-    assert [line.name for line in plot.lines] == ["A loss", "B loss"]
+    plot = compare(a, b).overlays[0].plot
+    assert [line.name for line in plot.lines] == ["r1", "r2"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -86,7 +94,7 @@ def test_the_terminal_draws_curves_and_no_markup(encoding):
     plot = a_plot(*(10.0 / (n + 1) for n in range(200)))
     found = compare(a_receipt("r1", name="[bold]x[/]", plots=[plot]), a_receipt("r2", plots=[a_plot(1.0, 9.0)]))
     text = printed(found, encoding)
-    assert "A: [bold]x[/]" in text and "A loss" in text
+    assert "A: [bold]x[/]" in text and "\n  A  " in text
     assert ("10 → 0.05" if encoding == "utf-8" else "10 to 0.05") in text
     assert max(map(len, text.splitlines())) <= 100
 
@@ -99,14 +107,53 @@ def test_curves_fit_eighty_columns():
 
 def test_the_page_escapes_and_the_json_is_complete():
     found = compare(a_receipt("r1", name="<script>x</script>", plots=[a_plot(1.0, 2.0)]), a_receipt("r1"))
-    page = to_html(compare(found.a, found.a))
-    assert "<script" not in page and "&lt;script&gt;" in page and "<svg" in page and "default-src 'none'" in page
-    assert set(json.loads(json.dumps(to_json(found)))) == {"a", "b", "rows", "plots"}
+    page = to_html(compare(found.runs[0], a_receipt("r2", plots=[a_plot(1.0)])))
+    assert (
+        "<script" not in page and "&lt;script&gt;" in page and 'class="curve' in page and "default-src 'none'" in page
+    )
+    assert set(json.loads(json.dumps(to_json(found)))) == {"runs", "facts", "numbers", "plots"}
 
 
 def test_plots_of_one_id_in_an_older_receipt_are_paired_in_order():
     first, second = (a_receipt(run, plots=[a_plot(1, 2), a_plot(3, 4)]) for run in ("r1", "r2"))
-    assert [[p[1] for line in plot.lines for p in line.points] for plot in compare(first, second).plots] == [
+    plots = [each.plot for each in compare(first, second).overlays]
+    assert [[p[1] for line in plot.lines for p in line.points] for plot in plots] == [
         [1, 2, 1, 2],
         [3, 4, 3, 4],
     ]
+
+
+def test_better_and_worse_are_told_where_a_number_has_a_good_direction():
+    a = a_receipt("r1", wall_s=10.0, metrics=[a_metric("loss", 0.5, 0.5), a_metric("lr", 0.1)])
+    b = a_receipt("r2", wall_s=10.05, metrics=[a_metric("loss", 0.499, 0.499), a_metric("lr", 0.2)])
+    c = a_receipt("r3", wall_s=20.0, metrics=[a_metric("loss", 0.7, 0.6), a_metric("lr", 0.3)])
+    found = compare(a, b, c)
+    assert verdicts(found, "wall time") == [(None, True), (None, False), ("worse", False)]  # 0.5 % is noise
+    assert verdicts(found, "loss, last") == [(None, False), ("better", True), ("worse", False)]
+    assert verdicts(found, "lr, last") == [(None, False)] * 3
+    assert "×2 worse" in to_html(found)
+
+
+def test_a_run_has_one_colour_in_every_plot():
+    a = a_receipt("r1", name="one", plots=[a_plot(1, 2), a_plot(1, 2, id="gpu")])
+    b = a_receipt("r2", name="one", plots=[a_plot(3, 4)])
+    two = Line(name="val_loss", points=((0.0, 1.0), (1.0, 2.0)))
+    plot = a_plot(5, 6)
+    c = a_receipt("r3", plots=[plot.model_copy(update={"lines": (*plot.lines, two)}), a_plot(5, 6, id="gpu")])
+    first, second = compare(a, b, c).overlays
+    assert first.styles == ("line0", "line1", "line2", "line2 dash1") and second.styles == ("line0", "line2")
+    assert [line.name for line in first.plot.lines] == ["one (r1) loss", "one (r2) loss", "r3 loss", "r3 val_loss"]
+
+
+def test_what_is_said_twice_is_said_once():
+    told = [a_metric("test_accuracy", 0.9, 0.9), a_metric("end_accuracy", 0.9), a_metric("end_images", 0.9)]
+    a, b = (a_receipt(run, metrics=told) for run in ("r1", "r2"))
+    found = compare(a, b, a)
+    assert [receipt.header.run_id for receipt in found.runs] == ["r1", "r2"]
+    labels = [row.label for row in found.numbers]
+    assert labels == ["test_accuracy, last", "end_images, last", "wall time"]
+
+
+def test_more_runs_than_colours_are_refused():
+    with pytest.raises(UsageError, match="9 runs are too many"):
+        compare(*(a_receipt(f"r{n}") for n in range(9)))

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -190,7 +190,6 @@ def cases(draw: st.DrawFn) -> tuple[Constraints, Machine]:
     return constraints, Machine(draw(st.sampled_from(DRIVERS)), gpus)
 
 
-@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple[Constraints, Machine]) -> None:
     constraints, machine = case

@@ -1,6 +1,7 @@
 """Our kernels, run on the CPU thread by thread, against torch's layers in double precision."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 
@@ -14,7 +15,7 @@ from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
 from seatrial.train import fused, inside  # noqa: E402
 from seatrial.train.data import augment, images  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
-from seatrial.train.kernels import classifier_head, filters, normpool, nvrtc, single_channel_conv, sums  # noqa: E402
+from seatrial.train.kernels import classifier_head, filters, normact, normpool, nvrtc, single_channel_conv, sums  # noqa: E402
 from seatrial.train.optim.optimizer import Adam, decay_groups  # noqa: E402
 from seatrial.train.precision import Precision  # noqa: E402
 
@@ -104,6 +105,23 @@ def test_affine_draws_and_moves_alike(request):
     torch.testing.assert_close(augment.affine(pixels, **amounts), expected, rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_crops_and_flips_are_the_same_in_one_kernel(request, dtype, layout):
+    pixels = (torch.rand(9, 3, 7, 5) * 255).to(dtype).contiguous(memory_format=layout)
+    moves = [augment.flip, lambda x: augment.crop(x, 2), lambda x: augment.crop(x, 2, reflect=False)]
+
+    def moved():
+        torch.manual_seed(1)
+        return [move(pixels) for move in moves]
+
+    expected = moved()
+    request.getfixturevalue("kernels_on_cpu")
+    for own, other in zip(moved(), expected, strict=True):
+        assert torch.equal(own, other) and own.stride() == other.stride()
+    assert not torch.equal(expected[0], pixels)
+
+
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_adam_takes_the_same_steps(request, decoupled):
     def trained():
@@ -164,7 +182,7 @@ def test_another_network_is_told(monkeypatch):
 
     monkeypatch.setattr(fused, "unavailable", lambda: None)
     said = fused.prepare(Net(), Precision("bf16", torch.device("cuda", 0)))
-    assert said.startswith("layers: torch's own: no batch normalisation is inside")
+    assert said.startswith("layers: torch's own: no normalisation is inside")
     built = []
     monkeypatch.setattr(fused, "build", lambda text, device: built.append(text))
     net = Net()
@@ -174,7 +192,7 @@ def test_another_network_is_told(monkeypatch):
         "layers: 2 batch normalisations with what follows them run in kernels of this library; "
         "left to torch: odd (of a kind that no kernel fits)"
     )
-    assert len(built) == 4, "each width's two texts"
+    assert len(built) == 2, "each width's text"
 
 
 def test_nested_layers_are_those_of_the_flat_network(kernels_on_cpu):  # noqa: F811
@@ -249,6 +267,23 @@ def test_norm_sum_and_activation(kernels_on_cpu, activation, dtype, summed):  # 
         assert error(ours, other) < most
 
 
+@pytest.mark.parametrize(("channels", "blocks"), [(32, 37), (1024, 18)])
+def test_sums_of_many_blocks(kernels_on_cpu, monkeypatch, channels, blocks):  # noqa: F811
+    monkeypatch.setattr(normact, "blocks_over", lambda *given: blocks)
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(channels)
+    exact = copy.deepcopy(norm).double()
+    x = torch.randn(2, channels, 3, 5).to(memory_format=torch.channels_last).requires_grad_()
+    theirs = x.detach().double().requires_grad_()
+    then = inside.NormThen(norm, "relu")
+    for _ in range(2):  # from zero again
+        out, expected = then(x), F.relu(exact(theirs))
+        (out * x.detach().cos()).sum().backward()
+        (expected * theirs.detach().cos()).sum().backward()
+    pairs = [(out, expected), (x.grad, theirs.grad), (norm.weight.grad, exact.weight.grad)]
+    assert all(error(own, other) < 1e-5 for own, other in [*pairs, (norm.running_var, exact.running_var)])
+
+
 @pytest.mark.parametrize("name", ["resnet", "unet"])
 def test_any_module_runs_by_kernels_inside(kernels_on_cpu, name):  # noqa: F811
     from own_models import OWN, ResNet, pictures
@@ -302,3 +337,56 @@ def test_what_cannot_be_read_is_left_and_named():
         once = model[1](x)
         model[1].twice = True
         assert torch.equal(model[1](x), once * 2), "a setting that changed is not frozen"
+
+
+# Layer normalisation inside of any module ---------------------------------------------------------------------------
+
+
+class Attentive(nn.Module):
+    """Norms before what multiplies; the last one's result is summed as well."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.first, self.qkv = nn.LayerNorm(width), nn.Linear(width, width)
+        self.second, self.wide = (
+            nn.LayerNorm(width),
+            nn.Sequential(nn.Linear(width, 96), nn.GELU(), nn.Linear(96, width)),
+        )
+        self.third, self.last, self.scale = nn.LayerNorm(width), nn.Linear(width, 3), 2.0
+
+    def forward(self, x):
+        x = x + self.qkv(self.first(x))
+        x = x + self.wide(self.second(x))
+        x = self.third(x)
+        return self.last(x) * self.scale + x.mean()
+
+
+def test_layer_norms_write_bf16_only_for_products(kernels_on_cpu):  # noqa: F811
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Attentive(), nn.Linear(3, 4)), torch.randn(5, 7, 64)
+    found = inside.Inside(model)
+    found.copy_weights()
+    assert set(found.rows._narrow) == {model[0].first, model[0].second}
+    kinds = []
+    model[0].qkv.register_forward_hook(lambda layer, given, out: kinds.append(given[0].dtype))
+    exact = copy.deepcopy(model).double()
+
+    def gradients(running):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16), running():
+            loss = model(x).square().mean()
+            loss.backward()
+        return loss, [parameter.grad.clone() for parameter in model.parameters()]
+
+    loss, own = gradients(found.running)
+    plainly, theirs = gradients(nullcontext)
+    assert kinds == [torch.bfloat16, torch.float32]
+    expected = exact(x.double()).square().mean()
+    expected.backward()
+    assert abs(loss - expected) < abs(plainly - expected) + 1e-2 * expected
+    for ours, other, parameter in zip(own, theirs, exact.parameters(), strict=True):
+        assert error(ours, parameter.grad) < error(other, parameter.grad) * 1.2 + 1e-3
+    model[0].scale = 3.0
+    kinds.clear()
+    gradients(found.running)
+    assert kinds == [torch.float32], "other settings, perhaps other readers"

@@ -1,7 +1,8 @@
 """EngineClient: an engine's command line, asked with a time limit; EngineTraits: what is its own in it.
 
-Containers and images are made through python-on-whales. Questions, and whatever must have an end, go to the same
-command line with a time-out, which python-on-whales has not: a daemon that hangs must not hang us.
+Images are built, pulled, pushed and saved through python-on-whales, which streams what they print. Containers,
+questions, and whatever must have an end, go to the same command line with a time-out, which python-on-whales has not: a
+daemon that hangs must not hang us.
 """
 
 from __future__ import annotations

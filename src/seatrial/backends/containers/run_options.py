@@ -1,4 +1,4 @@
-"""ContainerPlan → what python-on-whales' ``container.run`` is called with, and the same as one argv to print. Pure."""
+"""ContainerPlan → the options of one container, and the argv that is printed and run. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 
 from seatrial.job.plan import FRAMED_LOG, LOG_LABEL, ContainerPlan, Mount
 
-#: Keyword of python-on-whales → flag, in the order in which it puts them on the command line.
-#: Source: python_on_whales/components/container/cli_wrapper.py, ``run``, version 0.81.0.
+#: Option → flag, in the order of the command line. Names as python-on-whales has them.
 FLAGS = {
     "cap_add": "--cap-add",
     "cap_drop": "--cap-drop",
@@ -57,7 +56,7 @@ class RunOptions:
     """One container to run.
 
     Attributes:
-        options: keywords of python-on-whales' ``container.run``; only those that are set.
+        options: keys of FLAGS; only those that are set.
     """
 
     image: str
@@ -105,7 +104,7 @@ def run_options(container: ContainerPlan, image: str) -> RunOptions:
         "pids_limit": container.pids,
         "network_aliases": [container.network_alias] if container.network_alias else [],
         "networks": [container.network] if container.network else [],
-        "publish": [(port,) for port in container.publish],
+        "publish": list(container.publish),
         "pull": "never",
         "read_only": container.read_only_root,
         "runtime": container.runtime,
@@ -144,8 +143,6 @@ def _flag(flag: str, value: Any) -> list[str]:
             return [word for key, item in value.items() for word in (flag, f"{key}={item}")]
         case list() if flag == "--mount":
             return [word for fields in value for word in (flag, ",".join(fields))]
-        case list() if flag == "-p":
-            return [word for (port,) in value for word in (flag, port)]
         case list():
             return [word for item in value for word in (flag, str(item))]
         case _:

@@ -1,4 +1,7 @@
-"""k8s: pods of a cluster. The protocol of every backend, on top of the files beside this one."""
+"""k8s: pods of a cluster. The protocol of every backend, on top of the files beside this one.
+
+What speaks to a cluster is imported when one is spoken to: a plan with facts remembered renders its manifests without.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,18 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from seatrial import events
 from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
-from seatrial.backends.kubernetes.client import Cluster, configured
-from seatrial.backends.kubernetes.collect import collecting
+from seatrial.backends.kubernetes.access import configured
 from seatrial.backends.kubernetes.ending import end, pods_of
 from seatrial.backends.kubernetes.execute import execute
-from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, Manifest, job_names
-from seatrial.backends.kubernetes.manifests.render import API_KINDS, render
+from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, job_names
+from seatrial.backends.kubernetes.manifests.of_run import RECIPES, cluster_manifests
+from seatrial.backends.kubernetes.manifests.render import API_KINDS
 from seatrial.backends.kubernetes.pods import end_of, newest, state_of, workload_state
 from seatrial.backends.kubernetes.submit import OWNERS, path_of, secret_manifest, submit
 from seatrial.backends.kubernetes.workload import is_of_run, told_exit_code, waiting_for
@@ -28,8 +31,8 @@ from seatrial.job.cluster import ClusterPlan
 from seatrial.job.plan import Plan
 from seatrial.system import agent_archive
 
-#: File of the run's folder that is handed over with the agent: our wheel, for recipes in a ready image.
-RECIPES = "recipes.whl"
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.client import Cluster
 
 
 class Kubernetes:
@@ -63,7 +66,7 @@ class Kubernetes:
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
         cluster_plan = _cluster_plan(plan)
-        manifests = cluster_manifests(plan, run_dir)
+        manifests = cluster_manifests(plan, agent_archive.build(run_dir), run_dir / RECIPES)
         if cluster_plan.secrets:
             values = {name: self._environ[name] for name in cluster_plan.secrets}
             manifests.insert(0, secret_manifest(cluster_plan, values))
@@ -98,6 +101,8 @@ class Kubernetes:
         )
 
     def collect(self, handle: Handle, run_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:
+        from seatrial.backends.kubernetes.collect import collecting
+
         plan = _read_plan(run_dir)
         cluster, namespace = self._of(handle)
         return collecting(cluster, namespace, plan.run_id, run_dir, _cluster_plan(plan).nodes, say)
@@ -209,19 +214,9 @@ class Kubernetes:
 @lru_cache(maxsize=8)
 def _connection(environ: tuple[tuple[str, str], ...], context: str | None, namespace: str | None) -> Cluster:
     """One connection for each cluster and process: signing in costs more than most requests."""
+    from seatrial.backends.kubernetes.client import Cluster
+
     return Cluster(dict(environ), context, namespace)
-
-
-def cluster_manifests(plan: Plan, run_dir: Path) -> list[Manifest]:
-    """Everything that is created but the values of secrets.
-
-    Args:
-        run_dir: where the agent's archive is made; holds the recipes' wheel of a plan that hands it over.
-    """
-    binaries = {"agent.pyz": agent_archive.build(run_dir).read_bytes()}
-    if plan.cluster is not None and plan.cluster.recipes and (run_dir / RECIPES).exists():
-        binaries[RECIPES] = (run_dir / RECIPES).read_bytes()
-    return render(plan, binaries)
 
 
 def _cluster_plan(plan: Plan) -> ClusterPlan:

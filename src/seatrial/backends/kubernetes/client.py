@@ -8,10 +8,10 @@ import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from seatrial.backends.kubernetes.kubeconfig import kubeconfigs, read_kubeconfig
+from seatrial.backends.kubernetes.access import configured, kubeconfigs
+from seatrial.backends.kubernetes.kubeconfig import read_kubeconfig
 from seatrial.backends.kubernetes.problems import ApiError, no_cluster, refused, unreachable
 from seatrial.errors import EngineUnavailableError, UsageError
 
@@ -23,17 +23,8 @@ _EXEC_PROTOCOL = "v4.channel.k8s.io"
 #: For one answer. Servers end a request that takes a minute themselves.
 ANSWER_TIMEOUT_S = 20.0
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-
 Object = dict[str, Any]
 T = TypeVar("T")
-
-
-def configured(environ: Mapping[str, str]) -> str | None:
-    """Why there is a cluster to talk to, from files alone, or None."""
-    for path in kubeconfigs(environ):
-        return f"kubeconfig {path}"
-    return "this pod's service account" if SERVICE_ACCOUNT.exists() else None
 
 
 class Cluster:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from seatrial.backends.kubernetes.client import Cluster
 from seatrial.errors import SeatrialError
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.client import Cluster
 
 #: Versions of the API that we can write, the best first.
 VERSIONS = ("v1", "v1beta2", "v1beta1")

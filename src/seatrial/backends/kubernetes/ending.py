@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.devices import GROUP
 from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, selector
 from seatrial.backends.kubernetes.manifests.render import RESOURCES
 from seatrial.backends.kubernetes.pods import Pod, read_pod
 from seatrial.job.cluster import ClusterPlan
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.client import Cluster
 
 #: For pods to end after a deletion, on top of their own grace.
 END_TIMEOUT_S = 30.0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+from typing import TYPE_CHECKING
 
-from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.pods import Pod
 from seatrial.errors import EngineError
 from seatrial.system import command
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.client import Cluster
 
 
 def execute(cluster: Cluster, namespace: str, pod: Pod, argv: list[str], *, terminal: bool) -> int:

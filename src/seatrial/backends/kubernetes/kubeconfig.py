@@ -5,8 +5,6 @@ Source: kubernetes.io/docs/reference/config-api/kubeconfig.v1. Keys that are not
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,14 +86,6 @@ class _File(_Part):
     clusters: list[_NamedCluster] = []
     contexts: list[_NamedContext] = []
     users: list[_NamedUser] = []
-
-
-def kubeconfigs(environ: Mapping[str, str]) -> Iterator[Path]:
-    """The files that are there, of those that KUBECONFIG names, or the usual one."""
-    for name in environ.get("KUBECONFIG", "~/.kube/config").split(os.pathsep):
-        path = Path(os.path.expanduser(name))  # noqa: PTH111  Path's raises where there is no home
-        if name and path.is_file():
-            yield path
 
 
 def read_kubeconfig(path: Path) -> dict[str, Any]:

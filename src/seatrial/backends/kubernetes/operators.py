@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.manifests.names import REPLICATED_JOB
 from seatrial.backends.kubernetes.manifests.render import RESOURCES
 from seatrial.errors import SeatrialError
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.client import Cluster
 
 #: How often a Job of its own accord tries again. Source: kubernetes.io/docs/concepts/workloads/controllers/job.
 _BACKOFF_LIMIT = 6

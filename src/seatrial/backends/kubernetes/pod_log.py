@@ -6,11 +6,14 @@ import calendar
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seatrial import frames
 from seatrial.backends.collected import Sink
-from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.pods import Pod
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.client import Cluster
 
 _WIDTH = 48
 

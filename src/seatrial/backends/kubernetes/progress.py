@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.containers import own_container
 from seatrial.backends.kubernetes.devices import claimable
 from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_holders
@@ -18,6 +17,9 @@ from seatrial.events import Event, HostPod, Note
 from seatrial.findings.finding import Finding
 from seatrial.findings.labels import in_one_line
 from seatrial.job.plan import EXIT_POD_STOPPED
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.client import Cluster
 
 #: Events that tell how far a pod is. Source: kubernetes pkg/kubelet/events/event.go.
 _STEPS = {

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.manifests.names import Manifest, metadata, secret_name
 from seatrial.backends.kubernetes.manifests.render import RESOURCES
 from seatrial.errors import SeatrialError
 from seatrial.job.cluster import ClusterPlan
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.client import Cluster
 
 #: Kinds that own the others; deleting them deletes all.
 OWNERS = ("Job", "PyTorchJob", "TrainJob", "JobSet")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.devices import Claimable, claimable
 from seatrial.backends.kubernetes.manifests.render import API_KINDS, RESOURCES
 from seatrial.backends.kubernetes.operators import may_create, runtimes_retries
 from seatrial.backends.kubernetes.problems import ApiError
 from seatrial.errors import SeatrialError
 from seatrial.job.cluster import Kind
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.client import Cluster
 
 #: Indexed Jobs are stable from here. Source: kubernetes.io/blog, release notes of 1.24.
 INDEXED_SINCE = (1, 24)
@@ -120,6 +121,8 @@ def survey(cluster: Cluster, gpu_resource: str = "nvidia.com/gpu", runtime: str 
 
 
 async def _survey(cluster: Cluster, gpu_resource: str, runtime: str) -> ClusterFacts:
+    import asyncio  # facts are read without it
+
     version = await cluster.request("GET", "/version")  # signs in, and tells whether there is anybody
     found = await asyncio.gather(*(_has_crd(cluster, kind) for kind in OPERATORS))
     operators = tuple(kind for kind, there in zip(OPERATORS, found, strict=True) if there)

@@ -40,8 +40,9 @@ class Screen:
         self._quiet = quiet
         self._json = json
         self._answer_only = answer_only
-        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._out = Console(highlight=False)
+        # Names of files are no markup: ":fire:" stays as it is, and rich's table of emoji is not loaded.
+        self._err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+        self._out = Console(highlight=False, emoji=False)
         self._live: LiveLine | None = None
         self._printing = threading.RLock()  # threads and signal handlers say things, too
 
@@ -142,7 +143,7 @@ class Screen:
         table.add_column(overflow="fold")
         for choice in plan.choices:
             table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
-        self._out.print(f"[bold]{plan.target_line}[/] on [bold]{plan.backend}[/]\n")
+        self._out.print(Text.assemble((plan.target_line, "bold"), " on ", (plan.backend, "bold"), "\n"))
         self._out.print(table)
         for warning in plan.warnings:
             self._out.print(Text("! ", style="bold yellow").append(warning))

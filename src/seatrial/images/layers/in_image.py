@@ -14,7 +14,6 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
@@ -140,6 +139,8 @@ def _compile(paths: list[str]) -> None:
     for share in shares if len(shares) < 2 else ():
         _compile_share(share)
     if len(shares) > 1:
+        from concurrent.futures import ProcessPoolExecutor  # the host reads FRAMEWORK here, and needs none
+
         with ProcessPoolExecutor(os.cpu_count()) as processes:
             list(processes.map(_compile_share, shares))
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from seatrial.images.requirements.requirements_files import Requirements
 from seatrial.job.model import ImageOptions
 from seatrial.stack.facts import torch_index
-from seatrial.system.package_index import Source
+from seatrial.system.package_source import Source
 
 #: What pip asks where nobody names another. Source: pip's --index-url.
 PYPI = "https://pypi.org/simple"

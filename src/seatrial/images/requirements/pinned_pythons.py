@@ -17,8 +17,9 @@ from seatrial.job.model import ImageOptions, Job
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import Framework, wheels
 from seatrial.stack.resolve import PYTHONS
-from seatrial.system.package_index import MISSING_FRESH_S, Answer, PackageIndex, Source, merge
+from seatrial.system.package_index import MISSING_FRESH_S, Answer, PackageIndex, merge
 from seatrial.system.package_page import IndexFile, releases_of_files
+from seatrial.system.package_source import Source
 
 #: Packages of the tables, whose Pythons are known without an index.
 _FRAMEWORKS: Mapping[str, Framework] = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax"}

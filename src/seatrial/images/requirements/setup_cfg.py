@@ -5,7 +5,6 @@ Format: https://setuptools.pypa.io/en/latest/userguide/declarative_config.html
 
 from __future__ import annotations
 
-import configparser
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -21,6 +20,8 @@ _MAX_BYTES = 300_000
 
 def read_setup_cfg(file: Path) -> Declared | None:
     """The file's requirements, or None when it lists none. Raises ConfigError naming the file."""
+    import configparser  # few projects have such a file
+
     text = read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES)
     parser = configparser.RawConfigParser(strict=False)
     try:

@@ -1,20 +1,21 @@
 """What ``plan`` remembers of a cluster for a few minutes: signing in and asking costs more than all the rest of a plan.
 
-``run`` always asks anew. A file for each cluster, user and namespace in the cache folder; the kubeconfig's time is part
-of its name, so a changed one is asked anew.
+``run`` always asks anew. A file for each cluster, user and namespace in the cache folder; the kubeconfigs' time, size
+and inode are part of its name, as is the version of seatrial, so that after a change of either it is asked anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from seatrial import __version__
+from seatrial.backends.kubernetes.access import kubeconfigs
 from seatrial.backends.kubernetes.devices import Claimable, Offer
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import DiskError
@@ -62,8 +63,13 @@ def _claimable(kept: dict[str, Any]) -> Claimable:
     return Claimable(kept["api"], None if classes is None else tuple(classes), told)
 
 
+def _stamp(file: Path) -> tuple[int, int, int]:
+    told = file.stat()
+    return told.st_mtime_ns, told.st_size, told.st_ino
+
+
 def _path(options: ClusterOptions, environ: Mapping[str, str], cache: Path) -> Path:
-    files = environ.get("KUBECONFIG", str(Path.home() / ".kube" / "config")).split(os.pathsep)
-    times = [Path(file).stat().st_mtime_ns if Path(file).is_file() else 0 for file in files]
-    asked = [files, times, options.context, options.namespace, options.gpu_resource, options.runtime]
+    files = [(str(path.absolute()), *_stamp(path)) for path in kubeconfigs(environ)]
+    pod_of = environ.get("KUBERNETES_SERVICE_HOST") if not files else None  # the cluster of a pod without a kubeconfig
+    asked = [__version__, files, pod_of, options.context, options.namespace, options.gpu_resource, options.runtime]
     return cache / "clusters" / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.survey import OPERATORS, ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.model import Job
@@ -27,6 +26,8 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
     if kept is not None and not lacks(job, kept[0]):
         facts, age_s = kept
         return ClusterSite(facts, _seen(facts, f"as of {age_s:.0f} s ago; run queries it again"))
+    from seatrial.backends.kubernetes.client import Cluster  # 20 ms that a plan with facts remembered need not wait for
+
     try:
         facts = survey(Cluster(host.environ, options.context, options.namespace), options.gpu_resource, options.runtime)
     except EngineUnavailableError as error:

@@ -24,14 +24,14 @@ MAX_LINE_BYTES = 64 * 1024
 #: Lines at the beginning and the end of a stream that are looked at for how a script took its leave.
 FEW_LINES = 3
 
-_TRACEBACK = "Traceback (most recent call last):"
+TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
 #: torch.distributed puts this before every line a rank prints of its traceback.
-_RANK = re.compile(r"^\[rank\d+\]:\s?")
+RANK = re.compile(r"^\[rank\d+\]:\s?")
 #: What steers a terminal: colours, cursor, titles (ECMA-48: CSI and OSC sequences).
 _STEERS = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 #: What a launcher raises because a child failed says nothing of why the child did.
-_LAUNCHER_ERRORS = ("ChildFailedError", "ProcessExitedException", "ProcessRaisedException")
+LAUNCHER_ERRORS = ("ChildFailedError", "ProcessExitedException", "ProcessRaisedException")
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ def read_output(run_dir: Path) -> Output:
         for finding in match_lines(end.watch(_lines(run_dir / name))):
             finding.evidence = [f"{name} {clean(line)}" for line in finding.evidence]
             findings.setdefault(finding.id, finding)
-    tail = [_RANK.sub("", line) for line in _tail(run_dir / STREAMS[0]).splitlines()]
+    tail = [RANK.sub("", line) for line in _tail(run_dir / STREAMS[0]).splitlines()]
     said = [line for line in tail if line.strip()]
     last_line = next((line for line in reversed(said) if not line[0].isspace()), said[-1] if said else None)
-    if any(error in line for line in said for error in _LAUNCHER_ERRORS):
+    if any(error in line for line in said for error in LAUNCHER_ERRORS):
         last_line = next((line for line in reversed(said) if line.startswith("error: ")), last_line)
     return Output(
         findings=tuple(findings.values()),
@@ -114,12 +114,12 @@ def _text(lines: Iterable[bytes]) -> list[str]:
 
 def last_exception(lines: list[str]) -> str | None:
     """Type and message of the last traceback that is not a launcher's own."""
-    for start in reversed([i for i, line in enumerate(lines) if line.startswith(_TRACEBACK)]):
+    for start in reversed([i for i, line in enumerate(lines) if line.startswith(TRACEBACK)]):
         for line in lines[start + 1 :]:
             match = _EXCEPTION.match(line)
             if match is None:  # the indented frames
                 continue
-            if match.group(1).rpartition(".")[2] in _LAUNCHER_ERRORS:
+            if match.group(1).rpartition(".")[2] in LAUNCHER_ERRORS:
                 break
             return clean(line)
     return None

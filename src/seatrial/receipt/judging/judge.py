@@ -35,6 +35,7 @@ from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
 from seatrial.job.plan import Plan
 from seatrial.receipt.evidence.facts import gather
+from seatrial.receipt.evidence.log_end import read_log_end
 from seatrial.receipt.evidence.output import Output, read_output
 from seatrial.receipt.formatting import count
 from seatrial.receipt.judging.criteria import GPU_CONTRACT, judge_criteria
@@ -140,6 +141,8 @@ def judge(
         timeline=make_timeline(evidence),
         plots=make_plots(case),
     )
+    if receipt.outcome.id == "failed":
+        receipt = receipt.model_copy(update={"ending": read_log_end(run_dir)})
     return receipt if plan.job.with_names else without_names(receipt, plan.job)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seatrial.receipt.formatting import figure
+from seatrial.receipt.look.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, short
 from seatrial.receipt.model import BatchCount
-from seatrial.receipt.rendering.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 
 #: Bars that can be told apart at this width; more sizes are put together, neighbours first.
 MAX_BARS = 24
@@ -23,7 +23,7 @@ def draw_batches(batches: Sequence[BatchCount]) -> str:
     for share in (0.0, 0.5, 1.0):
         y = floor - share * (floor - TOP)
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{_short(most * share)}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{short(most * share)}</text>')
     every = -(-len(bars) * max(len(label) for label, _ in bars) // 24)  # labels that do not touch
     for index, (label, height) in enumerate(bars):
         x, tall = LEFT + index * step, height / most * (floor - TOP)
@@ -34,8 +34,8 @@ def draw_batches(batches: Sequence[BatchCount]) -> str:
         )
         if index % every == 0:
             middle = x + step * 0.1 + min(step * 0.8, 40) / 2
-            parts.append(f'<text x="{middle:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{label}</text>')
-    parts.append(f'<text x="2" y="{HEIGHT - 8}">rows</text>')
+            parts.append(f'<text x="{middle:.1f}" y="{floor + 16}" text-anchor="middle">{label}</text>')
+    parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 6}" text-anchor="middle">rows</text>')
     return "".join([*parts, "</svg>"])
 
 
@@ -49,10 +49,3 @@ def _bars(batches: Sequence[BatchCount]) -> list[tuple[str, int]]:
 def _label(group: Sequence[BatchCount]) -> str:
     first, last = group[0].rows, group[-1].rows
     return str(first) if first == last else f"{first}–{last}"
-
-
-def _short(value: float) -> str:
-    for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= scale:
-            return f"{value / scale:.3g}{unit}"
-    return f"{value:.3g}"

@@ -5,17 +5,18 @@ Everything a run printed or named is escaped; docs/decisions/0004-receipt-plots.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from statistics import fmean
 
 from seatrial.diagnosis.anatomy import REGIONS
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import energy_short, figure, percent, rate
-from seatrial.receipt.model import STEPS_PLOT, Receipt
+from seatrial.receipt.look.pages import render_page
+from seatrial.receipt.model import STEPS_PLOT, Criterion, Receipt
 from seatrial.receipt.rendering.anatomy import anatomy_rows, bar_parts
 from seatrial.receipt.rendering.bars import draw_batches
-from seatrial.receipt.rendering.pages import render_page
+from seatrial.receipt.rendering.in_window import values_in_window, window_words
 from seatrial.receipt.rendering.rows import (
     Row,
     diagnosis_rows,
@@ -29,42 +30,46 @@ from seatrial.receipt.rendering.rows import (
 )
 from seatrial.receipt.rendering.stack import can_be_stacked, draw_stack
 from seatrial.receipt.rendering.tuning import HEAD, tune_rows, tune_table
+from seatrial.receipt.telling import telling
 
-_VERDICTS = {
-    "pass": ("pass", "✓ pass"),
-    "fail": ("fail", "✗ fail"),
-    "warning": ("warning", "! warning"),
-    "not judged": ("none", "not judged"),
-}
-#: Level of an outcome → the badge's class, and the mark before its words.
-_LEVELS = {"good": ("pass", "✓ "), "bad": ("fail", "✗ "), "warning": ("warning", "! "), "none": ("none", "")}
+#: Criteria in the order in which one looks for them; those that were not judged are folded away.
+_ORDER = ("fail", "warning", "pass")
 
 
-def render(receipt: Receipt) -> str:
-    """The whole page."""
+def render(receipt: Receipt, *, embedded: bool = False) -> str:
+    """The whole page.
+
+    Args:
+        embedded: without heading, plots and the end of the logs, for a page that has them.
+    """
     start_s, seconds = receipt.measurements.window_start_s, receipt.measurements.window_s
     window = None if start_s is None or seconds is None else (start_s, start_s + seconds)
     stacked = [plot for plot in receipt.plots if receipt.anatomy and plot.id == STEPS_PLOT and can_be_stacked(plot)]
     bar = bar_parts(receipt)
     fine = [part for part in bar if part.words in (REGIONS["copy"], REGIONS["sync"])]
+    plots = [plot for plot in receipt.plots if plot not in stacked]
     return render_page(
+        "seatrial.receipt.rendering",
         "receipt.html",
         receipt=receipt,
+        embedded=embedded,
         headline=headline(receipt),
         judged_at=datetime.fromtimestamp(receipt.header.judged_at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        verdicts=_VERDICTS,
-        level=_LEVELS[receipt.outcome.level],
         wanted=wanted,
-        tiles=_tiles(receipt),
+        unmet=[criterion for criterion in receipt.criteria if criterion.weight == "fail"],
+        criteria=_sorted(receipt.criteria),
+        words=_words(receipt),
+        tiles=tiles(receipt),
         window=window,
-        plots=[plot for plot in receipt.plots if plot not in stacked],
+        shade=window_words(receipt) if any(plot.x == "seconds" for plot in plots) else "",
+        plots=plots,
+        values={place: told for place, plot in enumerate(plots) if (told := values_in_window(receipt, plot))},
         stack=draw_stack(stacked[0]) if stacked else None,
         coarse=bool(stacked) and any(part.words not in {line.name for line in stacked[0].lines} for part in fine),
         open_criteria=open_criteria(receipt),
-        shaded=window is not None and any(plot.x == "seconds" for plot in receipt.plots),
+        open_count=sum(criterion.verdict == "not judged" for criterion in receipt.criteria),
         serving=list(serving_rows(receipt)),
         histogram=draw_batches(receipt.serving.batches) if receipt.serving and receipt.serving.batches else "",
-        served=receipt.serving is not None,
         diagnosis=list(diagnosis_rows(receipt)),
         tune_head=HEAD,
         tune_table=tune_table(receipt),
@@ -75,6 +80,16 @@ def render(receipt: Receipt) -> str:
         metrics=list(metric_rows(receipt)),
         what_ran=list(header_rows(receipt)),
     )
+
+
+def _sorted(criteria: Sequence[Criterion]) -> list[Criterion]:
+    """What fails first; within one weight in their own order."""
+    return [criterion for weight in _ORDER for criterion in criteria if criterion.weight == weight]
+
+
+def _words(receipt: Receipt) -> str:
+    """Of its outcome; what is not met stands beside the badge."""
+    return receipt.outcome.words.partition("; not met: ")[0]
 
 
 Tile = tuple[str, float | None, Callable[[float], str]]
@@ -92,15 +107,23 @@ def _serving_tiles(receipt: Receipt) -> list[Tile]:
     ]
 
 
-def _tiles(receipt: Receipt) -> list[Row]:
+def _four_digits(value: float) -> str:
+    """A tile is no place for more."""
+    return figure(float(f"{value:.4g}"))
+
+
+def tiles(receipt: Receipt) -> list[Row]:
     """The few numbers one looks for first; of several GPUs their mean."""
     measured = receipt.measurements
     utilization = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]
     sm_activity = [use.sm_activity_mean_pct for use in measured.gpus if use.sm_activity_mean_pct is not None]
-    accuracy = next((m for m in measured.metrics if m.name in ("test_accuracy", "accuracy", "val_accuracy")), None)
+    last = {metric.name: metric.last for metric in measured.metrics}
+    loss, accuracy = telling(last)
     steps = receipt.anatomy[0] if receipt.anatomy else None
     of_rank = ", rank 0" if len(receipt.anatomy) > 1 else ""
-    tiles: list[Tile] = [
+    found: list[Tile] = [
+        (accuracy.replace("_", " "), last.get(accuracy), _four_digits),
+        (loss.replace("_", " "), last.get(loss), _four_digits),
         ("wall time", measured.wall_s, format_seconds),
         ("GPU utilisation", fmean(utilization) if utilization else None, percent),
         ("SM activity", fmean(sm_activity) if sm_activity else None, percent),
@@ -108,7 +131,6 @@ def _tiles(receipt: Receipt) -> list[Row]:
         (f"steps/s{of_rank}", steps.steps_per_s if steps else None, rate),
         (f"examples/s{of_rank}", steps.examples_per_s if steps else None, rate),
         ("images/s", measured.images_per_s, lambda value: figure(round(value))),
-        (accuracy.name.replace("_", " ") if accuracy else "", accuracy.last if accuracy else None, figure),
         ("energy", measured.energy_j, energy_short),
     ]
-    return [Row(label, words(value)) for label, value, words in tiles if value is not None]
+    return [Row(label, words(value)) for label, value, words in found if value is not None]

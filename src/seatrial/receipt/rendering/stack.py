@@ -1,6 +1,6 @@
 """Where the steps' time went over the run, as SVG: one column for each stretch of time, its parts one on the other.
 
-A part has one colour (``line0`` … of page.css) in the bar and in the plot, whichever others there are.
+A part has one colour (``line0`` … of look.css) in the bar and in the plot, whichever others there are.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from seatrial.diagnosis.anatomy import REGIONS
 from seatrial.receipt.formatting import percent
+from seatrial.receipt.look.svg import seconds_ticks
 from seatrial.receipt.model import Plot
-from seatrial.receipt.rendering.svg import seconds_ticks
 
 #: Of the drawing in user units; the page stretches it to its own width and height, so it holds no text.
 WIDTH, HEIGHT = 1000, 100
 
-#: Colours in page.css; a part that comes after them begins again.
+#: Colours in look.css; a part that comes after them begins again.
 COLOURS = 9
 
 

@@ -32,14 +32,19 @@ _LATEST_S = 1e10
 
 @dataclass(frozen=True)
 class Live:
-    """The last minute of a run. ``numbers`` are of the last step line, ``step`` and ``epoch`` first, then the rates of
-    the steps that were measured."""
+    """The last minute of a run.
+
+    Attributes:
+        numbers: of the last step line, ``step`` and ``epoch`` first, then the rates of the steps that were measured.
+        latest: the last value of each number that the target reported; some come with every hundredth line alone.
+    """
 
     numbers: Mapping[str, float]
     sample: Mapping[str, Any] | None
     diagnosis: Diagnosis | None
     last_finding: str | None
     skipped_lines: int
+    latest: Mapping[str, float]
 
 
 def look(run: Run, gpu_name: str = "") -> Live:
@@ -58,6 +63,7 @@ def look(run: Run, gpu_name: str = "") -> Live:
         diagnosis=diagnose(recent[0], recent[1], gpu_name),
         last_finding=str(findings[-1].get("message")) if findings else None,
         skipped_lines=skipped,
+        latest={key: value for step in own for key, value in _floats(step).items()},
     )
 
 
@@ -104,12 +110,16 @@ def _is_fresh(run: Run) -> bool:
         return False
 
 
-def _numbers(step: Mapping[str, Any]) -> dict[str, float]:
-    numbers = {
+def _floats(step: Mapping[str, Any]) -> dict[str, float]:
+    return {
         key: float(value)
         for key, value in step.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30 and _is_a_name(key)
     }
+
+
+def _numbers(step: Mapping[str, Any]) -> dict[str, float]:
+    numbers = _floats(step)
     position: dict[str, float] = {key: numbers[key] for key in ("epoch", "step") if key in numbers}
     others = [key for key in numbers if key not in _NOT_NUMBERS][:_MAX_NUMBERS]
     return {**position, **{key: numbers[key] for key in others}}

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from seatrial.backends import table
 from seatrial.backends.collected import Turn
 from seatrial.errors import SeatrialError
-from seatrial.runs.finalise import finalise
 from seatrial.runs.following.watch import follow
 from seatrial.runs.store import Run
 from seatrial.system.command import spawn_detached
@@ -40,6 +39,8 @@ def ensure(run: Run) -> None:
 
 def record(run: Run, environ: Mapping[str, str]) -> None:
     """Follow a run to its end, and make its receipt."""
+    from seatrial.runs.finalise import finalise  # run --detach starts a recorder, and judges nothing itself
+
     follow(
         run,
         lambda stream, data: None,

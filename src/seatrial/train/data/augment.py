@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seatrial.train.kernels.nvrtc import THREADS, launch, usable
+from seatrial.train.kernels.nvrtc import THREADS, channels_last, launch, usable
 
 #: ``affine`` as one kernel; torch's own takes thirty. A thread for each pixel of the result.
 SOURCE = """
@@ -44,24 +44,89 @@ extern "C" __global__ void affine(
 }
 """
 
+#: ``flip`` and ``crop`` as one kernel each, behind what is drawn. A thread for each pixel; Item: a byte or a float.
+MOVES = """
+// LAST: channels come last in memory.
+extern "C" __global__ void flip(const Item* images, const float* draws, Item* out, int B, int C, int H, int W) {
+  int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  if (thread >= B * H * W) return;
+  int x = thread % W, image = thread / W / H, area = H * W, place = thread - image * area;
+  int from = draws[image] < 0.5f ? place - x + W - 1 - x : place;
+  for (int c = 0; c < C; c++) {
+    long long across = LAST ? c : (long long)c * area, by = LAST ? C : 1, first = (long long)image * C * area + across;
+    out[first + place * by] = images[first + from * by];
+  }
+}
+
+// Zeros from outside, or REFLECTed; channels come last in the result.
+extern "C" __global__ void crop(
+    const Item* images, const long long* tops, const long long* lefts, Item* out, int B, int C, int H, int W,
+    int pixels) {
+  int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  if (thread >= B * H * W) return;
+  int x = thread % W, y = thread / W % H, image = thread / W / H;
+  int row = y + (int)tops[image] - pixels, column = x + (int)lefts[image] - pixels;
+  if (REFLECT) {
+    row = row < 0 ? -row : row >= H ? 2 * H - 2 - row : row;
+    column = column < 0 ? -column : column >= W ? 2 * W - 2 - column : column;
+  }
+  bool inside = row >= 0 && row < H && column >= 0 && column < W;
+  for (int c = 0; c < C; c++) {
+    long long from = LAST ? (((long long)image * H + row) * W + column) * C + c
+                          : (((long long)image * C + c) * H + row) * W + column;
+    out[(long long)thread * C + c] = inside ? images[from] : (Item)0;
+  }
+}
+"""
+ITEMS = {torch.float32: "float", torch.uint8: "unsigned char"}
+
 
 def flip(images_BCHW: Tensor) -> Tensor:
     """Mirror each image left to right with probability one half."""
-    mirrored_B = torch.rand(len(images_BCHW), 1, 1, 1, device=images_BCHW.device) < 0.5
+    draws_B = torch.rand(len(images_BCHW), 1, 1, 1, device=images_BCHW.device)
+    if _moves(images_BCHW):
+        images, last = _dense(images_BCHW)
+        out, (rows, _, height, width) = torch.empty_like(images), images.shape
+        launch(_text(images, last), "flip", -(-rows * height * width // THREADS), (images, draws_B, out, *images.shape))
+        return out
+    mirrored_B = draws_B < 0.5
     return torch.where(mirrored_B, images_BCHW.flip(3), images_BCHW)
 
 
 def crop(images_BCHW: Tensor, pixels: int, *, reflect: bool = True) -> Tensor:
     """Move each image by up to ``pixels`` both ways, as a random crop after padding by reflection (or with zeros)."""
     rows, _, height, width = images_BCHW.shape
-    padded = F.pad(images_BCHW, (pixels,) * 4, mode="reflect" if reflect else "constant")
     device = images_BCHW.device
     top_B = torch.randint(0, 2 * pixels + 1, (rows, 1), device=device)
     left_B = torch.randint(0, 2 * pixels + 1, (rows, 1), device=device)
+    if _moves(images_BCHW) and not (reflect and pixels >= min(height, width)):
+        images, last = _dense(images_BCHW)
+        out, text = channels_last(tuple(images.shape), images, images.dtype), _text(images, last, reflect)
+        numbers = (*images.shape, pixels)
+        launch(text, "crop", -(-rows * height * width // THREADS), (images, top_B, left_B, out, *numbers))
+        return out
+    padded = F.pad(images_BCHW, (pixels,) * 4, mode="reflect" if reflect else "constant")
     rows_BH = top_B + torch.arange(height, device=device)
     columns_BW = left_B + torch.arange(width, device=device)
     every_B = torch.arange(rows, device=device)[:, None, None]
     return padded.permute(0, 2, 3, 1)[every_B, rows_BH[:, :, None], columns_BW[:, None, :]].permute(0, 3, 1, 2)
+
+
+def _moves(images_BCHW: Tensor) -> bool:
+    """Whether the kernels of MOVES can run, and no gradient of the images is wanted."""
+    plain = images_BCHW.dtype in ITEMS and images_BCHW.numel() < 2**31 and not images_BCHW.requires_grad
+    return plain and usable(images_BCHW.device)
+
+
+def _dense(images_BCHW: Tensor) -> tuple[Tensor, bool]:
+    """The images without gaps in memory, and whether channels come last there."""
+    last = images_BCHW.is_contiguous(memory_format=torch.channels_last) and not images_BCHW.is_contiguous()
+    return (images_BCHW if last else images_BCHW.contiguous()), last
+
+
+def _text(images_BCHW: Tensor, last: bool, reflect: bool = False) -> str:
+    flags = f"constexpr bool LAST = {str(last).lower()}, REFLECT = {str(reflect).lower()};\n"
+    return f"typedef {ITEMS[images_BCHW.dtype]} Item;\n{flags}{MOVES}"
 
 
 def affine(

@@ -1,7 +1,8 @@
 """Batch normalisation in training with what follows it, a sum and ReLU or GELU, together.
 
 torch reads a layer's output five times on the way and seven times back; here it is two and four. Bytes move in pieces
-of 16, several in flight for each thread where sums are made.
+of 16, several in flight for each thread; what a channel needs stays in its thread's registers. In bf16 it is two
+kernels each way, whose blocks add to one total in fp64 as they end; in fp32 a third adds in a fixed order.
 Shapes: B images, C channels, H and W pixels, N = B·H·W, R partial sums; channels last.
 """
 
@@ -12,16 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seatrial.train.kernels.normpool import LANES, NORM
-from seatrial.train.kernels.normpool import source as norm_source
-from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, channels_last, launch
+from seatrial.train.kernels.normpool import LANES
+from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, channels_last, launch, refuse_second_derivatives
 
 #: Blocks that sum over pixels: two for each multiprocessor of a large GPU (H200: 132).
 MOST_BLOCKS = 264
-MOST_CHANNELS = 2048
+MOST_CHANNELS, MOST_ADDED = 2048, 1024
+#: Pixels of one thread where a result is written.
+EACH = 4
 ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2}
 
 TEXT = """
+struct Numbers { float at[8]; };
+__device__ Numbers eight_of(const float* numbers, int group) {
+  float4 low = ((const float4*)numbers)[group * 2], high = ((const float4*)numbers)[group * 2 + 1];
+  return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+}
+
 __device__ float slope(float z) {
   if (ACT == 1) return z > 0.0f ? 1.0f : 0.0f;
   if (ACT == 2)
@@ -29,11 +37,38 @@ __device__ float slope(float z) {
   return 1.0f;
 }
 
+// What a block's threads summed goes into parts [blocks][2][C], or at once into totals [2][C].
+__device__ void keep(float* sums, float* parts, double* totals) {
+  if (!ATOMIC) {
+    sum_lanes(sums, parts + blockIdx.x * 2 * C);
+    return;
+  }
+  __shared__ float own[ATOMIC ? 2 * C : 1];
+  sum_lanes(sums, own);
+  for (int i = threadIdx.x; i < 2 * C; i += blockDim.x) atomicAdd(totals + i, (double)own[i]);
+}
+
+extern "C" __global__ void total_rows(const float* parts, double* totals, int rows) {
+  __shared__ float across[8][32];
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
+  float total = 0.0f;
+#pragma unroll 8
+  for (int row = warp; row < rows; row += 8) total += parts[row * 2 * C + column];
+  across[warp][lane] = total;
+  __syncthreads();
+  if (warp) return;
+  for (int other = 1; other < 8; other++) total += across[other][lane];
+  totals[column] = total;
+}
+
 // Sums of each channel's differences to its first value, and of their squares.
-extern "C" __global__ void wide_moments(const Real* x, float* parts, int pixels) {
+extern "C" __global__ void wide_moments(const Real* x, float* parts, double* totals, int pixels) {
   int group = threadIdx.x % (C / 8), lanes = blockDim.x / (C / 8), stride = gridDim.x * lanes;
   const Eight* data = (const Eight*)x + group;
   Eight first = data[0];
+  Numbers start;
+#pragma unroll
+  for (int c = 0; c < 8; c++) start.at[c] = number(first.at[c]);
   float sums[16] = {};
   for (int pixel = blockIdx.x * lanes + threadIdx.x / (C / 8); pixel < pixels; pixel += 4 * stride) {
     Eight values[4];
@@ -46,48 +81,84 @@ extern "C" __global__ void wide_moments(const Real* x, float* parts, int pixels)
     for (int k = 0; k < 4; k++)
 #pragma unroll
       for (int c = 0; c < 8; c++) {
-        float difference = number(values[k].at[c]) - number(first.at[c]);
+        float difference = number(values[k].at[c]) - start.at[c];
         sums[c] += difference;
         sums[8 + c] += difference * difference;
       }
   }
-  sum_lanes(sums, parts + blockIdx.x * 2 * C);
+  keep(sums, parts, totals);
 }
 
-// table [4][C]: scale, shift, mean, 1 / deviation. A thread for eight channels of a pixel.
+// A thread for eight channels of EACH pixels. The first block also writes table [4][C]: scale, shift, mean and
+// 1 / deviation, and running statistics as torch keeps them. mask: a bit for each number of a sum that was above 0.
 extern "C" __global__ void normalised(
-    const Eight* x, const Eight* beside, const float* table, Eight* out, int total) {
-  int thread = blockIdx.x * blockDim.x + threadIdx.x;
-  if (thread >= total) return;
-  int channel = thread % (C / 8) * 8;
-  Eight values = x[thread], result, others = {};
-  if (beside) others = beside[thread];
+    const Eight* x, const Eight* beside, const double* totals, const float* weight, const float* bias, float* table,
+    float* running_mean, float* running_variance, long long* batches, Eight* out, unsigned char* mask, int total,
+    int pixels, double epsilon, double momentum) {
+  __shared__ float4 room[2 * C / 4];
+  float *scales = (float*)room, *shifts = scales + C;
+  int group = threadIdx.x % (C / 8), first = blockIdx.x * blockDim.x * EACH + threadIdx.x;
+  Eight values[EACH], others[EACH];
 #pragma unroll
-  for (int c = 0; c < 8; c++) {
-    float z = number(values.at[c]) * table[channel + c] + table[C + channel + c];
-    if (beside) z += number(others.at[c]);
-    if (ACT == 1) z = z <= 0.0f ? 0.0f : z;  // a NaN goes on
-    if (ACT == 2) z = 0.5f * z * (1.0f + erff(z * 0.7071067811865476f));
-    result.at[c] = real(z);
+  for (int k = 0; k < EACH; k++) {
+    int at = first + k * blockDim.x;
+    if (at >= total) continue;
+    values[k] = x[at];
+    if (beside) others[k] = beside[at];
   }
-  out[thread] = result;
+  for (int c = threadIdx.x; c < C; c += blockDim.x) {
+    float away = (float)totals[c] / pixels, variance = fmaxf((float)totals[C + c] / pixels - away * away, 0.0f);
+    float mean = number(((const Real*)x)[c]) + away, inverse = 1.0f / sqrtf(variance + (float)epsilon);
+    float scale = weight[c] * inverse, shift = bias[c] - mean * scale;
+    scales[c] = scale;
+    shifts[c] = shift;
+    if (blockIdx.x) continue;
+    table[c] = scale, table[C + c] = shift, table[2 * C + c] = mean, table[3 * C + c] = inverse;
+    float share = (float)momentum;
+    running_mean[c] += share * (mean - running_mean[c]);
+    running_variance[c] += share * (variance * pixels / (pixels - 1.0f) - running_variance[c]);
+    if (c == 0) batches[0] += 1;
+  }
+  __syncthreads();
+  Numbers scale = eight_of(scales, group), shift = eight_of(shifts, group);
+#pragma unroll
+  for (int k = 0; k < EACH; k++) {
+    int at = first + k * blockDim.x;
+    if (at >= total) continue;
+    Eight result;
+    unsigned above = 0;
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+      float z = number(values[k].at[c]) * scale.at[c] + shift.at[c];
+      if (beside) z += number(others[k].at[c]);
+      above |= (z > 0.0f ? 1u : 0u) << c;
+      if (ACT == 1) z = z <= 0.0f ? 0.0f : z;  // a NaN goes on
+      if (ACT == 2) z = 0.5f * z * (1.0f + erff(z * 0.7071067811865476f));
+      result.at[c] = real(z);
+    }
+    out[at] = result;
+    if (beside) mask[at] = above;
+  }
 }
 
-// Sums of the gradients that come through, and of their products with what they belong to less its mean. With out (a
-// sum was activated) it tells where, and the gradient goes to the other summand as well.
+// Sums of the gradients that come through, and of their products with what they belong to less its mean. With a mask
+// (a sum was activated) that tells where, and the gradient goes to the other summand as well.
 extern "C" __global__ void gradient_sums(
-    const Eight* grad, const Eight* x, const Eight* out, const float* table, Eight* beside, float* parts, int pixels) {
+    const Eight* grad, const Eight* x, const unsigned char* mask, const float* table, Eight* beside, float* parts,
+    double* totals, int pixels) {
   int group = threadIdx.x % (C / 8), lanes = blockDim.x / (C / 8), stride = gridDim.x * lanes;
+  Numbers scale = eight_of(table, group), shift = eight_of(table + C, group), mean = eight_of(table + 2 * C, group);
   float sums[16] = {};
   for (int pixel = blockIdx.x * lanes + threadIdx.x / (C / 8); pixel < pixels; pixel += 2 * stride) {
-    Eight gradients[2], values[2], outs[2];
+    Eight gradients[2], values[2];
+    unsigned above[2];
 #pragma unroll
     for (int k = 0; k < 2; k++) {
       int row = pixel + k * stride;
       long long at = (long long)(row < pixels ? row : pixel) * (C / 8) + group;
       gradients[k] = grad[at];
       values[k] = x[at];
-      if (out) outs[k] = out[at];
+      above[k] = mask ? mask[at] : 0;
     }
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -96,42 +167,92 @@ extern "C" __global__ void gradient_sums(
       Eight passed;
 #pragma unroll
       for (int c = 0; c < 8; c++) {
-        int channel = group * 8 + c;
         float value = number(values[k].at[c]), gradient = number(gradients[k].at[c]);
-        gradient *= out ? slope(number(outs[k].at[c])) : slope(value * table[channel] + table[C + channel]);
+        if (!mask) gradient *= slope(value * scale.at[c] + shift.at[c]);
+        else if (ACT == 1) gradient = above[k] >> c & 1 ? gradient : 0.0f;
         passed.at[c] = real(gradient);
         sums[c] += gradient;
-        sums[8 + c] += gradient * (value - table[2 * C + channel]);
+        sums[8 + c] += gradient * (value - mean.at[c]);
       }
-      if (beside) beside[(long long)row * (C / 8) + group] = passed;
+      if (mask) beside[(long long)row * (C / 8) + group] = passed;
     }
   }
-  sum_lanes(sums, parts + blockIdx.x * 2 * C);
+  keep(sums, parts, totals);
 }
 
-// back [2][C]: the gradient of x is scale * gradient + back[0] * x + back[1]. passed: grad is what came through.
+// The gradient of x is scale * gradient + times * x + plus. passed: grad is what came through. The first block writes
+// grads [2][C], of weight and bias.
 extern "C" __global__ void gradient_of_x(
-    const Eight* grad, const Eight* x, const float* table, const float* back, Eight* dx, int total, int passed) {
-  int thread = blockIdx.x * blockDim.x + threadIdx.x;
-  if (thread >= total) return;
-  int group = thread % (C / 8);
-  Eight gradients = grad[thread], values = x[thread], result;
+    const Eight* grad, const Eight* x, const float* table, const double* totals, float* grads, Eight* dx, int total,
+    int pixels, int passed) {
+  __shared__ float4 room[2 * C / 4];
+  float *of_x = (float*)room, *plain = of_x + C;
+  int group = threadIdx.x % (C / 8), first = blockIdx.x * blockDim.x * EACH + threadIdx.x;
+  Eight gradients[EACH], values[EACH];
 #pragma unroll
-  for (int c = 0; c < 8; c++) {
-    int channel = group * 8 + c;
-    float value = number(values.at[c]), gradient = number(gradients.at[c]);
-    if (!passed) gradient *= slope(value * table[channel] + table[C + channel]);
-    result.at[c] = real(gradient * table[channel] + value * back[channel] + back[C + channel]);
+  for (int k = 0; k < EACH; k++) {
+    int at = first + k * blockDim.x;
+    if (at >= total) continue;
+    gradients[k] = grad[at];
+    values[k] = x[at];
   }
-  dx[thread] = result;
+  for (int c = threadIdx.x; c < C; c += blockDim.x) {
+    float scale = table[c], inverse = table[3 * C + c], sum = (float)totals[c], products = (float)totals[C + c];
+    of_x[c] = -scale * inverse * inverse * products / pixels;
+    plain[c] = -scale * sum / pixels - of_x[c] * table[2 * C + c];
+    if (blockIdx.x) continue;
+    grads[c] = products * inverse, grads[C + c] = sum;
+  }
+  __syncthreads();
+  Numbers scale = eight_of(table, group), shift = eight_of(table + C, group);
+  Numbers times = eight_of(of_x, group), plus = eight_of(plain, group);
+#pragma unroll
+  for (int k = 0; k < EACH; k++) {
+    int at = first + k * blockDim.x;
+    if (at >= total) continue;
+    Eight result;
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+      float value = number(values[k].at[c]), gradient = number(gradients[k].at[c]);
+      if (!passed) gradient *= slope(value * scale.at[c] + shift.at[c]);
+      result.at[c] = real(gradient * scale.at[c] + value * times.at[c] + plus.at[c]);
+    }
+    dx[at] = result;
+  }
 }
 """
 
 
 def source(dtype: torch.dtype, channels: int, activation: str) -> str:
     """The text for one format, width and activation."""
-    numbers = f"constexpr int C = {channels}, ACT = {ACTIVATIONS[activation]};\n"
-    return f"{REALS[dtype]}{numbers}{EIGHT}{LANES}{TEXT}"
+    atomic = str(atomics(dtype, channels)).lower()
+    numbers = f"constexpr int C = {channels}, ACT = {ACTIVATIONS[activation]}, EACH = {EACH};\n"
+    return f"{REALS[dtype]}{numbers}constexpr bool ATOMIC = {atomic};\n{EIGHT}{LANES}{TEXT}"
+
+
+def atomics(dtype: torch.dtype, channels: int) -> bool:
+    """Whether blocks add to one total in the order in which they end: in fp64, to be rounded. fp32 repeats itself.
+
+    Of more channels the sums do not fit beside the others in a block's 48 KB.
+    """
+    return dtype == torch.bfloat16 and channels <= MOST_ADDED
+
+
+class Totals:
+    """Zeros in fp64 for one call of a layer: [2, C] for its sums on the way, and as many for those on the way back.
+
+    Attributes:
+        current: those on the way back are still zero, and nobody else's.
+    """
+
+    def __init__(self, zeros_22C: Tensor) -> None:
+        self.zeros, self.current = zeros_22C, True
+
+    def back(self) -> Tensor:
+        """For the way back, the first time; later others, for a graph can be gone through twice."""
+        found = self.zeros[1] if self.current else torch.zeros_like(self.zeros[1])
+        self.current = False
+        return found
 
 
 class NormAct(torch.autograd.Function):
@@ -142,41 +263,58 @@ class NormAct(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, beside: Tensor | None, norm: nn.BatchNorm2d, activation: str
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        beside: Tensor | None,
+        norm: nn.BatchNorm2d,
+        activation: str,
+        totals: Totals,
     ) -> Tensor:
-        channels, pixels = x.shape[1], x.numel() // x.shape[1]
+        channels, pixels, items = x.shape[1], x.numel() // x.shape[1], x.numel() // 8
         text, blocks = source(x.dtype, channels, activation), blocks_over(pixels, channels)
-        parts = torch.empty(blocks, 2, channels, device=x.device)
-        launch(text, "wide_moments", blocks, (x, parts, pixels))
+        parts = _parts(x, blocks)
+        launch(text, "wide_moments", blocks, (x, parts, totals.zeros[0], pixels))
+        _total(text, parts, totals.zeros[0])
         table = torch.empty(4, channels, device=x.device)
         statistics = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
-        numbers = (blocks, pixels, norm.eps, float(norm.momentum or 0.0))
-        once = norm_source(NORM, x.dtype, channels)
-        launch(once, "normalise", channels // 32, (parts, x, weight, bias, table, *statistics, *numbers))
+        numbers = (items, pixels, norm.eps, float(norm.momentum or 0.0))
         out = channels_last(tuple(x.shape), x, x.dtype)
-        groups = x.numel() // 8
-        launch(text, "normalised", -(-groups // THREADS), (x, beside, table, out, groups))
-        ctx.save_for_backward(x, table, out if beside is not None else None)
-        ctx.activation = activation
+        mask = torch.empty(items, dtype=torch.uint8, device=x.device) if beside is not None else None
+        arguments = (x, beside, totals.zeros[0], weight, bias, table, *statistics, out, mask, *numbers)
+        launch(text, "normalised", -(-items // (THREADS * EACH)), arguments)
+        ctx.save_for_backward(x, table, mask)
+        ctx.activation, ctx.totals = activation, totals
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, table, out = ctx.saved_tensors
+        refuse_second_derivatives()
+        x, table, mask = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=torch.channels_last)
-        channels, pixels = x.shape[1], x.numel() // x.shape[1]
+        channels, pixels, items = x.shape[1], x.numel() // x.shape[1], x.numel() // 8
         text, blocks = source(x.dtype, channels, ctx.activation), blocks_over(pixels, channels)
-        parts = torch.empty(blocks, 2, channels, device=x.device)
-        beside = channels_last(tuple(x.shape), x, x.dtype) if out is not None else None
-        launch(text, "gradient_sums", blocks, (grad, x, out, table, beside, parts, pixels))
-        own, back = (torch.empty(2, channels, device=x.device) for _ in range(2))
-        once = norm_source(NORM, x.dtype, channels)
-        launch(once, "normalise_back", channels // 32, (parts, table, own, back, blocks, pixels))
-        dx, groups = channels_last(tuple(x.shape), x, x.dtype), x.numel() // 8
+        beside = channels_last(tuple(x.shape), x, x.dtype) if mask is not None else None
+        parts, totals = _parts(x, blocks), ctx.totals.back()
+        launch(text, "gradient_sums", blocks, (grad, x, mask, table, beside, parts, totals, pixels))
+        _total(text, parts, totals)
+        own = torch.empty(2, channels, device=x.device)
+        dx = channels_last(tuple(x.shape), x, x.dtype)
         passed = grad if beside is None else beside
-        arguments = (passed, x, table, back, dx, groups, int(beside is not None))
-        launch(text, "gradient_of_x", -(-groups // THREADS), arguments)
-        return dx, own[0], own[1], beside, None, None
+        arguments = (passed, x, table, totals, own, dx, items, pixels, int(beside is not None))
+        launch(text, "gradient_of_x", -(-items // (THREADS * EACH)), arguments)
+        return dx, own[0], own[1], beside, None, None, None
+
+
+def _parts(x: Tensor, blocks: int) -> Tensor | None:
+    """Room for the sums of each block, [R, 2, C]; None where blocks add to the totals."""
+    return None if atomics(x.dtype, x.shape[1]) else torch.empty(blocks, 2, x.shape[1], device=x.device)
+
+
+def _total(text: str, parts: Tensor | None, totals: Tensor) -> None:
+    if parts is not None:
+        launch(text, "total_rows", 2 * parts.shape[2] // 32, (parts, totals, len(parts)))
 
 
 def blocks_over(pixels: int, channels: int) -> int:

@@ -139,6 +139,12 @@ def usable(device: torch.device) -> bool:
     return device.type == "cuda" and not torch.compiler.is_compiling() and unavailable() is None
 
 
+def refuse_second_derivatives() -> None:
+    """For the begin of a backward pass: RuntimeError where its gradients would be derived again, for they cannot be."""
+    if torch.is_grad_enabled():  # create_graph=True
+        raise RuntimeError("kernels of this library have no second derivatives: Step(..., kernels=False)")
+
+
 def launch(
     source: str, name: str, blocks: int | tuple[int, ...], arguments: Sequence[Any], *, shared_bytes: int = 0
 ) -> None:

@@ -48,7 +48,7 @@ def prepare(optimizer: Any, device: torch.device) -> None:
         if fused and not asked:
             group["fused"] = True
             optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
-        elif "capturable" in group:
+        if "capturable" in group:  # also where it is fused: Adam and AdamW refuse to be captured without (torch 2.11)
             group["capturable"] = True
         if (group.get("fused") or group.get("capturable")) and not isinstance(group["lr"], Tensor):
             group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)

@@ -14,6 +14,7 @@ from seatrial.agent.hook import install as hook
 from seatrial.agent.tune import trial
 from seatrial.agent.tune.ahead import Ahead, how_many
 from seatrial.agent.tune.spec import Spec
+from seatrial.probe import proc
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
@@ -32,6 +33,21 @@ while True:
     for [x] in DataLoader(data, batch_size=8):
         loss = net(x).square().mean(); opt.zero_grad(); loss.backward(); opt.step()
 """
+
+
+@pytest.fixture(autouse=True)
+def others_live_on(monkeypatch):
+    """A trial's end is that of all processes below its driver, which here is the tests' own process: what other tests
+    have started below it, such as the fork server, is not the trial's."""
+    below, others = proc.descendants, {each.pid for each in proc.descendants(os.getpid())}
+    monkeypatch.setattr(proc, "descendants", lambda pid: [each for each in below(pid) if each.pid not in others])
+    bystander = subprocess.Popen(["sleep", "60"])
+    others.add(bystander.pid)
+    yield
+    lived = state(bystander.pid) not in (None, "Z")
+    bystander.kill()
+    bystander.wait()
+    assert lived, "a trial's end was that of a process of another test"
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def seatrial(capsys, tmp_path, monkeypatch):
 
 
 CASES = {
-    "an argument of a verb of a verb": (["runs", "compare", "a"], "Missing argument", "seatrial runs compare --help"),
+    "an argument of a verb of a verb": (["runs", "stop"], "Missing argument", "seatrial runs stop --help"),
     "an unknown command": (["rnu"], "There is no command", "seatrial run --help"),
     "a script as a command": (["train.py"], "There is no command", "seatrial run train.py"),
     "a script that is not there": (["run", "train.py"], "There is no script train.py", "ls"),

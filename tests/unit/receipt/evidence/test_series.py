@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from seatrial.receipt.evidence.clock import MAX_GAP_S, straighten
 from seatrial.receipt.evidence.series import MAX_POINTS, thin
 from seatrial.receipt.evidence.steps import read_steps
-from seatrial.receipt.rendering.svg import _ticks
+from seatrial.receipt.look.svg import _ticks
 
 
 def agent(t):

@@ -1,0 +1,105 @@
+"""One run as its page shows it: verdict, tiles and curves in words and points, while it goes on as well."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from seatrial.findings.labels import CAUSE, FIX
+from seatrial.job.units import format_seconds
+from seatrial.receipt.formatting import figure, rate
+from seatrial.receipt.look.chip import LEVELS, STATES
+from seatrial.receipt.look.svg import legend
+from seatrial.receipt.model import STEPS_PLOT, Plot, Receipt
+from seatrial.receipt.rendering.html import tiles
+from seatrial.receipt.rendering.in_window import values_in_window, window_words
+from seatrial.receipt.rendering.rows import headline, wanted
+from seatrial.receipt.rendering.stack import can_be_stacked
+from seatrial.runs.following.live import Live
+from seatrial.runs.listing import started_at
+from seatrial.runs.store import Run, run_name
+
+#: Numbers of the last line that say how far and how fast; the others are among the receipt's.
+_PROGRESS = (("step", figure), ("epoch", figure), ("steps_per_s", rate), ("examples_per_s", rate))
+
+
+def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
+    """For the dashboard's script, which shows all of it as text."""
+    ended = run.summary() is not None
+    chip = LEVELS[receipt.outcome.level] if ended else STATES["running"]
+    bound = receipt.diagnosis.words if receipt.diagnosis else None
+    if not ended and now.diagnosis is not None:
+        bound = now.diagnosis.words
+    measured = receipt.measurements
+    return {
+        "id": run.id,
+        "name": run_name(run),
+        "ended": ended,
+        "headline": headline(receipt),
+        "chip": {"colour": chip.colour, "words": f"{chip.mark}{receipt.outcome.badge if ended else 'running'}"},
+        "words": receipt.outcome.words.partition("; not met: ")[0] if ended else _so_far(run),
+        "unmet": [
+            ": ".join(filter(None, (c.title, c.measured))) + (f", {wanted(c)}" if c.expected else "")
+            for c in receipt.criteria
+            if ended and c.weight == "fail"
+        ],
+        "traceback": list(receipt.ending.traceback) if receipt.ending else [],
+        "failed": receipt.ending is not None,
+        "bound_by": bound,
+        "warnings": list(receipt.warnings),
+        "found": [] if ended else list(_found(receipt)),
+        "tiles": [list(row) for row in (tiles(receipt) if ended else _live_tiles(receipt, now))],
+        "plots": [_plot(receipt, plot) for plot in receipt.plots if not _in_the_receipt(plot)],
+        "window": [measured.window_start_s, measured.window_s] if measured.window_s is not None else None,
+        "shade": window_words(receipt) if any(plot.x == "seconds" for plot in receipt.plots) else "",
+    }
+
+
+def _found(receipt: Receipt) -> Iterator[tuple[str, str]]:
+    """What is known against a run that goes on, and what would help; of an ended one its receipt says it."""
+    for finding in receipt.findings:
+        yield finding.severity, finding.message
+        yield from ((label, text) for label, text in ((CAUSE, finding.cause), (FIX, finding.fix)) if text)
+    for advice in receipt.diagnosis.advice if receipt.diagnosis else ():
+        yield FIX, f"{advice.change} ({advice.gain})"
+
+
+def _in_the_receipt(plot: Plot) -> bool:
+    """Where the time went is drawn there, one part on the other."""
+    return plot.id == STEPS_PLOT and can_be_stacked(plot)
+
+
+def _so_far(run: Run) -> str:
+    began = started_at(run.id)
+    return "" if began is None else f"Started {format_seconds(round(max(1.0, time.time() - began)))} ago"
+
+
+def _live_tiles(receipt: Receipt, now: Live) -> Iterator[tuple[str, str]]:
+    """Its position and rate now, behind what the receipt would show."""
+    shown = tiles(receipt)
+    yield from shown
+    known = {label for label, _ in shown}
+    for name, words in _PROGRESS:
+        label = name.replace("_per_s", "/s")
+        if name in now.numbers and label not in known:
+            yield label, words(now.numbers[name])
+
+
+def _plot(receipt: Receipt, plot: Plot) -> dict[str, Any]:
+    entries = legend(plot, values_in_window(receipt, plot))
+    return {
+        "title": plot.title,
+        "unit": plot.unit,
+        "x": plot.x,
+        "lines": [
+            {
+                "name": line.name,
+                "points": line.points,
+                "classes": entry.colour,
+                "what": entry.what,
+                "value": entry.value,
+            }
+            for line, entry in zip(plot.lines, entries, strict=True)
+        ],
+    }

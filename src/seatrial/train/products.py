@@ -1,0 +1,175 @@
+"""Convolutions and linear layers of any module under bf16 autocast, with their weights cast by one launch for all.
+
+Autocast casts every weight where it is used, and its gradient back: two small kernels a layer and step. Here one launch
+copies all weights into bf16; the gradient of a matrix is made in fp32 at once, of which autocast rounds away half. What
+comes forward is autocast's to the bit. The layers stay as they are: while a step runs, their ``forward`` is another,
+and it does what the layer's own does wherever it does not know better.
+Shapes: N rows, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seatrial.train.beside import Beside
+from seatrial.train.kernels.nvrtc import refuse_second_derivatives
+
+COPY = torch.bfloat16
+
+
+class Convolve(torch.autograd.Function):
+    """A convolution with ``copy`` in place of ``weight``: x [B, C, H, W]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, beside: Beside, layer: nn.Conv2d
+    ) -> Tensor:
+        ctx.save_for_backward(x, copy)
+        ctx.layer, ctx.biases = layer, None if bias is None else list(bias.shape)
+        ctx.weight, ctx.beside = weight, beside
+        bias = None if bias is None else bias.to(COPY)
+        return torch.conv2d(x, copy, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
+        x, copy = ctx.saved_tensors
+        (grad,), layer, biases = grads, ctx.layer, ctx.biases
+        numbers = (layer.stride, sides(layer), layer.dilation, False, (0, 0), layer.groups)
+
+        def parts(of_x: bool, of_weight: bool) -> list[Tensor | None]:
+            mask = (of_x and ctx.needs_input_grad[0], of_weight, of_x and biases is not None)
+            made = torch.ops.aten.convolution_backward(grad, x, copy, biases, *numbers, mask)
+            return [made[0], made[1] if made[1] is None else made[1].float(), made[2]]
+
+        if ctx.beside.takes(ctx.weight):
+            of_weight = ctx.beside.run(ctx.weight, lambda: parts(False, True)[1], grad, x)
+            of_x, _, of_bias = parts(True, False) if ctx.needs_input_grad[0] or biases else (None, None, None)
+        else:
+            of_x, of_weight, of_bias = parts(True, True)
+        return of_x, of_weight, None if of_bias is None else of_bias.float(), None, None, None
+
+
+class Multiply(torch.autograd.Function):
+    """A linear layer with ``copy`` in place of ``weight``: x [..., I]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, beside: Beside) -> Tensor:
+        ctx.save_for_backward(x, copy)
+        ctx.weight, ctx.beside, ctx.biased = weight, beside, bias is not None
+        return F.linear(x, copy, None if bias is None else bias.to(COPY))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
+        x, copy = ctx.saved_tensors
+        grad_NO, x_NI = grads[0].flatten(0, -2), x.flatten(0, -2)
+        of_weight = ctx.beside.run(ctx.weight, lambda: product(grad_NO.t(), x_NI), grad_NO, x_NI)
+        of_x = (grad_NO @ copy).view(x.shape) if ctx.needs_input_grad[0] else None
+        of_bias = grad_NO.sum(0, dtype=torch.float32) if ctx.biased else None
+        return of_x, of_weight, of_bias, None, None
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right in fp32, at once where torch can (2.8 and later, on a GPU)."""
+    if left.is_cuda and "dtype" in torch.ops.aten.mm.overloads():  # type: ignore[no-untyped-call]
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return (left @ right).float()
+
+
+class Products:
+    """The layers of a model that are run so.
+
+    Attributes:
+        layers: these. beside: where gradients of their weights can be made.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.beside = Beside()
+        self.layers: list[nn.Conv2d | nn.Linear] = [
+            layer for layer in model.modules() if isinstance(layer, (nn.Conv2d, nn.Linear)) and plain(layer)
+        ]
+        weights = dict.fromkeys(layer.weight for layer in self.layers)  # one may be in several layers
+        self._copies = {weight: torch.empty_like(weight, dtype=COPY, requires_grad=False) for weight in weights}
+        self._seen: dict[Tensor, tuple[int, int]] = {}
+        self._forwards = [self._forward(layer) for layer in self.layers]
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Of all layers, each once."""
+        return list(self._copies)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within, the layers use copies of their weights as these are now."""
+        if self._copies:
+            with torch.no_grad():
+                torch._foreach_copy_(list(self._copies.values()), list(self._copies))
+        self._seen = {weight: _state(weight) for weight in self._copies}
+        for layer, forward in zip(self.layers, self._forwards, strict=True):
+            layer.__dict__["forward"] = forward
+        try:
+            yield
+        finally:
+            for layer in self.layers:
+                layer.__dict__.pop("forward", None)
+
+    def _forward(self, layer: nn.Conv2d | nn.Linear) -> Callable[[Tensor], Tensor]:
+        written: Callable[..., Tensor] = type(layer).forward
+
+        def forward(x: Tensor) -> Tensor:
+            weight, bias = layer.weight, layer.bias
+            copy = self._copies.get(weight)
+            batched = x.ndim == 4 if isinstance(layer, nn.Conv2d) else x.ndim >= 2
+            if copy is None or self._seen[weight] != _state(weight) or not batched or not _known(x):
+                return written(layer, x)
+            made = (x.to(COPY), weight, bias, copy, self.beside)
+            result: Tensor = Convolve.apply(*made, layer) if isinstance(layer, nn.Conv2d) else Multiply.apply(*made)  # type: ignore[no-untyped-call]
+            return result
+
+        return forward
+
+
+def plain(layer: nn.Conv2d | nn.Linear) -> bool:
+    """Whether nothing but torch's own code happens when it is called, with an fp32 weight that is trained."""
+    if type(layer) not in (nn.Conv2d, nn.Linear):
+        return False
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    if hooks or "forward" in layer.__dict__ or "weight" not in layer._parameters:
+        return False
+    if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or not _even_sides(layer)):
+        return False
+    return layer.weight.dtype == torch.float32 and layer.weight.requires_grad
+
+
+def sides(layer: nn.Conv2d) -> tuple[int, ...]:
+    """The padding above and to the left; as much as below and to the right."""
+    if not isinstance(layer.padding, str):
+        return tuple(map(int, layer.padding))
+    if layer.padding == "valid":
+        return (0, 0)
+    return tuple(dilation * (size - 1) // 2 for dilation, size in zip(layer.dilation, layer.kernel_size, strict=True))
+
+
+def _even_sides(layer: nn.Conv2d) -> bool:
+    pairs = zip(layer.dilation, layer.kernel_size, strict=True)
+    return layer.padding != "same" or all(dilation * (size - 1) % 2 == 0 for dilation, size in pairs)
+
+
+def _state(weight: Tensor) -> tuple[int, int]:
+    """Changes with every change of the weight that torch knows of."""
+    return weight._version, weight.data_ptr()
+
+
+def _known(x: Tensor) -> bool:
+    """Whether autocast would compute this in bf16, and nothing but plain gradients is asked for."""
+    kind = x.device.type
+    casts = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == COPY
+    plain_call = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return casts and plain_call and x.dtype in (torch.float32, COPY) and not torch._C._are_functorch_transforms_active()

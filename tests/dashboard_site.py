@@ -1,0 +1,66 @@
+"""A dashboard over made-up runs, served as ``seatrial dashboard`` does, and the Chromium that opens it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import threading
+import time
+
+import uvicorn
+
+from fakes import FakeGpu, FakeNvml, a_plan
+from seatrial.dashboard import server
+from seatrial.dashboard.feed import Feed
+from seatrial.dashboard.projects import Projects
+from seatrial.receipt.write import write_receipt
+from seatrial.reports.view import provisional
+from seatrial.runs.store import Run
+from seatrial.system import names
+from seatrial.telemetry.engines import Names
+from seatrial.telemetry.reading import Reader
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
+NOBODY = names.Names()
+
+
+def a_run(store, id, name=None, stdout=b"", offset=0.0, ended=False):
+    """A run with a loss curve, as its folder would be."""
+    folder = store.root / id
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(a_plan(folder, run_id=id).model_dump_json())
+    (folder / "stdout.log").write_bytes(stdout)
+    lines = [{"t": 1e9, "type": "target.started", "source": "agent", "pid": 1}]
+    lines += [
+        {"t": 1e9 + n, "type": "step", "source": "target", "step": n, "loss": math.exp(-n / 9) + offset, "images": 64}
+        for n in range(30)
+    ]
+    if not ended:
+        finding = {"id": "hang", "severity": "warning", "message": "<b>hang</b>", "cause": "c", "fix": "f"}
+        lines.append({"t": 1e9 + 30, "type": "finding", "source": "agent", **finding})
+    (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if name:
+        (folder / "name").write_text(name)
+    if ended:
+        write_receipt(folder, provisional(Run(folder, folder)))
+        (folder / "summary.json").write_text(json.dumps({"id": id, "target": "train.py", "exit_code": 0}))
+    return folder
+
+
+def serve(store, token=None, interval_s=0.3, hidden=NOBODY, environ=None):
+    """(address, the server, its thread, the fake GPU). With an environment: every project that it leads to."""
+    gpu = FakeGpu(utilization_pct=41)
+    reader = Reader(Names(NO_ENGINES), pynvml=FakeNvml([gpu]))
+    feed = Feed(reader.read, interval_s=interval_s)
+    sock = server.listen("127.0.0.1", 0)
+    config = uvicorn.Config(
+        server.make_app(Projects(store, environ), feed, token, hidden), log_level="warning", timeout_graceful_shutdown=1
+    )
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]}, daemon=True)
+    thread.start()
+    while not running.started:
+        time.sleep(0.02)
+    return f"http://127.0.0.1:{sock.getsockname()[1]}/", running, thread, gpu

@@ -1,0 +1,91 @@
+"""What a verb imports before it acts: counted, since seconds differ from machine to machine (decisions/0050)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cluster_api import cluster_api, version
+
+#: Runs a verb up to its end, or up to the engine's first call for a container, and prints the modules loaded by then.
+PROBE = """
+import json, sys
+from seatrial.cli import _main
+from seatrial.system import command
+loaded = None
+plain = command.run
+def asked(argv, **more):
+    global loaded
+    if loaded is None and "run" in argv:
+        loaded = sorted(sys.modules)
+    return plain(argv, **more)
+command.run = asked
+code = _main(sys.argv[1:])
+print(json.dumps([code, loaded or sorted(sys.modules)]), file=sys.stderr)
+"""
+
+#: What no plan and no start of a run is to load.
+SPEAKS_TO_CLUSTERS = {"asyncio", "kr8s", "httpx", "seatrial.backends.kubernetes.client"}
+SPEAKS_HTTP = {"http.client", "ssl", "urllib.request"}
+ENDS_RUNS = {"seatrial.runs.finalise", "seatrial.receipt.model", "jinja2", "seatrial.doctor.examine"}
+HEAVY = {"python_on_whales", "torch", "numpy"} | SPEAKS_TO_CLUSTERS | SPEAKS_HTTP | ENDS_RUNS
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text("print(1)\n")
+    places = {"XDG_CACHE_HOME": "cache", "SEATRIAL_STATE": "state", "SEATRIAL_LEASES": "leases"}
+    return folder, {**os.environ, **{name: str(tmp_path / place) for name, place in places.items()}}
+
+
+def modules(words: list[str], folder: Path, environ: Mapping[str, str]) -> tuple[int, set[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *words], cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+    code, loaded = json.loads(done.stderr.splitlines()[-1])
+    return code, set(loaded)
+
+
+def test_a_plan(project: tuple[Path, dict[str, str]]) -> None:
+    code, loaded = modules(["plan", "train.py", "--on", "local"], *project)
+    assert code == 0
+    assert not (HEAVY | {"yaml", "seatrial.pipelines.request"}) & loaded
+    ours = {name for name in loaded if name.startswith("seatrial.")}
+    assert len(ours) <= 220, "205 on 2026-11-23"
+    assert len(loaded) <= 640, "549 on 2026-11-23"
+
+
+def test_a_plan_for_a_cluster_that_is_remembered(project: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    folder, environ = project
+    node = {"metadata": {"name": "a", "labels": {}}, "spec": {}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
+    plan = ["plan", "train.py", "--on", "k8s", "--manifests"]
+    with cluster_api(tmp_path, {"/version": version(33), "/api/v1/nodes": {"items": [node]}}):
+        environ = {**environ, "KUBECONFIG": str(tmp_path / "kubeconfig")}
+        code, asking = modules(plan, folder, environ)
+    assert code == 0 and asking >= SPEAKS_TO_CLUSTERS
+    code, loaded = modules(plan, folder, environ)  # the API server is gone
+    assert code == 0 and not HEAVY & loaded and "yaml" in loaded
+
+
+def test_a_list_of_runs_loads_no_models(project: tuple[Path, dict[str, str]]) -> None:
+    """typer 0.29 would: it makes a pydantic adapter for each parameter (cli/plain_words.py)."""
+    code, loaded = modules(["runs", "ls"], *project)
+    assert code == 0
+    assert not (HEAVY | {"pydantic", "rich", "typer._adapters"}) & loaded
+    assert len({name for name in loaded if name.startswith("seatrial.")}) <= 45
+
+
+@pytest.mark.docker
+def test_a_run_up_to_the_engines_call(project: tuple[Path, dict[str, str]], docker_backend: object) -> None:
+    """What judges a run is loaded while its container starts."""
+    words = ["run", "train.py", "--on", "docker", "--image", "python:3.11-slim-bookworm", "--gpus", "none"]
+    code, loaded = modules(words, *project)
+    assert code == 0 and not HEAVY & loaded
