@@ -67,11 +67,8 @@ class Step:
         accumulation: micro-batches a step is made of.
         clip_norm: the gradient's norm is limited to this.
         kernels: on a GPU, what this library has kernels for inside of the model runs by them; says what, and what not.
-<<<<<<< HEAD
-        gradients: who clears, averages and clips them; None: GradientReducer, for those that autograd makes.
-=======
             cuDNN measures its ways of each convolution, but for fp32.
->>>>>>> main
+        gradients: who clears, averages and clips them; None: GradientReducer, for those that autograd makes.
         average_decay: also keep a moving average of the weights, ``average.model``, which changes by 1 - this a step.
     """
 
