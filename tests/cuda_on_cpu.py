@@ -186,15 +186,20 @@ def kernels_on_cpu(monkeypatch):
         classifier_head,
         crops,
         filters,
+        flat_adam,
+        gelu,
         layernorm,
         muon,
+        norm_residual,
         normact,
         normpool,
         pool,
         pooled_head,
         pooled_norm,
+        short_attention,
         single_channel_conv,
         sums,
+        token_sums,
         trial_adam,
         trial_conv,
         trial_grey,
@@ -206,9 +211,11 @@ def kernels_on_cpu(monkeypatch):
 
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
     lone = (adam, classic, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
+    packed = (flat_adam, gelu, norm_residual, short_attention, token_sums)
     for module in (
         *lone,
         *trials,
+        *packed,
         inside,
         normact,
         layernorm,

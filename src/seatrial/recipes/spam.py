@@ -22,14 +22,17 @@ from torch.nn import functional as F
 
 from seatrial.train import script
 from seatrial.train.data.texts import TestTexts, Texts, TextSet
-from seatrial.train.distributed import ranks
+from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, DataError, InputError
 from seatrial.train.evaluate import evaluate
 from seatrial.train.loop import fit
 from seatrial.train.memory import cap, summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import triangle
-from seatrial.train.precision import choose_precision
+from seatrial.train.packed.bert import PackedBert, takes
+from seatrial.train.packed.optimizer import FlatAdamW
+from seatrial.train.packed.texts import PackedTests, PackedTexts
+from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.recompute import recomputed
 from seatrial.train.saving.examples import EXAMPLES, Examples, outputs_on_cpu, save_examples
 from seatrial.train.saving.model_files import weights_digest
@@ -68,18 +71,20 @@ def main(argv: Sequence[str]) -> int:
         seed_all(arguments.seed)
         trained = [number % TEST_EVERY != TEST_EVERY - 1 for number in range(len(texts))]
         tokenizer = tokenizer_of(arguments, [text for text, keep in zip(texts, trained, strict=True) if keep])
-        model = model_of(arguments, len(tokenizer)).to(group.device)
+        model = model_of(arguments, len(tokenizer)).float().to(group.device)  # a folder may hold bf16
         encoded = TextSet.of(tokenizer(texts, truncation=True, max_length=LONGEST)["input_ids"], labels)
         train_set, test_set = encoded.split(torch.tensor(trained))
-        source = Texts(train_set, arguments.batch, group, arguments.seed)
+        source, packed = source_of(model, arguments, precision, train_set, group)
         if group.first:
             total = arguments.batch * group.world
             print(f"spam: {len(train_set)} messages, {source.padding:.0%} of the tokens are padding", flush=True)
             print(f"batch {arguments.batch} on each of {group.words}, {total} together", flush=True)
         step = Step(
             model,
-            partial(loss, recompute=arguments.recompute),
-            adamw(model, arguments.learning_rate, WEIGHT_DECAY),
+            packed.loss if packed else partial(loss, recompute=arguments.recompute),
+            FlatAdamW(packed.weights, arguments.learning_rate)
+            if packed
+            else adamw(model, arguments.learning_rate, WEIGHT_DECAY),
             source,
             ranks=group,
             precision=precision,
@@ -87,10 +92,12 @@ def main(argv: Sequence[str]) -> int:
             epochs=arguments.epochs,
             accumulation=arguments.accumulation,
             clip_norm=CLIP_NORM,
+            gradients=packed.weights if packed else None,
         )
-        tests = TestTexts(test_set, group)
+        tests = PackedTests(test_set, group) if packed else TestTexts(test_set, group)
+        predict = packed.logits if packed else logits
         outcome = fit(
-            step, lambda: evaluate(model, tests, group, precision, logits), trackers, script.settings(arguments)
+            step, lambda: evaluate(model, tests, group, precision, predict), trackers, script.settings(arguments)
         )
         if outcome.terminated:
             return EXIT_TERMINATED
@@ -98,11 +105,27 @@ def main(argv: Sequence[str]) -> int:
             rate = outcome.examples / outcome.train_s
             print(f"test accuracy {outcome.metrics['accuracy']:.2%}, {rate:,.0f} messages/s\n{summary(group.device)}")
             folder = arguments.models / "spam"
-            model.save_pretrained(folder, safe_serialization=True)
+            weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}  # each in memory of its own
+            model.save_pretrained(folder, state_dict=weights, safe_serialization=True)
             tokenizer.save_pretrained(folder)
             save_examples(examples(model, test_set), folder / "model.safetensors")
             print(f"saved {folder}: config.json, model.safetensors, tokenizer, examples", flush=True)
     return 0
+
+
+def source_of(
+    model: Any, arguments: argparse.Namespace, precision: Precision, train_set: TextSet, group: Ranks
+) -> tuple[PackedTexts, PackedBert] | tuple[Texts, None]:
+    """Messages packed, and the model's loss over them; where that cannot be, padded ones, and a line that says why."""
+    why = takes(model, precision.dtype, group.device)
+    if arguments.recompute or "compile" in arguments.engine:
+        why = "--recompute keeps no activations" if arguments.recompute else f"--engine {arguments.engine}"
+    if why:
+        if group.first:
+            print(f"messages are padded: {why}", flush=True)
+        return Texts(train_set, arguments.batch, group, arguments.seed), None
+    source = PackedTexts(train_set, arguments.batch, group, arguments.seed)
+    return source, PackedBert(model, precision.dtype, group, source, weight_decay=WEIGHT_DECAY)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

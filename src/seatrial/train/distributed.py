@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -143,6 +143,31 @@ def open_store(rank: int, world: int) -> PrefixStore:
     return PrefixStore(f"seatrial/{attempt}", store)
 
 
+class Gradients(Protocol):
+    """What a step does with gradients, wherever they lie.
+
+    Attributes:
+        overlap: the backward pass that comes is the step's last: what it has finished may be sent at once.
+    """
+
+    overlap: bool
+
+    def clear(self) -> None:
+        """The next backward pass writes them."""
+
+    def reduce(self) -> None:
+        """Average them over the ranks."""
+
+    def clip(self, most: float) -> None:
+        """Limit their norm."""
+
+    def refresh(self) -> None:
+        """Something other than a step has changed the parameters."""
+
+    def settle(self) -> None:
+        """Something other than a step is going to read them."""
+
+
 class GradientReducer:
     """Averages gradients over the ranks, in buckets; alone it only clears them.
 
@@ -185,6 +210,16 @@ class GradientReducer:
         for gradients, sent in self._copies:
             torch._foreach_copy_(gradients, sent)
         self._waiting, self._copies = [], []
+
+    def clip(self, most: float) -> None:
+        """Limit the norm of all gradients together."""
+        nn.utils.clip_grad_norm_(self.parameters, most)
+
+    def refresh(self) -> None:
+        """Nothing is kept of the parameters."""
+
+    def settle(self) -> None:
+        """They are always up to date."""
 
     def _filled(self, number: int) -> None:
         if self.overlap:

@@ -54,7 +54,8 @@ class Graphed:
 
     def __init__(self, step: Step, steps_per_replay: int = STEPS_PER_REPLAY) -> None:
         self.step = step
-        self.steps_per_replay = steps_per_replay if step.source.resident else 1
+        several = getattr(step.source, "steps_per_replay", steps_per_replay)
+        self.steps_per_replay = several if step.source.resident else 1
         self._graphs: dict[tuple[int, Shape, int], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
 

@@ -151,6 +151,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 if settings.every_steps and done % settings.every_steps == 0 and done < len(spans):
                     read_losses(step, epoch, done)
                     save(epoch, done)
+            step.reducer.settle()
             losses = read_losses(step, epoch, done)[first_step:]
             seconds = time.perf_counter() - epoch_began
             outcome.losses += losses.tolist()
@@ -188,6 +189,7 @@ def _begin(step: Step, stopping: EarlyStopping, settings: Settings, note: Callab
     """Epoch and step to go on from, the same on every rank; (1, 0) with fresh seeds. Raises CheckpointError."""
     ranks = step.ranks
     ranks.same_start(step.model)
+    step.reducer.refresh()
     place = _resume_place(settings, ranks)
     begin = resume(step, stopping, place, note) if place else (1, 0)
     if len(places := set(ranks.gather(begin))) > 1:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.train.data.shards import Shape, Span
-from seatrial.train.distributed import GradientReducer, Ranks, here
+from seatrial.train.distributed import GradientReducer, Gradients, Ranks, here
 from seatrial.train.errors import InputError
 from seatrial.train.oom import MicroBatch
 from seatrial.train.optim import strangers
@@ -69,6 +69,7 @@ class Step:
         frozen_after: parameters that stay as they are after so many epochs, and need no gradients then.
         kernels: on a GPU, what this library has kernels for inside of the model runs by them; says what, and what not.
             cuDNN measures its ways of each convolution, but for fp32.
+        gradients: who clears, averages and clips them; None: GradientReducer, for those that autograd makes.
         average_decay: also keep a moving average of the weights, ``average.model``, which changes by 1 - this a step.
     """
 
@@ -88,6 +89,7 @@ class Step:
         accumulation: int = 1,
         clip_norm: float | None = None,
         average_decay: float | None = None,
+        gradients: Gradients | None = None,
         kernels: bool = False,
         data_parallel: bool = False,
         frozen_after: list[tuple[Tensor, int]] | None = None,
@@ -104,7 +106,7 @@ class Step:
         self.model, self.optimizer, self.source, self.epochs = model, optimizer, source, epochs
         self.device, self.ranks, self.precision = ranks.device, ranks, precision
         self.scaler = precision.scaler()
-        self.reducer = GradientReducer(model, ranks, precision.dtype)
+        self.reducer = gradients or GradientReducer(model, ranks, precision.dtype)
         largest = max(span.shape.rows for span in source.spans)
         self.micro_batch = MicroBatch(-(-largest // accumulation))
         self.loss, self._clip_norm = loss, clip_norm
@@ -192,6 +194,7 @@ class Step:
 
     def state(self) -> dict[str, Any]:
         """Everything a step changes."""
+        self.reducer.settle()
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -225,6 +228,7 @@ class Step:
             for own, saved in zip([self.position, self.losses], state["place"], strict=True):
                 own.copy_(saved)
         self.reducer.clear()
+        self.reducer.refresh()
         self._restore_scaler(state["scaler"])
 
     def load_optimizer(self, saved: dict[str, Any]) -> None:
@@ -235,6 +239,7 @@ class Step:
             if isinstance(rate, Tensor):
                 rate.copy_(base)
             group.update(options, lr=rate)
+        self.reducer.refresh()
 
     def _restore_optimizer(self, saved: dict[Any, dict[str, Any]] | None) -> None:
         """State as saved, or as it is before the first step; in place."""
@@ -339,7 +344,7 @@ class Step:
         self.reducer.reduce()
         if self._clip_norm is not None:
             self.scaler.unscale_(cast(torch.optim.Optimizer, self.optimizer))
-            nn.utils.clip_grad_norm_(self.reducer.parameters, self._clip_norm)
+            self.reducer.clip(self._clip_norm)
         if self._scheduled:
             step = self.steps_before + self.position
             for rate, rates_SR in self._scheduled:

@@ -1,0 +1,306 @@
+"""A BERT classifier over packed texts: the loss, and every gradient written by hand into flat arrays.
+
+What BertForSequenceClassification computes, dropout included, over tokens that are there. Its layers and names stay:
+evaluation, saving and everything else go on using the model. Products are cuBLAS', the rest are kernels of this
+library, or torch's operations where these cannot run; a step has 21 kernels a layer.
+Shapes: T tokens of all texts, B texts, E numbers a token, F in between, H heads, K classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seatrial.train.distributed import Ranks
+from seatrial.train.kernels import dropout, flat_adam, gelu, norm_residual, short_attention
+from seatrial.train.kernels.flat_adam import Rule
+from seatrial.train.kernels.nvrtc import PLAIN_SHARED_BYTES, REALS, build, unavailable
+from seatrial.train.kernels.token_sums import source as token_sums_source
+from seatrial.train.kernels.token_sums import token_sums
+from seatrial.train.packed.texts import Packed, PackedTexts
+from seatrial.train.packed.weights import FlatWeights
+
+#: Numbers a token: eight rows of them in fp32 are what a block has of shared memory without asking for more.
+WIDEST = PLAIN_SHARED_BYTES // 32
+
+
+@dataclass
+class Layer:
+    """A layer's modules, its weights for the products, and where their gradients go."""
+
+    first_norm: nn.LayerNorm
+    second_norm: nn.LayerNorm
+    mixed_bias: nn.Parameter
+    wide_bias: nn.Parameter
+    back_bias: nn.Parameter
+    inputs: tuple[nn.Parameter, ...]
+    input_biases: tuple[nn.Parameter, ...]
+    mixed: nn.Parameter
+    wide: nn.Parameter
+    back: nn.Parameter
+
+
+class PackedBert:
+    """The loss of a BertForSequenceClassification over packed texts.
+
+    Args:
+        model: its parameters become views of ``weights``.
+        dtype: of the products: fp32 or bf16.
+        source: of the batches.
+    """
+
+    def __init__(
+        self, model: Any, dtype: torch.dtype, ranks: Ranks, source: PackedTexts, *, weight_decay: float
+    ) -> None:
+        config = model.config
+        self.heads = int(config.num_attention_heads)
+        self.epsilon = float(config.layer_norm_eps)
+        self.hidden_share, self.attention_share = config.hidden_dropout_prob, config.attention_probs_dropout_prob
+        last = config.classifier_dropout
+        self.last_share = self.hidden_share if last is None else last
+        self.embeddings, self.pooler, self.classifier = model.bert.embeddings, model.bert.pooler.dense, model.classifier
+        self.layers = [_layer(each) for each in model.bert.encoder.layer]
+        words, *tables = _tables(self.embeddings)
+        rest = [each for each in model.parameters() if all(each is not table for table in (words, *tables))]
+        matrices = [each for each in rest if each.ndim > 1]
+        others = [each for each in rest if each.ndim <= 1]
+        rule, steps = Rule((0.9, 0.999), 1e-8, weight_decay), len(source.spans)
+        self.weights = FlatWeights(
+            words, tables, matrices, others, dtype, ranks, slots=source.slots, steps=steps, rule=rule
+        )
+        for text in self._sources() if self.weights.flat.is_cuda else ():
+            build(text, self.weights.flat.device.index)
+        # Gives the loss a way back; nothing is learned by it.
+        self._anchor = torch.zeros((), device=self.weights.flat.device, requires_grad=True)
+
+    def loss(self, model: nn.Module, batch: Packed, labels_B: Tensor) -> Tensor:
+        """Mean cross-entropy: a ``step.Loss``. ``model`` is the one that this was made of."""
+        result: Tensor = _Loss.apply(self._anchor, self, batch, labels_B)  # type: ignore[no-untyped-call]
+        return result
+
+    def _sources(self) -> list[str]:
+        """The kernels' texts, with dropout and without."""
+        dtype, width = self.weights.dtype, self.weights.words.shape[1]
+        texts = [gelu.source(dtype), flat_adam.source(dtype, self.weights.rule), token_sums_source(dtype, width)]
+        texts += [norm_residual.source(dtype, width, share) for share in (self.hidden_share, 0.0)]
+        if dtype == torch.bfloat16:
+            texts += [short_attention.source(share) for share in (self.attention_share, 0.0)]
+        return texts
+
+    @torch.no_grad()
+    def logits(self, model: nn.Module, batch: Packed) -> Tensor:
+        """[B, K] of ``model``, the one that this was made of, without dropout."""
+        keys = torch.zeros(3 * len(self.layers) + 1, 2, dtype=torch.int32, device=self.weights.flat.device)
+        x, _, _ = self._encoded(batch, keys, 0.0, 0.0)
+        value = self.weights.value
+        firsts = x.index_select(0, batch.starts[:-1])
+        pooled = torch.addmm(value(self.pooler.bias), firsts, value(self.pooler.weight).t()).tanh()
+        return torch.addmm(value(self.classifier.bias), pooled, value(self.classifier.weight).t()).float()
+
+    def forward(self, batch: Packed, labels_B: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """The loss, and what the way back needs."""
+        keys = dropout.keys(3 * len(self.layers) + 1, labels_B.device)
+        self.weights.look(batch.there_S)
+        x, first, kept = self._encoded(batch, keys, self.hidden_share, self.attention_share)
+        loss, head = self._head(x, batch, labels_B)
+        return loss, {"batch": batch, "keys": keys, "first": first, "kept": kept, "head": head}
+
+    def _encoded(
+        self, batch: Packed, keys: Tensor, hidden_share: float, attention_share: float
+    ) -> tuple[Tensor, list[Tensor], list[tuple[Any, ...]]]:
+        """The last layer's result [T, E], and what the way back needs of the embeddings and of each layer."""
+        value, dtype = self.weights.value, self.weights.dtype
+        norm = self.embeddings.LayerNorm
+        x, *first = norm_residual.embed(
+            batch.tokens_T, batch.positions_T, _tables(self.embeddings), norm.weight, norm.bias, keys,
+            3 * len(self.layers), hidden_share, self.epsilon, dtype,
+        )  # fmt: skip
+        kept = []
+        for number, layer in enumerate(self.layers):
+            place = 3 * number
+            inputs = torch.addmm(value(*layer.input_biases), x, value(*layer.inputs).t())
+            mixed, logs = short_attention.forward(
+                inputs, batch.starts, self.heads, batch.longest, keys, place, attention_share
+            )
+            out = mixed @ value(layer.mixed).t()
+            norm = layer.first_norm
+            between, *first_norm = norm_residual.forward(
+                out, layer.mixed_bias, x, norm.weight, norm.bias, keys, place + 1, hidden_share, self.epsilon
+            )
+            wide = between @ value(layer.wide).t()
+            bent = gelu.forward(wide, layer.wide_bias)
+            out = bent @ value(layer.back).t()
+            norm = layer.second_norm
+            after, *second_norm = norm_residual.forward(
+                out, layer.back_bias, between, norm.weight, norm.bias, keys, place + 2, hidden_share, self.epsilon
+            )
+            kept.append((x, inputs, mixed, logs, first_norm, between, wide, bent, second_norm))
+            x = after
+        return x, first, kept
+
+    def backward(self, saved: dict[str, Any], grad: Tensor) -> None:
+        """Write or add every gradient."""
+        batch, keys = saved["batch"], saved["keys"]
+        add = not self.weights.fresh
+        dx = self._head_back(saved["head"], batch, grad, add=add)
+        for number in reversed(range(len(self.layers))):
+            dx = self._layer_back(number, saved["kept"].pop(), batch, keys, dx, add=add)
+            self.weights.finished(self.layers[number].inputs[0])
+        self._embeddings_back(saved["first"], batch, keys, dx, add=add)
+        self.weights.fresh = False
+
+    def _layer_back(
+        self, number: int, kept: tuple[Any, ...], batch: Packed, keys: Tensor, dy: Tensor, *, add: bool
+    ) -> Tensor:
+        x, inputs, mixed, logs, first_norm, between, wide, bent, second_norm = kept
+        layer, place, value, gradient = self.layers[number], 3 * number, self.weights.value, self.weights.gradient
+        dz, dproduct, back_parts = norm_residual.backward(
+            dy, second_norm, layer.second_norm.weight, keys, place + 2, self.hidden_share
+        )
+        dbent = dproduct @ value(layer.back)
+        product(dproduct, bent, gradient(layer.back), add=add)
+        dwide, wide_parts = gelu.backward(dbent, wide, layer.wide_bias)
+        dbetween = _sum(dz, dwide, value(layer.wide), in_place=dz is not dproduct)
+        product(dwide, between, gradient(layer.wide), add=add)
+        dz, dproduct, mixed_parts = norm_residual.backward(
+            dbetween, first_norm, layer.first_norm.weight, keys, place + 1, self.hidden_share
+        )
+        dmixed = dproduct @ value(layer.mixed)
+        product(dproduct, mixed, gradient(layer.mixed), add=add)
+        dinputs, input_parts = short_attention.backward(
+            dmixed, inputs, logs, batch.starts, self.heads, batch.longest, keys, place, self.attention_share
+        )
+        dx = _sum(dz, dinputs, value(*layer.inputs), in_place=dz is not dproduct)
+        product(dinputs, x, gradient(*layer.inputs), add=add)
+        parts = [input_parts, mixed_parts, wide_parts, back_parts]
+        gelu.sum_parts(parts, gradient(*_vectors(layer)), add=add)
+        return dx
+
+    def _embeddings_back(self, first: list[Tensor], batch: Packed, keys: Tensor, dy: Tensor, *, add: bool) -> None:
+        norm, weights = self.embeddings.LayerNorm, self.weights
+        place = 3 * len(self.layers)
+        dz, _, parts = norm_residual.backward(dy, first, norm.weight, keys, place, self.hidden_share, after=True)
+        _, positions, kinds = _tables(self.embeddings)
+        width = dz.shape[1]
+        token_sums(dz, *batch.by_token, weights.word_gradients, add=add)
+        token_sums(dz, *batch.by_position, weights.gradient(positions)[: batch.longest], add=add)
+        gelu.sum_parts([parts[:, :width].contiguous()], weights.gradient(kinds)[0], add=add)
+        gelu.sum_parts([parts[:, width:].contiguous()], weights.gradient(norm.weight, norm.bias), add=add)
+
+    def _head(self, x: Tensor, batch: Packed, labels_B: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        value = self.weights.value
+        places = batch.starts[:-1]
+        firsts = x.index_select(0, places)
+        pooled = torch.addmm(value(self.pooler.bias), firsts, value(self.pooler.weight).t()).tanh()
+        dropped, mask = torch.native_dropout(pooled, self.last_share, self.last_share > 0)
+        logits = torch.addmm(value(self.classifier.bias), dropped, value(self.classifier.weight).t()).float()
+        logs = logits.log_softmax(1)
+        loss = F.nll_loss(logs, labels_B)
+        return loss, (x, places, firsts, pooled, dropped, mask, logs, labels_B)
+
+    def _head_back(self, head: tuple[Any, ...], batch: Packed, grad: Tensor, *, add: bool) -> Tensor:
+        x, places, firsts, pooled, dropped, mask, logs, labels_B = head
+        value, gradient = self.weights.value, self.weights.gradient
+        chosen = torch.zeros_like(logs).scatter_(1, labels_B[:, None], 1.0)
+        dlogits = ((logs.exp() - chosen) * (grad / len(labels_B))).to(x.dtype)
+        product(dlogits, dropped, gradient(self.classifier.weight), add=add)
+        _put(gradient(self.classifier.bias), dlogits.sum(0), add=add)
+        dpooled = dlogits @ value(self.classifier.weight)
+        if self.last_share:
+            dpooled = dpooled * mask / (1 - self.last_share)
+        dpooled = dpooled * (1 - pooled * pooled)
+        product(dpooled, firsts, gradient(self.pooler.weight), add=add)
+        _put(gradient(self.pooler.bias), dpooled.sum(0), add=add)
+        return torch.zeros_like(x).index_copy_(0, places.long(), dpooled @ value(self.pooler.weight))
+
+
+def takes(model: Any, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why this model's loss cannot be computed here, or None."""
+    config = model.config
+    if device.type != "cuda":
+        return "packed ones need a GPU"
+    if dtype not in REALS:
+        return "the number format is fp16"
+    if reason := unavailable():
+        return f"kernels cannot be compiled here ({reason})"
+    if config.hidden_act != "gelu":
+        return f"its activation is {config.hidden_act}, not gelu"
+    if getattr(config, "position_embedding_type", "absolute") != "absolute":
+        return f"its positions are {config.position_embedding_type}, not absolute"
+    if config.hidden_size % 8 or config.intermediate_size % 8:
+        return "its widths are not multiples of 8"
+    if config.hidden_size > WIDEST:
+        return f"it is wider than {WIDEST}"
+    return None
+
+
+class _Loss(torch.autograd.Function):
+    """Joins the hand-written way back to autograd's: ``loss.backward()`` begins it, scaled by whatever came after."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, bert: PackedBert, batch: Packed, labels_B: Tensor) -> Tensor:
+        loss, ctx.saved = bert.forward(batch, labels_B)
+        ctx.bert = bert
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
+        ctx.bert.backward(ctx.saved, grads[0])
+        del ctx.saved
+        return None, None, None, None
+
+
+def product(left: Tensor, right: Tensor, to: Tensor, *, add: bool) -> None:
+    """leftᵀ right, written to where it belongs or added."""
+    if add:
+        to.addmm_(left.t(), right)
+    else:
+        torch.mm(left.t(), right, out=to)
+
+
+def _sum(beside: Tensor, left: Tensor, right: Tensor, *, in_place: bool) -> Tensor:
+    """beside + left right; in place of ``beside`` where nothing else holds it."""
+    return beside.addmm_(left, right) if in_place else torch.addmm(beside, left, right)
+
+
+def _put(to: Tensor, value: Tensor, *, add: bool) -> None:
+    if add:
+        to.add_(value)
+    else:
+        to.copy_(value)
+
+
+def _tables(embeddings: Any) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:
+    """Of words, positions and kinds."""
+    tables = embeddings.word_embeddings, embeddings.position_embeddings, embeddings.token_type_embeddings
+    words, positions, kinds = (table.weight for table in tables)
+    return words, positions, kinds
+
+
+def _layer(layer: Any) -> Layer:
+    attention = layer.attention.self
+    inputs = (attention.query, attention.key, attention.value)
+    return Layer(
+        layer.attention.output.LayerNorm,
+        layer.output.LayerNorm,
+        layer.attention.output.dense.bias,
+        layer.intermediate.dense.bias,
+        layer.output.dense.bias,
+        tuple(each.weight for each in inputs),
+        tuple(each.bias for each in inputs),
+        layer.attention.output.dense.weight,
+        layer.intermediate.dense.weight,
+        layer.output.dense.weight,
+    )
+
+
+def _vectors(layer: Layer) -> tuple[nn.Parameter, ...]:
+    """A layer's parameters of one dimension, as they lie."""
+    return (
+        *layer.input_biases, layer.mixed_bias, layer.first_norm.weight, layer.first_norm.bias, layer.wide_bias,
+        layer.back_bias, layer.second_norm.weight, layer.second_norm.bias,
+    )  # fmt: skip

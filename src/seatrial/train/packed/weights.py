@@ -1,0 +1,169 @@
+"""A large model's parameters in one flat array each: the parameters, their gradients, and a copy for the products.
+
+The model keeps its layers and names: its parameters become views. Gradients and the copy are in the type of the
+products; nothing is cast in a step but by the update, which writes the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from seatrial.train.distributed import BUCKET_BYTES, Ranks
+from seatrial.train.kernels import flat_adam
+from seatrial.train.kernels.flat_adam import Rule
+
+#: Elements that each parameter begins at a multiple of: 16 bytes of bf16, what a thread reads at once.
+ALIGNED = 8
+
+
+class FlatWeights:
+    """Parameters one behind the other, and what is computed from them: a step's ``Gradients``.
+
+    The gradients of the words' table are one row for each token that a step has, before all others.
+
+    Args:
+        words: the table of which a step reads few rows. tables: others, small, which need no copy for products.
+        matrices: what decays besides. others: what does not decay.
+        dtype: of the products.
+        slots: different tokens that a step can have.
+        steps: of an epoch, after which the words' table is brought up to date.
+    """
+
+    def __init__(
+        self, words: nn.Parameter, tables: Sequence[nn.Parameter], matrices: Sequence[nn.Parameter],
+        others: Sequence[nn.Parameter], dtype: torch.dtype, ranks: Ranks, *, slots: int, steps: int, rule: Rule,
+    ) -> None:  # fmt: skip
+        self.words, self.parameters = words, [*tables, *matrices, *others]
+        self.ranks, self.dtype, self.rule = ranks, dtype, rule
+        self._places: dict[nn.Parameter, int] = {}
+        ends, device = [0], words.device
+        for parameter in self.parameters:
+            self._places[parameter] = ends[-1]
+            ends.append(ends[-1] + -(-parameter.numel() // ALIGNED) * ALIGNED)
+        #: The first element with a copy, and the first that does not decay.
+        self.copied, self.decayed = ends[len(tables)], ends[len(tables) + len(matrices)]
+        size = ends[-1]
+        self.flat = torch.zeros(size, device=device)
+        self.values = torch.zeros(size, dtype=dtype, device=device)
+        self.moments = torch.zeros(size, device=device), torch.zeros(size, device=device)
+        self.word_moments = torch.zeros_like(words.data), torch.zeros_like(words.data)
+        #: [slots H + size].
+        self.all_gradients = torch.zeros(slots * words.shape[1] + size, dtype=dtype, device=device)
+        self.word_gradients = self.all_gradients[: slots * words.shape[1]].view(slots, -1)
+        self.gradients = self.all_gradients[slots * words.shape[1] :]
+        #: Steps done, and which of them each word's row has seen.
+        self.done = torch.zeros((), device=device)
+        self._seen = torch.zeros(len(words), dtype=torch.int32, device=device)
+        self._rules = torch.zeros(2 * steps + 16, 3, device=device)
+        #: The step's tokens; None before its first batch.
+        self._there: Tensor | None = None
+        #: The gradients' norm, and the factor that clips them; None before ``clip``.
+        self.norm: Tensor | None = None
+        #: Whether the next backward pass writes the gradients, not adds to them.
+        self.fresh = True
+        self.overlap = False
+        self._waiting: list[Any] = []
+        self._sent = self.decayed
+        with torch.no_grad():
+            for parameter in self.parameters:
+                own = self._view(self.flat, parameter)
+                own.copy_(parameter)
+                parameter.data = own
+        self.refresh()
+
+    def _view(self, flat: Tensor, *parameters: nn.Parameter) -> Tensor:
+        """What belongs to parameters that lie side by side, stacked along their first dimension."""
+        begin, first = self._places[parameters[0]], parameters[0]
+        for before, after in pairwise(parameters):
+            assert self._places[after] == self._places[before] + before.numel(), "not side by side"
+        count = sum(parameter.numel() for parameter in parameters)
+        shape = (sum(parameter.shape[0] for parameter in parameters), *first.shape[1:])
+        return flat[begin : begin + count].view(shape)
+
+    def value(self, *parameters: nn.Parameter) -> Tensor:
+        """The copy for the products of one, or of several that lie side by side."""
+        return self._view(self.values, *parameters)
+
+    def gradient(self, *parameters: nn.Parameter) -> Tensor:
+        """Where their gradient goes."""
+        return self._view(self.gradients, *parameters)
+
+    def state_of(self, parameter: nn.Parameter) -> tuple[Tensor, Tensor]:
+        """Its moments."""
+        if parameter is self.words:
+            return self.word_moments
+        first, second = (self._view(each, parameter) for each in self.moments)
+        return first, second
+
+    def look(self, there_S: Tensor) -> None:
+        """A step reads these words (-1: none): bring them up to date."""
+        self._there = there_S
+        self._update_rows(None, there_S)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Bring every word up to date: somebody else is going to read them."""
+        self._update_rows(None, None)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Something other than a step has changed the parameters, which are all of step ``done`` now."""
+        self.values[self.copied :].copy_(self.flat[self.copied :])
+        self._seen.copy_(self.done.expand(len(self._seen)))
+
+    def update(self, rate: Tensor) -> None:
+        """One step of AdamW."""
+        flat = (self.flat, *self.moments, self.gradients, self.values)
+        numbers = (self.decayed, self.copied, self.norm, self.done, rate, self.rule, self._rules)
+        flat_adam.update(flat, *numbers)
+        if self._there is not None:
+            self._update_rows(self.word_gradients, self._there)
+
+    def _update_rows(self, gradients: Tensor | None, there: Tensor | None) -> None:
+        table = (self.words.data, *self.word_moments)
+        numbers = (self.norm, self.done, self._rules, self.rule, self.dtype)
+        flat_adam.update_rows(table, gradients, there, self._seen, *numbers)
+
+    def clear(self) -> None:
+        """The next backward pass writes the gradients."""
+        self.fresh, self.norm = True, None
+        self._waiting, self._sent = [], self.decayed
+
+    def finished(self, first: nn.Parameter) -> None:
+        """The backward pass has written the gradients of this matrix and of all that lie behind it: send enough ones.
+
+        They lie in the order of the model, so that a backward pass finishes them from the end on.
+        """
+        begin = self._places[first]
+        if self.overlap and self.ranks.world > 1 and (self._sent - begin) * self.dtype.itemsize >= BUCKET_BYTES:
+            self._send(begin, self._sent)
+            self._sent = begin
+
+    def reduce(self) -> None:
+        """Average over the ranks: send what was not sent, wait for all."""
+        if self.ranks.world == 1:
+            return
+        self._send(self.decayed, len(self.gradients))
+        self._send(-self.word_gradients.numel(), self._sent)
+        for work in self._waiting:
+            work.wait()
+        self._waiting = []
+
+    def clip(self, most: float) -> None:
+        """Limit the norm: the update multiplies by the factor."""
+        self.norm = torch.empty(2, device=self.flat.device)
+        flat_adam.clip_factor(self.all_gradients, most, self.norm, self.rule)
+
+    def _send(self, begin: int, end: int) -> None:
+        words = self.word_gradients.numel()
+        piece = self.all_gradients[words + begin : words + end]
+        if not piece.is_cuda:  # not every release of Gloo averages
+            piece.div_(self.ranks.world)
+        kind = dist.ReduceOp.AVG if piece.is_cuda else dist.ReduceOp.SUM
+        self._waiting.append(dist.all_reduce(piece, kind, async_op=True))

@@ -1,0 +1,284 @@
+"""A BERT over packed texts: loss and gradients are the padded model's in double precision; kernels and torch agree."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from torch.nn import functional as F  # noqa: E402
+
+from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
+from seatrial.recipes import spam  # noqa: E402
+from seatrial.train.data.texts import TextSet  # noqa: E402
+from seatrial.train.distributed import Ranks  # noqa: E402
+from seatrial.train.kernels import dropout  # noqa: E402
+from seatrial.train.optim.optimizer import adamw  # noqa: E402
+from seatrial.train.packed.bert import PackedBert, takes  # noqa: E402
+from seatrial.train.packed.optimizer import FlatAdamW  # noqa: E402
+from seatrial.train.packed.texts import PackedTests, PackedTexts  # noqa: E402
+
+pytestmark = pytest.mark.torch
+CPU = torch.device("cpu")
+ALONE = Ranks(0, 1, CPU)
+
+
+def model_of(share=0.0, width=64, heads=1, between=72, layers=1):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=40, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
+        intermediate_size=between, hidden_dropout_prob=share, attention_probs_dropout_prob=share,
+        max_position_embeddings=128,
+    )  # fmt: skip
+    model = transformers.BertForSequenceClassification(config).train()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.3 if parameter.ndim == 1 else 0.1)
+    return model
+
+
+def source_of(lengths, batch):
+    generator = torch.Generator().manual_seed(2)
+    tokens = [torch.randint(1, 40, (length,), generator=generator).tolist() for length in lengths]
+    source = PackedTexts(TextSet.of(tokens, torch.arange(len(lengths)) % 2), batch, ALONE, 0)
+    source.start(1, 0)
+    return source
+
+
+def batch_of(source, step, first=0, count=None):
+    shape = source.spans[step].shape
+    return source.load(torch.tensor([step]), shape, first, count or shape.rows)
+
+
+def bert_of(model, source, dtype=torch.float32, decay=0.01):
+    return PackedBert(model, dtype, ALONE, source, weight_decay=decay)
+
+
+def padded(batch):
+    lengths = (batch.starts[1:] - batch.starts[:-1]).long()
+    real = torch.arange(int(lengths.max())) < lengths[:, None]
+    tokens = torch.zeros(real.shape, dtype=torch.long)
+    tokens[real] = batch.tokens_T[: int(batch.starts[-1])].long()
+    return tokens, real
+
+
+def error(own, exact):
+    return ((own.double() - exact.double()).norm() / exact.double().norm()).item()
+
+
+def gradients(bert, model):
+    return {name: gradient_of(bert, parameter) for name, parameter in model.named_parameters()}
+
+
+def gradient_of(bert, parameter):
+    if parameter is not bert.weights.words:
+        return bert.weights.gradient(parameter).clone()
+    there = bert.weights._there
+    real = there >= 0
+    dense = torch.zeros(parameter.shape, dtype=bert.weights.dtype)
+    dense[there[real].long()] = bert.weights.word_gradients[real]
+    return dense
+
+
+def run(bert, model, batch, labels, optimizer=None):
+    bert.weights.clear()
+    loss = bert.loss(model, batch, labels)
+    loss.backward()
+    found = gradients(bert, model)
+    if optimizer:
+        bert.weights.clip(1.0)
+        optimizer.step()
+    return loss.item(), found
+
+
+def exact_of(model, batch, labels):
+    double = copy.deepcopy(model).double()
+    loss = F.cross_entropy(spam.logits(double, padded(batch)), labels)
+    loss.backward()
+    return loss.item(), {name: parameter.grad for name, parameter in double.named_parameters()}
+
+
+def compare(found, exact, most):
+    largest = max(gradient.norm().item() for gradient in exact.values())
+    for name, gradient in exact.items():
+        difference = (found[name].double() - gradient.double()).norm()
+        assert difference < most * (gradient.norm() + 1e-2 * largest), name  # a key's bias has none, and rounding
+
+
+def test_loss_and_gradients_are_the_padded_models():
+    source, model = source_of([3, 9, 1, 14, 5, 7, 2], 4), model_of(layers=2, heads=2)
+    for step in range(2):
+        batch, labels = batch_of(source, step)
+        expected, exact = exact_of(model, batch, labels)
+        own = copy.deepcopy(model)
+        loss, found = run(bert_of(own, source), own, batch, labels)
+        assert loss == pytest.approx(expected, rel=1e-6)
+        compare(found, exact, 1e-5)
+
+
+def test_micro_batches_add_up():
+    source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 8), model_of()
+    bert = bert_of(model, source)
+    _, whole = run(bert, model, *batch_of(source, 0))
+    bert.weights.clear()
+    for first, count in ((0, 3), (3, 3), (6, 2)):
+        (bert.loss(model, *batch_of(source, 0, first, count)) * (count / 8)).backward()
+    compare(gradients(bert, model), whole, 1e-5)
+
+
+@pytest.mark.parametrize("steps", [10, pytest.param(200, marks=pytest.mark.slow)])
+def test_trains_as_the_padded_model_and_its_optimizer(steps):
+    source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 4), model_of()
+    other = copy.deepcopy(model)
+    bert = bert_of(model, source)
+    optimizer, plain = FlatAdamW(bert.weights, 1e-3), adamw(other, 1e-3, 0.01)
+    for number in range(steps):
+        batch, labels = batch_of(source, number % 2)
+        loss, _ = run(bert, model, batch, labels, optimizer)
+        for parameter in other.parameters():
+            parameter.grad = None
+        expected = F.cross_entropy(spam.logits(other, padded(batch)), labels)
+        expected.backward()
+        torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+        plain.step()
+        assert loss == pytest.approx(expected.item(), abs=1e-5), number
+    assert expected.item() < 0.65
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most", "shape", "lengths"),
+    [
+        pytest.param(torch.float32, 1e-5, {}, [3, 20, 1, 17], id="fp32", marks=pytest.mark.slow),
+        pytest.param(torch.bfloat16, 0.2, {}, [3, 20, 1, 17], id="bf16"),
+        pytest.param(
+            torch.bfloat16, 0.04, {"width": 128, "heads": 2, "between": 320, "layers": 2},
+            [1, 2, 16, 17, 31, 33, 40, 64, 65, 100, 128, 5], id="bf16, long texts", marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_kernels_do_what_torch_does(kernels_on_cpu, monkeypatch, dtype, most, shape, lengths):  # noqa: F811
+    from seatrial.train.kernels import flat_adam, gelu, norm_residual, short_attention, token_sums
+
+    modules = (flat_adam, gelu, norm_residual, short_attention, token_sums)
+    source, start = source_of(lengths, len(lengths)), model_of(0.1, **shape)
+    start.config.classifier_dropout = 0.0
+    batch, labels = batch_of(source, 0)
+    keys = dropout.keys(3 * start.config.num_hidden_layers + 1, CPU)
+    monkeypatch.setattr(dropout, "keys", lambda places, device: keys)
+    results = []
+    for kernels in (False, True):
+        for module in modules:
+            monkeypatch.setattr(module, "usable", lambda device, kernels=kernels: kernels)
+        model = copy.deepcopy(start)
+        bert = bert_of(model, source, dtype if kernels else torch.float32)
+        loss, found = run(bert, model, batch, labels, FlatAdamW(bert.weights, 1e-2))
+        results.append((loss, found, bert.weights))
+    (expected, exact, torchs), (loss, found, ours) = results
+    assert loss == pytest.approx(expected, rel=most / 4)
+    compare(found, exact, most)
+    assert ours.norm[0].item() == pytest.approx(torchs.norm[0].item(), rel=most)
+    assert error(ours.flat, torchs.flat) < most * 10 and error(ours.words, torchs.words) < most * 10
+    assert torch.equal(ours.values[ours.copied :], ours.flat[ours.copied :].to(dtype))
+
+
+@pytest.mark.parametrize("ours", [False, True], ids=["torch", "kernels"])
+def test_updates_are_adamws_though_words_are_updated_later(kernels_on_cpu, monkeypatch, ours):  # noqa: F811
+    from seatrial.train.kernels import flat_adam
+
+    monkeypatch.setattr(flat_adam, "usable", lambda device: ours)
+    source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 4), model_of()
+    bert, double = bert_of(model, source, decay=0.1), copy.deepcopy(model).double()
+    optimizer = FlatAdamW(bert.weights, 1e-2)
+    plain = torch.optim.AdamW(
+        [
+            {"params": [each for each in double.parameters() if each.ndim > 1], "weight_decay": 0.1},
+            {"params": [each for each in double.parameters() if each.ndim <= 1], "weight_decay": 0.0},
+        ],
+        lr=1e-2,
+    )
+    others = [other for name, other in double.named_parameters() if "word_embeddings" not in name]
+    table = double.bert.embeddings.word_embeddings.weight
+    for number, there in enumerate(([3, 5, 9], [5], [], [9, 30], [5])):
+        generator = torch.Generator().manual_seed(number)
+        optimizer.param_groups[0]["lr"].fill_(1e-2 / (number + 1))
+        for group in plain.param_groups:
+            group["lr"] = 1e-2 / (number + 1)
+        for own, other in zip(bert.weights.parameters, parameters_as(bert, model, double), strict=True):
+            other.grad = torch.randn(own.shape, generator=generator).double() * 0.01
+            bert.weights.gradient(own).copy_(other.grad)
+        rows = torch.randn(len(there), table.shape[1], generator=generator) * 0.01
+        table.grad = torch.zeros_like(table)
+        table.grad[there] = rows.double()
+        bert.weights.look(torch.tensor(there + [-1] * (source.slots - len(there)), dtype=torch.int32))
+        bert.weights.word_gradients.zero_()[: len(there)] = rows
+        torch.nn.utils.clip_grad_norm_([*others, table], 0.5)
+        plain.step()
+        bert.weights.clip(0.5)
+        optimizer.step()
+    assert error(model.bert.embeddings.word_embeddings.weight, table) > 1e-5
+    bert.weights.settle()
+    for (name, own), other in zip(model.named_parameters(), double.parameters(), strict=True):
+        assert error(own, other) < 1e-6, name
+
+
+def parameters_as(bert, model, other):
+    """The other model's parameters in the order of the weights."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = dict(other.named_parameters())
+    return [found[names[id(parameter)]] for parameter in bert.weights.parameters]
+
+
+def test_dropped_shares_and_independent_places():
+    keys = torch.tensor([[1234567, 7654321], [1234567, 7654320]], dtype=torch.int32)
+    numbers = torch.arange(1 << 18)
+    masks = [dropout.mask(key, numbers, 0.1) for key in keys]
+    kept = [mask > 0 for mask in masks]
+    for each in kept:
+        assert each.float().mean().item() == pytest.approx(0.9, abs=0.003)
+    assert (kept[0] & kept[1]).float().mean().item() == pytest.approx(0.81, abs=0.004)
+    assert (kept[0][1:] & kept[0][:-1]).float().mean().item() == pytest.approx(0.81, abs=0.004)
+    assert masks[0].mean().item() == pytest.approx(1.0, abs=0.004)
+
+
+def test_what_is_left_to_the_padded_path():
+    model, gpu = model_of(), torch.device("cuda", 0)
+    assert "GPU" in takes(model, torch.bfloat16, CPU)
+    assert "fp16" in takes(model, torch.float16, gpu)
+
+
+def test_saved_state_is_the_models_and_comes_back(tmp_path):
+    source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 4), model_of()
+    bert = bert_of(model, source)
+    optimizer = FlatAdamW(bert.weights, 1e-3)
+    run(bert, model, *batch_of(source, 0), optimizer)
+    bert.weights.settle()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "kept.pt")
+    saved = torch.load(tmp_path / "kept.pt", weights_only=True)
+    first, _ = run(bert, model, *batch_of(source, 1), optimizer)
+    again = model_of()
+    other = bert_of(again, source)
+    fresh = FlatAdamW(other.weights, 1e-3)
+    bert.weights.settle()
+    again.load_state_dict(saved["model"])
+    fresh.load_state_dict(saved["optimizer"])
+    fresh.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"]
+    other.weights.refresh()
+    assert run(other, again, *batch_of(source, 1), fresh)[0] == first
+    other.weights.settle()
+    assert torch.equal(other.weights.flat, bert.weights.flat) and torch.equal(other.weights.words, bert.weights.words)
+
+
+def test_logits_are_the_padded_models_without_dropout():
+    lengths = [3, 9, 1, 14, 5, 7, 2, 8]
+    source, model = source_of(lengths, 4), model_of(0.3)
+    bert = bert_of(model, source)
+    generator = torch.Generator().manual_seed(2)
+    tokens = [torch.randint(1, 40, (length,), generator=generator).tolist() for length in lengths]
+    tests = PackedTests(TextSet.of(tokens, torch.arange(len(lengths))), ALONE, 3)
+    seen = 0
+    for batch, labels in tests:
+        expected = spam.logits(copy.deepcopy(model).double().eval(), padded(batch))
+        assert error(bert.logits(model, batch), expected) < 1e-5
+        assert (batch.starts[1:] - batch.starts[:-1]).tolist() == [lengths[label] for label in labels]
+        seen += len(labels)
+    assert seen == len(lengths)
