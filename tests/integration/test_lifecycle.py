@@ -187,9 +187,9 @@ class Terminal:
 
 @pytest.mark.both_engines
 def test_ctrl_c_once_stops_cleanly(project: Project) -> None:
-    project.write("train.py", SAVES_ON_SIGTERM)
+    project.write("train.py", SAVES_ON_SIGTERM.replace("ready", "standing by"))  # the image is ready before
     terminal = Terminal(project)
-    terminal.wait_for("ready")
+    terminal.wait_for("standing by")
     terminal.press_ctrl_c()
     exit_code, shown = terminal.end()
     assert exit_code == 0 and "Stopping" in shown and "receipt.html" in shown
@@ -218,9 +218,9 @@ def test_sigterm_stops_cleanly_and_sighup_leaves_it_running(project: Project) ->
 
 
 def test_ctrl_c_twice_kills(project: Project) -> None:
-    project.write("train.py", IGNORES_SIGTERM)
+    project.write("train.py", IGNORES_SIGTERM.replace("ready", "standing by"))
     terminal = Terminal(project)
-    terminal.wait_for("ready")
+    terminal.wait_for("standing by")
     terminal.press_ctrl_c()
     terminal.wait_for("Press Ctrl-C again to kill it")
     began_s = time.monotonic()
