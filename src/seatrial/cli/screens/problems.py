@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from seatrial.cli import words
 from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractError, SeatrialError, StackError
 from seatrial.findings.labels import CAUSE, FIX
 from seatrial.findings.own_words import with_own_words
@@ -98,8 +99,16 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
         if before != "--gpus" and word != "--gpus" and not word.startswith("--gpus=")
     ]
     advice = advice.replace(WITH_TRUST, shlex.join(["seatrial", *ours, "--trust", *theirs]))
-    advice = advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
+    if WITHOUT_GPUS in advice and _takes_gpus(ours):
+        advice = advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
     return with_own_words(advice, ours[1:], theirs) if ours and ours[0] in ("run", "plan", "shell") else advice
+
+
+def _takes_gpus(argv: list[str]) -> bool:
+    """Whether the verb of this command has --gpus."""
+    verbs = words.kept()
+    verb = verbs.get(" ".join(argv[:2])) or verbs.get(" ".join(argv[:1])) or {}
+    return any("--gpus" in option["names"] for option in verb.get("options", []))
 
 
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:

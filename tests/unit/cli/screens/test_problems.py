@@ -116,6 +116,7 @@ def test_an_unknown_key_names_file_key_and_the_nearest(seatrial, tmp_path):
         ("run train.py --gpus 2 --on docker", "seatrial run train.py --on docker --gpus none"),
         ("plan --gpus=all mnist -- --gpus 3 'a b'", "seatrial plan mnist --gpus none -- --gpus 3 'a b'"),
         ("bench train mnist", "seatrial bench train mnist --gpus none"),
+        ("cdi generate -o -", "seatrial run --gpus none …"),  # it has no --gpus
     ],
 )
 def test_without_gpus_is_the_users_own_command(typed, run):
