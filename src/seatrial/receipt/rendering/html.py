@@ -130,7 +130,7 @@ def tiles(receipt: Receipt) -> list[Row]:
         *_serving_tiles(receipt),
         (f"steps/s{of_rank}", steps.steps_per_s if steps else None, rate),
         (f"examples/s{of_rank}", steps.examples_per_s if steps else None, rate),
-        ("images/s", measured.images_per_s, lambda value: figure(round(value))),
+        ("examples/s", measured.images_per_s, lambda value: figure(round(value))),
         ("energy", measured.energy_j, energy_short),
     ]
     return [Row(label, words(value)) for label, value, words in found if value is not None]

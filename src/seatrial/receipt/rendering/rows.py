@@ -317,8 +317,8 @@ def _cpu(measured: Measurements) -> str | None:
 def _throughput(measured: Measurements) -> str | None:
     if measured.images_per_s is None:
         return None
-    total = f", {figure(measured.images)} images in all" if measured.images else ""
-    return f"{figure(round(measured.images_per_s, 1))} images/s{total}"
+    total = f", {figure(measured.images)} examples in all" if measured.images else ""
+    return f"{figure(round(measured.images_per_s, 1))} examples/s{total}"
 
 
 def _metric(metric: Metric) -> str:

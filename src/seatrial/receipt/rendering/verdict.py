@@ -67,7 +67,7 @@ def numbers(receipt: Receipt) -> list[str]:
     if busy:
         found.append(f"GPU {percent(sum(busy) / len(busy))} busy")
     elif measured.images_per_s:
-        found.append(f"{measured.images_per_s:,.0f} images/s")
+        found.append(f"{measured.images_per_s:,.0f} examples/s")
     elif steps:
         found.append(f"{sum(steps):,.0f} examples/s")
     return found
