@@ -149,8 +149,8 @@ class Changes:
         """A line that has to do with ``key``: one of the table, or ``model`` (its call), ``model_to`` (its move)."""
         if place is None:
             return
-        if place.library is not None:
-            self._libraries.setdefault(key, place.library)
+        if place.package is not None:
+            self._libraries.setdefault(key, place.package)
         self.hint(key, place.name)
 
     def hint(self, key: str, word: str) -> None:

@@ -62,7 +62,7 @@ class Loaders:
         if place is None:
             return
         dataset = loader.dataset
-        if place.library is None:
+        if place.package is None:
             self._first_over[id(dataset)] = (_weakly(dataset), place)
         else:
             reference, first = self._first_over.get(id(dataset), (None, None))

@@ -76,7 +76,7 @@ class Models:
         def move(module: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 place = None if self._moving else self._changes.where.here()
-                if place is not None and place.library is None and module not in self._moved:
+                if place is not None and place.package is None and module not in self._moved:
                     self._moved[module] = place
             except Exception as error:  # noqa: BLE001
                 self._changes.failed(self.KEYS, error)

@@ -16,13 +16,13 @@ class Place:
 
     Attributes:
         name: ``train.py:31``, from the folder that the script was started in.
-        library: the package that the script called there and that made the call in the end; None where the script did.
+        package: the installed one that the script called there and that made the call in the end; None: the script did.
     """
 
-    __slots__ = ("library", "name")
+    __slots__ = ("name", "package")
 
-    def __init__(self, name: str, library: Optional[str]) -> None:
-        self.name, self.library = name, library
+    def __init__(self, name: str, package: Optional[str]) -> None:
+        self.name, self.package = name, package
 
 
 class Places:
