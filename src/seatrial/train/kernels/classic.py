@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from seatrial.train.kernels import classic_text
 from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, launch, most_shared_bytes, usable
+from seatrial.train.kernels.tensor_cores import TENSOR_CORES
 
 #: Channels of the two convolutions and hidden units that the text is written for, and the most classes.
 CHANNELS, HIDDEN, MOST_CLASSES = (32, 64), 128, 32
@@ -83,7 +84,7 @@ def sources(sizes: Sizes) -> tuple[str, str, str]:
     numbers = f"constexpr int H = {sizes.height}, W = {sizes.width}, N = {sizes.classes}, SHARES = {SHARES};\n"
     numbers += f"constexpr int SPLITS = {sizes.splits}, DEPTH = {sizes.features // sizes.splits};\n"
     numbers += f"constexpr int TILES = {-(-tiles // 8)};\n"
-    begin = f"{REALS[torch.bfloat16]}{EIGHT}{numbers}{classic_text.SIZES}{classic_text.TENSOR_CORES}"
+    begin = f"{REALS[torch.bfloat16]}{EIGHT}{numbers}{classic_text.SIZES}{TENSOR_CORES}{classic_text.VECTORS}"
     return begin + classic_text.FORWARD, begin + classic_text.HEAD, begin + classic_text.BACK
 
 

@@ -15,26 +15,8 @@ constexpr int H1 = (H - 2) / 2, W1 = (W - 2) / 2, H2 = (H1 - 2) / 2, W2 = (W1 - 
 constexpr int PLACES = H2 * W2, PIXELS = 4 * PLACES, FEATURES = C2 * PLACES, AREA = H1 * W1;
 constexpr int FIRST = TAPS * C1 + C1, SECOND = C2 * TAPS * C1 + C2, LAST = F + N * F + N;
 """
-#: Tensor Cores: four 8×8 matrices as they lie or transposed, each lane naming a row; and 16×8 += 16×16 × 16×8.
-TENSOR_CORES = """
-#ifndef ON_CPU
-__device__ void load_rows(unsigned* parts, const Real* row) {
-  unsigned address = (unsigned)__cvta_generic_to_shared(row);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3]) : "r"(address) : "memory");
-}
-__device__ void load_matrices(unsigned* parts, const Real* row) {
-  unsigned address = (unsigned)__cvta_generic_to_shared(row);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3]) : "r"(address) : "memory");
-}
-__device__ void multiply(float* sums, const unsigned* a, const unsigned* b) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-#endif
+#: Between memories, by the vector.
+VECTORS = """
 struct alignas(16) Four { float at[4]; };
 struct alignas(8) Two { float first, second; };
 struct alignas(8) FourReals { Real at[4]; };

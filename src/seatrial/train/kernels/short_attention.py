@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from seatrial.train.kernels import dropout
 from seatrial.train.kernels.nvrtc import EIGHT, REALS, launch, usable
+from seatrial.train.kernels.tensor_cores import TENSOR_CORES
 
 #: Tokens of the longest text that the kernels take, and numbers a head.
 LONGEST, HEAD = 128, 64
@@ -27,26 +28,6 @@ BACK_BYTES = 4 * LONGEST * (HEAD + SPARE) * 2 + 2 * LONGEST * 4 + 8 * 3 * HEAD *
 
 TEXT = """
 constexpr int ROW = 72, MATRIX = 128 * ROW;
-#ifndef ON_CPU
-// Four 8×8 matrices; each lane names a row. Transposed: a lane gets two neighbours of a column, else of a row.
-__device__ void load_matrices(unsigned* parts, const Real* row) {
-  unsigned address = (unsigned)__cvta_generic_to_shared(row);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3]) : "r"(address) : "memory");
-}
-__device__ void load_rows(unsigned* parts, const Real* row) {
-  unsigned address = (unsigned)__cvta_generic_to_shared(row);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3]) : "r"(address) : "memory");
-}
-// sums [16, 8] += a [16, 16] × b [16, 8]
-__device__ void multiply(float* sums, const unsigned* a, const unsigned* b) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-#endif
 __device__ unsigned pair(float low, float high) { return (unsigned)real(low) | (unsigned)real(high) << 16; }
 
 // Where this block works: a text, its tiles, a warp's head and tile.
@@ -323,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention_backward(
 
 def source(share: float) -> str:
     """The kernels' text for a share of the weights to drop."""
-    return f"{REALS[torch.bfloat16]}{EIGHT}{dropout.constants(share)}{dropout.TEXT}{TEXT}"
+    return f"{REALS[torch.bfloat16]}{EIGHT}{TENSOR_CORES}{dropout.constants(share)}{dropout.TEXT}{TEXT}"
 
 
 def takes(inputs: Tensor, heads: int, longest: int) -> bool:

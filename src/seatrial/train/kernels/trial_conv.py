@@ -15,6 +15,7 @@ from torch import Tensor
 
 from seatrial.train.kernels.filters import SPARE
 from seatrial.train.kernels.nvrtc import EIGHT, REALS, launch
+from seatrial.train.kernels.tensor_cores import TENSOR_CORES
 from seatrial.train.kernels.trial_parts import blocks_for, sum_parts
 
 #: Images that a block has in shared memory at a time: four of its eight warps work on each.
@@ -29,24 +30,6 @@ constexpr int A = I + SPARE, G = C + SPARE, ROW = K * K * I + SPARE, SIZE = C * 
 // A row of pixels in shared memory has some elements more: eight outputs of two rows then meet in no bank either.
 constexpr int ROW_A = SW * A + (8 - A / 8 * (K - 1) % 8) % 8 * 8, ROW_G = GW * G + (8 - G / 8 * (K - 1) % 8) % 8 * 8;
 #ifndef ON_CPU
-// Four 8×8 matrices; each lane names a row. Of each matrix it gets two neighbours: of a row, or transposed of a column.
-__device__ void load_rows(unsigned* parts, const Real* row) {
-  unsigned address = (unsigned)__cvta_generic_to_shared(row);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3]) : "r"(address) : "memory");
-}
-__device__ void load_matrices(unsigned* parts, const Real* row) {
-  unsigned address = (unsigned)__cvta_generic_to_shared(row);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3]) : "r"(address) : "memory");
-}
-// sums [16, 8] += a [16, 16] × b [16, 8]
-__device__ void multiply(float* sums, const unsigned* a, const unsigned* b) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 // Two numbers rounded, side by side.
 __device__ unsigned pair(float low, float high) {
   unsigned result;
@@ -377,7 +360,7 @@ class Layer:
         numbers = {"I": self.inputs, "C": self.filters, "K": self.size, "P": self.padding, "H": self.height}
         numbers |= {"W": self.width, "SPARE": SPARE, "MOST": MOST_TILES}
         told = ", ".join(f"{name} = {number}" for name, number in numbers.items())
-        return f"{REALS[torch.bfloat16]}constexpr int {told};\n{EIGHT}{SOURCE}{KERNELS[name]}"
+        return f"{REALS[torch.bfloat16]}constexpr int {told};\n{EIGHT}{TENSOR_CORES}{SOURCE}{KERNELS[name]}"
 
     def shared_bytes(self) -> dict[str, int]:
         """Shared memory of each kernel."""

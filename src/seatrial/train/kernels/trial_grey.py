@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from seatrial.train.kernels.nvrtc import REALS, launch
+from seatrial.train.kernels.tensor_cores import TENSOR_CORES
 from seatrial.train.kernels.trial_parts import blocks_for, sum_parts
 
 #: Blocks that fill a large GPU (H200: 132 multiprocessors): three of the one kernel each, four of the other.
@@ -22,13 +23,6 @@ POOL_BLOCKS, BACK_BLOCKS = 396, 528
 SOURCE = """
 constexpr int SH = H + 2 * P, SW = W + 2 * P, PH = (SH - K + 1) / 2, PW = (SW - K + 1) / 2, PLACES = PH * PW;
 #ifndef ON_CPU
-// sums [16, 8] += a [16, 16] × b [16, 8]
-__device__ void multiply(float* sums, const unsigned* a, const unsigned* b) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 // Bytes into shared memory while the thread goes on; zeros where nothing is there. copied: all of this thread's are.
 template <int BYTES> __device__ void copy(void* to, const void* from, bool there) {
   unsigned address = (unsigned)__cvta_generic_to_shared(to), bytes = there ? BYTES : 0;
@@ -210,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) grey_back(
 def source(part: str, filters: int, size: int, padding: int, height: int, width: int) -> str:
     """The text of POOL or BACK for one layer."""
     numbers = f"constexpr int C = {filters}, K = {size}, P = {padding}, H = {height}, W = {width};\n"
-    return f"{REALS[torch.bfloat16]}{numbers}{SOURCE}{part}"
+    return f"{REALS[torch.bfloat16]}{numbers}{TENSOR_CORES}{SOURCE}{part}"
 
 
 def shared_bytes(filters: int, size: int, padding: int, height: int, width: int) -> int:
