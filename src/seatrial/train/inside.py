@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional as F
 
+from seatrial.train.forwards import running_by
 from seatrial.train.kernels import normact
 from seatrial.train.kernels.nvrtc import REALS, usable
 from seatrial.train.products import Products
@@ -101,14 +102,9 @@ class Inside:
     def running(self) -> Iterator[None]:
         """Within, the modules run by kernels."""
         self._clear_totals()
-        for module, forward in self._forwards:
-            module.__dict__["forward"] = forward
-        try:
-            with self.rows.running(), self.products.running() if self.products else nullcontext():
-                yield
-        finally:
-            for module, _ in self._forwards:
-                module.__dict__.pop("forward", None)
+        products = self.products.running() if self.products else nullcontext()
+        with running_by(self._forwards), self.rows.running(), products:
+            yield
 
     def _clear_totals(self) -> None:
         """Zeros for the sums of every layer, by one launch."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train.beside import Beside
+from seatrial.train.forwards import running_by
 from seatrial.train.kernels.nvrtc import refuse_second_derivatives
 
 COPY = torch.bfloat16
@@ -112,13 +113,8 @@ class Products:
             with torch.no_grad():
                 torch._foreach_copy_(list(self._copies.values()), list(self._copies))
         self._seen = {weight: _state(weight) for weight in self._copies}
-        for layer, forward in zip(self.layers, self._forwards, strict=True):
-            layer.__dict__["forward"] = forward
-        try:
+        with running_by(zip(self.layers, self._forwards, strict=True)):
             yield
-        finally:
-            for layer in self.layers:
-                layer.__dict__.pop("forward", None)
 
     def _forward(self, layer: nn.Conv2d | nn.Linear) -> Callable[[Tensor], Tensor]:
         written: Callable[..., Tensor] = type(layer).forward

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
+from seatrial.train.forwards import running_by
 from seatrial.train.kernels import layernorm
 from seatrial.train.kernels.nvrtc import REALS, usable
 from seatrial.train.reading import Unreadable, hooked, read, settings_of
@@ -57,13 +58,8 @@ class RowNorms:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Within, the layers run by kernels."""
-        for layer, forward in zip(self.layers, self._forwards, strict=True):
-            layer.__dict__["forward"] = forward
-        try:
+        with running_by(zip(self.layers, self._forwards, strict=True)):
             yield
-        finally:
-            for layer in self.layers:
-                layer.__dict__.pop("forward", None)
 
     def sources(self, dtype: torch.dtype) -> list[str]:
         """The kernels' texts for what comes in fp32, as it does behind a sum under autocast."""
