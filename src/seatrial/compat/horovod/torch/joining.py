@@ -63,9 +63,17 @@ class Joining:
             kind, *rest = json.loads(self._store.get(key))
             self._count += 1
             if kind == "end":
+                self._leave()
                 return int(rest[0])
             shape, dtype, device = rest
             take_part(kind, torch.zeros(shape, dtype=_TYPES[dtype], device=device))
+
+    def _leave(self) -> None:
+        """Rank 0 leaves last: the store is gone with its process, and the others may not have read the end."""
+        left = "left-%d" % self._joins
+        self._store.add(left, 1)
+        while world().rank == 0 and self._store.add(left, 0) < world().size:
+            time.sleep(_PAUSE_S)
 
 
 _joining: Optional[Joining] = None

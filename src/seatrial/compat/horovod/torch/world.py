@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 #: Horovod waits for a rank as long as it takes, be it one that evaluates alone; torchrun notices those that died.
 _PATIENCE = timedelta(hours=6)
@@ -49,7 +50,8 @@ class World:
             # Optimizers import it (torch 2.13), and defaults of its functions are the process group of that moment: it
             # would outlive its end, and Gloo's threads abort a Python that ends before them.
             importlib.import_module("torch.distributed.nn")
-            dist.init_process_group("gloo", timeout=_PATIENCE)
+            store = _next_store(self.rank, self.size)
+            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=_PATIENCE)
             self.owns_process_group = True
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.groups["cpu"] = _group("gloo", list(range(self.size)))
@@ -63,6 +65,24 @@ class World:
     def disconnect(self) -> None:
         if self.owns_process_group and dist.is_initialized():
             dist.destroy_process_group()
+
+
+_met: Optional[Any] = None
+_inits = 0
+
+
+def _next_store(rank: int, size: int) -> Any:
+    """For this ``init``, a part of the store that the ranks met in at the first.
+
+    It outlives ``shutdown``: a rank that calls ``init`` again early would else meet the others in a store that is
+    about to be closed.
+    """
+    global _met, _inits
+    if _met is None:
+        _met, _, _ = next(rendezvous("env://", rank, size, timeout=_PATIENCE))
+        _met.set_timeout(_PATIENCE)
+    _inits += 1
+    return dist.PrefixStore("horovod-%d" % _inits, _met)  # type: ignore[attr-defined]
 
 
 def _group(backend: str, ranks: List[int]) -> Any:
