@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -59,6 +60,15 @@ def test_every_page_has_its_place() -> None:
     there = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
     there = {page for page in there if not page.startswith(("decisions/", "receipts/"))}
     assert listed(site["nav"]) == there | {"receipts/README.md", "decisions/index.md"}
+
+
+def test_a_console_block_copies_what_is_typed() -> None:
+    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
+    assert spec is not None and spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    assert hooks.commands("$ cd x\nprinted\n$ run a \\\n  b\nprinted \\\n$ ls") == "cd x\nrun a \\\n  b\nls"
+    assert hooks.commands("import torch") == ""
 
 
 def test_readme_is_one_screen() -> None:
