@@ -46,8 +46,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """What the markers of tests/pages/console.py say is shown: a block's date, and a file's name."""
     if page.file.src_uri.startswith(UNSEARCHED):
         page.meta["search"] = {"exclude": True}
-    markdown = _NOT_RUN.sub(r"*No test runs this: \1.*\n", markdown)
+    markdown = _NOT_RUN.sub(_why_not, markdown)
     return _FILE.sub(r"`\1`:\n", _RECORDED.sub(r"*Recorded \1; needs: \2.*\n", markdown))
+
+
+def _why_not(marker: re.Match[str]) -> str:
+    """One sentence for all that waits for a GPU, so that nobody takes it for something that was seen."""
+    reason = marker[1]
+    if re.match(r"needs [^;[]*GPU", reason):
+        return f"*N{reason[1:]}. No output of this has been recorded yet.*\n"
+    return f"*No test runs this: {reason}.*\n"
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
