@@ -15,7 +15,6 @@ import typer
 
 from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
 from seatrial.cli.screens.consent import require_consent
-from seatrial.cli.screens.run import Screen
 from seatrial.cli.screens.search import SearchScreen, print_table
 from seatrial.cli.typed import check_folder
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, UsageError
@@ -79,6 +78,8 @@ def sweep(
         str | None, typer.Option("--address", metavar="HOST:PORT", help="Of the Ray cluster's head; --engine ray.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Every line of the build.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Warnings, and the table at the end.")] = False,
     *,
     flags: dict[str, Any],
 ) -> int:
@@ -100,7 +101,7 @@ def sweep(
             "--address is of a Ray cluster, and --engine ray is not given",
             run=f"seatrial sweep … --engine ray --address {address}",
         )
-    screen = SearchScreen()
+    screen = SearchScreen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     environ = dict(os.environ)
     budget_s = None if budget is None else _seconds(budget)
     if resume is not None:
@@ -108,11 +109,11 @@ def sweep(
         project = check_folder(flags.get("project") or Path.cwd())
         wanted = parse_parallel("1" if parallel is None else parallel)
         found = resume_search(project, resume, environ, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
-        require_consent(found.job, os.environ, Screen(json=True), trust=bool(flags.get("trust")))
+        require_consent(found.job, os.environ, screen, trust=bool(flags.get("trust")))
     else:
         typed = Flags(settings or (), search, metric, metric_from, prune, trials, budget_s, parallel, seed, study)
         request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
-        job = read_allowed_job(words or [], context.obj, flags, Screen(json=True), tells=False)
+        job = read_allowed_job(words or [], context.obj, flags, screen, tells=False)
         if engine == "fused":
             from seatrial.search.fused import check
 
@@ -125,7 +126,8 @@ def sweep(
 
 
 #: What may stand beside --resume; all else is the study's own.
-_WITH_RESUME = ("resume", "trials", "budget", "parallel", "engine", "fused", "address", "as_json", "project", "trust")
+_WITH_RESUME = ("resume", "trials", "budget", "parallel", "engine", "fused", "address", "as_json", "project", "trust",
+                "verbose", "quiet")  # fmt: skip
 
 
 def _refuse_more(context: typer.Context, study: str) -> None:
@@ -156,7 +158,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, *, as_json: bo
         screen.show(search)
         page.refresh(search, names)
 
-    search.tick = tick
+    search.tick, search.building = tick, screen.building
     had_all = search.most is not None and sum(one.ending is not None for one in search.study.trials()) >= search.most
     with _interrupt_ends(search, screen):
         RUNNERS[engine](search)

@@ -47,6 +47,8 @@ def up(
     ] = None,
     group: Annotated[str | None, typer.Option("--name", help="A name for the group.", callback=name)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every line of a build.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Outputs, warnings, failures, the receipt.")] = False,
     trust: Annotated[
         bool, typer.Option("--trust", help="Allow what the project's file requests without asking.")
     ] = False,
@@ -79,4 +81,6 @@ def up(
         port=port,
     )
     kind, request = meant(request)
-    return room(kind).up(request, front(trust=trust, as_json=as_json), dict(os.environ))
+    return room(kind).up(
+        request, front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose), dict(os.environ)
+    )

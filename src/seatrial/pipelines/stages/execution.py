@@ -245,12 +245,18 @@ class Execution:
         self.front.say(f"{stage.name}: runs as {run.id}: {decision.why}")
         for warning in prepared.plan.warnings:
             self.front.say(f"{stage.name}: warning: {warning}")
-        launch.start(prepared, self.shop.environ, self._progress)
-        return run, result
+        with self.front.building() as tell:
 
-    def _progress(self, line: str) -> None:
-        self._raise_if_stopped()
-        self.front.progress(line)
+            def progress(line: str) -> None:
+                self._raise_if_stopped()
+                tell(line)
+
+            try:
+                launch.start(prepared, self.shop.environ, progress)
+            except SeatrialError:
+                self._raise_if_stopped()  # Ctrl-C reaches the engine's program that builds as well
+                raise
+        return run, result
 
     def _raise_if_stopped(self) -> None:
         if self._presses:

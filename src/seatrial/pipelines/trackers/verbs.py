@@ -192,7 +192,9 @@ def _start(
     image = tracker_image(wanted.name, job)
     if engine.images.image(image.tag) is None:
         front.say(f"{wanted.name}: building its image, once")
-    build(image, store=engine.images, progress=front.progress, pip_conf=pip_conf(job.image), labels=origin_labels(job))
+        with front.building() as tell:
+            pip, labels = pip_conf(job.image), origin_labels(job)
+            tell(build(image, store=engine.images, progress=tell, pip_conf=pip, labels=labels).words)
     started = time.monotonic()
     host = _host(store)
     network = container.network_name(store)

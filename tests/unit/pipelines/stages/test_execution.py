@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,7 +71,9 @@ def execute(
     records = StageRecords(store)
     shop = Workshop(store, records, Digests(records.digests), {})
     said: list[str] = []
-    front = Front(said.append, said.append, lambda stream, data: None, said.append, lambda job: None)
+    front = Front(
+        said.append, lambda: nullcontext(said.append), lambda stream, data: None, said.append, lambda job: None
+    )
     monkeypatch.setattr(execution.launch, "prepare", machine.prepare)
     monkeypatch.setattr(execution.launch, "start", lambda *args: None)
     monkeypatch.setattr(execution, "see_through", machine.see_through)
