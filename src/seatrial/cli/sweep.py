@@ -219,7 +219,8 @@ def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
         search.interrupted = True
         search.over.set()
         grace = f"{search.job.grace_s:g} s"
-        screen.say(f"Stopping: running trials got SIGTERM and have {grace}. Press Ctrl-C again to kill them.")
+        what = "the build ends" if screen.builds else f"running trials got SIGTERM and have {grace}"
+        screen.say(f"Stopping: {what}. Press Ctrl-C again to kill them.")
 
     with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
         yield

@@ -41,6 +41,9 @@ class Screen:
         answer_only: the target's output is the answer; a receipt is shown only of a run that failed.
         whole: the receipt is shown whole, and not only its verdict.
         quiet: of our own words only warnings and errors, and the verdict of a run that failed.
+
+    Attributes:
+        builds: an image is being built, and the live line is about that.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class Screen:
         self._err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
         self._out = Console(highlight=False, emoji=False)
         self._live: LiveLine | None = None
-        self._builds = False  # the live line is a build's
+        self.builds = False
         self._printing = threading.RLock()  # threads and signal handlers say things, too
 
     def say(self, line: str) -> None:
@@ -87,12 +90,12 @@ class Screen:
             whole=self._whole,
             printing=self._printing,
         )
-        self._live, self._builds = live, True
+        self._live, self.builds = live, True
         try:
             with telling:
                 yield telling.line
         finally:
-            self._live, self._builds = shown, False
+            self._live, self.builds = shown, False
 
     @contextmanager
     def showing_progress(self, run: Run) -> Iterator[Callable[[], None]]:

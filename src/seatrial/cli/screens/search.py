@@ -31,7 +31,7 @@ class SearchScreen(Screen):
     def show(self, search: Search) -> None:
         """How it stands, where there is room; called several times a second."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_EVERY_S or self._builds or self._quiet:
+        if now_s - self._looked_s < _LOOK_EVERY_S or self.builds or self._quiet:
             return
         self._looked_s = now_s
         trials = search.study.trials()

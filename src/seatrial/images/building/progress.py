@@ -31,8 +31,9 @@ _OTHER_STEPS = (
     (re.compile(r"^pushing "), "pushing the image"),
 )
 
-#: BuildKit and Buildah, of a step of somebody's Dockerfile: its own words, as far as a line has room.
-_RUN = re.compile(r"^(?:\[[^\]]*\d+/\d+\]|STEP \d+/\d+:) (?P<words>RUN .{1,60})")
+#: BuildKit and Buildah, of a step of somebody's Dockerfile: its own words, as far as a line has room. Not of ours that
+#: take no time.
+_RUN = re.compile(r"^(?:\[[^\]]*\d+/\d+\]|STEP \d+/\d+:) RUN (?:--\S+\s+)*(?P<words>(?!.*/layer\.py).{1,60})")
 
 #: A rate of less time says nothing.
 _LEAST_S = 1.0
@@ -120,7 +121,7 @@ def _step(text: str) -> str | None:
     if (known := step_in_words(text) or next(other, None)) is not None:
         return known
     run = _RUN.match(text)
-    return run["words"].strip() if run is not None else None
+    return f"RUN {run['words'].strip()}" if run is not None else None
 
 
 def _package(file: str) -> str:

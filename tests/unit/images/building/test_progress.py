@@ -47,6 +47,17 @@ def test_a_line_says_step_packages_megabytes_and_rate() -> None:
     assert progress.totals() == ["4 packages", "36.4 MB downloaded"]
 
 
+def test_a_step_of_somebodys_own_dockerfile_is_told_in_its_words() -> None:
+    progress = BuildProgress(0.0)
+    assert progress.line("[web 3/5] RUN --mount=type=cache,target=/c make -j all", 1.0)
+    assert progress.words(2.0) == "RUN make -j all, 2 s"
+    assert progress.line("STEP 4/9: RUN ./configure", 3.0) and progress.step == "RUN ./configure"
+    assert not progress.line(
+        "[base 3/4] RUN --mount=type=bind,source=tools,target=/mnt python3 /mnt/layer.py bare", 4.0
+    )
+    assert progress.line("pushing registry.example.org/a:1", 5.0) and progress.step == "pushing the image"
+
+
 def test_debians_packages_count_as_well() -> None:
     progress = BuildProgress(0.0)
     progress.line("[stage-1 1/2] RUN apt-get update && apt-get install -y gcc", 1.0)

@@ -75,7 +75,7 @@ def execute(
         said.append, lambda: nullcontext(said.append), lambda stream, data: None, said.append, lambda job: None
     )
     monkeypatch.setattr(execution.launch, "prepare", machine.prepare)
-    monkeypatch.setattr(execution.launch, "start", lambda *args: None)
+    monkeypatch.setattr(execution.launch, "start", lambda prepared, environ, progress: progress("image ready (cached)"))
     monkeypatch.setattr(execution, "see_through", machine.see_through)
     monkeypatch.setattr(execution, "GPU_INTERVAL_S", 5.0)  # it is woken, and does not look again by itself
     groups = GroupStore(store)
@@ -93,6 +93,7 @@ def test_as_many_at_once_as_gpus_are_free(
     began = time.monotonic()
     code, states, said = execute(tmp_path, monkeypatch, machine, {"x": [], "y": [], "z": []})
     assert code == 0 and set(states.values()) == {"done"} and machine.at_once == at_once
+    assert said.count("image ready (cached)") == 3
     assert sum("waits for a free GPU" in line for line in said) == 3 - at_once
     assert time.monotonic() - began < 5, "one that waits is told when a GPU is free"
 
