@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,8 @@ from seatrial.cli.screens.search import SearchScreen, print_table
 from seatrial.cli.typed import check_folder
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, UsageError
 from seatrial.job.keys import read_duration
-from seatrial.job.loading import read_sweep
+from seatrial.job.loading import read_notify, read_sweep
+from seatrial.job.notify import Notify
 from seatrial.runs.following.watch import handled
 from seatrial.search import page
 from seatrial.search.opening import open_search, resume_search
@@ -27,8 +29,11 @@ from seatrial.search.request import Flags, make_request, parse_parallel
 from seatrial.search.runners import RUNNERS
 from seatrial.search.search import Search
 from seatrial.search.standing import best_of
+from seatrial.search.told import tell_end
 from seatrial.search.trial import Trial
+from seatrial.system.desktop import nothing_to_show_on
 from seatrial.system.names import Names, names_of
+from seatrial.system.typed_path import as_typed
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -109,11 +114,14 @@ def sweep(
         project = check_folder(flags.get("project") or Path.cwd())
         wanted = parse_parallel("1" if parallel is None else parallel)
         found = resume_search(project, resume, environ, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
-        require_consent(found.job, os.environ, screen, trust=bool(flags.get("trust")))
+        told, asks = read_notify(project, flags.get("notify") or ())
+        asking = found.job.model_copy(update={"asks": (*found.job.asks, *asks)})
+        require_consent(asking, os.environ, screen, trust=bool(flags.get("trust")))
     else:
         typed = Flags(settings or (), search, metric, metric_from, prune, trials, budget_s, parallel, seed, study)
         request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
-        job = read_allowed_job(words or [], context.obj, flags, screen, tells=False)
+        job = read_allowed_job(words or [], context.obj, flags, screen)
+        told, job = job.notify, job.without_notify
         if engine == "fused":
             from seatrial.search.fused import check
 
@@ -122,12 +130,16 @@ def sweep(
     if engine == "ray":
         found.address = address
         found.parallel = 0 if parallel in (None, "auto") else found.parallel
-    return _carry_out(found, engine, screen, as_json=as_json)
+    for warning in nothing_to_show_on(told.desktop, environ):
+        screen.say(f"warning: {warning}")
+    return _carry_out(found, engine, screen, told, as_json=as_json)
 
 
 #: What may stand beside --resume; all else is the study's own.
-_WITH_RESUME = ("resume", "trials", "budget", "parallel", "engine", "fused", "address", "as_json", "project", "trust",
-                "verbose", "quiet")  # fmt: skip
+_WITH_RESUME = (
+    "resume", "trials", "budget", "parallel", "engine", "fused", "notify", "address", "as_json", "verbose", "quiet",
+    "project", "trust",
+)  # fmt: skip
 
 
 def _refuse_more(context: typer.Context, study: str) -> None:
@@ -147,9 +159,9 @@ def _refuse_more(context: typer.Context, study: str) -> None:
         )
 
 
-def _carry_out(search: Search, engine: str, screen: SearchScreen, *, as_json: bool) -> int:
-    """Run it, then table, page and exit code; what ended it early is raised behind them."""
-    name = search.study.definition.name
+def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, *, as_json: bool) -> int:
+    """Run it, then table, page and exit code; what ended it early is raised behind them. ``told``: of its end."""
+    began_s, name = time.monotonic(), search.study.definition.name
     screen.say(f"study {name}: {search.what()}")
     job = search.job
     names = Names() if job.with_names else names_of(search.environ, secrets=job.secrets)
@@ -169,17 +181,19 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, *, as_json: bo
     else:
         print_table(trials, search.objective)
     _summary(search, trials, screen)
-    screen.say(f"page: {page.write(search, names)}")
+    screen.say(f"page: {as_typed(page.write(search, names))}")
+    code = _exit_code(search, trials)
+    tell_end(search, trials, told, names, search.environ, exit_code=code, seconds=time.monotonic() - began_s)
     if search.problem is not None:
         raise search.problem
     if search.interrupted:
         screen.say(f"go on: seatrial sweep --resume {name}")
-        return EXIT_INTERRUPTED
+        return code
     if had_all and search.expected == search.most:
         screen.say(f"it had all of its trials; for more: seatrial sweep --resume {name} --trials {2 * len(trials)}")
     if search.study.get("ended") is None and search.time_is_over():
         screen.say(f"the time was over; go on: seatrial sweep --resume {name} --budget 30m")
-    return _exit_code(search, trials)
+    return code
 
 
 def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
@@ -192,6 +206,10 @@ def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
 
 def _exit_code(search: Search, trials: list[Trial]) -> int:
     """Without an objective each trial counts; with one, that there is a best."""
+    if search.problem is not None:
+        return search.problem.exit_code
+    if search.interrupted:
+        return EXIT_INTERRUPTED
     if search.objective is None:
         return EXIT_TARGET_FAILED if any(one.state == "failed" or _code(one) for one in trials) else EXIT_DONE
     return EXIT_DONE if best_of(trials, search.objective) is not None else EXIT_TARGET_FAILED

@@ -25,6 +25,7 @@ class UpRequest:
         as_written: add no condition to the order that the Compose file has. fix: write a mended copy of it.
         port: of a tracker, on this machine.
         gpus, backend: in place of what the file says for each member.
+        notify: whom to tell of the end, in place of what the file says; as typed.
     """
 
     project: Path
@@ -42,6 +43,7 @@ class UpRequest:
     as_json: bool = False
     files: tuple[Path, ...] = ()
     port: int | None = None
+    notify: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

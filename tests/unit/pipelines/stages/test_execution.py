@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from seatrial.errors import GpusHeldError
+from seatrial.job.notify import Notify
 from seatrial.pipelines.group import GroupStore, Member
 from seatrial.pipelines.request import Front
 from seatrial.pipelines.stages import execution
@@ -80,7 +81,7 @@ def execute(
     monkeypatch.setattr(execution, "GPU_INTERVAL_S", 5.0)  # it is woken, and does not look again by itself
     groups = GroupStore(store)
     group = groups.create("stages", tuple(Member(name) for name in needs))
-    code = Execution(graph, shop, groups, group, front, ()).run(graph.chosen(()))
+    code = Execution(graph, shop, groups, group, front, (), Notify()).run(graph.chosen(()))
     now = groups.find(group.id)
     return code, {member.name: member.state for member in now.members}, said
 
