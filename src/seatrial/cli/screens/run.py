@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 #: A run that is over sooner needs no line that says how long it has lasted.
-_ELAPSED_FROM_S = 3
+ELAPSED_FROM_S = 3
 
 
 #: What is said even where quiet is asked for; of a stage behind its name.
@@ -111,7 +111,7 @@ class Screen:
 
         def show() -> None:
             words = progress.words()
-            if live.changes and (seconds := round(time.time() - began_s)) >= _ELAPSED_FROM_S:
+            if live.changes and (seconds := round(time.time() - began_s)) >= ELAPSED_FROM_S:
                 words = f"{format_seconds(seconds)}: {words}" if words else f"running for {format_seconds(seconds)}"
             with self._printing:
                 line = live.show(words)

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from seatrial.cli.screens.live_line import LiveLine
-from seatrial.cli.screens.run import Screen
+from seatrial.cli.screens.run import ELAPSED_FROM_S, Screen
+from seatrial.job.units import format_seconds
 from seatrial.search.columns import best_in, columns
 from seatrial.search.objective import Objective
 from seatrial.search.search import Search
@@ -26,7 +27,7 @@ class SearchScreen(Screen):
     def __init__(self, *, json: bool = False, whole: bool = False, quiet: bool = False) -> None:
         super().__init__(json=json, whole=whole, quiet=quiet)
         self._standing = self._live = LiveLine()
-        self._looked_s = 0.0
+        self._looked_s, self._began_s = 0.0, time.monotonic()
 
     def show(self, search: Search) -> None:
         """How it stands, where there is room; called several times a second."""
@@ -37,7 +38,11 @@ class SearchScreen(Screen):
         trials = search.study.trials()
         left_s = seconds_left(trials, search.expected, search.parallel, search.ends_at)
         with self._printing:
-            told = self._standing.show(in_words(trials, search.objective, search.expected, left_s))
+            words = in_words(trials, search.objective, search.expected, left_s)
+            seconds = round(now_s - self._began_s)
+            if self._standing.changes and seconds >= ELAPSED_FROM_S:
+                words = f"{format_seconds(seconds)}: {words}"
+            told = self._standing.show(words)
             if told is not None:
                 self.say(told)
 
