@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 
 from cli_project import Project
+from seatrial import cli
+from seatrial.errors import DiskError
 from seatrial.runs import notify
+from seatrial.search.runners import RUNNERS
+from seatrial.search.search import Search
 
 #: For so long that nobody waits for it, and for a time that no other process sleeps.
 SLEEP = "sleep 297.31"
@@ -220,6 +224,24 @@ def test_a_sweep_that_cannot_go_on_says_why(project: Project, server: Server) ->
     posted = server.posted[0][1]
     assert posted["outcome"] == "failed" and posted["exit_code"] != 0
     assert ": failed: " in posted["text"] and posted["text"].endswith("1 of 2 trials, 1 failed")
+
+
+def test_a_sweep_that_breaks_off_is_told(
+    project: Project, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(search: Search) -> None:
+        raise DiskError("The disk is full", run="df -h")
+
+    project.write("train.py", TRIAL)
+    monkeypatch.setitem(RUNNERS, "local", full)
+    monkeypatch.setenv("SEATRIAL_STATE", str(project.state))
+    code = cli._main([*SWEEP, "--set", "lr=1,2", "--study", "mine", "--notify", server.url, "-C", str(project.folder)])
+    assert code == 5 and "The disk is full" in capsys.readouterr().err
+    until(lambda: server.posted, "the post")
+    posted = server.posted[0][1]
+    assert (
+        posted["text"] == "seatrial: sweep mine: failed: The disk is full; 0 of 2 trials" and posted["exit_code"] == 5
+    )
 
 
 def test_the_end_of_an_up_is_told_once_and_names_the_stage_that_failed(project: Project, server: Server) -> None:

@@ -18,7 +18,7 @@ from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
 from seatrial.cli.screens.consent import require_consent
 from seatrial.cli.screens.search import SearchScreen, print_table
 from seatrial.cli.typed import check_folder
-from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, UsageError
+from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, UsageError
 from seatrial.job.keys import read_duration
 from seatrial.job.loading import read_notify, read_sweep
 from seatrial.job.notify import Notify
@@ -170,10 +170,22 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
         screen.show(search)
         page.refresh(search, names)
 
+    def tell(code: int) -> None:
+        try:
+            trials, seconds = search.study.trials(), time.monotonic() - began_s
+            tell_end(search, trials, told, names, search.environ, exit_code=code, seconds=seconds)
+        except SeatrialError as error:  # the sweep itself has come to what it has come to
+            screen.say(f"warning: nobody was told of the end: {error.message}")
+
     search.tick, search.building = tick, screen.building
     had_all = search.most is not None and sum(one.ending is not None for one in search.study.trials()) >= search.most
-    with _interrupt_ends(search, screen):
-        RUNNERS[engine](search)
+    try:
+        with _interrupt_ends(search, screen):
+            RUNNERS[engine](search)
+    except SeatrialError as error:
+        search.end(error)
+        tell(error.exit_code)
+        raise
     screen.close()
     trials = search.finish()
     if as_json:
@@ -183,7 +195,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
     _summary(search, trials, screen)
     screen.say(f"page: {as_typed(page.write(search, names))}")
     code = _exit_code(search, trials)
-    tell_end(search, trials, told, names, search.environ, exit_code=code, seconds=time.monotonic() - began_s)
+    tell(code)
     if search.problem is not None:
         raise search.problem
     if search.interrupted:
