@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -123,6 +124,27 @@ def test_other_installers(how: str, wheel: Path, tmp_path: Path, env: dict[str, 
         [program, "doctor", "--on", "local", "--host-only", "--json"], cwd=tmp_path, env=env, capture_output=True
     )
     assert json.loads(checks.stdout)["checks"] and not checks.stderr
+
+
+def promised() -> list[str]:
+    """The Pythons of the classifiers."""
+    return re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+
+
+@pytest.mark.parametrize("version", promised())
+def test_the_pins_hold_for_every_python(version: str, tmp_path: Path, env: dict[str, str]) -> None:
+    """What a new release of a package drops is seen here, not by who makes an environment with the oldest Python.
+
+    Wheels only: nobody should need a compiler for a checkout.
+    """
+    if not (BIN / "uv").exists():
+        pytest.skip("uv is not installed")
+    groups = [word for name in ("test", "lint", "wheel", "docs") for word in ("--group", f"pyproject.toml:{name}")]
+    chosen = ["--all-extras", "--only-binary", ":all:", "--constraints", "constraints.txt", *groups]
+    machine = ["--python-version", version, "--python-platform", "x86_64-manylinux_2_28"]
+    lock = tmp_path / "lock.txt"
+    call(BIN / "uv", "pip", "compile", "--quiet", "pyproject.toml", *chosen, *machine, "-o", lock, cwd=ROOT, env=env)
+    assert "torch==" in lock.read_text()
 
 
 @pytest.mark.docker
