@@ -1,12 +1,14 @@
 """The wheel, not the tree: built as a release is, installed as people do, and used from a folder without a checkout.
 
-SEATRIAL_WHEEL_PYTHONS=3.10,3.13 takes other Pythons than the one that runs the tests; uv finds them.
+SEATRIAL_WHEEL_PYTHONS=3.10,3.13 takes other Pythons than the one that runs the tests; uv finds them, and a test fails
+where one of them is not there.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,7 +20,8 @@ from cli_project import environment
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-PYTHONS = os.environ.get("SEATRIAL_WHEEL_PYTHONS", ".".join(map(str, sys.version_info[:2]))).split(",")
+ASKED = os.environ.get("SEATRIAL_WHEEL_PYTHONS", "")
+PYTHONS = (ASKED or ".".join(map(str, sys.version_info[:2]))).split(",")
 
 pytestmark = pytest.mark.slow
 
@@ -58,13 +61,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, env: dict[str, str]) -> Path
 
 
 def interpreter(version: str) -> str:
-    """Of this version. Skips where there is none."""
+    """Of this version. Where there is none: fails if it was asked for by name, or else skips."""
     if sys.version.startswith(f"{version}."):
         return sys.executable
     asked = [BIN / "uv", "python", "find", "--no-project", "--no-python-downloads", version]
     found = subprocess.run(asked, capture_output=True, text=True, cwd="/") if (BIN / "uv").exists() else None
     if found is None or found.returncode != 0:
-        pytest.skip(f"no Python {version} here")
+        (pytest.fail if version in ASKED.split(",") else pytest.skip)(f"no Python {version} here")
     return found.stdout.strip()
 
 
@@ -123,6 +126,44 @@ def test_other_installers(how: str, wheel: Path, tmp_path: Path, env: dict[str, 
         [program, "doctor", "--on", "local", "--host-only", "--json"], cwd=tmp_path, env=env, capture_output=True
     )
     assert json.loads(checks.stdout)["checks"] and not checks.stderr
+
+
+def promised() -> list[str]:
+    """The Pythons of the classifiers."""
+    return re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+
+
+@pytest.mark.parametrize("version", promised())
+def test_the_pins_hold_for_every_python(version: str, tmp_path: Path, env: dict[str, str]) -> None:
+    """What a new release of a package drops is seen here, not by who makes an environment with the oldest Python.
+
+    Wheels only: nobody should need a compiler for a checkout.
+    """
+    if not (BIN / "uv").exists():
+        pytest.skip("uv is not installed")
+    groups = [word for name in ("test", "lint", "wheel", "docs") for word in ("--group", f"pyproject.toml:{name}")]
+    chosen = ["--all-extras", "--only-binary", ":all:", "--constraints", "constraints.txt", *groups]
+    machine = ["--python-version", version, "--python-platform", "x86_64-manylinux_2_28"]
+    lock = tmp_path / "lock.txt"
+    call(BIN / "uv", "pip", "compile", "--quiet", "pyproject.toml", *chosen, *machine, "-o", lock, cwd=ROOT, env=env)
+    assert "torch==" in lock.read_text()
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11"])
+def test_the_lower_bounds_are_true(version: str, wheel: Path, tmp_path: Path, env: dict[str, str]) -> None:
+    """With the oldest of each package that the metadata allows. Only older Pythons have wheels of all of these."""
+    python = interpreter(version)
+    call(python, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path, env=env)
+    into = ["--quiet", "--python", tmp_path / "venv" / "bin" / "python", "--only-binary", ":all:"]
+    oldest = ["--resolution", "lowest-direct", "--python-version", version, "-o", tmp_path / "oldest.txt"]
+    call(BIN / "uv", "pip", "compile", "--quiet", ROOT / "pyproject.toml", *oldest, cwd=tmp_path, env=env)
+    call(BIN / "uv", "pip", "install", *into, "-r", tmp_path / "oldest.txt", cwd=tmp_path, env=env)
+    call(BIN / "uv", "pip", "install", *into, "--no-deps", wheel, cwd=tmp_path, env=env)
+    program = tmp_path / "venv" / "bin" / "seatrial"
+    for verb in ("run", "plan", "runs", "doctor", "init", "sweep", "dashboard", "k8s"):
+        assert "Usage: seatrial" in call(program, verb, "--help", cwd=tmp_path, env=env)
+    test_a_script_runs_and_is_judged(program, tmp_path, env)
+    test_a_recipe_is_planned_and_a_project_begun(program, tmp_path, env)
 
 
 @pytest.mark.docker

@@ -36,7 +36,10 @@ def test_the_pythons_are_those_of_the_package() -> None:
     classified = set(re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text()))
     ci = load(ROOT / ".github" / "workflows" / "ci.yml")
     assert set(ci["jobs"]["tests"]["strategy"]["matrix"]["python"]) == classified
-    assert set(ci["jobs"]["wheel"]["steps"][-1]["env"]["SEATRIAL_WHEEL_PYTHONS"].split(",")) == classified
+    wheel = ci["jobs"]["wheel"]["steps"]
+    assert set(wheel[-1]["env"]["SEATRIAL_WHEEL_PYTHONS"].split(",")) == classified
+    there = [step["with"]["python-version"].split() for step in wheel if "setup-python" in step.get("uses", "")]
+    assert [set(pythons) for pythons in there] == [classified]
 
 
 def test_only_the_publishing_job_may_do_more_than_read() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from seatrial.errors import SeatrialError
 from seatrial.job.model import Target
 from seatrial.job.reading.signs import dotted
+from seatrial.job.reading.standard_modules import STANDARD_MODULES
 from seatrial.job.script import script_facts
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 
@@ -84,7 +84,7 @@ def reasons(target: Target, project: Path) -> tuple[Reason, ...]:
         return ()
     found = [reason for name, tree in trees.items() for reason in _File(name, tree, target.args).reasons()]
     imported = {module.partition(".")[0] for module in (*facts.modules, *facts.imports, *facts.optional_imports)}
-    imported -= sys.stdlib_module_names
+    imported -= STANDARD_MODULES
     found += _nowhere(target.value, trees.values(), imported)
     unique = {reason.words: reason for reason in sorted(found, key=lambda reason: reason.weight)}
     return tuple(unique.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,6 +28,7 @@ from seatrial.images.requirements.setup_cfg import read_setup_cfg
 from seatrial.images.requirements.setup_py import read_setup
 from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import folder_of, is_package
+from seatrial.job.reading.standard_modules import STANDARD_MODULES
 from seatrial.job.script import FRAMEWORKS, HOROVOD, ScriptFacts
 from seatrial.system.project_files import is_there, read_sources
 
@@ -252,7 +252,7 @@ def _without_standard_modules(needs: Needs) -> Needs:
 
 def _is_standard_module(line: str) -> bool:
     requirement = parsed(line)
-    return requirement is not None and not requirement.marker and requirement.name in sys.stdlib_module_names
+    return requirement is not None and not requirement.marker and requirement.name in STANDARD_MODULES
 
 
 def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module
 from seatrial.job.reading.project_reader import Reading, read_project
+from seatrial.job.reading.standard_modules import STANDARD_MODULES
 from seatrial.job.reading.unreadable import notebook_error
 from seatrial.recipe_names import frameworks_of, is_keras, source_of
 
@@ -236,7 +236,7 @@ def _foreign(modules: dict[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for module, where in modules.items():
         top = module.partition(".")[0]
-        if top not in sys.stdlib_module_names and top not in ("", "seatrial"):
+        if top not in STANDARD_MODULES and top not in ("", "seatrial"):
             found.setdefault(top, where)
     return found
 

@@ -234,5 +234,6 @@ def _container(plan: Plan) -> ContainerPlan:
 
 
 def _image(plan: Plan) -> ImagePlan:
+    _container(plan)  # a plan without one is refused, whichever of the two is asked for first
     assert plan.image is not None, "a container has an image"
     return plan.image

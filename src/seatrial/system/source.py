@@ -31,6 +31,9 @@ _MOST_CHARACTERS = 500
 #: What the parser says of 0777.
 _OCTAL = "leading zeros in decimal integer literals are not permitted"
 
+#: Python 3.14 reads ``except IOError, e:`` as a tuple of two (PEP 758). Nobody names a class by a small letter.
+_EXCEPT = re.compile(rb"^[ \t]*except[ \t]+(?:[\w.]+|\([^)]*\))[ \t]*,[ \t]*[a-z_]\w*[ \t]*:", re.MULTILINE)
+
 _IN_WORDS = (string.ascii_letters + string.digits + "_ ").encode() + bytes(range(128, 256))
 
 
@@ -77,7 +80,7 @@ def parse_source(source: bytes, name: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # e.g. of invalid escapes: the script's own affair
-            return ast.parse(source, filename=name)
+            tree = ast.parse(source, filename=name)
     except SyntaxError as error:
         place = f"{name}:{error.lineno or 1}"
         text = error.text or ""
@@ -92,3 +95,20 @@ def parse_source(source: bytes, name: str) -> ast.Module:
         raise UnreadableSourceError(f"{name}:1: not Python source", grammar=True) from None
     except (RecursionError, MemoryError):  # MemoryError: the parser's own stack, not the machine's memory
         raise UnreadableSourceError(f"{name}: an expression is nested too deep") from None
+    if _EXCEPT.search(source) and (number := _old_except(tree)):
+        place, said = f"{name}:{number}", "multiple exception types must be parenthesized"
+        shown = _short(source.splitlines()[number - 1].decode("utf-8", "replace"))
+        raise UnreadableSourceError(f"{place}: {said}", grammar=True, python_2=f"{place} {shown}")
+    return tree
+
+
+def _old_except(tree: ast.Module) -> int | None:
+    """The line of the first ``except IOError, e:``; older Pythons refuse it themselves."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ExceptHandler) or not isinstance(node.type, ast.Tuple) or len(node.type.elts) != 2:
+            continue
+        first, second = node.type.elts
+        bare = node.type.col_offset == first.col_offset
+        if bare and isinstance(second, ast.Name) and not second.id[0].isupper():
+            return node.lineno
+    return None

@@ -135,3 +135,15 @@ def test_other_nonsense_is_none(tmp_path: Path, line: str) -> None:
     (tmp_path / "train.py").write_text(f"{line}\n")
     with pytest.raises(TargetError, match=r"^((?!notebook).)*$"):
         script_facts(Target(kind="script", value="train.py"), tmp_path)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="this Python cannot parse it")
+@pytest.mark.parametrize("line", ["try:\n    pass\nexcept OSError, ValueError:\n    pass\n", "x = t'{2}'\n"])
+def test_syntax_of_3_14(tmp_path: Path, line: str) -> None:
+    newest = facts(tmp_path, line).least_python
+    assert newest is not None and newest[0] == (3, 14)
+
+
+@pytest.mark.parametrize("classes", ["(OSError, ValueError)", "((OSError), ValueError)", "()"])
+def test_classes_in_parentheses_are_of_every_python(tmp_path: Path, classes: str) -> None:
+    assert facts(tmp_path, f"try:\n    pass\nexcept {classes}:\n    pass\n").least_python is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 
 import pytest
 import yaml
@@ -56,6 +57,7 @@ def test_compose() -> None:
     assert [volume["target"] for volume in service["volumes"]] == ["/workspace"]
 
 
-def test_a_local_plan_has_neither() -> None:
+@pytest.mark.parametrize("form", [as_docker, as_compose])
+def test_a_local_plan_has_neither(form: Callable[[Plan], str]) -> None:
     with pytest.raises(UsageError, match="no container"):
-        as_docker(a_plan(container=None, backend="local"))
+        form(a_plan(container=None, image=None, backend="local"))

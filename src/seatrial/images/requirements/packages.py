@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,17 +11,8 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from seatrial.job.reading.modules import is_file, is_folder, is_package
+from seatrial.job.reading.standard_modules import STANDARD_MODULES
 from seatrial.stack.facts import table
-
-#: Standard modules that came or went between Python 3.10 and 3.14: the host's list may lack what the image has, or
-#: the other way round. Source: "What's New in Python" 3.11 to 3.14.
-_STANDARD_SOMEWHERE = frozenset(
-    {
-        *("annotationlib", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "compression", "crypt"),
-        *("distutils", "imghdr", "imp", "lib2to3", "mailcap", "nntplib", "ossaudiodev", "pipes", "smtpd", "sndhdr"),
-        *("spwd", "sunau", "telnetlib", "tomllib", "uu", "xdrlib"),
-    }
-)
 
 _OURS = "seatrial"
 
@@ -84,7 +74,7 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
     elsewhere: dict[str, str] = {}
     unknown = []
     for name in sorted(imports):
-        standard = name in sys.stdlib_module_names or name in _STANDARD_SOMEWHERE or name == _OURS
+        standard = name in STANDARD_MODULES or name == _OURS
         if standard or any(is_file(root / f"{name}.py") or is_package(root / name) for root in roots):
             continue
         if not _is_known(name, names) and any(is_folder(root / name) for root in roots):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
 from pathlib import Path
 
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
 from seatrial.job.reading.parsed_modules import Import, Module
 from seatrial.job.reading.signs import MOST_PARTS, dotted, modules_of, texts_of
+from seatrial.job.reading.standard_modules import EVERYWHERE, STANDARD_MODULES
 
 _MOST_NAMES = 1_000
 _MOST_FOLDERS = 200
@@ -67,7 +67,7 @@ class ImportRoots:
         if isinstance(node, ast.ImportFrom) and node.level:
             return True
         tops = [name.partition(".")[0] for name in modules_of(node)]
-        return all(top in sys.stdlib_module_names or locate_module(top, [path.parent, *self.absolute]) for top in tops)
+        return all(top in STANDARD_MODULES or locate_module(top, [path.parent, *self.absolute]) for top in tops)
 
     def extend_by_call(self, module: Module, call: ast.Call) -> None:
         """``sys.path.append("lib")`` makes the folder one more place to look in."""
@@ -87,7 +87,7 @@ class ImportRoots:
         """A package of the project in ``lib/`` or ``python/`` is imported once the project is installed."""
         if self._is_package is None:
             self._is_package = any(is_file(self.project / name) for name in _PACKAGING)
-        if not self._is_package or top in sys.stdlib_module_names or locate_module(top, self.absolute):
+        if not self._is_package or top in EVERYWHERE or locate_module(top, self.absolute):
             return
         for folder in self._folders():
             if is_file(folder / top / "__init__.py"):

@@ -11,11 +11,13 @@ import re
 
 #: Words without which nothing of it can be there: most modules are not walked for it.
 _HINTS = re.compile(
-    rb"^[ \t]*(?:match[ \t(]|except[ \t]*\*|type[ \t]+\w|(?:async[ \t]+)?def[ \t]+\w+\[|class[ \t]+\w+\[)", re.MULTILINE
+    rb"^[ \t]*(?:match[ \t(]|except[ \t]*\*|type[ \t]+\w|(?:async[ \t]+)?def[ \t]+\w+\[|class[ \t]+\w+\["
+    rb"|except[ \t]+[^(:\n]+,)|\b(?:[tT][rR]?|[rR][tT])[\"']",
+    re.MULTILINE,
 )
 
 #: Node → the Python that brought it; named, since an older host has not all of them.
-_BROUGHT = {"Match": (3, 10), "TryStar": (3, 11), "TypeAlias": (3, 12)}
+_BROUGHT = {"Match": (3, 10), "TryStar": (3, 11), "TypeAlias": (3, 12), "TemplateStr": (3, 14)}
 
 
 def least_python(tree: ast.Module, source: bytes) -> tuple[tuple[int, int], int] | None:
@@ -27,6 +29,9 @@ def least_python(tree: ast.Module, source: bytes) -> tuple[tuple[int, int], int]
         brought = _BROUGHT.get(type(node).__name__)
         if getattr(node, "type_params", None):
             brought = (3, 12)
+        if isinstance(node, ast.ExceptHandler) and isinstance(several := node.type, ast.Tuple):
+            # Without parentheses, the tuple begins where its first class does.
+            brought = (3, 14) if several.elts and several.col_offset == several.elts[0].col_offset else brought
         if brought is not None:
             found.append((brought, getattr(node, "lineno", 1)))
     return max(found, key=lambda each: (each[0], -each[1]), default=None)
