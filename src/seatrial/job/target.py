@@ -17,6 +17,10 @@ from seatrial.system.typed_path import as_typed
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
+#: Scripts for a shell, or for a batch system that starts one.
+_SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
+_SHELL_LINE = re.compile(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
+
 #: Folders that hold no script of the user's.
 _SKIPPED = {"node_modules", "site-packages", "venv", "env", "build", "dist"}
 _MAX_LOOKED_AT = 2000
@@ -95,7 +99,7 @@ def _script(word: str, project: Path) -> str:
         raise TargetError(
             f"{word} is a notebook, not a script", run=f"jupyter nbconvert --to script {shlex.quote(word)}"
         )
-    if path.suffix in (".sh", ".bash", ".mk") or path.name.lower() in ("makefile", "gnumakefile"):
+    if _is_makefile(path) or _is_shell(path):
         raise _no_python(word, path, root)
     if not path.is_relative_to(root):
         raise TargetError(
@@ -106,15 +110,34 @@ def _script(word: str, project: Path) -> str:
     return str(path.relative_to(root))
 
 
+def _is_makefile(path: Path) -> bool:
+    return path.suffix == ".mk" or path.name.lower() in ("makefile", "gnumakefile")
+
+
+def _is_shell(path: Path) -> bool:
+    """By its name, or by its first line: batch systems take a script of any name."""
+    if path.suffix in _SHELL_SUFFIXES or path.suffix == ".py" or not path.is_file():
+        return path.suffix in _SHELL_SUFFIXES
+    with path.open("rb") as file:
+        return _SHELL_LINE.match(file.read(100)) is not None
+
+
 def _no_python(word: str, path: Path, root: Path) -> TargetError:
     """For a shell script or Makefile: the command that stands in it, where it can be read."""
-    makefile = path.suffix not in (".sh", ".bash")
+    makefile = _is_makefile(path)
     message = f"{word} is a {'Makefile' if makefile else 'shell script'}, not Python"
     text = read_bytes(path, inside=root).decode(errors="replace") if path.is_relative_to(root) else ""
     command = training_command(text, lambda name: is_file(root / name), makefile=makefile)
     if command is not None:
         typed = command.typed if len(command.typed) <= 100 else command.typed[:99] + "…"
         return TargetError(message, cause=f"its line {command.line} runs: {typed}", run=command.seatrial)
+    if "\n#SBATCH" in text:  # srun and what it loads are on the cluster alone
+        scripts = sorted(_scripts(root), key=lambda name: (name.count("/"), "train" not in name, name))
+        return TargetError(
+            message,
+            cause="it is for sbatch; seatrial runs the Python script that it starts",
+            run=_run_example(scripts, ()),
+        )
     bash = ["make", "-f"] if makefile else ["bash"]
     return TargetError(
         message,

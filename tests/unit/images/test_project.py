@@ -138,6 +138,13 @@ def test_what_the_script_cannot_do_without_joins_the_list(tmp_path: Path) -> Non
     assert "the target also imports mpi4py (imported), torchvision" in found.choice.reason
 
 
+def test_a_listed_package_provides_no_other_of_a_similar_name(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch\nlightning-utilities\ntensorboard\nnumpy-quaternion\npycrypto\n")
+    imported = ("torch", "torchvision", "torchmetrics", "lightning", "tensorboardX", "numpy", "Crypto")
+    more = needs_of(tmp_path, *imported).requirements.lines[5:]
+    assert more == ("lightning", "numpy", "tensorboardX", "torchmetrics", "torchvision")
+
+
 def test_hashes_stay_complete(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy==2.0.0 --hash=sha256:" + "0" * 64 + "\n")
     assert len(lines_of(tmp_path, "numpy", "yaml")) == 1
