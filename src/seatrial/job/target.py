@@ -50,7 +50,7 @@ def resolve_target(
     if image is not None and not (words and words[0].endswith(".py") and _is_path_like(words[0], project)):
         return Target(kind="image", value="", args=tuple(words))
     if not words:
-        scripts = sorted(_scripts(project), key=lambda path: (path.count("/"), "train" not in path, path))[:5]
+        scripts = _likely(project)[:5]
         there = f"; here are {', '.join(scripts)}" if scripts else f"; recipes: {', '.join(sorted(recipes))}"
         raise TargetError(
             f"nothing to run: name a script, a recipe or -m module{there}", run=_run_example(scripts, recipes)
@@ -132,12 +132,8 @@ def _no_python(word: str, path: Path, root: Path) -> TargetError:
         typed = command.typed if len(command.typed) <= 100 else command.typed[:99] + "…"
         return TargetError(message, cause=f"its line {command.line} runs: {typed}", run=command.seatrial)
     if "\n#SBATCH" in text:  # srun and what it loads are on the cluster alone
-        scripts = sorted(_scripts(root), key=lambda name: (name.count("/"), "train" not in name, name))
-        return TargetError(
-            message,
-            cause="it is for sbatch; seatrial runs the Python script that it starts",
-            run=_run_example(scripts, ()),
-        )
+        cause = "it is for sbatch; seatrial runs the Python script that it starts"
+        return TargetError(message, cause=cause, run=_run_example(_likely(root), ()))
     bash = ["make", "-f"] if makefile else ["bash"]
     return TargetError(
         message,
@@ -185,6 +181,12 @@ def _scripts(folder: Path) -> Iterator[str]:
                 yield str(entry.relative_to(folder))
             elif depth < 2 and entry.is_dir() and not entry.is_symlink():
                 pending.append((entry, depth + 1))
+
+
+def _likely(project: Path) -> list[str]:
+    """Scripts that people start, those for training first."""
+    scripts = (path for path in _scripts(project) if path not in ("setup.py", "conftest.py"))
+    return sorted(scripts, key=lambda path: (path.count("/"), "train" not in path, path))
 
 
 def _run_example(scripts: Sequence[str], recipes: Collection[str]) -> str:

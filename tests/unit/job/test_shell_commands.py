@@ -53,6 +53,11 @@ FILES = {"train.py", "tools/train_net.py", "main_finetune.py", "code/run.py"}
             "seatrial run --gpus 2 train.py",
         ),
         ("#!/bin/sh\n#SBATCH -N 1 --gres=gpu:a100:4  # four\nsrun python train.py", "seatrial run --gpus 4 train.py"),
+        ("cd $SLURM_SUBMIT_DIR\npython train.py", "seatrial run train.py"),
+        (
+            "R=/home/me/lab\naccelerate launch $R/tools/train_net.py --out $R/o",
+            "seatrial run tools/train_net.py -- --out /home/me/lab/o",
+        ),
         ("#SBATCH --gpus-per-node=2\npython train.py", "seatrial run --gpus 2 train.py"),
     ],
 )
@@ -102,6 +107,7 @@ def test_a_batch_script_of_any_name_is_a_shell_script(name: str, text: str, tmp_
 
 def test_a_script_for_sbatch_alone_is_answered_with_the_script(tmp_path: Path) -> None:
     (tmp_path / "fit.py").touch()
+    (tmp_path / "conftest.py").touch()
     (tmp_path / "go.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\nsource activate x\n$RUNNER\n")
     with pytest.raises(TargetError, match="shell script") as caught:
         resolve_target(["go.sh"], None, None, tmp_path, ())

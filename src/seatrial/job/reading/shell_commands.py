@@ -163,11 +163,18 @@ def _read(words: list[str], folder: str, is_file: Callable[[str], bool]) -> _Sta
         elif word in ("-m", "--module") and rest and not rest[0].endswith(".py"):
             return _Start(("-m", rest[0]), tuple(rest[1:]), gpus, launcher)
         elif word.endswith(".py"):
-            script = posixpath.normpath(posixpath.join(folder, word))
-            return _Start((script,), tuple(rest), gpus, launcher) if is_file(script) else None
+            script = _in_the_project(word, folder, is_file)
+            return _Start((script,), tuple(rest), gpus, launcher) if script is not None else None
         elif not word.startswith("-") and not launcher:
             return None  # python -c …, a script without .py
     return None
+
+
+def _in_the_project(script: str, folder: str, is_file: Callable[[str], bool]) -> str | None:
+    """The file that is meant: there, or where its last folders are, for the project's path on another machine."""
+    parts = [part for part in script.split("/") if part != "."]
+    ways = [posixpath.normpath(posixpath.join(folder, script)), *("/".join(parts[at:]) for at in range(len(parts)))]
+    return next((way for way in ways if way and not way.startswith("/") and is_file(way)), None)
 
 
 def _starts(word: str) -> bool:
