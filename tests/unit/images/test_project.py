@@ -145,6 +145,21 @@ def test_a_listed_package_provides_no_other_of_a_similar_name(tmp_path: Path) ->
     assert more == ("lightning", "numpy", "tensorboardX", "torchmetrics", "torchvision")
 
 
+@pytest.mark.parametrize(
+    ("listed", "added"),
+    [
+        ("gym", ["numpy<2"]),
+        ("gym==0.21\nnumpy>=1.20", ["numpy<2"]),
+        ("gym\nnumpy==1.26.4", []),
+        ("gym\nNumPy>1,<3", []),
+        ("gymnasium", []),
+    ],
+)
+def test_gym_gets_the_numpy_that_it_works_with(tmp_path: Path, listed: str, added: list[str]) -> None:
+    (tmp_path / "requirements.txt").write_text(listed + "\n")
+    assert list(lines_of(tmp_path)[len(listed.splitlines()) :]) == added
+
+
 def test_hashes_stay_complete(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy==2.0.0 --hash=sha256:" + "0" * 64 + "\n")
     assert len(lines_of(tmp_path, "numpy", "yaml")) == 1
