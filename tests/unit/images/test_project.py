@@ -160,6 +160,19 @@ def test_gym_gets_the_numpy_that_it_works_with(tmp_path: Path, listed: str, adde
     assert list(lines_of(tmp_path)[len(listed.splitlines()) :]) == added
 
 
+def test_a_script_inside_of_the_package_that_it_imports(tmp_path: Path) -> None:
+    package = tmp_path / "netlab"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    facts = script(imports=("netlab", "torch"), where={"netlab": "fit.py:2"}, framework="torch", modules=())
+    found = project_needs(package, facts, package)
+    assert found.requirements.lines == ("torch",)
+    assert found.warnings == (
+        "fit.py:2 imports netlab, which is this folder: Python finds it from the folder above alone; "
+        "seatrial run -C .. -m netlab.fit",
+    )
+
+
 def test_hashes_stay_complete(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy==2.0.0 --hash=sha256:" + "0" * 64 + "\n")
     assert len(lines_of(tmp_path, "numpy", "yaml")) == 1
