@@ -65,12 +65,14 @@ def _finding(path: str, plan: Plan) -> Finding:
 
 
 def _started_from(path: str, plan: Plan) -> str | None:
-    """The script's own folder, if the path is right from there; None where the target starts there already."""
+    """The script's own folder, if the path is right from there; None where the target starts there already.
+
+    Not for a module, which is found from the folder that it is started in.
+    """
     target = plan.job.target
-    if plan.job.workdir or target.kind not in ("script", "module"):
+    if plan.job.workdir or target.kind != "script":
         return None
-    own = target.value.replace(".", "/") if target.kind == "module" else target.value
-    folder = posixpath.dirname(own)
+    folder = posixpath.dirname(target.value)
     there = posixpath.normpath(posixpath.join(folder, path))
     if not folder or there.startswith("../"):
         return None

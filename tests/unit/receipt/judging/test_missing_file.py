@@ -69,9 +69,11 @@ def test_what_brings_it(project: Path, path: str, fix: str) -> None:
     assert found.message == f"The script found no file {path}"
 
 
-def test_a_module_starts_in_its_packages_folder(project: Path) -> None:
+def test_a_module_stays_where_it_is_found_from(project: Path) -> None:
+    found = missing_file(*case(project, "../sets/a/points.csv", module="code.fit"))
+    assert found is not None and found.fix == "seatrial run … --mount ./sets:/sets"
     found = missing_file(*case(project, "words.txt", module="code.fit"))
-    assert found is not None and found.fix == "seatrial run … --workdir /workspace/code"
+    assert found is not None and found.fix.startswith("put it into ./ of the project")
 
 
 def test_on_this_machine_nothing_is_mounted(project: Path) -> None:
