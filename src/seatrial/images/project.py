@@ -333,14 +333,14 @@ def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project
         lines.append("accelerate")  # Trainer and device_map refuse to work without it
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
-    if "gym" in have and not _is_bounded(found.lines, "numpy"):
+    if "gym" in have and not _has_an_upper_bound(found.lines, "numpy"):
         lines.append("numpy<2")  # no release of gym works with NumPy 2, as it says itself when it is imported
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
     return Requirements(lines=tuple(lines))
 
 
-def _is_bounded(lines: Iterable[str], package: str) -> bool:
+def _has_an_upper_bound(lines: Iterable[str], package: str) -> bool:
     """A line says which versions of the package are too new, or is not a name and versions at all."""
     listed = [parsed(line) for line in lines if canonical_name(line) == package]
     return any(
