@@ -35,6 +35,7 @@ _REFINED = ("copy", "other", "forward", "backward", "optimizer", "sync", "commun
 UNDIVIDED = "forward and Python"
 
 #: What waiting for other ranks hides in, where the host does not see it itself: first what waits for the GPU.
+_ENDLESS_S = 30 * 86400.0  # a pass of months is a sampler asked for "enough" samples, and no pass that anyone awaits
 _HIDES_COMMUNICATION = ("sync", "backward", "copy", "optimizer", "forward", "other")
 
 #: Fewer steps than this say nothing of the next ones. Source: of ours, as the first window opens after three.
@@ -149,7 +150,8 @@ def compiles_since_s(events: Iterable[Mapping[str, Any]]) -> float | None:
 
 def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Of rank 0, between the first and the last of these lines: ``steps_per_s``, ``examples_per_s``; and where a pass
-    over the data is and how long it still takes: ``pass_pct``, ``pass_left_s``. {} with fewer than two lines."""
+    over the data is and how long it still takes: ``pass_pct``, ``pass_left_s``, but for loaders made to have no end.
+    {} with fewer than two lines."""
     lines = [line for event in events if isinstance(line := event.get(LINE), Mapping) and not event.get("rank")]
     if not lines:
         return {}
@@ -163,9 +165,10 @@ def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if examples > 0:
         found["examples_per_s"] = examples / seconds
     done, length = _pair(last.get("pass"))
-    if length >= done > 0:
+    left_s = (length - done) * seconds / steps
+    if length >= done > 0 and left_s < _ENDLESS_S:
         found["pass_pct"] = 100 * done / length
-        found["pass_left_s"] = (length - done) * seconds / steps
+        found["pass_left_s"] = left_s
     return {name: float(f"{value:.4g}") for name, value in found.items()}
 
 

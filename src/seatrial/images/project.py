@@ -91,13 +91,14 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
     packages = packages_of_imports(script.imports, roots)
     found = {name: folder for name in packages.strangers if (folder := folder_of(name, project))}
     own = {name: folder for name, folder in found.items() if not is_package(project / folder)}
-    packages = packages.without(own)
+    itself = project.name if project.name in packages.strangers and is_package(project) else None
+    packages = packages.without([*own, *([itself] if itself else [])])
     needs = _nearest_list(project, script_dir, packages)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
-            packages = packages_of_imports(imports, roots).without(own)
+            packages = packages_of_imports(imports, roots).without([*own, *([itself] if itself else [])])
         reason = "no file lists packages: using the imports"
         warnings = tuple(map(partial(_guessed, script), packages.guessed.items()))
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
@@ -106,6 +107,7 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
         needs = _with_imported(needs, packages, script, also)
     told = needs.plus(Requirements(lines=also))
     warnings = (*needs.warnings, *_in_the_project(script, own), *_not_installed(told, packages, script))
+    warnings = (*warnings, *([_the_project_itself(script, itself)] if itself else []))
     needs = replace(needs, imports=imports, warnings=warnings)
     needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
     python, left_aside = asked_python(project, needs.python, needs.source)
@@ -159,6 +161,17 @@ def _guessed(script: ScriptFacts, guess: tuple[str, str]) -> str:
     name, package = guess
     where = script.where.get(name, "the target")
     return f"{package} is a guess: {where} imports {name}, and seatrial does not know its package"
+
+
+def _the_project_itself(script: ScriptFacts, name: str) -> str:
+    """For a script that was started inside of the package that it imports."""
+    file, _, line = script.where.get(name, "").rpartition(":")
+    where = f"{file}:{line}" if file else "the target"
+    module = f"-m {name}.{file.removesuffix('.py').replace('/', '.')}" if file else "…"
+    return (
+        f"{where} imports {name}, which is this folder: Python finds it from the folder above alone; "
+        f"seatrial run -C .. {module}"
+    )
 
 
 def _in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Iterator[str]:
@@ -320,9 +333,19 @@ def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project
         lines.append("accelerate")  # Trainer and device_map refuse to work without it
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
+    if "gym" in have and not _has_an_upper_bound(found.lines, "numpy"):
+        lines.append("numpy<2")  # no release of gym works with NumPy 2, as it says itself when it is imported
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
     return Requirements(lines=tuple(lines))
+
+
+def _has_an_upper_bound(lines: Iterable[str], package: str) -> bool:
+    """A line says which versions of the package are too new, or is not a name and versions at all."""
+    listed = [parsed(line) for line in lines if canonical_name(line) == package]
+    return any(
+        each is None or any(part.operator in ("<", "<=", "==", "~=") for part in each.specifier) for each in listed
+    )
 
 
 def _has(lines: Iterable[str], package: str) -> bool:

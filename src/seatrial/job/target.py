@@ -17,6 +17,10 @@ from seatrial.system.typed_path import as_typed
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
+#: Scripts for a shell, or for a batch system that starts one.
+_SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
+_SHELL_LINE = re.compile(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
+
 #: Folders that hold no script of the user's.
 _SKIPPED = {"node_modules", "site-packages", "venv", "env", "build", "dist"}
 _MAX_LOOKED_AT = 2000
@@ -46,7 +50,7 @@ def resolve_target(
     if image is not None and not (words and words[0].endswith(".py") and _is_path_like(words[0], project)):
         return Target(kind="image", value="", args=tuple(words))
     if not words:
-        scripts = sorted(_scripts(project), key=lambda path: (path.count("/"), "train" not in path, path))[:5]
+        scripts = _likely(project)[:5]
         there = f"; here are {', '.join(scripts)}" if scripts else f"; recipes: {', '.join(sorted(recipes))}"
         raise TargetError(
             f"nothing to run: name a script, a recipe or -m module{there}", run=_run_example(scripts, recipes)
@@ -95,7 +99,7 @@ def _script(word: str, project: Path) -> str:
         raise TargetError(
             f"{word} is a notebook, not a script", run=f"jupyter nbconvert --to script {shlex.quote(word)}"
         )
-    if path.suffix in (".sh", ".bash", ".mk") or path.name.lower() in ("makefile", "gnumakefile"):
+    if _is_makefile(path) or _is_shell(path):
         raise _no_python(word, path, root)
     if not path.is_relative_to(root):
         raise TargetError(
@@ -106,15 +110,30 @@ def _script(word: str, project: Path) -> str:
     return str(path.relative_to(root))
 
 
+def _is_makefile(path: Path) -> bool:
+    return path.suffix == ".mk" or path.name.lower() in ("makefile", "gnumakefile")
+
+
+def _is_shell(path: Path) -> bool:
+    """By its name, or by its first line: batch systems take a script of any name."""
+    if path.suffix in _SHELL_SUFFIXES or path.suffix == ".py" or not path.is_file():
+        return path.suffix in _SHELL_SUFFIXES
+    with path.open("rb") as file:
+        return _SHELL_LINE.match(file.read(100)) is not None
+
+
 def _no_python(word: str, path: Path, root: Path) -> TargetError:
     """For a shell script or Makefile: the command that stands in it, where it can be read."""
-    makefile = path.suffix not in (".sh", ".bash")
+    makefile = _is_makefile(path)
     message = f"{word} is a {'Makefile' if makefile else 'shell script'}, not Python"
     text = read_bytes(path, inside=root).decode(errors="replace") if path.is_relative_to(root) else ""
     command = training_command(text, lambda name: is_file(root / name), makefile=makefile)
     if command is not None:
         typed = command.typed if len(command.typed) <= 100 else command.typed[:99] + "…"
         return TargetError(message, cause=f"its line {command.line} runs: {typed}", run=command.seatrial)
+    if "\n#SBATCH" in text:  # srun and what it loads are on the cluster alone
+        cause = "it is for sbatch; seatrial runs the Python script that it starts"
+        return TargetError(message, cause=cause, run=_run_example(_likely(root), ()))
     bash = ["make", "-f"] if makefile else ["bash"]
     return TargetError(
         message,
@@ -162,6 +181,12 @@ def _scripts(folder: Path) -> Iterator[str]:
                 yield str(entry.relative_to(folder))
             elif depth < 2 and entry.is_dir() and not entry.is_symlink():
                 pending.append((entry, depth + 1))
+
+
+def _likely(project: Path) -> list[str]:
+    """Scripts that people start, those for training first."""
+    scripts = (path for path in _scripts(project) if path not in ("setup.py", "conftest.py"))
+    return sorted(scripts, key=lambda path: (path.count("/"), "train" not in path, path))
 
 
 def _run_example(scripts: Sequence[str], recipes: Collection[str]) -> str:

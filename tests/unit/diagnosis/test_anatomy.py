@@ -53,6 +53,8 @@ def test_rates_of_the_last_lines_and_the_time_left_of_a_pass():
     first = {**LINE, "steps": 1, "seconds": 0.0, "examples": 0}
     lines = [{"anatomy": first}, {"rank": 1, "anatomy": first}, {"anatomy": {**LINE, "pass": [50, 200]}}]
     assert rates(lines) == {"steps_per_s": 10.0, "examples_per_s": 640.0, "pass_pct": 25.0, "pass_left_s": 15.0}
+    endless = [{"anatomy": first}, {"anatomy": {**LINE, "pass": [50, 300_000_000]}}]
+    assert rates(endless) == {"steps_per_s": 10.0, "examples_per_s": 640.0}
     assert rates(lines[:1]) == {} and rates([{"anatomy": LINE}, {"anatomy": {**LINE, "pass": "x"}}]) == {}
 
 

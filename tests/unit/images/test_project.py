@@ -138,6 +138,41 @@ def test_what_the_script_cannot_do_without_joins_the_list(tmp_path: Path) -> Non
     assert "the target also imports mpi4py (imported), torchvision" in found.choice.reason
 
 
+def test_a_listed_package_provides_no_other_of_a_similar_name(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch\nlightning-utilities\ntensorboard\nnumpy-quaternion\npycrypto\n")
+    imported = ("torch", "torchvision", "torchmetrics", "lightning", "tensorboardX", "numpy", "Crypto")
+    more = needs_of(tmp_path, *imported).requirements.lines[5:]
+    assert more == ("lightning", "numpy", "tensorboardX", "torchmetrics", "torchvision")
+
+
+@pytest.mark.parametrize(
+    ("listed", "added"),
+    [
+        ("gym", ["numpy<2"]),
+        ("gym==0.21\nnumpy>=1.20", ["numpy<2"]),
+        ("gym\nnumpy==1.26.4", []),
+        ("gym\nNumPy>1,<3", []),
+        ("gymnasium", []),
+    ],
+)
+def test_gym_gets_the_numpy_that_it_works_with(tmp_path: Path, listed: str, added: list[str]) -> None:
+    (tmp_path / "requirements.txt").write_text(listed + "\n")
+    assert list(lines_of(tmp_path)[len(listed.splitlines()) :]) == added
+
+
+def test_a_script_inside_of_the_package_that_it_imports(tmp_path: Path) -> None:
+    package = tmp_path / "netlab"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    facts = script(imports=("netlab", "torch"), where={"netlab": "fit.py:2"}, framework="torch", modules=())
+    found = project_needs(package, facts, package)
+    assert found.requirements.lines == ("torch",)
+    assert found.warnings == (
+        "fit.py:2 imports netlab, which is this folder: Python finds it from the folder above alone; "
+        "seatrial run -C .. -m netlab.fit",
+    )
+
+
 def test_hashes_stay_complete(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy==2.0.0 --hash=sha256:" + "0" * 64 + "\n")
     assert len(lines_of(tmp_path, "numpy", "yaml")) == 1

@@ -33,10 +33,32 @@ FILES = {"train.py", "tools/train_net.py", "main_finetune.py", "code/run.py"}
         ("srun --gres=gpu:2 --ntasks=1 python tools/train_net.py", "seatrial run tools/train_net.py"),
         ("set -e\ncd code && python ./run.py > log.txt 2>&1 &", "seatrial run code/run.py"),
         ("python -m package.train --x", "seatrial run -m package.train -- --x"),
-        ("for s in 1 2; do python train.py --seed $s; done", "seatrial run train.py -- …"),
+        ("for s in 1 2; do python train.py --seed $s; done", 'seatrial run train.py -- --seed "$s"'),
         ("# python other.py\nif true; then exec python train.py; fi", "seatrial run train.py"),
         ("torchrun -m package.train", "seatrial run -m package.train"),
         ("python /root/elsewhere.py\npython train.py", "seatrial run train.py"),
+        (
+            "WIDTH=${WIDTH:-64}\nexport DEPTH='3'\nMORE=\"--w $WIDTH \\\n  --d ${DEPTH}\"\npython train.py $MORE '$x'",
+            'seatrial run train.py -- --w 64 --d 3 "$x"',
+        ),
+        (
+            'N=2\nS=tools/train_net.py\nL="torchrun --nproc_per_node $N"\nsrun $L $S',
+            "seatrial run --gpus 2 tools/train_net.py",
+        ),
+        ('N=$1\nshift\ntorchrun --nproc-per-node=$N train.py "$@"', 'seatrial run --gpus "$N" train.py'),
+        ("python train.py --data $(pwd) ${2:-x}", 'seatrial run train.py -- --data "$(pwd)" x'),
+        ('A=$(nproc)\npython train.py --workers $A "${@:2}"', 'seatrial run train.py -- --workers "$A"'),
+        (
+            'if [ -n "$D" ]; then\n  python train.py --debug\nelse\n  torchrun --nproc_per_node 2 train.py\nfi',
+            "seatrial run --gpus 2 train.py",
+        ),
+        ("#!/bin/sh\n#SBATCH -N 1 --gres=gpu:a100:4  # four\nsrun python train.py", "seatrial run --gpus 4 train.py"),
+        ("cd $SLURM_SUBMIT_DIR\npython train.py", "seatrial run train.py"),
+        (
+            "R=/home/me/lab\naccelerate launch $R/tools/train_net.py --out $R/o",
+            "seatrial run tools/train_net.py -- --out /home/me/lab/o",
+        ),
+        ("#SBATCH --gpus-per-node=2\npython train.py", "seatrial run --gpus 2 train.py"),
     ],
 )
 def test_what_it_starts(text: str, expected: str) -> None:
@@ -57,7 +79,47 @@ def test_a_makefile_in_which_each_line_has_a_shell_of_its_own(tmp_path: Path) ->
     (tmp_path / "Makefile").write_text("PY = python\nall:\n\tcd sub\n\t@$(PYTHON) train.py --x $$HOME\n")
     with pytest.raises(TargetError, match="Makefile is a Makefile, not Python") as caught:
         resolve_target(["Makefile"], None, None, tmp_path, ())
-    assert caught.value.run is not None and caught.value.run.startswith("seatrial run train.py -- …")
+    assert (
+        caught.value.run is not None and caught.value.run == 'seatrial run train.py -- --x "$HOME"    # fill in $HOME'
+    )
+
+
+def test_a_makefiles_variables_have_the_values_that_it_gives_them(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "Makefile").write_text("PY := python3\nLR ?= 0.1\nARGS = --lr $(LR)\nfit:\n\t$(PY) train.py ${ARGS}\n")
+    with pytest.raises(TargetError) as caught:
+        resolve_target(["Makefile"], None, None, tmp_path, ())
+    assert caught.value.run == "seatrial run train.py -- --lr 0.1"
+    assert caught.value.cause == "its line 5 runs: python3 train.py --lr 0.1"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("job.slurm", "torchrun --nproc_per_node 2 train.py\n"), ("submit", "#!/usr/bin/env bash\npython train.py\n")],
+)
+def test_a_batch_script_of_any_name_is_a_shell_script(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / name).write_text(text)
+    with pytest.raises(TargetError, match=f"{name} is a shell script, not Python") as caught:
+        resolve_target([name], None, None, tmp_path, ())
+    assert caught.value.run is not None and caught.value.run.endswith("train.py")
+
+
+def test_a_script_for_sbatch_alone_is_answered_with_the_script(tmp_path: Path) -> None:
+    (tmp_path / "fit.py").touch()
+    (tmp_path / "conftest.py").touch()
+    (tmp_path / "go.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\nsource activate x\n$RUNNER\n")
+    with pytest.raises(TargetError, match="shell script") as caught:
+        resolve_target(["go.sh"], None, None, tmp_path, ())
+    assert caught.value.run == "seatrial run fit.py"
+    assert caught.value.cause is not None and "sbatch" in caught.value.cause
+
+
+def test_what_is_to_be_filled_in_is_named() -> None:
+    found = training_command('N=$1\ntorchrun --nproc_per_node $N train.py "$@" $LR', FILES.__contains__)
+    assert found is not None
+    assert found.typed == 'torchrun --nproc_per_node $N train.py "$@" $LR'
+    assert found.seatrial.partition("    # ")[2] == "fill in $N, $LR; append what $@ stands for"
 
 
 def test_a_script_of_another_kind_runs_in_an_image(tmp_path: Path) -> None:

@@ -243,10 +243,13 @@ def _fused(found: Anatomy) -> Way:
         return Way("fused_optimizer", [], "%s has no fused form" % (found.optimizer_name or "its optimizer"))
     if found.fused:
         return Way("fused_optimizer", [], "the script's optimizer is fused already")
-    little = "%.0f %% of a step is the optimizer's" % (100 * found.optimizer)
-    worth = found.device == "cuda" and found.optimizer >= _LEAST_SHARE
+    why = None
+    if found.device != "cuda":
+        why = "the script trains on the CPU"
+    elif found.optimizer < _LEAST_SHARE:
+        why = "%.0f %% of a step is the optimizer's" % (100 * found.optimizer)
     able = [Candidate("fused_optimizer", {"fused_optimizer": True}, 0.6 * found.optimizer)]
-    return Way("fused_optimizer", able, None, None if worth else little)
+    return Way("fused_optimizer", able, None, why)
 
 
 def _compile(found: Anatomy, kept: Dict[str, Any]) -> Way:

@@ -153,12 +153,15 @@ def _behind_dashes(option: str, argv: list[str]) -> str:
     """The command with an option that is the target's, and its value, where the target gets it."""
     at = next((place for place, word in enumerate(argv) if word.split("=")[0] == option), len(argv))
     target_before = any(not word.startswith("-") for word in argv[1:at])
-    has_value = (
-        target_before and at + 1 < len(argv) and not argv[at + 1].startswith("-") and "=" not in argv[at : at + 1]
-    )
+    has_value = target_before and at + 1 < len(argv) and not _is_a_word_of_ours(argv[at + 1]) and "=" not in argv[at]
     end = at + 1 + has_value
     ours = argv[1:at] + argv[end:]
     return shlex.join(["seatrial", argv[0], *(ours or ["TARGET"]), "--", *(argv[at:end] or [option])])
+
+
+def _is_a_word_of_ours(word: str) -> bool:
+    """Whether it is an option or the script, and no value of the option before it."""
+    return word.startswith("-") or (word.endswith(".py") and Path(word).is_file())
 
 
 def _unexpected(console: Console, error: Exception, argv: list[str]) -> None:

@@ -71,7 +71,7 @@ def context_remarks(file: Dockerfile, path: Path) -> Iterator[Remark]:
     largest = sorted((row for row in sizes.items() if row[1] * 100 >= total), key=lambda row: -row[1])[:_NAMED]
     named = ", ".join(f"{name} {size / 1e9:.1f} GB" for name, size in largest)
     if total >= _MUCH_BYTES:
-        usual = [name for name, _ in largest if name in _USUAL] or [largest[0][0]]
+        usual = [name for name, _ in largest if name in _USUAL and not _is_code(folder / name)] or [largest[0][0]]
         yield Remark(
             line,
             "context-size",
@@ -79,7 +79,7 @@ def context_remarks(file: Dockerfile, path: Path) -> Iterator[Remark]:
             f"the builder would receive {total / 1e9:.1f} GB of {folder.resolve()}: {named}",
             f"in .dockerignore: {' '.join(usual)}   # and mount them at run time",
         )
-    elif ignore is None and (there := [name for name in _USUAL if name in sizes]):
+    elif ignore is None and (there := [name for name in _USUAL if name in sizes and not _is_code(folder / name)]):
         yield Remark(
             line,
             "dockerignore",
@@ -87,6 +87,11 @@ def context_remarks(file: Dockerfile, path: Path) -> Iterator[Remark]:
             f"there is no .dockerignore: {', '.join(there)} go into the image",
             f"printf '%s\\n' {' '.join(there)} > .dockerignore",
         )
+
+
+def _is_code(folder: Path) -> bool:
+    """``data`` and ``models`` are also what people call the modules that read data and hold models."""
+    return folder.name in ("data", "models", "runs") and next(folder.glob("*.py"), None) is not None
 
 
 def _is_there(path: Path) -> bool:

@@ -124,11 +124,20 @@ def _around(module: str) -> Iterator[str]:
 def provides(listed: str, name: str, package: str) -> bool:
     """Whether a listed package, by its canonical name, may be meant to provide an imported module.
 
+    One that the table knows provides its own module, however similar the names: a list with torch says nothing of
+    torchvision, nor one with lightning-utilities of lightning.
+
     Args:
         name: of the module. package: what the table has for it, or a guess.
     """
     wanted = canonicalize_name(re.split(r"[<>=!~]", package)[0])
-    if listed in (canonicalize_name(name), wanted) or listed.startswith(_BUILDS.get(name, f"{wanted}-")):
+    if listed in (canonicalize_name(name), wanted):
+        return True
+    if name in _BUILDS and listed.startswith(_BUILDS[name]):
+        return True
+    if listed in _names().packages:
+        return False
+    if listed.startswith(f"{wanted}-"):
         return True
     return len(listed) >= _SHORTEST_SHARED and wanted.startswith(listed)  # pycrypto, pycryptodome
 

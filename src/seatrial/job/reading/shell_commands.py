@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 #: Text that is looked at; a command stands at the top of a script of this kind.
 _MOST_CHARACTERS = 100_000
@@ -22,6 +22,20 @@ _PROCESSES = re.compile(r"(?:--(?:nproc[_-]per[_-]node|num[_-]processes|num[_-]g
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
 _REDIRECTION = re.compile(r"[0-9&]?[<>]")
 _LAUNCH_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+
+#: A variable's value where it is used: $NAME, ${NAME}, ${NAME:-default}; in a Makefile also $(NAME). What stands in
+#: single quotes is text.
+_VARIABLE = re.compile(r"'[^']*'|\$(?:(\w+)|\{(\w+)(?::?[-=]([^{}]*))?\}|\((\w+)\))")
+_MAKE_VARIABLE = re.compile(r"(\w+)\s*[:?]*=\s*(.*)")
+_SETTERS = {"export", "declare", "local", "readonly", "typeset"}
+#: All arguments of the shell script itself.
+_ALL_ARGUMENTS = re.compile(r"\$(?:[@*]|\{[@*](?::\d+)?\})")
+_NAME = re.compile(r"\$\{?([A-Za-z_]\w*|\d)")
+#: GPUs that Slurm is asked for. Source: man sbatch, --gres and --gpus.
+_SLURM_GPUS = re.compile(
+    r"^#SBATCH\s(?:.*\s)?--(?:gres[= ]gpu|gpus(?:-per-(?:node|task))?(?=[= ]))[:= ](?:[A-Za-z][\w.-]*:)?(\d+)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -39,29 +53,41 @@ class ShellCommand:
 
 
 def training_command(text: str, is_file: Callable[[str], bool], *, makefile: bool = False) -> ShellCommand | None:
-    """The first command that starts Python on a script or module of the project, or None.
+    """The first command that starts Python on a script or module of the project, or None; one by a launcher goes first.
+
+    Variables have the values that the script gives them; those that it does not give any stay.
 
     Args:
         is_file: whether a path relative to the project is a file.
     """
     folder, last = ".", 0
-    for line, words in _commands(text[:_MOST_CHARACTERS], makefile):
+    first = None
+    text = text[:_MOST_CHARACTERS]
+    slurm = _SLURM_GPUS.search(text)
+    for line, typed, words in _commands(text, makefile):
         if makefile and line != last:
             folder = "."  # each line of a recipe has a shell of its own
         last = line
         if words[:1] == ["cd"] and len(words) == 2:
             folder = posixpath.normpath(posixpath.join(folder, words[1]))
             continue
-        found = _read(words, folder, is_file)
-        if found is not None:
-            return ShellCommand(line, shlex.join(words), found)
-    return None
+        start = _read(words, folder, is_file)
+        if start is None:
+            continue
+        if start.gpus is None and slurm:
+            start = replace(start, gpus=slurm[1])
+        found = ShellCommand(line, typed, _as_run(start))
+        if start.launcher:
+            return found
+        first = first or found
+    return first
 
 
-def _commands(text: str, makefile: bool) -> Iterator[tuple[int, list[str]]]:
-    """(first line, words) of each simple command; lines that are no shell are passed over."""
+def _commands(text: str, makefile: bool) -> Iterator[tuple[int, str, list[str]]]:
+    """(first line, as typed, words) of each simple command; lines that are no shell are passed over."""
     joined: list[str] = []
     start = 1
+    variables: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         start = start if joined else number
         joined.append(line[:-1] if line.endswith("\\") else line)
@@ -70,18 +96,54 @@ def _commands(text: str, makefile: bool) -> Iterator[tuple[int, list[str]]]:
         whole, joined = " ".join(joined), []
         if makefile:
             if not whole.startswith("\t"):
+                if match := _MAKE_VARIABLE.fullmatch(whole.strip()):
+                    variables[match[1]] = _with_values(match[2], variables)
                 continue
-            whole = whole.lstrip("\t@-+ ").replace("$$", "$")
+            whole = _with_values(whole.lstrip("\t@-+ "), variables).replace("$$", "$")
         for part in re.split(r"&&|\|\||;|\|", whole):
             try:
-                words = shlex.split(part, comments=True)
+                words = shlex.split(part if makefile else _with_values(part, variables), comments=True)
             except ValueError:
                 continue
-            if words:
-                yield start, words
+            if words and not _set(words, variables):
+                yield start, " ".join(part.split()), words
 
 
-def _read(words: list[str], folder: str, is_file: Callable[[str], bool]) -> str | None:
+def _with_values(text: str, variables: Mapping[str, str]) -> str:
+    """Text in which each variable that is known, or has a default there, is its value."""
+
+    def value(use: re.Match[str]) -> str:
+        name = use[1] or use[2] or use[4]
+        default = use[3].strip("\"'") if use[3] is not None and "$" not in use[3] else use[0]
+        return variables.get(name, default) if name else use[0]
+
+    return _VARIABLE.sub(value, text)
+
+
+def _set(words: Sequence[str], variables: dict[str, str]) -> bool:
+    """Whether these words only set variables. They are set; one whose value is not known here is forgotten."""
+    words = words[1:] if words[0] in _SETTERS else words
+    if not all(_ASSIGNMENT.match(word) for word in words):
+        return False
+    for word in words:
+        name, _, value = word.partition("=")
+        variables.pop(name, None)
+        if not re.search(r"[$`]", value):
+            variables[name] = value
+    return True
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a command starts: options and target of ``seatrial run``, the target's arguments."""
+
+    target: tuple[str, ...]
+    arguments: tuple[str, ...]
+    gpus: str | None
+    launcher: bool
+
+
+def _read(words: list[str], folder: str, is_file: Callable[[str], bool]) -> _Start | None:
     while words and (words[0] in _WRAPPERS or _ASSIGNMENT.match(words[0])):
         words = words[1:]
     if not words:
@@ -91,36 +153,53 @@ def _read(words: list[str], folder: str, is_file: Callable[[str], bool]) -> str 
     if not words or not _starts(words[0]):
         return None
     gpus, rest = None, words[1:]
-    launcher = words[0] if not _PYTHON.fullmatch(words[0]) else None
+    launcher = not _PYTHON.fullmatch(words[0])
     while rest:
         word = rest.pop(0)
         if match := _PROCESSES.fullmatch(word):
             gpus = match[1] or (rest.pop(0) if rest else None)
         elif word in ("-m", "--module") and rest and rest[0] in _LAUNCH_MODULES:
-            launcher = rest.pop(0)
+            launcher = bool(rest.pop(0))
         elif word in ("-m", "--module") and rest and not rest[0].endswith(".py"):
-            return _as_run(gpus, ["-m", rest[0]], rest[1:])
+            return _Start(("-m", rest[0]), tuple(rest[1:]), gpus, launcher)
         elif word.endswith(".py"):
-            script = posixpath.normpath(posixpath.join(folder, word))
-            return _as_run(gpus, [script], rest) if is_file(script) else None
+            script = _in_the_project(word, folder, is_file)
+            return _Start((script,), tuple(rest), gpus, launcher) if script is not None else None
         elif not word.startswith("-") and not launcher:
             return None  # python -c …, a script without .py
     return None
+
+
+def _in_the_project(script: str, folder: str, is_file: Callable[[str], bool]) -> str | None:
+    """The file that is meant: there, or where its last folders are, for the project's path on another machine."""
+    parts = [part for part in script.split("/") if part != "."]
+    ways = [posixpath.normpath(posixpath.join(folder, script)), *("/".join(parts[at:]) for at in range(len(parts)))]
+    return next((way for way in ways if way and not way.startswith("/") and is_file(way)), None)
 
 
 def _starts(word: str) -> bool:
     return _PYTHON.fullmatch(word) is not None or word in LAUNCHERS
 
 
-def _as_run(gpus: str | None, target: list[str], arguments: list[str]) -> str:
+def _as_run(start: _Start) -> str:
+    """The command to paste; what is to be set first stands behind it as a comment."""
     words = ["seatrial", "run"]
-    if gpus is not None and (gpus.isdigit() or gpus in ("gpu", "auto")):
-        words += ["--gpus", gpus if gpus.isdigit() else "all"]
-    command = shlex.join([*words, *target])
+    gpus = start.gpus or ""
+    if gpus.isdigit() or gpus in ("gpu", "auto") or _NAME.match(gpus):
+        words += ["--gpus", "all" if gpus in ("gpu", "auto") else gpus]
+    words += start.target
+    arguments = start.arguments
     end = next((at for at, word in enumerate(arguments) if word == "&" or _REDIRECTION.match(word)), len(arguments))
-    arguments = arguments[:end]
-    if not arguments:
-        return command
-    if any(mark in word for word in arguments for mark in "$`"):
-        return f"{command} -- …    # with its arguments: the shell's variables are not read"
-    return f"{command} -- {shlex.join(arguments)}"
+    own = [word for word in arguments[:end] if not _ALL_ARGUMENTS.search(word)]
+    words += ["--", *own] if own else []
+    unset = dict.fromkeys(name for word in words for name in _NAME.findall(word))
+    notes = [f"fill in {', '.join(f'${name}' for name in unset)}"] if unset else []
+    notes += ["append what $@ stands for"] if len(own) < end else []
+    return " ".join(map(_pasted, words)) + (f"    # {'; '.join(notes)}" if notes else "")
+
+
+def _pasted(word: str) -> str:
+    """The word for a shell, which puts in the value of a variable."""
+    if "$" not in word and "`" not in word:
+        return shlex.quote(word)
+    return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'

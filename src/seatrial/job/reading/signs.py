@@ -15,7 +15,13 @@ _TORCHRUN_NAMES = {
     "FullyShardedDataParallel",
     "FSDP",
     "fully_shard",
+    "init_distributed_device",  # timm's
 }
+#: Trainers that take a rank each under torchrun, and are named so that only their import tells them from others.
+#: Source: huggingface.co/docs/transformers/perf_train_gpu_many.
+_TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer", "sentence_transformers.SentenceTransformerTrainer")
+#: What wraps a model for several ranks: where it is imported by another name, the call does not tell.
+_WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel"}
 #: Signs of a script that starts its own ranks: under torchrun each rank would start a whole world again.
 _SPAWNS = {"spawn", "start_processes", "Process"}
 
@@ -77,6 +83,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield "input", name
         elif name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
+        elif name in _TRAINERS:
+            yield "torchrun", name
         elif name in _SHARDS or name.startswith("jax.sharding."):
             yield "one-process", name
         elif name.startswith(("tf.", "tensorflow.")):
@@ -91,8 +99,13 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
                 yield "input", module
             elif module == "torch.compile":
                 yield "compiler", "torch.compile"
+            elif module in _TRAINERS or (module.startswith("trl.") and module.endswith("Trainer")):
+                yield "torchrun", module
             elif module in _SHARDS or any(module == each or module.startswith(each + ".") for each in _SHARDED):
                 yield "one-process", module
+        for alias in node.names:
+            if alias.asname and alias.name in _WRAPPERS:
+                yield "torchrun", alias.name
 
 
 def keras_backend(node: ast.Assign) -> str | None:

@@ -33,6 +33,7 @@ MIN_SAMPLES = 3
 NOT_OF_CUDA = {
     "address-in-use",
     "disk-full",
+    "file-missing",
     "gated-download",
     "host-out-of-memory",
     "loss-not-finite",

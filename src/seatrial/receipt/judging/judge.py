@@ -47,6 +47,7 @@ from seatrial.receipt.judging.header import make_header
 from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.judging.measurements import measure
 from seatrial.receipt.judging.memory_held import not_held_finding
+from seatrial.receipt.judging.missing_file import missing_file
 from seatrial.receipt.judging.missing_module import about_the_project
 from seatrial.receipt.judging.pasteable import pasteable
 from seatrial.receipt.judging.plots import make_plots
@@ -158,6 +159,7 @@ def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     found += [*case.evidence.findings, *case.engine_findings]
     found += [about_the_project(finding, case.plan) for finding in case.output.findings]
     found += [not_held] if (not_held := not_held_finding(case.measurements.gpu_memory)) else []
+    found += [absent] if (absent := missing_file(case, cause)) else []
     found += [nothing] if (nothing := did_nothing(case, cause)) else []
     if cause.id == "finished" and not case.gpus_required:
         found = [finding for finding in found if finding.id not in EXPECTED_WITHOUT_GPU]

@@ -132,3 +132,17 @@ def test_names_keep_their_case(seatrial, tmp_path):
     (tmp_path / "train.py").write_text("import torch\n")
     err = seatrial("plan", "train.py", "--on", "local", "--target", "driver=535.129,gpu=A4000")[2]
     assert "Torch" not in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "advised"),
+    [
+        (["--on", "local", "--fast", "fit.py"], "seatrial run --on local fit.py -- --fast"),
+        (["fit.py", "--lr=0.1", "x"], "seatrial run fit.py x -- --lr=0.1"),
+        (["fit.py", "--lr", "0.1"], "seatrial run fit.py -- --lr 0.1"),
+    ],
+)
+def test_an_unknown_option_takes_no_script_for_its_value(seatrial, tmp_path, typed, advised):
+    (tmp_path / "fit.py").touch()
+    code, _, err = seatrial("run", *typed)
+    assert (code, err.splitlines()[-1].strip()) == (2, f"fix: {advised}")

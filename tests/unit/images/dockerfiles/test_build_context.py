@@ -66,6 +66,15 @@ def test_a_missing_dockerignore_is_proposed(tmp_path: Path) -> None:
     assert remark.fix == "printf '%s\\n' .git data > .dockerignore"
 
 
+def test_a_folder_of_code_called_data_is_not_to_be_left_out(tmp_path: Path) -> None:
+    for name in ("data", "runs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data" / "loader.py").write_text("x = 1\n")
+    (tmp_path / "runs" / "1.log").write_text("x")
+    (remark,) = remarks(tmp_path)
+    assert remark.fix == "printf '%s\\n' runs > .dockerignore"
+
+
 def test_a_pattern_that_leads_out_is_named_with_its_line(tmp_path: Path) -> None:
     (remark,) = remarks(tmp_path, ignore="data\n../secrets\n#../x\na/../b\n")
     assert (remark.file, remark.line) == (tmp_path / ".dockerignore", 2)

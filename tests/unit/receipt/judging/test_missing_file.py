@@ -1,0 +1,91 @@
+"""A file that the target did not find: the option that brings it, where one does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes import a_plan
+from seatrial.findings.match import match_text
+from seatrial.job.model import Job, Target
+from seatrial.receipt.evidence.facts import gather
+from seatrial.receipt.evidence.output import Output
+from seatrial.receipt.judging.judging_input import Case
+from seatrial.receipt.judging.measurements import measure
+from seatrial.receipt.judging.missing_file import missing_file
+from seatrial.receipt.model import ExitCause
+
+ABSENT = "FileNotFoundError: [Errno 2] No such file or directory: '{}'"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """``lab/`` with code, and data inside and beside it."""
+    for name in ("lab/code/fit.py", "lab/code/words.txt", "lab/sets/a/points.csv", "beside/more.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path / "lab"
+
+
+def case(
+    project: Path, path: str, *, backend: str = "docker", module: str = "", code: int = 1
+) -> tuple[Case, ExitCause]:
+    target = Target(kind="module", value=module) if module else Target(kind="script", value="code/fit.py")
+    plan = a_plan(job=Job(project=project, target=target), backend=backend)
+    plan = plan if backend == "docker" else plan.model_copy(update={"image": None})
+    evidence = gather([], 0)
+    text = ABSENT.format(path)
+    made = Case(
+        plan=plan,
+        evidence=evidence,
+        output=Output(exception=text, findings=tuple(match_text(text))),
+        measurements=measure(evidence, [], None),
+        state=None,
+        engine_findings=(),
+        run_dir=project,
+        image=None,
+    )
+    return made, ExitCause(id="target-failed", words="x", target_exit_code=code)
+
+
+@pytest.mark.parametrize(
+    ("path", "fix"),
+    [
+        ("words.txt", "seatrial run … --workdir /workspace/code"),
+        ("../sets/a/points.csv", "seatrial run … --workdir /workspace/code"),
+        ("../../beside/more.csv", "seatrial run … --mount FOLDER:/beside"),
+        ("../beside/more.csv", "seatrial run … --mount ../beside:/beside"),
+        ("/home/me/lab/sets/a/points.csv", "seatrial run … --mount ./sets:/home/me/lab/sets"),
+        ("/mnt/none.csv", "seatrial run … --mount FOLDER:/mnt"),
+        ("sets/none.csv", "put it into sets/ of the project, or pass the script its path"),
+    ],
+)
+def test_what_brings_it(project: Path, path: str, fix: str) -> None:
+    found = missing_file(*case(project, path))
+    assert found is not None
+    assert (found.id, found.fix) == ("file-missing", fix)
+    assert found.message == f"The script found no file {path}"
+
+
+def test_a_module_stays_where_it_is_found_from(project: Path) -> None:
+    found = missing_file(*case(project, "../sets/a/points.csv", module="code.fit"))
+    assert found is not None and found.fix == "seatrial run … --mount ./sets:/sets"
+    found = missing_file(*case(project, "words.txt", module="code.fit"))
+    assert found is not None and found.fix.startswith("put it into ./ of the project")
+
+
+def test_on_this_machine_nothing_is_mounted(project: Path) -> None:
+    found = missing_file(*case(project, "../nowhere/x.csv", backend="local"))
+    assert found is not None and "--mount" not in found.fix and str(project.parent / "nowhere/x.csv") in found.cause
+    beside = missing_file(*case(project, "words.txt", backend="local"))
+    assert beside is not None and beside.fix == "seatrial run … --workdir code"
+
+
+def test_no_finding_for_another_end_nor_for_a_program(project: Path) -> None:
+    assert missing_file(*case(project, "x.csv", code=0)) is None
+    assert missing_file(*case(project, "ffmpeg")) is None
+    other, cause = case(project, "x.csv")
+    assert missing_file(replace(other, output=Output(exception="ValueError: x")), cause) is None
+    assert missing_file(replace(other, output=Output()), cause) is None
