@@ -19,7 +19,7 @@ from typing import Any
 from seatrial.train import ahead
 
 if __name__ == "__main__":
-    ahead.begin(postpone=False)  # transformers makes models of tensors without data
+    ahead.begin()
 
 import torch
 from torch import Tensor, nn
