@@ -120,8 +120,9 @@ def happened(folder: Path) -> list[tuple[str, float]]:
 def said(folder: Path) -> list[tuple[str, float]]:
     """When the recipe printed what."""
     moments, offset = [], 0
-    output = (folder / "stdout.log").read_bytes()
-    for line in (folder / "output.idx").read_text().splitlines():
+    log = (folder / "stdout.log").resolve()  # in the state folder, where its index lies beside it
+    output = log.read_bytes()
+    for line in log.with_name("output.idx").read_text().splitlines():
         at, stream, count = line.split()
         if stream == "1":
             chunk, offset = output[offset : offset + int(count)].decode(), offset + int(count)

@@ -25,6 +25,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from seatrial.train import ahead
+
+if __name__ == "__main__":
+    ahead.begin()
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

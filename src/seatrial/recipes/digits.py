@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from seatrial.train import ahead
+
+if __name__ == "__main__":
+    ahead.begin()
+
 import numpy as np
 import torch
 from torch.nn import functional as F

@@ -9,20 +9,27 @@ Batch 64, Adam at 1e-3, five epochs: about 99 % test accuracy. Shapes: N images,
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 
+from seatrial.recipe_names import KERAS_FRAMEWORKS, framework_of
+from seatrial.train import ahead
+from seatrial.train.command_line import data_folder
+from seatrial.train.data.idx import Bytes, IdxFolder, read_folder
+
+if __name__ == "__main__" and framework_of(sys.argv[1:]) not in KERAS_FRAMEWORKS:
+    ahead.begin((read_folder, data_folder(sys.argv[1:])))
+
 import torch
 from torch import nn
 
-from seatrial.recipe_names import KERAS_FRAMEWORKS, framework_of
 from seatrial.recipes import mnist_keras
 from seatrial.recipes.mnist_files import FILES as FILES  # for mnist-deep
 from seatrial.recipes.mnist_files import MIRRORS as MIRRORS
 from seatrial.train import script
 from seatrial.train.data.download import fetch
-from seatrial.train.data.idx import Bytes, IdxFolder, read_folder
 from seatrial.train.data.images import ImageSet, Normalisation, TestImages
 from seatrial.train.data.streaming import training_images
 from seatrial.train.distributed import ranks
@@ -77,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse(argv, "mnist")
     if arguments.download:
         fetch(FILES, MIRRORS, arguments.data)
-    return train(read_folder(arguments.data), arguments, "mnist")
+    return train(ahead.read_ahead(read_folder, arguments.data), arguments, "mnist")
 
 
 def parse(argv: Sequence[str], name: str) -> argparse.Namespace:

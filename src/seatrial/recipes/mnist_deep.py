@@ -16,6 +16,11 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from seatrial.train import ahead
+
+if __name__ == "__main__":
+    ahead.begin()
+
 import torch
 from torch import nn
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from seatrial.train import ahead
 from seatrial.train.errors import FIX_LABEL, TrainError
 
 RUN_DIR_VARIABLE = "SEATRIAL_RUN_DIR"
@@ -24,6 +25,13 @@ def default_folder(name: str) -> Path:
         return Path(told)
     inside = Path("/") / name
     return inside if inside.is_dir() else Path(name)
+
+
+def data_folder(argv: Sequence[str]) -> Path:
+    """What ``--data`` says, or its default, without looking at the other options."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--data", type=Path, default=default_folder("data"))
+    return Path(parser.parse_known_args(argv)[0].data)
 
 
 def input_lines() -> list[str]:
@@ -120,6 +128,7 @@ def _begins_anew(place: Path | None, found: Callable[[Path], Sequence[Path]]) ->
 
 def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> NoReturn:
     """Call ``main`` with the command line and exit with its code; TrainError prints one sentence."""
+    ahead.imported()
     try:
         code = main(sys.argv[1:] if argv is None else argv)
     except TrainError as error:

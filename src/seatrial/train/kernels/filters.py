@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from seatrial.train.kernels.nvrtc import EIGHT, REALS, launch
 from seatrial.train.kernels.sums import sum_rows
+from seatrial.train.kernels.tensor_cores import TENSOR_CORES
 
 #: Blocks that share out the images, times rows of taps: about two for each multiprocessor of an H200 (132).
 MOST_BLOCKS = 264
@@ -27,22 +28,6 @@ SHARED_BYTES = 48 * 1024
 SPARE = 8
 
 SOURCE = """
-#ifndef ON_CPU
-// Four 8×8 matrices, transposed; each lane names a row, and gets two neighbours of a column of each.
-__device__ void load_matrices(unsigned* parts, const Real* row) {
-  unsigned address = (unsigned)__cvta_generic_to_shared(row);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3]) : "r"(address) : "memory");
-}
-// sums [16 filters, 8 channels] += a [16 filters, 16 pixels] × b [16 pixels, 8 channels]
-__device__ void multiply(float* sums, const unsigned* a, const unsigned* b) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-#endif
-
 // parts [gridDim.x][C][K * K][I]. A unit is a part of an image, at most R rows of it.
 extern "C" __global__ void filter_gradient(
     const Real* x, const Real* grad, float* parts, int units, int divisions, int R, int H, int W, int OH, int OW) {
@@ -142,7 +127,7 @@ def filter_gradient(x: Tensor, grad: Tensor, size: int, padding: int) -> Tensor:
 def source(inputs: int, filters: int, size: int, padding: int) -> str:
     """The kernel's text for one layer."""
     numbers = f"constexpr int I = {inputs}, C = {filters}, K = {size}, P = {padding}, SPARE = {SPARE};\n"
-    return f"{REALS[torch.bfloat16]}{numbers}{EIGHT}{SOURCE}"
+    return f"{REALS[torch.bfloat16]}{numbers}{EIGHT}{TENSOR_CORES}{SOURCE}"
 
 
 def shared_bytes(inputs: int, filters: int, size: int, rows: int, out_width: int) -> int:

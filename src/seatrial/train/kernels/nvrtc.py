@@ -18,7 +18,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from seatrial.train.kernels import kept
+from seatrial.train.kernels import compiler, kept
+from seatrial.train.kernels.compiler import check
 
 THREADS = 256
 #: torch's type → C text that defines ``Real`` and how it becomes a float and back, to the nearest, ties to even.
@@ -151,29 +152,11 @@ def _compile(source: str, device: int) -> dict[str, Kernel]:
 
 
 def machine_code(source: str, architecture: str) -> bytes:
-    """A source, compiled by NVRTC. Raises RuntimeError with the compiler's text; OSError when there is no NVRTC.
-
-    torch's own torch.cuda._compile_kernel compiles a source once for each kernel, and imports setuptools (half a
-    second) to look for headers.
-    """
+    """A source, compiled by torch's NVRTC. Raises RuntimeError with the compiler's text; OSError when there is none."""
     if torch.version.cuda is None:
         raise RuntimeError("this torch is not built for CUDA")
-    nvrtc = ctypes.CDLL(f"libnvrtc.so.{torch.version.cuda.split('.')[0]}")
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    options = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
-    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"seatrial.cu", 0, None, None))
-    try:
-        if nvrtc.nvrtcCompileProgram(program, 1, options):
-            _check(nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
-            text = ctypes.create_string_buffer(size.value)
-            _check(nvrtc.nvrtcGetProgramLog(program, text))
-            raise RuntimeError(f"NVRTC: {text.value.decode(errors='replace')}")
-        _check(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
-        binary = ctypes.create_string_buffer(size.value)
-        _check(nvrtc.nvrtcGetCUBIN(program, binary))
-        return binary.raw
-    finally:
-        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    nvrtc = compiler.library(int(torch.version.cuda.split(".")[0]))
+    return compiler.machine_code(nvrtc, source, architecture).code
 
 
 @cache
@@ -184,26 +167,21 @@ def _driver() -> ctypes.CDLL:
 @cache
 def _driver_version() -> int:
     version = ctypes.c_int()
-    _check(_driver().cuDriverGetVersion(ctypes.byref(version)))
+    check(_driver().cuDriverGetVersion(ctypes.byref(version)))
     return version.value
 
 
 @cache
 def _context(device: int) -> ctypes.c_void_p:
     context = ctypes.c_void_p()
-    _check(_driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    check(_driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
     return context
 
 
 def _enter_context(device: int) -> None:
     """Make the device's context this thread's. A new thread (compiler's, backward pass's) has none, and
     torch.cuda.device sets none where it believes the device to be the current one already."""
-    _check(_driver().cuCtxSetCurrent(_context(device)))
-
-
-def _check(code: int) -> None:
-    if code:
-        raise RuntimeError(f"NVRTC or the CUDA driver answers with error {code}")
+    check(_driver().cuCtxSetCurrent(_context(device)))
 
 
 @cache
@@ -253,7 +231,7 @@ def _allow(kernel: Any, shared_bytes: int) -> None:
     if hasattr(kernel, "set_shared_memory_config"):
         kernel.set_shared_memory_config(shared_bytes)
     else:  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _check(_driver().cuFuncSetAttribute(kernel.func, 8, shared_bytes))
+        check(_driver().cuFuncSetAttribute(kernel.func, 8, shared_bytes))
     kernel.allowed_shared_bytes = shared_bytes
 
 

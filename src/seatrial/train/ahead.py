@@ -1,0 +1,83 @@
+"""What a recipe does before and beside ``import torch``, which is most of its start. Imports no framework.
+
+A recipe calls ``begin`` above its imports, where it runs as a program: with strangers' code in the same process none of
+this would be its to decide.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.util
+import os
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_reading: dict[Path, Future[Any]] = {}
+
+
+def begin(read: tuple[Callable[[Path], Any], Path] | None = None) -> None:
+    """Begin what need not wait for torch: the GPU's context, and the data. Call ``imported`` after the imports.
+
+    Args:
+        read: what reads a folder, and the folder, for ``read_ahead``.
+    """
+    gc.disable()  # what is imported stays: to look for garbage in it takes an eighth of the imports' time
+    if torch_cuda() is not None:
+        threading.Thread(target=open_context, daemon=True).start()
+    if read is not None:
+        reader, folder = read
+        threads = ThreadPoolExecutor(1)
+        _reading[folder] = threads.submit(reader, folder)
+        threads.shutdown(wait=False)
+
+
+def imported() -> None:
+    """The imports are done: garbage is collected again, though never looked for in what was imported."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+
+
+def read_ahead(reader: Callable[[Path], T], folder: Path) -> T:
+    """What ``begin`` has read of this folder, else what ``reader`` reads now. Raises what it raises."""
+    reading = _reading.pop(folder, None)
+    if reading is None or reading.exception() is not None:
+        return reader(folder)
+    result: T = reading.result()
+    return result
+
+
+def torch_cuda() -> int | None:
+    """The major version of CUDA that the installed torch is built for, read from its files; None: for the CPU."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    try:
+        text = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    told = re.search(r"^cuda[^=\n]*= '(\d+)\.", text, re.MULTILINE)
+    return int(told[1]) if told else None
+
+
+def open_context() -> bool:
+    """Make the context of this rank's GPU, by the driver alone: torch takes what is there. False where none can be had;
+    torch then says why."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    return bool(
+        driver.cuInit(0) == 0
+        and driver.cuDeviceGet(ctypes.byref(device), rank) == 0
+        and driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+    )

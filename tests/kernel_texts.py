@@ -1,0 +1,161 @@
+"""Every CUDA text that the library compiles, for the formats, shapes and flags that the recipes use.
+
+Shapes: of MNIST 28×28 and of digits 8×8, of CIFAR-10's network, of BERT-base, and of ResNet-18.
+"""
+
+import re
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+#: The begin of a kernel in a text, and its name.
+KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\([^)]*\)')
+FOLDER = Path(__file__).parents[1] / "src" / "seatrial" / "train"
+
+
+def texts(group):
+    """Name → text, without doubles, of one of GROUPS."""
+    found = {}
+    for name, text in group():
+        if text not in found.values():
+            assert name not in found
+            found[name] = text
+    return found
+
+
+def networks():
+    """mnist, digits and mnist-deep: layers, loss and Adam."""
+    import torch
+
+    from seatrial.recipes import mnist, mnist_deep
+    from seatrial.train import fused
+    from seatrial.train.kernels import adam, pool
+
+    cases = {
+        "mnist": (mnist.network(28, 28, 10), (28, 28)),
+        "mnist-sizes-vary": (mnist.network(28, 28, 10), None),
+        "mnist-deep": (mnist_deep.network(1, 10), (28, 28)),
+        "mnist-deep-colour": (mnist_deep.network(3, 10), (32, 32)),
+    }
+    for (name, (model, size)), dtype in product(cases.items(), (torch.bfloat16, torch.float32)):
+        for number, text in enumerate(fused.sources(model, dtype, size)):
+            yield f"{name}-{short(dtype)}-{number}", text
+        yield f"{name}-adam", adam.source(tuple((each.numel(), 1e-4) for each in model.parameters()))
+    yield from ((f"pool-{size}", pool.source(size)) for size in pool.BITS)
+
+
+def cifar10():
+    """In bf16 and fp16, with its two optimizers' kernels."""
+    import torch
+
+    from seatrial.recipes import cifar10
+    from seatrial.train.kernels import muon
+
+    for dtype in (torch.float16, torch.bfloat16):
+        for number, text in enumerate(cifar10.sources(cifar10.WIDTHS, 10, dtype)):
+            yield f"cifar10-{short(dtype)}-{number}", text
+    model = cifar10.Network(10, cifar10.WIDTHS)
+    sizes = tuple((each.numel(), 1e-3) for each in model.parameters() if each.ndim != 4)
+    yield "cifar10-nesterov", muon.sgd_source(sizes)
+
+
+def bert():
+    """BERT-base's rows of 768, with dropout and without."""
+    import torch
+
+    from seatrial.train.kernels import flat_adam, gelu, norm_residual, short_attention, token_sums
+
+    rule = flat_adam.Rule((0.9, 0.999), 1e-8, 0.01)
+    for dtype in (torch.bfloat16, torch.float32):
+        kind = short(dtype)
+        yield f"gelu-{kind}", gelu.source(dtype)
+        yield f"flat-adam-{kind}", flat_adam.source(dtype, rule)
+        yield f"token-sums-{kind}", token_sums.source(dtype, 768)
+        for share in (0.1, 0.0):
+            yield f"norm-residual-{kind}-{share}", norm_residual.source(dtype, 768, share)
+    yield from ((f"short-attention-{share}", short_attention.source(share)) for share in (0.1, 0.0))
+
+
+def any_model():
+    """What is replaced inside of any module: normalisations of ResNet-18's and of a char-GPT's widths."""
+    import torch
+
+    from seatrial.train.kernels import layernorm, normact, pooled_norm
+
+    floats = (torch.bfloat16, torch.float32)
+    for dtype, (channels, activation) in product(floats, ((64, "relu"), (512, "relu"), (512, "none"), (128, "gelu"))):
+        yield f"normact-{short(dtype)}-{channels}-{activation}", normact.source(dtype, channels, activation)
+    for dtype in floats:
+        yield f"pooled-norm-{short(dtype)}-relu", pooled_norm.source(dtype, 64, "relu")
+    for given, made in product(floats, floats):
+        yield f"layernorm-{short(given)}-{short(made)}", layernorm.source(384, given, made)
+
+
+def trials():
+    """Several trainings of mnist's network at once."""
+    import torch
+
+    from seatrial.recipes import mnist
+    from seatrial.train.kernels import trial_adam
+    from seatrial.train.trials import data, stacked
+    from seatrial.train.trials.network import TrialNetworks
+    from seatrial.train.trials.settings import Trial
+
+    build = partial(mnist.network, 28, 28, 10)
+    networks = TrialNetworks(build, [Trial(1e-3, 0.0, 1), Trial(1e-3, 0.0, 2)], torch.device("cpu"))
+    for number, text in enumerate(stacked.sources(networks, (64, 1, 28, 28))):
+        yield f"trials-{number}", text
+    pieces = tuple((each.numel(), number % 2 == 0) for number, each in enumerate(build().parameters()))
+    yield "trials-adam", trial_adam.source(pieces)
+    yield "trials-gather", f"constexpr int PIXELS = 784, NUMBERS = 1 * PIXELS;\n{data.SOURCE}"
+
+
+def data():
+    """What moves and gathers images."""
+    import torch
+
+    from seatrial.train.data import augment, images
+
+    yield "gather", images.SOURCE
+    yield "affine", augment.SOURCE
+    for dtype, last in product(augment.ITEMS, (True, False)):
+        given = torch.empty(2, 3, 4, 4, dtype=dtype)
+        yield f"moves-{short(dtype)}-{last}", augment._text(given, last, reflect=last)
+
+
+#: Each takes some seconds to compile for one kind of GPU.
+GROUPS = (networks, cifar10, bert, any_model, trials, data)
+
+
+def dynamic():
+    """(kernel, its text, bytes of shared memory that it is launched with), of those that ask for some."""
+    import torch
+
+    from seatrial.recipes import mnist_deep
+    from seatrial.train.kernels import classic, filters, short_attention, single_channel_conv, trial_conv, trial_grey
+
+    sizes = classic.Sizes(28, 28, 10)
+    forward, _, back = classic.sources(sizes)
+    names, texts = ("second_layer", "hidden", "layers_back"), (forward, forward, back)
+    yield from zip(names, texts, sizes.shared_bytes, strict=True)
+    yield "attention_forward", short_attention.source(0.1), short_attention.FORWARD_BYTES
+    yield "attention_backward", short_attention.source(0.1), short_attention.BACK_BYTES
+    layer = trial_conv.Layer(32, 64, 3, 0, 13, 13)
+    yield from ((name, layer.source(name), size) for name, size in layer.shared_bytes().items())
+    yield "grey_back", trial_grey.source(trial_grey.BACK, 32, 3, 0, 28, 28), trial_grey.shared_bytes(32, 3, 0, 28, 28)
+    yield "filter_gradient", filters.source(32, 64, 3, 0), filters.shared_bytes(32, 64, 3, 11, 11)
+    width, size = mnist_deep.WIDTHS_AND_KERNELS[0]
+    text = single_channel_conv.source(torch.float32, width, size, size // 2)
+    yield "filter_sums", text, single_channel_conv.shared_bytes(28, 28, size)
+
+
+def short(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def written():
+    """(file, kernel, its head) of every kernel that stands in a file of the training library."""
+    for path in sorted(FOLDER.rglob("*.py")):
+        for match in KERNEL.finditer(path.read_text()):
+            if match[1] != "nothing":  # of the question whether anything compiles
+                yield path.name, match[1], match[0]
