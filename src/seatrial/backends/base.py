@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from seatrial.job.plan import Plan
 from seatrial.system.command import Completed
+from seatrial.system.records import dataclass
 
 Status = Literal["created", "running", "exited", "gone"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import Version
@@ -14,6 +13,7 @@ from seatrial.job.model import Flavour, ImageOptions
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import CudaImage, cuda_images, table
 from seatrial.stack.resolve import Stack
+from seatrial.system.records import dataclass
 
 DEFAULT_BASE: str = ImageOptions.model_fields["base"].default
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import folder_of, is_package
 from seatrial.job.script import FRAMEWORKS, HOROVOD, ScriptFacts
 from seatrial.system.project_files import is_there, read_sources
+from seatrial.system.records import dataclass
 
 #: Written by ``seatrial build --lock``: every package of the image at its version.
 LOCK = "seatrial.lock"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from seatrial.errors import TargetError, UsageError
 from seatrial.job.model import Target
 from seatrial.job.serving import Serving
 from seatrial.recipe_names import KERAS_FRAMEWORKS, KERAS_RECIPES, frameworks_of
+from seatrial.system.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import seatrial
@@ -15,6 +14,7 @@ from seatrial.recipe_names import source_of
 from seatrial.stack.machine import Machine
 from seatrial.stack.resolve import Stack
 from seatrial.system.project_files import read_sources
+from seatrial.system.records import dataclass
 from seatrial.system.zip_bytes import zip_bytes
 
 _PACKAGE = Path(seatrial.__file__).parent

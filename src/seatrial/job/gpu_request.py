@@ -17,10 +17,11 @@ write and which every request implies.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from seatrial.errors import GpuRequestError
+from seatrial.system.records import dataclass
 
 Kind = Literal["auto", "none", "all", "count", "devices"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from seatrial.errors import GpuContractError, GpuRequestError, GpusHeldError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.plan import Choice, Gpu
+from seatrial.system.records import dataclass
 
 #: A GPU whose load is at most this is idle: ``auto`` takes several only from among those. Desktop compositors
 #: and monitoring agents stay below it.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from seatrial.job.sweep_table import SweepTable
 from seatrial.job.target import resolve_target
 from seatrial.job.tuning import Changes
 from seatrial.system.project_files import is_there
+from seatrial.system.records import dataclass
 from seatrial.system.shown import shown
 from seatrial.system.toml_file import read_toml
 from seatrial.system.typed_path import as_typed, from_here

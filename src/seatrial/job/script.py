@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from seatrial.job.model import Target
@@ -11,6 +11,7 @@ from seatrial.job.reading.modules import find_module
 from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.job.reading.unreadable import notebook_error
 from seatrial.recipe_names import frameworks_of, is_keras, source_of
+from seatrial.system.records import dataclass
 
 #: The frameworks, the likeliest to train first: JAX's and torch's scripts often read their data through TensorFlow.
 FRAMEWORKS = ("torch", "jax", "tensorflow")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from seatrial.errors import GpuContractError
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.planning.host import HostFacts
 from seatrial.stack.machine import Machine, parse_target, same_machine
+from seatrial.system.records import dataclass
 
 
 @dataclass(frozen=True)

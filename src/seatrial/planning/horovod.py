@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends.base import PlaceKind
@@ -13,6 +12,7 @@ from seatrial.job.plan import Choice
 from seatrial.job.script import HOROVOD, ScriptFacts
 from seatrial.planning.local_python import missing_in
 from seatrial.planning.site import Parts
+from seatrial.system.records import dataclass
 
 _TENSORFLOW = "build the model under tf.distribute.MirroredStrategy().scope(), which uses all GPUs of one process"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.job.plan import Gpu
@@ -17,6 +16,7 @@ from seatrial.probe.nvml import Inventory
 from seatrial.stack.machine import Machine, this_machine
 from seatrial.system import checkout
 from seatrial.system.cache import cache_folder
+from seatrial.system.records import dataclass
 from seatrial.system.state import state_folder
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from seatrial.backends.local.venv import venv_interpreter
@@ -18,6 +18,7 @@ from seatrial.job.plan import Choice, VenvPlan
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.host import HostFacts
 from seatrial.system import command
+from seatrial.system.records import dataclass
 
 #: Prints which of its arguments, import names or names of packages, are not there. Imports nothing of them, and nothing
 #: of the current folder, whose csv.py is somebody else's code: a plan runs none.

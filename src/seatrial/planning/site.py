@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from seatrial.planning.another_machine import AnotherMachine
 from seatrial.planning.host import HostFacts
 from seatrial.planning.target_command import Places
 from seatrial.system.caller import Caller
+from seatrial.system.records import dataclass
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.survey import ClusterFacts

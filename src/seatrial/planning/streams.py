@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from seatrial.errors import UsageError
 from seatrial.input_frames import PIPE
 from seatrial.job.plan import CONTAINER_INPUT, ContainerPlan, Mount, Terminal
@@ -11,6 +9,7 @@ from seatrial.job.script import ScriptFacts
 from seatrial.planning.launcher import Launcher
 from seatrial.planning.site import Parts, Site
 from seatrial.system.caller import Caller
+from seatrial.system.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.errors import UsageError
@@ -18,6 +17,7 @@ from seatrial.job.plan import (
     ImagePlan,
 )
 from seatrial.recipe_names import module_of
+from seatrial.system.records import dataclass
 from seatrial.system.typed_path import as_typed
 
 #: Where Hugging Face's Trainer (transformers 5) and our recipes write event files; a script can read it, too.

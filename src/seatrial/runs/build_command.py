@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from seatrial.runs.launch import plan_only
 from seatrial.stack.machine import Machine, parse_target
 from seatrial.system import command
 from seatrial.system.files import write_atomically
+from seatrial.system.records import dataclass
 
 Say = Callable[[str], None]
 

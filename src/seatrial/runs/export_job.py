@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.runs.trained_model import TrainedModel
+from seatrial.system.records import dataclass
 from seatrial.system.typed_path import as_typed
 
 #: Format → what its files end in. Source: FORMATS in export/formats.py; a test compares.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
@@ -45,7 +46,11 @@ from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
 from seatrial.system.desktop import why_none
 from seatrial.system.files import make_folder
+from seatrial.system.records import dataclass
 from seatrial.system.state import state_folder
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.manifests.names import Manifest
 
 Say = Callable[[str], None]
 
@@ -103,12 +108,11 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
     return plan
 
 
-def manifests(plan: Plan, environ: Mapping[str, str], *, whole: bool = True) -> str:
-    """A cluster plan's manifests as YAML; without ``whole``, binary data is only told by its size."""
+def manifests(plan: Plan, environ: Mapping[str, str]) -> list[Manifest]:
+    """What a cluster is given. Raises UsageError for what it would not take."""
     from seatrial.backends.kubernetes.manifests.of_run import cluster_manifests
-    from seatrial.backends.kubernetes.manifests.render import as_yaml
 
-    return as_yaml(cluster_manifests(plan, agent_archive.build(state_folder(environ) / AGENT)), whole=whole)
+    return cluster_manifests(plan, agent_archive.build(state_folder(environ) / AGENT))
 
 
 def prepare(

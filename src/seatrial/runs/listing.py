@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from seatrial import events
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.receipt.evidence.fields import number, text, whole
 from seatrial.runs.store import Run, RunStore, run_name
+from seatrial.system.records import dataclass
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle

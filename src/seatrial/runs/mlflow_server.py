@@ -13,7 +13,6 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -21,6 +20,7 @@ from seatrial.errors import EngineError
 from seatrial.runs.mlflow_login import RUN_TAG, login_of
 from seatrial.runs.services import Service
 from seatrial.system.address import is_loopback
+from seatrial.system.records import dataclass
 
 OUTCOME_TAG = "seatrial.outcome"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from seatrial.runs.following.watch import request_stop
 from seatrial.runs.liveness import state_of
 from seatrial.runs.store import Run, RunStore
 from seatrial.system.nofollow import tree_bytes
+from seatrial.system.records import dataclass
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:

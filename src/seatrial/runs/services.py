@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from seatrial.errors import UntrustedPathError
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
+from seatrial.system.records import dataclass
 
 TrackerName = Literal["tensorboard", "mlflow"]
 NAMES: tuple[TrackerName, ...] = ("tensorboard", "mlflow")

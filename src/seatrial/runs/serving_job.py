@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.job.serving import TOKEN, Serving, Weights
 from seatrial.runs.trained_model import TrainedModel
+from seatrial.system.records import dataclass
 from seatrial.system.typed_path import as_typed, from_here
 
 

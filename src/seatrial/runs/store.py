@@ -29,7 +29,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +39,7 @@ from seatrial.input_frames import PIPE
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.near import did_you_mean
+from seatrial.system.records import dataclass
 from seatrial.system.state import state_folder
 from seatrial.system.typed_path import as_typed, from_here
 from seatrial.system.without_login import without_login

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +16,7 @@ from seatrial.runs.mlflow_login import LOGIN, RUN_TAG, login_of
 from seatrial.runs.services import Service, ServiceStore
 from seatrial.runs.store import RunStore
 from seatrial.system.address import is_loopback
+from seatrial.system.records import dataclass
 
 URI = "MLFLOW_TRACKING_URI"
 

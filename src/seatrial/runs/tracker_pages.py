@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import quote
 
 from seatrial.job.plan import Plan
@@ -17,6 +17,7 @@ from seatrial.runs.mlflow_server import OUTCOME_TAG, Found, MlflowServer
 from seatrial.runs.services import Service, ServiceStore
 from seatrial.runs.store import Run
 from seatrial.runs.tracked import URI
+from seatrial.system.records import dataclass
 
 #: In an MLflow run's artifacts.
 FOLDER = "seatrial"

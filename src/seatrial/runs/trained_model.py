@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from seatrial.errors import DataError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.recipe_names import KERAS_RECIPES
+from seatrial.system.records import dataclass
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Recipe → the weights that it saves, below the models folder.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.errors import UsageError
 from seatrial.events import follow_chain
 from seatrial.receipt.write import JSON_NAME, load
 from seatrial.runs.store import Run
+from seatrial.system.records import dataclass
 
 
 @dataclass(frozen=True)

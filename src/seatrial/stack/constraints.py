@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from packaging.specifiers import SpecifierSet
 
 from seatrial.stack.facts import Framework
+from seatrial.system.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from packaging.version import Version
 
 from seatrial.errors import UsageError
 from seatrial.stack.facts import GpuModel, gpu_models
+from seatrial.system.records import dataclass
 
 _CC = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)[af]?")
 _EXAMPLE = "seatrial plan … --target driver=535.129,gpu=A4000"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from packaging.specifiers import SpecifierSet
@@ -14,6 +14,7 @@ from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, torch_index, wheels
 from seatrial.stack.machine import Machine
 from seatrial.stack.rules import Candidate, Violation, violations
+from seatrial.system.records import dataclass
 
 #: Pythons to choose from where nothing fixes one, best first. 3.11 first: every framework of the last three years has
 #: wheels for it (tables/*.json), and the official slim image is the smallest of those it is the newest of.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 from packaging.specifiers import SpecifierSet
@@ -12,6 +11,7 @@ from packaging.version import Version
 from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Wheel, cuda_of_driver, driver_branch, forward_branches, minimum_driver
 from seatrial.stack.machine import Machine, TargetGpu
+from seatrial.system.records import dataclass
 
 
 @dataclass(frozen=True)

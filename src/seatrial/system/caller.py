@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from seatrial.system.records import dataclass
 
 #: ``terminal``: someone who types, in the foreground. ``pipe``: a pipe or socket. ``file``: a regular file.
 #: ``nothing``: closed, /dev/null, another device, or a terminal of a job in the background.

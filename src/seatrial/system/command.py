@@ -8,11 +8,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from seatrial.errors import CommandError, CommandTimeoutError, EngineUnavailableError
+from seatrial.system.records import dataclass
 
 
 @dataclass(frozen=True)

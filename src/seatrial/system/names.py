@@ -12,11 +12,11 @@ import platform
 import pwd
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
 from seatrial.findings.catalogue import entries
+from seatrial.system.records import dataclass
 
 #: Names of variables whose values are secrets.
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACCESS|SSH).?KEY", re.IGNORECASE)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from seatrial.system.records import dataclass
 
 #: Files of one project that are read; the largest projects have 15,000.
 _MOST_FILES = 60_000

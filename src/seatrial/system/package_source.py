@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from seatrial.system.records import dataclass
 from seatrial.system.without_login import without_login
 
 

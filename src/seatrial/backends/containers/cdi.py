@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from seatrial.errors import ConfigError, printable
 from seatrial.findings.commands import GENERATE_CDI
 from seatrial.findings.finding import Finding
 from seatrial.system.project_files import read_text
+from seatrial.system.records import dataclass
 from seatrial.system.shown import shown
 from seatrial.system.typed_path import as_typed
 from seatrial.system.yaml_file import parse_yaml

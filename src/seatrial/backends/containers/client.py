@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from seatrial.backends.containers.engine_errors import as_addressed, unavailable_error
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError
 from seatrial.system import command
+from seatrial.system.records import dataclass
 
 if TYPE_CHECKING:  # loaded where it is used: half a second that a listing of runs need not wait for
     from python_on_whales import DockerClient

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from seatrial.backends.containers.mount_sources import make_folder_inside
@@ -17,6 +16,7 @@ from seatrial.backends.containers.user_mounts import inside
 from seatrial.errors import DiskError
 from seatrial.job.plan import CONTAINER_EVENTS, CONTAINER_HOME, CONTAINER_MODELS, ContainerPlan, Mount
 from seatrial.system.files import write_atomically
+from seatrial.system.records import dataclass
 from seatrial.system.typed_path import as_typed
 
 CACHE = f"{CONTAINER_HOME}/.cache"

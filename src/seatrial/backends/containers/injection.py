@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
@@ -18,6 +18,7 @@ from seatrial.errors import GpuContractError
 from seatrial.findings.commands import GENERATE_CDI
 from seatrial.job.plan import Gpu, Injection, Mount
 from seatrial.probe.driver_files import DeviceNode, DriverFiles
+from seatrial.system.records import dataclass
 
 #: The driver's libraries and programs that training needs; what NVIDIA's own images ask for.
 #: Source: NVIDIA Container Toolkit documentation, "Driver Capabilities".

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from seatrial.backends.base import Freed
 from seatrial.backends.containers.client import EngineClient
+from seatrial.system.records import dataclass
 
 #: Label of each image that a Dockerfile of ours makes, and the comment at the end of each of its steps
 #: (images/dockerfiles/write.py).

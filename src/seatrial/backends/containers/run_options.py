@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from seatrial.job.plan import FRAMED_LOG, LOG_LABEL, ContainerPlan, Mount
+from seatrial.system.records import dataclass
 
 #: Option → flag, in the order of the command line. Names as python-on-whales has them.
 FLAGS = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import calendar
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from seatrial.backends.kubernetes.client import Cluster
@@ -18,6 +17,7 @@ from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL
 from seatrial.backends.kubernetes.manifests.render import RESOURCES
 from seatrial.backends.kubernetes.pods import end_of, read_pod
 from seatrial.backends.kubernetes.problems import ApiError
+from seatrial.system.records import dataclass
 
 #: Workloads first: what they own goes with them. Pods last: those of an orphaning deletion have no owner any more.
 _WORKLOADS = ("TrainJob", "JobSet", "PyTorchJob", "Job")

@@ -9,10 +9,11 @@ dra-driver-nvidia-gpu v25, deployments/helm (the classes) and cmd/gpu-kubelet-pl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import SeatrialError
+from seatrial.system.records import dataclass
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.client import Cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from seatrial.backends.kubernetes.containers import own_container
@@ -16,6 +16,7 @@ from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.findings.known import mid_sentence
 from seatrial.findings.match import first_in
+from seatrial.system.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from seatrial.backends.base import State
@@ -17,6 +16,7 @@ from seatrial.backends.kubernetes.containers import (
     own_status,
 )
 from seatrial.backends.kubernetes.manifests.names import NODE_LABEL
+from seatrial.system.records import dataclass
 
 #: Labels by which operators number their pods. Sources: kubernetes.io/docs/reference/labels-annotations-taints
 #: (job-completion-index); kubeflow/training-operator pkg/apis/kubeflow.org/v1/common_types.go.

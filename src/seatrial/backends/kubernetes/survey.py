@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from seatrial.backends.kubernetes.devices import Claimable, claimable
@@ -13,6 +13,7 @@ from seatrial.backends.kubernetes.operators import may_create, runtimes_retries
 from seatrial.backends.kubernetes.problems import ApiError
 from seatrial.errors import SeatrialError
 from seatrial.job.cluster import Kind
+from seatrial.system.records import dataclass
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.client import Cluster

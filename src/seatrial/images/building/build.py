@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from seatrial.backends.base import ImageStore
@@ -25,6 +24,7 @@ from seatrial.images.layers.split import PROGRAM, TOOLS, program
 from seatrial.images.slim import slimmer_bytes
 from seatrial.job.plan import ImagePlan
 from seatrial.job.units import format_bytes, format_seconds
+from seatrial.system.records import dataclass
 
 #: Lines of output that a failed build is explained from: pip's longest dependency conflict fits.
 _REMEMBERED_LINES = 400

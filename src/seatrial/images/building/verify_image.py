@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from seatrial.job.plan import (
 )
 from seatrial.stack.machine import Machine
 from seatrial.system import command
+from seatrial.system.records import dataclass
 
 _SCRIPT = Path(__file__).parent / "verify_script.py"
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.errors import ConfigError, printable
 from seatrial.images.dockerfiles.dockerignore import BadPatternError, Pattern
 from seatrial.images.dockerfiles.parts import Dockerfile, Remark
 from seatrial.system.project_files import read_text
+from seatrial.system.records import dataclass
 
 #: A context of this size is sent anew whenever a file in it changes; above the second, hardly anybody means it.
 _MUCH_BYTES, _TOO_MUCH_BYTES = 1_000_000_000, 10_000_000_000

@@ -10,9 +10,10 @@ import fnmatch
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
+
+from seatrial.system.records import dataclass
 
 _ANY = "**"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from seatrial.images.dockerfiles.shell import Command
+from seatrial.system.records import dataclass
 
 _PYTHON = re.compile(r"(?:.*/)?python(?:[\d.]+|\$\{?\w+\}?)?$")
 _PIP = re.compile(r"(?:.*/)?pip(?:[\d.]+|\$\{?\w+\}?)?$")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from seatrial.system.records import dataclass
 
 #: Stands in a value where the file has a line end that does not count. No text has this character (private use).
 JOINT = "\ue000"

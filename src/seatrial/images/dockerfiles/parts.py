@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from seatrial.images.dockerfiles.instructions import JOINT, Instruction, read_instructions
 from seatrial.images.dockerfiles.shell import Command, commands_of, options_and_rest
+from seatrial.system.records import dataclass
 
 #: A value that grows beyond this is left as it is written: ``ARG A=$A$A`` doubles with every line.
 _MOST_CHARACTERS = 4000

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from seatrial.images.dockerfiles.instructions import JOINT, Instruction
+from seatrial.system.records import dataclass
 
 _TOKEN = re.compile(
     rf"(?P<space>(?:[ \t\r{JOINT}]|\\\n)+)|(?P<newline>\n)|(?P<operator>&&|\|\||;;|[;|&()`])|(?P<comment>#[^\n]*)"

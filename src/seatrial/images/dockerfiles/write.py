@@ -7,7 +7,7 @@ every BuildKit since Docker 18.09's default frontend of 20.10 and in Buildah sin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from seatrial.findings.cut_down import ARCHITECTURES
 from seatrial.images.layers.in_image import FRAMEWORK_LIST
@@ -22,6 +22,7 @@ from seatrial.images.layers.split import (
     TOOLS,
 )
 from seatrial.job.plan import CONTAINER_PROJECT
+from seatrial.system.records import dataclass
 
 VENV = "/opt/venv"
 VENV_PYTHON = f"{VENV}/bin/python3"

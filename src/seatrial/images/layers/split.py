@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -14,6 +13,7 @@ from seatrial.images.layers import in_image
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed
 from seatrial.images.requirements.resolve_frameworks import FRAMEWORKS, PACKAGES
 from seatrial.stack.facts import Framework
+from seatrial.system.records import dataclass
 
 #: The program of images/layers/in_image.py as a file of the build context, and its folder there.
 TOOLS, PROGRAM = "tools", "layer.py"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from seatrial.images.requirements.pyproject import python_specifier
 from seatrial.images.requirements.requirements_files import MOST_LINES, canonical_name, checked_requirement
 from seatrial.system import yaml_file
 from seatrial.system.project_files import read_text
+from seatrial.system.records import dataclass
 
 #: An environment of hundreds of packages has 30,000 bytes.
 _MAX_BYTES = 300_000

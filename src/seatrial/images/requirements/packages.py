@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.job.reading.modules import is_file, is_folder, is_package
 from seatrial.stack.facts import table
+from seatrial.system.records import dataclass
 
 #: Standard modules that came or went between Python 3.10 and 3.14: the host's list may lack what the image has, or
 #: the other way round. Source: "What's New in Python" 3.11 to 3.14.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -20,6 +20,7 @@ from seatrial.stack.resolve import PYTHONS
 from seatrial.system.package_index import MISSING_FRESH_S, Answer, PackageIndex, merge
 from seatrial.system.package_page import IndexFile, releases_of_files
 from seatrial.system.package_source import Source
+from seatrial.system.records import dataclass
 
 #: Packages of the tables, whose Pythons are known without an index.
 _FRAMEWORKS: Mapping[str, Framework] = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -19,6 +18,7 @@ from seatrial.stack.python_ranges import known_range
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.package_index import Answer
 from seatrial.system.package_page import IndexFile
+from seatrial.system.records import dataclass
 
 #: Operators by which a requirement keeps newer releases out.
 _UPPER = {"==", "===", "<", "<=", "~="}

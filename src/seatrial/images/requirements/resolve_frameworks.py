@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -18,6 +18,7 @@ from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Framework, wheels
 from seatrial.stack.machine import Machine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
+from seatrial.system.records import dataclass
 
 #: The torch that this version of seatrial is developed and tested with (constraints.txt of the repository;
 #: https://pypi.org/project/torch/2.13.0/).

@@ -6,7 +6,8 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from seatrial.system.records import dataclass
 
 #: Text that is looked at; a command stands at the top of a script of this kind.
 _MOST_CHARACTERS = 100_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from seatrial.backends.kubernetes.devices import GPU_CLASS, MIG_CLASS, VERSIONS, WHOLE
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
@@ -11,6 +11,7 @@ from seatrial.findings.catalogue import by_id
 from seatrial.job.cluster import GpuClaim
 from seatrial.job.cluster_config import ClusterOptions
 from seatrial.job.model import Job
+from seatrial.system.records import dataclass
 
 PLUGIN_RESOURCE = str(ClusterOptions.model_fields["gpu_resource"].default)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from seatrial.backends.kubernetes.devices import WHOLE
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import CapacityError, GpuRequestError
@@ -12,6 +10,7 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Injection
 from seatrial.planning.cluster.claims import MIG_RESOURCE, Way, gpu_way
 from seatrial.planning.site import GpuPlan
+from seatrial.system.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from seatrial.backends.containers.env_file import read_env_file
@@ -42,6 +42,7 @@ from seatrial.planning.ray import ray_env
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import Meeting, Parts, Site
 from seatrial.planning.target_command import Places, target_argv
+from seatrial.system.records import dataclass
 from seatrial.system.typed_path import as_typed
 
 #: The pod's user where the submitter is root: no image needs one, and clusters refuse root.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from seatrial.errors import UsageError
 from seatrial.job.cluster import Kind, PodMount, Volume
 from seatrial.job.model import Job
 from seatrial.job.plan import CONTAINER_DATA, CONTAINER_MODELS, CONTAINER_RESUME, CONTAINER_RUN
+from seatrial.system.records import dataclass
 
 
 @dataclass(frozen=True)

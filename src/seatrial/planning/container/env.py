@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from seatrial.backends.containers.env_file import proxy_env, read_env_file
 from seatrial.backends.containers.home import home_env
@@ -14,6 +13,7 @@ from seatrial.backends.containers.user_mounts import inside
 from seatrial.job.model import Job
 from seatrial.job.plan import ImagePlan, Mount
 from seatrial.planning.site import ServiceSite
+from seatrial.system.records import dataclass
 
 #: What steers the loader, the C library or Python in every process that has it: the target's business, and not that of
 #: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
@@ -49,6 +49,7 @@ from seatrial.planning.container.limits import memory_limit, pids_limit, refuse_
 from seatrial.planning.container.masks import masks
 from seatrial.planning.local_gpus import gpu_count
 from seatrial.planning.site import Site
+from seatrial.system.records import dataclass
 
 #: Programs and libraries are run from /tmp: torch's and Triton's compilers, pip's builds. Docker's default is noexec.
 TMP = Tmpfs(target="/tmp", options="exec,mode=1777")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from seatrial import events
@@ -14,6 +13,7 @@ from seatrial.diagnosis.rules import diagnose
 from seatrial.errors import SeatrialError
 from seatrial.runs.following import recorder
 from seatrial.runs.store import Run, RunStore, run_name
+from seatrial.system.records import dataclass
 
 #: The end of events.jsonl that is read: a minute of samples of 8 GPUs and a step line each 50 ms is below this.
 TAIL_BYTES = 512 * 1024
