@@ -102,7 +102,7 @@ def run(project: Path, arguments: argparse.Namespace, flags: list[str]) -> tuple
     folders = sorted((project / ".seatrial" / "runs").iterdir(), key=lambda folder: folder.stat().st_mtime)
     if done.returncode != 0 or not folders:
         raise ValueError(f"exit code {done.returncode}: {done.stderr.strip() or done.stdout.strip()}")
-    folder = folders[-1]
+    folder = (folders[-1] / "events.jsonl").resolve().parent  # the run's record, in the state folder
     moments = [*happened(folder), *said(folder), ("command ended", ended)]
     timeline: dict[str, float] = {}
     for name, at in sorted(moments, key=lambda moment: moment[1]):

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
 
-    def dataclass(*, frozen: bool) -> Callable[[type], type]:
+    def dataclass(*, frozen: bool) -> Callable[[Any], Any]:
         """Raises TypeError for a class that is not to be frozen: dataclasses makes those well enough."""
         if not frozen:
             raise TypeError("from dataclasses import dataclass: here classes are frozen")
         return _frozen
 
 
-def _frozen(cls: type) -> type:
+def _frozen(cls: Any) -> Any:
     if any(dataclasses.is_dataclass(base) for base in cls.__mro__[1:]):  # seldom; its methods are about more fields
         return dataclasses.dataclass(frozen=True)(cls)
     own = vars(cls)
@@ -48,12 +48,12 @@ def _compared(cls: Any) -> tuple[str, ...]:
 
 
 def _values(record: Any) -> tuple[Any, ...]:
-    return tuple([getattr(record, name) for name in _compared(type(record))])
+    return tuple([getattr(record, name) for name in _compared(record.__class__)])
 
 
 @recursive_repr()
 def _repr(self: Any) -> str:
-    fields = (f"{name}={getattr(self, name)!r}" for name in _shown(type(self)))
+    fields = (f"{name}={getattr(self, name)!r}" for name in _shown(self.__class__))
     return f"{type(self).__qualname__}({', '.join(fields)})"
 
 
