@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from seatrial.runs.store import RunStore, new_run_id
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.near import did_you_mean
+from seatrial.system.records import dataclass
 
 Kind = Literal["stages", "compose", "trackers"]
 

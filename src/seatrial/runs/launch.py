@@ -34,7 +34,6 @@ from seatrial.planning.host import HostFacts, read_host
 from seatrial.planning.plan import make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite
 from seatrial.runs import without_agent
-from seatrial.runs.adopt import record_start
 from seatrial.runs.liveness import leases
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run_site import AGENT, run_site
@@ -195,6 +194,8 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
         SeatrialError, KeyboardInterrupt: it did not start, or was ended at once. The reason is among the run's
             events, so that a receipt can tell it; its leases and secrets are taken back.
     """
+    from seatrial.runs.adopt import record_start  # a plan records nothing
+
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     handle = None
     try:
