@@ -152,6 +152,10 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **own}
 
 
+#: What a shell's line editor sends between two letters: a bell, and moves of the cursor.
+_UNSEEN = re.compile(r"\x07|\x1b\[[0-9;?]*[A-Za-z]")
+
+
 def pressed(argv: list[str], setup: str, typed: str, wanted: str, env: dict[str, str], folder: Path) -> str:
     """What an interactive shell shows after ``setup``, and after ``typed`` with a Tab behind it, until ``wanted``."""
     child, terminal = pty.fork()
@@ -166,7 +170,7 @@ def pressed(argv: list[str], setup: str, typed: str, wanted: str, env: dict[str,
             deadline = time.monotonic() + 20 * slowness(time.monotonic)
             while not re.search(until, shown) and time.monotonic() < deadline:
                 if select.select([terminal], [], [], 0.2)[0]:
-                    shown += os.read(terminal, 65536).decode(errors="replace")
+                    shown = _UNSEEN.sub("", shown + os.read(terminal, 65536).decode(errors="replace"))
             if keys:
                 time.sleep(0.3)  # its prompt
                 os.write(terminal, keys.encode())
