@@ -92,12 +92,17 @@ def run(project: Path, arguments: argparse.Namespace, flags: list[str]) -> tuple
     command = [sys.executable, "-m", "seatrial", "run", "mnist", "--trust", "-C", str(project)]
     command += ["--data", str(arguments.data.resolve()), *flags, "--", *arguments.recipe_options.split()]
     began = time.time()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.budget + 120)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.budget + 120)
+    except subprocess.TimeoutExpired:  # the run goes on without the command, and would be in the next one's way
+        stop = [sys.executable, "-m", "seatrial", "runs", "stop", "last", "-C", str(project)]
+        subprocess.run(stop, capture_output=True, timeout=120)
+        raise
     ended = time.time()
     folders = sorted((project / ".seatrial" / "runs").iterdir(), key=lambda folder: folder.stat().st_mtime)
     if done.returncode != 0 or not folders:
         raise ValueError(f"exit code {done.returncode}: {done.stderr.strip() or done.stdout.strip()}")
-    folder = folders[-1]
+    folder = (folders[-1] / "events.jsonl").resolve().parent  # the run's record, in the state folder
     moments = [*happened(folder), *said(folder), ("command ended", ended)]
     timeline: dict[str, float] = {}
     for name, at in sorted(moments, key=lambda moment: moment[1]):

@@ -4,26 +4,53 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from seatrial.backends.base import Backend, EngineFacts, PlaceKind
-from seatrial.backends.containers.docker import Docker
-from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.backends.containers.podman import Podman
-from seatrial.backends.local.backend import Local
 from seatrial.backends.remembered import remembered
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.plan import Choice
 from seatrial.system.client_call import client_call as client_call  # part of this table for its callers
 
+if TYPE_CHECKING:
+    from seatrial.backends.containers.engine import ContainerEngine
+
+# A row imports its backend: a plan for one of them needs none of the others.
+
+
+def _docker() -> type[ContainerEngine]:
+    from seatrial.backends.containers.docker import Docker
+
+    return Docker
+
+
+def _podman() -> type[ContainerEngine]:
+    from seatrial.backends.containers.podman import Podman
+
+    return Podman
+
+
+def _local(environ: Mapping[str, str]) -> Backend:
+    from seatrial.backends.local.backend import Local
+
+    return Local()
+
+
+def _kubernetes(environ: Mapping[str, str]) -> Backend:
+    from seatrial.backends.kubernetes.backend import Kubernetes
+
+    return Kubernetes(environ)
+
+
 #: Those that run containers on this machine.
-ENGINES: dict[str, type[ContainerEngine]] = {"docker": Docker, "podman": Podman}
+ENGINES: dict[str, Callable[[], type[ContainerEngine]]] = {"docker": _docker, "podman": _podman}
 
 #: Name → the backend for an environment, in the order in which ``auto`` tries them: what isolates the run comes first.
 BACKENDS: dict[str, Callable[[Mapping[str, str]], Backend]] = {
     "docker": lambda environ: engine("docker", environ),
     "podman": lambda environ: engine("podman", environ),
-    "local": lambda environ: Local(),
-    "k8s": lambda environ: _kubernetes(environ),
+    "local": _local,
+    "k8s": _kubernetes,
 }
 
 #: A cluster is asked for by name: nobody should find a run there that was meant for this machine.
@@ -33,7 +60,7 @@ ON_THIS_MACHINE = tuple(name for name in BACKENDS if name not in NEVER_AUTO)
 
 def engine(name: str, environ: Mapping[str, str]) -> ContainerEngine:
     """One of ENGINES, called as the environment says."""
-    return ENGINES[name](client_call(name, environ))
+    return ENGINES[name]()(client_call(name, environ))
 
 
 def backend(name: str, environ: Mapping[str, str]) -> Backend:
@@ -48,12 +75,6 @@ def backend(name: str, environ: Mapping[str, str]) -> Backend:
 def place(name: str) -> PlaceKind | None:
     """What kind of place a backend is; None for ``auto`` and for a name that is none. Asks no engine."""
     return BACKENDS[name]({}).place if name in BACKENDS else None
-
-
-def _kubernetes(environ: Mapping[str, str]) -> Backend:
-    from seatrial.backends.kubernetes.backend import Kubernetes  # much to import, and seldom asked
-
-    return Kubernetes(environ)
 
 
 def choose(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from seatrial.cli.words import kept
 
@@ -13,6 +14,9 @@ Candidate = tuple[str, str]
 
 #: Name → its module, its line in the help.
 Verbs = Mapping[str, tuple[str, str]]
+
+#: Of ``runs ls --status``; a test compares those of this file with what the verbs take.
+STATUSES = ("starting", "waiting", "running", "done", "stopped", "failed", "unmet", "unknown")
 
 _DRIVER = Path("/proc/driver/nvidia")
 
@@ -28,14 +32,38 @@ _FIXED: dict[str, tuple[Candidate, ...]] = {
     "FORMAT": tuple((name, "") for name in ("onnx", "pt2", "torchscript", "safetensors")),
     "FORM": (("docker", ""), ("compose", "")),
     "MACHINE": tuple((name, "") for name in ("h100", "h200", "a100", "l4", "t4")),
-    "STATUS": tuple((name, "") for name in ("running", "waiting", "done", "failed", "stopped", "unmet")),
+    "STATUS": tuple((name, "") for name in STATUSES),
+    "WHERE": (("desktop", "a notification here"), FILES),
     "DIR": (FOLDERS,),
     "FOLDER": (FOLDERS,),
+    "FILE": (FILES,),
+    "FILE.svg": (FILES,),
+    "[FILE]": (FILES,),
+    "DOCKERFILE": (FILES,),
+    "PATH": (FILES,),
+    "SRC:DST": (FILES,),
+    "SRC:DST[:ro]": (FILES,),
 }
+
+#: Options whose word for a value means something else than above, or nothing: command and option → what it takes.
+_OF_OPTIONS: dict[str, tuple[Candidate, ...]] = {
+    "exporter --print-config": (("prometheus", ""), ("grafana", "")),
+    "top --sort": (("gpu", ""), ("cpu", ""), ("memory", ""), ("name", "")),
+}
+
+#: Runs that are looked into for their names, and those whose IDs are offered: as many as fit a screen.
+_NAMED, _LISTED = 200, 20
 
 #: Recipes that ``run`` takes; the table with what they need imports the planner. A test compares.
 RECIPES = ("cifar10", "digits", "matmul", "mnist", "mnist-deep", "spam")
-_BENCHED = ("matmul", "train", "scaling", "batch", "serve")
+
+#: Command and argument → what it may be.
+_OF_ARGUMENTS = {
+    "bench mode": ("matmul", "train", "scaling", "batch", "serve"),
+    "predict model": ("spam",),
+    "completion SHELL": ("bash", "zsh", "fish"),
+    "up NAME…": ("tensorboard", "mlflow"),
+}
 
 
 def complete(words: Sequence[str], word: str, verbs: Verbs) -> list[Candidate]:
@@ -69,61 +97,63 @@ def _candidates(words: list[str], word: str, verbs: Verbs) -> Iterator[Candidate
         yield from _of(table[command], command, rest[1:] if below else rest, word)
 
 
-def _of(described: dict[str, list[dict[str, object]]], command: str, rest: list[str], word: str) -> Iterator[Candidate]:
-    options = {name: option for option in described["options"] for name in option["names"]}  # type: ignore[attr-defined]
+def _of(described: dict[str, list[dict[str, Any]]], command: str, rest: list[str], word: str) -> Iterator[Candidate]:
+    options = {name: option for option in described["options"] for name in option["names"]}
     before = rest[-1] if rest else ""
     if before in options and options[before]["metavar"]:
-        yield from _value(options[before], str(options[before]["metavar"]))
+        yield from _value(options[before], command)
         return
     if word.startswith("-"):
         name, equals, _ = word.partition("=")
         if equals and name in options:
-            yield from (
-                (f"{name}={value}", said) for value, said in _value(options[name], str(options[name]["metavar"]))
-            )
+            values = _value(options[name], command)
+            yield from ((value if value.startswith(":") else f"{name}={value}", said) for value, said in values)
             return
         yield from ((name, str(option["help"])) for name, option in options.items())
         return
     yield from _argument(command, described["arguments"], rest, options)
 
 
-def _value(option: dict[str, object], metavar: str) -> Iterator[Candidate]:
+def _value(option: dict[str, Any], command: str) -> Iterator[Candidate]:
     if choices := option["choices"]:
-        yield from ((str(choice), "") for choice in choices)  # type: ignore[attr-defined]
-    elif metavar == "REQUEST":
+        yield from ((str(choice), "") for choice in choices)
+    elif of_option := _OF_OPTIONS.get(f"{command} {option['names'][-1]}"):
+        yield from of_option
+    elif option["metavar"] == "REQUEST":
         yield from gpu_words()
-    elif metavar == "RUN":
+    elif option["metavar"] == "RUN":
         yield from run_words()
-    elif metavar in ("NAME", "N", "NUMBER", "TIME", "SIZE", "TEXT", "PORTS"):
-        return
     else:
-        yield from _FIXED.get(metavar, (FILES,))
+        yield from _FIXED.get(option["metavar"], ())
 
 
 def _argument(
-    command: str, arguments: list[dict[str, object]], rest: list[str], options: dict[str, dict[str, object]]
+    command: str, arguments: list[dict[str, Any]], rest: list[str], options: dict[str, dict[str, Any]]
 ) -> Iterator[Candidate]:
+    """What fits an argument that no option takes; behind the last of them the target's own, or options."""
     given = [
         each
         for before, each in zip(["", *rest], rest, strict=False)
         if not each.startswith("-") and not (before in options and options[before]["metavar"])
     ]
-    if not arguments:
+    several = bool(arguments) and arguments[-1]["metavar"].endswith(("…", "..."))
+    if len(given) >= len(arguments) and not several:
+        if any(argument["metavar"] == "TARGET" for argument in arguments):
+            yield ("--", "the target's own arguments follow")
+        yield from ((name, str(option["help"])) for name, option in options.items())
         return
-    metavar = str(arguments[min(len(given), len(arguments) - 1)]["metavar"])
-    if metavar.startswith(("RUN", "GROUP", "A", "B")) and command not in ("bench",):
+    metavar = arguments[min(len(given), len(arguments) - 1)]["metavar"]
+    if metavar.startswith(("RUN", "GROUP", "A B", "MODEL")):
         yield from run_words()
     if metavar in ("TARGET", "RUN|RECIPE|FILE", "MODEL", "RECIPE"):
         yield from ((name, "recipe") for name in RECIPES)
         yield FILES
-    elif command == "bench":
-        yield from ((name, "") for name in _BENCHED)
-    elif command == "predict":
-        yield ("spam", "recipe")
-    elif command == "completion":
-        yield from ((name, "") for name in ("bash", "zsh", "fish"))
-    elif not metavar.startswith(("RUN", "GROUP", "A", "B")):
+    elif words := _OF_ARGUMENTS.get(f"{command} {metavar}"):
+        yield from ((name, "") for name in words)
+    elif metavar in ("SCRIPT", "text..."):
         yield FILES
+    else:
+        yield from _FIXED.get(metavar, ())
 
 
 def gpu_words() -> Iterator[Candidate]:
@@ -152,15 +182,16 @@ def run_words() -> Iterator[Candidate]:
     from seatrial.runs.nearest import store_of
     from seatrial.runs.store import run_name
 
-    runs = [run for run in reversed(store_of(None).all()) if run.recorded]
+    runs = store_of(None).newest(_NAMED)
     if runs:
         yield ("last", runs[0].id)
     names: dict[str, str] = {}
-    for run in runs[:200]:
+    for run in runs:
         if (name := run_name(run)) is not None:
             names.setdefault(name, run.id)
     yield from names.items()
-    yield from ((run.id, next((name for name, id in names.items() if id == run.id), "")) for run in runs[:20])
+    named = {id: name for name, id in names.items()}
+    yield from ((run.id, named.get(run.id, "")) for run in runs[:_LISTED])
 
 
 def answer(argv: Sequence[str], verbs: Verbs) -> int:

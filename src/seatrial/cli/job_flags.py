@@ -8,12 +8,11 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from seatrial.backends import table
-from seatrial.cli.screens.run import Screen
 from seatrial.cli.typed import check_folder
 from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES
@@ -22,6 +21,9 @@ from seatrial.job.model import Criteria, Job
 from seatrial.runs.nearest import store_of
 from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore
+
+if TYPE_CHECKING:
+    from seatrial.cli.screens.run import Screen
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="TARGET", help="Script or recipe name; omit with -m or --image.")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from seatrial.backends import table
 from seatrial.cli.job_flags import Words, read_job, takes_job
-from seatrial.cli.screens.run import Screen
 from seatrial.cli.typed import check_folder
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.pipelines.meant import only_stages
 from seatrial.planning import multi_host, secrets
 from seatrial.runs import launch
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.manifests.names import Manifest
+    from seatrial.job.plan import Plan
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -50,20 +53,33 @@ def plan(
 
         print({"docker": as_docker, "compose": as_compose}[form](made), end="")
         return EXIT_DONE
+    if made.cluster is None and manifests:
+        raise UsageError("Only a Kubernetes run has manifests", run="seatrial plan … --on k8s --manifests")
+    rendered = launch.manifests(made, environ) if made.cluster is not None else []
+    if manifests:
+        from seatrial.backends.kubernetes.manifests.yaml_text import as_yaml
+
+        print(as_yaml(rendered), end="")
+    else:
+        _show(made, rendered, [ask.words for ask in job.asks], environ, as_json=as_json, verbose=verbose)
+    return EXIT_DONE
+
+
+def _show(
+    made: Plan, rendered: list[Manifest], asks: list[str], environ: dict[str, str], *, as_json: bool, verbose: bool
+) -> None:
+    """The plan as people read it, or as JSON."""
+    from seatrial.cli.screens.run import Screen  # with rich, which YAML and Compose files do without
+
     screen = Screen(json=as_json, whole=verbose)
-    asks = [ask.words for ask in job.asks]
     if made.cluster is None:
-        if manifests:
-            raise UsageError("Only a Kubernetes run has manifests", run="seatrial plan … --on k8s --manifests")
         backend = table.backend(made.backend, environ)
         built = bool(made.image and made.image.build and backend.images and backend.images.image(made.image.tag))
         screen.plan(made, backend.compile(made), asks, built=built)
-    elif manifests:
-        print(launch.manifests(made, environ), end="")
-    else:
-        screen.plan(made, [], asks)
-        screen.manifests(launch.manifests(made, environ, whole=False))
-    return EXIT_DONE
+        return
+    screen.plan(made, [], asks)
+    if not as_json:
+        screen.manifests(rendered)
 
 
 def _plan_stages(

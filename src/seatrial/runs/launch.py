@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
@@ -33,7 +34,6 @@ from seatrial.planning.host import HostFacts, read_host
 from seatrial.planning.plan import make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite
 from seatrial.runs import without_agent
-from seatrial.runs.adopt import record_start
 from seatrial.runs.liveness import leases
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run_site import AGENT, run_site
@@ -46,6 +46,9 @@ from seatrial.system.caller import Caller
 from seatrial.system.desktop import nothing_to_show_on
 from seatrial.system.files import make_folder
 from seatrial.system.state import state_folder
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.manifests.names import Manifest
 
 Say = Callable[[str], None]
 
@@ -103,12 +106,11 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
     return plan
 
 
-def manifests(plan: Plan, environ: Mapping[str, str], *, whole: bool = True) -> str:
-    """A cluster plan's manifests as YAML; without ``whole``, binary data is only told by its size."""
+def manifests(plan: Plan, environ: Mapping[str, str]) -> list[Manifest]:
+    """What a cluster is given. Raises UsageError for what it would not take."""
     from seatrial.backends.kubernetes.manifests.of_run import cluster_manifests
-    from seatrial.backends.kubernetes.manifests.render import as_yaml
 
-    return as_yaml(cluster_manifests(plan, agent_archive.build(state_folder(environ) / AGENT)), whole=whole)
+    return cluster_manifests(plan, agent_archive.build(state_folder(environ) / AGENT))
 
 
 def prepare(
@@ -191,6 +193,8 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
         SeatrialError, KeyboardInterrupt: it did not start, or was ended at once. The reason is among the run's
             events, so that a receipt can tell it; its leases and secrets are taken back.
     """
+    from seatrial.runs.adopt import record_start  # a plan records nothing
+
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     handle = None
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from seatrial.backends.kubernetes import prepull as pods
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.backends.kubernetes.manifests.render import as_yaml
+from seatrial.backends.kubernetes.manifests.yaml_text import as_yaml
 from seatrial.backends.kubernetes.survey import survey
 from seatrial.errors import CapacityError, EngineError
 from seatrial.job.model import Job

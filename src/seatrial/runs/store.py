@@ -361,7 +361,15 @@ class RunStore:
 
     def all(self) -> list[Run]:
         """Every run, oldest first; those without a record as well. IDs sort by the second, plans tell within it."""
-        runs = [self.known(name, recorded=recorded) for name, recorded in self.ids().items()]
+        return self._in_order(self.ids())
+
+    def newest(self, count: int) -> list[Run]:
+        """The newest of those with a record, newest first. Only these are looked into: there may be thousands."""
+        recorded = sorted((name for name, recorded in self.ids().items() if recorded), reverse=True)
+        return self._in_order(dict.fromkeys(recorded[:count], True))[::-1]
+
+    def _in_order(self, ids: Mapping[str, bool]) -> list[Run]:
+        runs = [self.known(name, recorded=recorded) for name, recorded in ids.items()]
         in_second = Counter(run.id[:_STAMP] for run in runs)
         return sorted(runs, key=lambda run: (run.id[:_STAMP], _planned(run, in_second), run.id))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import shutil
 from collections.abc import Mapping
@@ -45,6 +44,8 @@ def show(title: str, text: str, environ: Mapping[str, str]) -> str | None:
     else:
         # Servers may read the text as markup: https://specifications.freedesktop.org/notification-spec/1.2/markup.html
         argv = [shutil.which("notify-send", path=path) or "notify-send", "--app-name", "seatrial", "--", title]
+        import html  # with its table of every entity; a plan asks only whether there is a desktop
+
         argv.append(html.escape(text, quote=False))
     try:
         ended = command.run(argv, timeout_s=_TIMEOUT_S, env=environ)

@@ -11,15 +11,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from pace import slowness
+from seatrial.backends import table
+from seatrial.backends.kubernetes.manifests.render import WORKLOADS
 from seatrial.cli import VERBS
-from seatrial.cli.completing import RECIPES, complete
+from seatrial.cli.completing import _FIXED, RECIPES, complete
+from seatrial.cli.screens import runs_table
 from seatrial.cli.words import kept
 from seatrial.images import recipes
+from seatrial.job.model import SlimLevel
 from seatrial.runs.store import RunStore
+from seatrial.stack.machine import parse_target
 
 #: Of the issue: a press of the Tab key takes at most 150 ms.
 LIMIT_S = 0.15
@@ -33,6 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store.create("20260101-000000-aaaa", None)
     store.create("20260102-000000-bbbb", "worker1")
     (tmp_path / "train.py").touch()
+    (tmp_path / "my script.py").touch()
     (tmp_path / "pictures").mkdir()
     return tmp_path
 
@@ -61,6 +68,29 @@ def test_values() -> None:
     assert values("run", "--name", "") == []
     assert values("run", "train.py", "--", "-") == [":files"]
     assert values("completion", "z") == ["zsh"]
+    assert values("run", "--data=pic") == [":folders"] and values("run", "--env-file=") == [":files"]
+    assert values("run", "--image", "") == [] and values("run", "--notify", "d") == ["desktop", ":files"]
+    assert values("exporter", "--print-config", "") == ["prometheus", "grafana"]
+    assert values("bench", "ma") == ["matmul"] and values("bench", "train", "dig") == ["digits", ":files"]
+    assert values("up", "t") == ["tensorboard"] and values("predict", "") == ["spam"]
+    assert values("runs", "cp", "last:model.pt", "") == [":folders"]
+
+
+def test_behind_the_target_there_is_no_second_one() -> None:
+    assert values("run", "train.py", "")[0] == "--" and ":files" not in values("run", "train.py", "")
+    assert "--gpus" in values("run", "train.py", "") and values("run", "train.py", "--gpu") == [
+        "--gpus",
+        "--gpu-memory",
+    ]
+    assert values("runs", "ls", "") == values("runs", "ls", "-") != []
+
+
+def test_values_are_those_that_the_verbs_take() -> None:
+    fixed = {name: tuple(value for value, _ in given) for name, given in _FIXED.items()}
+    assert fixed["BACKEND"] == ("auto", *table.BACKENDS) and fixed["ENGINE"] == ("auto", *table.ON_THIS_MACHINE)
+    assert fixed["LEVEL"] == get_args(SlimLevel) and set(fixed["KIND"]) == {"auto", *WORKLOADS}
+    assert fixed["STATUS"] == runs_table.STATUSES
+    assert all(parse_target(name) for name in fixed["MACHINE"])
 
 
 def test_recipes_are_those_of_the_table() -> None:
@@ -122,6 +152,10 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **own}
 
 
+#: What a shell's line editor sends between two letters: a bell, and moves of the cursor.
+_UNSEEN = re.compile(r"\x07|\x1b\[[0-9;?]*[A-Za-z]")
+
+
 def pressed(argv: list[str], setup: str, typed: str, wanted: str, env: dict[str, str], folder: Path) -> str:
     """What an interactive shell shows after ``setup``, and after ``typed`` with a Tab behind it, until ``wanted``."""
     child, terminal = pty.fork()
@@ -136,7 +170,7 @@ def pressed(argv: list[str], setup: str, typed: str, wanted: str, env: dict[str,
             deadline = time.monotonic() + 20 * slowness(time.monotonic)
             while not re.search(until, shown) and time.monotonic() < deadline:
                 if select.select([terminal], [], [], 0.2)[0]:
-                    shown += os.read(terminal, 65536).decode(errors="replace")
+                    shown = _UNSEEN.sub("", shown + os.read(terminal, 65536).decode(errors="replace"))
             if keys:
                 time.sleep(0.3)  # its prompt
                 os.write(terminal, keys.encode())
@@ -152,6 +186,9 @@ SHELLS = {
     "zsh": (["zsh", "-f", "-i"], "autoload -U compinit; compinit -u -D; source {}"),
 }
 PRESSES = {
+    "a folder behind =": ("seatrial run x.py --data=pic", "pictures/"),
+    "a file with a space": (r"seatrial run my\ scr", r"my(\\)? script\.py"),
+    "an open quote": ('seatrial run "my scr', r"my(\\)? script\.py"),
     "a flag": ("seatrial run --detac", "--detach"),
     "a run": ("seatrial runs show work", "worker1"),
     "a recipe": ("seatrial run mnist-", "mnist-deep"),
@@ -180,3 +217,20 @@ def test_a_press_in_fish(press: str, project: Path, env: dict[str, str]) -> None
     line = f"source {script('fish', project)}; complete -C '{typed}'"
     done = subprocess.run(["fish", "--no-config", "-c", line], capture_output=True, text=True, env=env, cwd=project)
     assert re.search(wanted, done.stdout), (done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("shell", [*SHELLS, "fish"])
+def test_a_name_is_quoted(shell: str, project: Path, env: dict[str, str]) -> None:
+    """Names that the command line refuses, but a record may hold: a press makes one word of it, which runs nothing."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    RunStore(project).create("20260103-000000-cccc", "odd; $(touch it)")
+    if shell == "fish":  # its Tab key quotes what complete -C finds
+        line = f"source {script('fish', project)}; complete -C 'seatrial runs show od'"
+        done = subprocess.run(["fish", "--no-config", "-c", line], capture_output=True, text=True, env=env, cwd=project)
+        assert done.stdout.startswith("odd; $(touch it)\t"), (done.stdout, done.stderr)
+        return
+    argv, setup = SHELLS[shell]
+    wanted = re.escape(r"odd\;\ \$\(touch\ it\)")
+    shown = pressed(argv, setup.format(script(shell, project)), "seatrial runs show od", wanted, env, project)
+    assert re.search(wanted, shown), shown

@@ -34,6 +34,7 @@ print(json.dumps([code, loaded or sorted(sys.modules)]), file=sys.stderr)
 SPEAKS_TO_CLUSTERS = {"asyncio", "kr8s", "httpx", "seatrial.backends.kubernetes.client"}
 SPEAKS_HTTP = {"http.client", "ssl", "urllib.request"}
 ENDS_RUNS = {"seatrial.runs.finalise", "seatrial.receipt.model", "jinja2", "seatrial.doctor.examine"}
+OF_THIS_MACHINE = {"seatrial.backends.containers.docker", "seatrial.backends.local.backend"}
 HEAVY = {"python_on_whales", "torch", "numpy"} | SPEAKS_TO_CLUSTERS | SPEAKS_HTTP | ENDS_RUNS
 
 
@@ -72,7 +73,16 @@ def test_a_plan_for_a_cluster_that_is_remembered(project: tuple[Path, dict[str, 
         code, asking = modules(plan, folder, environ)
     assert code == 0 and asking >= SPEAKS_TO_CLUSTERS
     code, loaded = modules(plan, folder, environ)  # the API server is gone
-    assert code == 0 and not HEAVY & loaded and "yaml" in loaded
+    assert code == 0 and not (HEAVY | OF_THIS_MACHINE | {"rich"}) & loaded and "yaml" in loaded
+    code, loaded = modules(plan[:-1], folder, environ)
+    assert code == 0 and not (HEAVY | OF_THIS_MACHINE | {"yaml"}) & loaded and "rich" in loaded
+
+
+def test_completion_loads_no_command_line(project: tuple[Path, dict[str, str]]) -> None:
+    code, loaded = modules(["completion", "words", "runs", "show", ""], *project)
+    assert code == 0
+    assert not (HEAVY | {"typer", "pydantic", "rich", "seatrial.job.plan"}) & loaded
+    assert len({name for name in loaded if name.startswith("seatrial.")}) <= 40
 
 
 def test_a_list_of_runs_loads_no_models(project: tuple[Path, dict[str, str]]) -> None:

@@ -20,6 +20,7 @@ from seatrial.runs.store import Run
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.manifests.names import Manifest
     from seatrial.cli.screens.live_line import LiveLine
     from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
@@ -211,12 +212,12 @@ class Screen:
         """What the project's file wants beyond its folder and a container, before a question."""
         self._err.print(_wishes(wishes), end="")
 
-    def manifests(self, text: str) -> None:
+    def manifests(self, rendered: list[Manifest]) -> None:
         """What a cluster will be given, to read, where all is shown; binary data left out."""
-        if self._json:
-            return
         if self._whole:
-            self._out.print(Text(f"\n{text}", style="dim"), soft_wrap=True)
+            from seatrial.backends.kubernetes.manifests.yaml_text import as_yaml
+
+            self._out.print(Text(f"\n{as_yaml(rendered, whole=False)}", style="dim"), soft_wrap=True)
         self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
 
 

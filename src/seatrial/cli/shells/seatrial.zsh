@@ -9,10 +9,11 @@ _seatrial() {
         case "$value" in
             :files) files=yes ;;
             :folders) folders=yes ;;
-            *) shown+=("${value//:/\\:}${said:+:$said}") ;;
+            *) value="${value//\\/\\\\}"; shown+=("${value//:/\\:}${said:+:$said}") ;;
         esac
-    done < <("${words[1]}" completion words "${(@)words[2,CURRENT]}" 2>/dev/null)
+    done < <("${(Q)words[1]}" completion words "${(@Q)words[2,CURRENT]}" 2>/dev/null)
     (( ${#shown} )) && _describe -t words 'seatrial' shown
+    [[ "$PREFIX" == --*=* ]] && compset -P '*='
     [[ -n "$files" ]] && _files
     [[ -n "$folders" ]] && _files -/
 }

@@ -177,7 +177,7 @@ class HostFacts:
         return self._info("podman")
 
     def _info(self, name: str) -> dict[str, Any] | EngineUnavailableError | None:
-        traits = table.ENGINES[name].traits
+        traits = table.ENGINES[name]().traits
         try:
             ended = self.ask(*table.client_call(name, self.environ), "info", "--format", traits.info_format)
         except CommandTimeoutError as error:

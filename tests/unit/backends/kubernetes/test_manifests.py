@@ -15,7 +15,8 @@ from syrupy.assertion import SnapshotAssertion
 from cluster_plans import CLAIMS, DDP, JOBSET, KUBEFLOW, MODERN, OLD, a_cluster_plan
 from manifest_rules import CRDS, CUSTOM, VERSIONS, violations
 from seatrial.backends.kubernetes.copy import copy_pod
-from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES, as_yaml, render
+from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES, render
+from seatrial.backends.kubernetes.manifests.yaml_text import as_yaml
 from seatrial.backends.kubernetes.submit import secret_manifest
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import UsageError

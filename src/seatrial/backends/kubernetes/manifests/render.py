@@ -7,8 +7,6 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import yaml
-
 from seatrial.backends.kubernetes.manifests import job, jobset, pytorchjob, trainjob
 from seatrial.backends.kubernetes.manifests.claim import claim_template
 from seatrial.backends.kubernetes.manifests.names import Manifest
@@ -73,31 +71,3 @@ def agent_plan(plan: Plan) -> str:
     """The part of plan.json that the agent reads: the rest tells of the submitter's machine."""
     whole: dict[str, Any] = plan.model_dump(mode="json", include={"schema_version", "run_id", "injection", "agent"})
     return json.dumps(whole, indent=1)
-
-
-def as_yaml(manifests: list[Manifest], *, whole: bool = True) -> str:
-    """One YAML stream; without ``whole``, binary data is only told by its size."""
-    return "---\n".join(yaml.dump(_shown(m, whole), Dumper=_Dumper, sort_keys=False, width=120) for m in manifests)
-
-
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml's, ten times as fast
-    """Texts of several lines as they are, not as one quoted line; no aliases, which people do not read."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def _shown(manifest: Manifest, whole: bool) -> Manifest:
-    if whole or "binaryData" not in manifest:
-        return manifest
-    return {
-        **manifest,
-        "binaryData": {key: f"({len(text):,} characters)" for key, text in manifest["binaryData"].items()},
-    }
