@@ -148,17 +148,22 @@ def _information(path: Path) -> tuple[str, str]:
 
 
 def run_words() -> Iterator[Candidate]:
-    """``last``, names, and IDs of this project's runs, newest first; as many IDs as fit a screen."""
+    """``last``, names, also of stages, and IDs of this project's runs, newest first; as many IDs as fit a screen."""
+    from seatrial.pipelines.find import newest_members
     from seatrial.runs.nearest import store_of
     from seatrial.runs.store import run_name
 
-    runs = [run for run in reversed(store_of(None).all()) if run.recorded]
+    store = store_of(None)
+    runs = [run for run in reversed(store.all()) if run.recorded]
     if runs:
         yield ("last", runs[0].id)
     names: dict[str, str] = {}
     for run in runs[:200]:
         if (name := run_name(run)) is not None:
             names.setdefault(name, run.id)
+    for name, (_, member) in newest_members(store).items():
+        if member.run is not None:
+            names.setdefault(name, member.run)
     yield from names.items()
     yield from ((run.id, next((name for name, id in names.items() if id == run.id), "")) for run in runs[:20])
 

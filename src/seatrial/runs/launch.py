@@ -229,7 +229,10 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
         store.pull(plan.companion_image, say)
     if plan.venv is not None:
-        ensure_venv(plan.venv.directory, plan.venv.requirements, plan.venv.base, say)
+        from seatrial.images.building.cuda_unasked import without_cuda
+
+        progress = say if plan.gpus_asked else without_cuda(say, plan.venv.requirements)
+        ensure_venv(plan.venv.directory, plan.venv.requirements, plan.venv.base, progress)
     if plan.view is not None:
         make_view(plan)
     if plan.companion is not None:

@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from seatrial import events
@@ -365,16 +366,22 @@ class RunStore:
         in_second = Counter(run.id[:_STAMP] for run in runs)
         return sorted(runs, key=lambda run: (run.id[:_STAMP], _planned(run, in_second), run.id))
 
-    def find(self, reference: str) -> Run:
+    def find(self, reference: str, *, also: Mapping[str, str] = MappingProxyType({})) -> Run:
         """The run of this ID, unique ID prefix or suffix, or name (the newest of that name).
 
         ``last`` is the newest run. Raises RunNotFoundError.
+
+        Args:
+            also: further names, each with its run's ID; a run's own name counts before them.
         """
         runs = sorted(self.all() if reference else [], key=lambda run: run.recorded)  # a planted folder comes after all
         if reference == "last" and runs:
             return runs[-1]
         for run in reversed(runs):
             if reference in (run.id, run_name(run)):
+                return run
+        for run in runs:
+            if run.id == also.get(reference):
                 return run
         partial = [run for run in runs if run.id.startswith(reference) or run.id.endswith(f"-{reference}")]
         if len(partial) == 1:
@@ -385,7 +392,7 @@ class RunStore:
                 run="seatrial runs ls",
             )
         where = "in this project" if self.project == Path.cwd() else f"of {from_here(self.project)}"
-        near = did_you_mean(reference, [name for run in runs if (name := run_name(run))])
+        near = did_you_mean(reference, [*(name for run in runs if (name := run_name(run))), *also])
         raise RunNotFoundError(f'No run "{reference}" {where}{near}', run="seatrial runs ls")
 
     def remove(self, run: Run) -> None:
