@@ -23,7 +23,7 @@ _PLAIN_TORCH = re.compile(
 _CUDA_LIBRARY = re.compile(r"\b(?:Collecting|Downloading|Using cached|Processing) \S*?\bnvidia[-_](?:cublas|cudnn)\b")
 
 #: pip's warnings of an index that does not answer name the page that it asked for.
-_OUT_OF_REACH = re.compile(r"(?:Retrying|connection broken|Could not fetch|Skipping page).*?(?P<page>/\S*?/cpu/torch/?)")
+_OUT_OF_REACH = re.compile(r"(?:Retrying|Could not fetch|Skipping page).*?/cpu/torch/")
 
 #: In the requirements: CUDA is asked for by name.
 _ASKED = re.compile(r"nvidia[-_](?:cublas|cudnn)|\+cu\d|/whl/cu\d|\bcuda\d*\b", re.IGNORECASE)
