@@ -20,7 +20,7 @@ FILES: Candidate = (":files", "")
 FOLDERS: Candidate = (":folders", "")
 
 #: Values by the word that the help has for them.
-_FIXED: dict[str, tuple[Candidate, ...]] = {
+FIXED: dict[str, tuple[Candidate, ...]] = {
     "BACKEND": tuple((name, "") for name in ("auto", "docker", "podman", "local", "k8s")),
     "ENGINE": tuple((name, "") for name in ("auto", "docker", "podman", "local")),
     "LEVEL": (("none", ""), ("files", ""), ("unused", ""), ("arch", "")),
@@ -97,7 +97,7 @@ def _value(option: dict[str, object], metavar: str) -> Iterator[Candidate]:
     elif metavar in ("NAME", "N", "NUMBER", "TIME", "SIZE", "TEXT", "PORTS"):
         return
     else:
-        yield from _FIXED.get(metavar, (FILES,))
+        yield from FIXED.get(metavar, (FILES,))
 
 
 def _argument(

@@ -35,6 +35,8 @@ def open_(
     if finalise(run, os.environ) is None:
         raise UsageError(f"{run.id} has not ended: it has no receipt yet", run=f"seatrial runs logs -f {run.id}")
     page = run.folder / "receipt.html"  # the record's: the target could have written the copy in the project
+    if not page.is_file():
+        raise UsageError(f"The page of run {run.id} is missing: {page}", run=f"seatrial runs show {run.id}")
     if only_print or not _has_browser() or not webbrowser.open(page.absolute().as_uri()):
         print(page.absolute())
         if not only_print:

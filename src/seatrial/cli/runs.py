@@ -128,7 +128,7 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
     if not run.recorded:
         screen.say(f"{run.id} predates seatrial's own records: this receipt cannot be verified")
     if receipt is None:
-        screen.plan(run.plan(), [])
+        screen.plan(run.plan(), [], started=True)
         screen.say(f"{run.id} has not ended; seatrial runs logs -f {run.id}")
         return EXIT_DONE
     screen.receipt(receipt, run)

@@ -101,6 +101,11 @@ def meant(request: UpRequest) -> tuple[Kind, UpRequest]:
                 run=f"seatrial up {TRACKERS[0]}",
             )
         return "trackers", request
+    if request.names and request.names[0].endswith((".yaml", ".yml")):
+        file = Path(request.names[0])
+        if not file.is_file():
+            raise UsageError(f"There is no file {file}", run=f"ls {as_typed(file.parent)}")
+        raise UsageError(f"{file} is a file: --file names it", run=f"seatrial up -f {as_typed(file)}")
     raise _nothing(request.project, table)
 
 

@@ -131,7 +131,10 @@ def prepare(
     secrets.check_secrets(job, environ)
     if job.serve is None:
         require_data(
-            job.target, job.project, given=job.data is not None or any(mount.target == "/data" for mount in job.mounts)
+            job.target,
+            job.project,
+            folder=None if job.data is None else job.data.source,
+            mounted=any(mount.target == "/data" for mount in job.mounts),
         )
     refuse_taken_port(job, RunStore(job.project, environ))
     ground = _survey(job, environ)

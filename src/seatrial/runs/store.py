@@ -166,9 +166,10 @@ class Run:
                 run=f"seatrial runs rm {self.id}",
             ) from None
         except ValidationError as error:
+            first = error.errors()[0]["loc"]
             raise SeatrialError(
                 f"{path} cannot be read by this version of seatrial",
-                cause=f"{error.error_count()} of its keys are invalid, the first: {error.errors()[0]['loc']}",
+                cause=f"its key {'.'.join(map(str, first))} is invalid" if first else "it is not JSON, or not a plan",
                 run=f"seatrial runs rm {self.id}",
             ) from error
 
