@@ -144,7 +144,7 @@ def _dispatch(argv: list[str]) -> int:
         check_launcher(rest)
     module = _verb_module(verb)
     rest = module.reworded(rest) if hasattr(module, "reworded") else rest
-    if not rest and module.app.info.no_args_is_help is True:
+    if not rest and len(module.app.registered_commands) > 1:
         rest = ["--help"]
     try:
         result = dressed(module.app)(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)

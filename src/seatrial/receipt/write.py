@@ -56,13 +56,13 @@ def load(run_dir: Path) -> Receipt:
         return Receipt.model_validate_json(read_regular(path, most_bytes=MOST_BYTES))
     except FileNotFoundError:
         raise RunNotFoundError(
-            f"run {run_dir.name} has no receipt: {path.name} is missing",
+            f"Run {run_dir.name} has no receipt: {path.name} is missing",
             cause="the run has not ended, or the file was deleted",
             run=f"seatrial runs verify {run_dir.name}",
         ) from None
     except ValidationError as error:
         raise RunNotFoundError(
-            f"the receipt of run {run_dir.name} cannot be read by this version of seatrial",
+            f"The receipt of run {run_dir.name} cannot be read by this version of seatrial",
             cause=f"{path}: {_what(error)}",
             run=f"seatrial runs verify {run_dir.name}",
         ) from error

@@ -393,6 +393,8 @@ class RunStore:
                 run="seatrial runs ls",
             )
         where = "in this project" if self.project == Path.cwd() else f"of {from_here(self.project)}"
+        if reference == "last":
+            raise RunNotFoundError(f"There are no runs {where} yet", run="seatrial run digits")
         near = did_you_mean(reference, [*(name for run in runs if (name := run_name(run))), *also])
         raise RunNotFoundError(f'No run "{reference}" {where}{near}', run="seatrial runs ls")
 

@@ -16,7 +16,16 @@ from rich.text import Text
 
 from seatrial.cli import words
 from seatrial.cli.screens.usage import usage_problem
-from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractError, SeatrialError, StackError
+from seatrial.errors import (
+    EXIT_ENGINE,
+    EXIT_USAGE,
+    CapacityError,
+    GpuContractError,
+    GpuRequestError,
+    SeatrialError,
+    StackError,
+    TargetError,
+)
 from seatrial.findings.labels import CAUSE, FIX
 from seatrial.findings.own_words import with_own_words
 from seatrial.system.typed_path import as_typed as typed_path
@@ -30,6 +39,12 @@ WITH_TRUST = "seatrial run --trust …"
 _IN_THE_WAY = frozenset(
     (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 )
+
+#: At a sentence's end, and not the folder "." or "..".
+_FULL_STOP = re.compile(r"(?<=[^\s./])\.+$")
+
+#: Verbs whose words are those of run, so that run's advice is theirs.
+_LIKE_RUN = ("plan", "shell", "build", "tune", "sweep")
 
 #: What pydantic raises for text that is none; by its name, since not every verb imports pydantic.
 _NOT_TEXT = "PydanticSerializationError"
@@ -59,7 +74,10 @@ def exit_code(error: Exception) -> int:
 def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str | None] | None:
     """(message, cause, command) of an error that is no defect of ours, else None."""
     if isinstance(error, SeatrialError):
-        return error.message, error.cause, as_typed(error.run, argv)
+        advice = as_typed(error.run, argv)
+        if advice and argv[0] in _LIKE_RUN and isinstance(error, TargetError | GpuRequestError):
+            advice = re.sub(r"^seatrial run (?!--help)", f"seatrial {argv[0]} ", advice)
+        return error.message, error.cause, advice
     if (usage := usage_problem(error, argv)) is not None:
         return usage
     if type(error).__name__ == _NOT_TEXT:
@@ -124,7 +142,8 @@ def _print(console: Console, message: str, cause: str | None, run: str | None) -
     if re.match(r"(?!seatrial\b)[a-z]+ (?!\d)", message):  # a sentence, and no key, file, flag or "jax 0.4" begins it
         message = message[0].upper() + message[1:]
     lines = Text()
-    lines.append("error", style="bold red").append(f": {_visible(' '.join(message.splitlines())).rstrip('.')}\n")
+    sentence = _FULL_STOP.sub("", _visible(" ".join(message.splitlines())))
+    lines.append("error", style="bold red").append(f": {sentence}\n")
     if cause:
         lines.append(f"  {CAUSE}", style="bold").append(f": {_visible(cause)}\n")
     if run:
