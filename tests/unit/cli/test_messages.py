@@ -166,3 +166,16 @@ def test_an_output_that_is_full_is_not_called_a_file(capfd: pytest.CaptureFixtur
 
     problems.report(OSError(28, "No space left on device"), ["runs", "ls"])
     assert "what the output goes to" in capfd.readouterr().err
+
+
+def test_ctrl_c_while_a_model_is_made_is_no_defect(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pydantic_core import SchemaError
+
+    def interrupted(argv: list[str]) -> int:
+        raise SchemaError('Error building "model" validator:\n  KeyboardInterrupt: ')
+
+    monkeypatch.setattr(cli, "_answer", interrupted)
+    assert cli._main(["plan", "train.py"]) == 130
+    assert capsys.readouterr().err == "stopped\n"
