@@ -14,7 +14,6 @@
     │   ├── StackError                     no build of the framework does on these GPUs; the message has both sides
     │   └── CapacityError                  the cluster has too few GPUs; nothing on this machine tells why
     ├── TrialsFailError           exit 1   every trial of a search fails by itself
-    ├── CriteriaError             exit 4   criteria unmet under --strict
     └── EngineError               exit 5   Docker, Podman or this machine would not do it
         ├── EngineUnavailableError         no engine, or one that does not answer
         ├── CommandError                   a command failed; keeps argv, exit code and stderr
@@ -24,6 +23,7 @@
         └── UntrustedPathError             a link, pipe or device where a container could have put one
 
 A target that fails by itself is no error of ours: the run ends with exit 1 and the receipt tells its own code.
+Criteria unmet under --strict are no error either: exit 4.
 `cli.main` alone prints these and exits; everything below raises.
 """
 
@@ -129,12 +129,6 @@ class TrialsFailError(SeatrialError):
     """Every trial of a search fails by itself."""
 
     exit_code = EXIT_TARGET_FAILED
-
-
-class CriteriaError(SeatrialError):
-    """A criterion was not met and --strict was given."""
-
-    exit_code = EXIT_CRITERIA
 
 
 class EngineError(SeatrialError):

@@ -67,18 +67,7 @@ def read_host(environ: Mapping[str, str]) -> HostFacts:
         user_name = environ.get("USER") or "user"
     return HostFacts(
         inventory=inventory,
-        gpus=tuple(
-            Gpu(
-                index=gpu.index,
-                uuid=gpu.uuid,
-                name=gpu.name,
-                memory_bytes=gpu.memory_bytes,
-                compute_capability=gpu.compute_capability,
-                minor=gpu.minor,
-                mig=gpu.mig,
-            )
-            for gpu in inventory.gpus
-        ),
+        gpus=tuple(Gpu.model_validate(gpu, from_attributes=True) for gpu in inventory.gpus),
         driver=driver_files.find(),
         uid=uid,
         gid=os.getgid(),

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import DiskError
@@ -102,26 +101,3 @@ def _folders_above(paths: Iterable[str]) -> list[str]:
     """The folders that paths lie in, the project's own first."""
     found = {str(folder) for path in paths for folder in PurePosixPath(path).parents}
     return sorted({".", *found}, key=lambda folder: (len(PurePosixPath(folder).parts), folder))
-
-
-def also_written(view: Path, outputs: Collection[str], code: Collection[str]) -> list[str]:
-    """What a target left in its view beside its outputs, and so not in the project; at most a few names."""
-    above = set(_folders_above({*outputs, *code}))
-    found: list[str] = []
-    for folder in above:
-        for name in _entries(view, folder):
-            if name not in above and name not in outputs and name not in code:
-                found.append(name)
-    return sorted(found)
-
-
-def _entries(view: Path, folder: str) -> Iterator[str]:
-    """Names in a folder of the view that are no links of ours."""
-    try:
-        with os.scandir(view / folder) as entries:
-            for entry in entries:
-                linked = stat.S_ISLNK(entry.stat(follow_symlinks=False).st_mode)
-                if not linked and entry.name not in _LEFT_OUT:
-                    yield str(PurePosixPath(folder, entry.name))
-    except OSError:
-        return

@@ -3,7 +3,6 @@
     TrainError                exit 1   the training itself failed
     ├── DiskFullError                  a file could not be written; the old one is intact
     ├── DivergedError                  the loss is no longer a number
-    ├── WorkerHangError                a rank stopped answering
     └── InputError            exit 2   what was asked for cannot be done
         ├── DataError                  data that is missing, truncated or of another format
         ├── CheckpointError            a checkpoint that does not fit this model
@@ -41,10 +40,6 @@ class DiskFullError(TrainError):
 
 class DivergedError(TrainError):
     """The loss became NaN or infinite."""
-
-
-class WorkerHangError(TrainError):
-    """A rank stopped answering."""
 
 
 class InputError(TrainError):

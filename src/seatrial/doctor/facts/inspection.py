@@ -133,19 +133,8 @@ class Inspection:
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
         """GPUs that it should see: all of the machine, or those that the running container was given."""
-        every = tuple(
-            Gpu(
-                index=gpu.index,
-                uuid=gpu.uuid,
-                name=gpu.name,
-                memory_bytes=gpu.memory_bytes,
-                compute_capability=gpu.compute_capability,
-                minor=gpu.minor,
-                mig=gpu.mig,
-            )
-            for gpu in self._host.inventory.gpus
-            if not gpu.mig_enabled
-        )
+        whole_or_slices = (gpu for gpu in self._host.inventory.gpus if not gpu.mig_enabled)
+        every = tuple(Gpu.model_validate(gpu, from_attributes=True) for gpu in whole_or_slices)
         if self.inspected is None:
             return every
         return _given(self.inspected, every)

@@ -16,7 +16,7 @@ Section = namedtuple("Section", "name_at type flags addr offset size link info a
 Symbol = namedtuple("Symbol", "name kind binding size section version default")
 
 PT_LOAD, PT_DYNAMIC, PT_PHDR = 1, 2, 6
-SHT_NOBITS, SHT_DYNSYM, SHF_ALLOC = 8, 11, 2
+SHT_NOBITS, SHF_ALLOC = 8, 2
 DT_NEEDED, DT_SONAME = 1, 14
 STT_OBJECT, STT_FUNC, STT_TLS, STT_IFUNC = 1, 2, 6, 10
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,3 @@ def _number(trial: int, name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InputError(f"trial {trial}: {name} is {value!r}, no number", fix=_FIX)
     return value
-
-
-def as_settings(trials: Sequence[Trial]) -> str:
-    """The JSON that ``read_trials`` reads."""
-    return json.dumps([each.__dict__ for each in trials])
