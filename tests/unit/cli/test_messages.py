@@ -34,7 +34,7 @@ REFUSED = {
     ),
     "bench": ("MODE is missing: matmul, train, scaling, batch or serve", "seatrial bench matmul"),
     "prune --keep x": ("--keep: expected a whole number, got 'x'", "seatrial prune --help"),  # not --keep 0
-    "plan trian.py": ("There is no script trian.py in PROJECT; did you mean train.py?", "seatrial plan train.py"),
+    "plan trainx.py": ("There is no script trainx.py in PROJECT; did you mean train.py?", "seatrial plan train.py"),
     "tune": ("Nothing to run: name a script, a recipe or -m module; here are train.py", "seatrial tune train.py"),
     "plan train.py --mount nowhere:/x": ("Mount nowhere: there is no such file or folder", "ls ."),
     "plan train.py --env-file no/file": ("Env file no/file: there is no such file or folder", "ls ."),
