@@ -98,7 +98,7 @@ def _wrong_value(error: Exception, said: str, argv: Sequence[str], place: str) -
         expected = next((_filled(words, match) for rule, words in _EXPECTED if (match := rule.search(said))), "")
     if not expected:
         return f"{_name(param)}: {said.removeprefix('Value error, ').rstrip('.')}", None, f"{place} --help"
-    default = getattr(param, "default", None)
+    default: Any = getattr(param, "default", None)
     is_safe = type(default) in (int, float) and default > 0  # prune --keep 0 deletes all
     right = choices[0] if choices else f"{default:g}" if is_safe else None
     if right is None or at is None:
