@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# The core tier runs on every push; `make test-all` is the full one, run before an issue is called resolved.
+# The core tier runs on every push; `make test-all` is the full one, run before a release.
 JOBS   ?= 2
 # Tests start the command line hundreds of times; without bytecode each start compiles 300 modules again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ FOLDER = Path(__file__).parent / "decisions"
 _RECORDED = re.compile(r"^<!-- recorded (\S+): (.*) -->$", re.MULTILINE)
 _NOT_RUN = re.compile(r"^<!-- not run: (.*) -->$", re.MULTILINE)
 _FILE = re.compile(r"^<!-- file: (.*) -->$", re.MULTILINE)
+
+#: A block of code as Pygments makes it: what opens it, and what lies inside.
+_CODE = re.compile(r'<div class="highlight">(?=<pre>(.*?)</pre>)', re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
 
 
 def text() -> str:
@@ -41,8 +46,37 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """What the markers of tests/pages/console.py say is shown: a block's date, and a file's name."""
     if page.file.src_uri.startswith(UNSEARCHED):
         page.meta["search"] = {"exclude": True}
-    markdown = _NOT_RUN.sub(r"*No test runs this: \1.*\n", markdown)
+    markdown = _NOT_RUN.sub(_why_not, markdown)
     return _FILE.sub(r"`\1`:\n", _RECORDED.sub(r"*Recorded \1; needs: \2.*\n", markdown))
+
+
+def _why_not(marker: re.Match[str]) -> str:
+    """One sentence for all that waits for a GPU, so that nobody takes it for something that was seen."""
+    reason = marker[1]
+    if re.match(r"needs [^;[]*GPU", reason):
+        return f"*N{reason[1:]}. No output of this has been recorded yet.*\n"
+    return f"*No test runs this: {reason}.*\n"
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
+    """The button of a console block copies what is typed: no prompt, no output."""
+    return _CODE.sub(_with_copy, content)
+
+
+def _with_copy(block: re.Match[str]) -> str:
+    typed = commands(html.unescape(_TAG.sub("", block[1])))
+    return block[0].replace(">", f' data-copy="{html.escape(typed)}">', 1) if typed else block[0]
+
+
+def commands(shown: str) -> str:
+    """What stands behind the prompts of a console block; nothing where there is none."""
+    typed, went_on = [], False
+    for line in shown.splitlines():
+        goes_on = went_on
+        went_on = line.endswith("\\") and (goes_on or line.startswith("$ "))
+        if goes_on or line.startswith("$ "):
+            typed.append(line.removeprefix("$ "))
+    return "\n".join(typed)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:

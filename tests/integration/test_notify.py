@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 
 from cli_project import Project
+from seatrial import cli
+from seatrial.errors import DiskError
 from seatrial.runs import notify
+from seatrial.search.runners import RUNNERS
+from seatrial.search.search import Search
 
 #: For so long that nobody waits for it, and for a time that no other process sleeps.
 SLEEP = "sleep 297.31"
@@ -67,7 +71,7 @@ def project(tmp_path: Path, environ: dict[str, str]) -> Iterator[Project]:
 
 
 def until(there: Callable[[], Any], what: str) -> Any:
-    end_s = time.monotonic() + 30
+    end_s = time.monotonic() + 90
     while not (found := there()):
         assert time.monotonic() < end_s, f"{what} did not come"
         time.sleep(0.05)
@@ -76,6 +80,18 @@ def until(there: Callable[[], Any], what: str) -> Any:
 
 def record_of(project: Project) -> Path:
     return next((project.state / "projects").glob("*/runs/*"))
+
+
+SWEEP = ("sweep", "train.py", "--on", "local", "--gpus", "none", "--metric", "accuracy:max",
+         "--metric-from", "accuracy=(.*)")  # fmt: skip
+
+#: The setting is the accuracy; 0 fails.
+TRIAL = """\
+import os, sys
+value = float(os.environ.get("LR") or sys.argv[-1])
+print(f"accuracy={value}")
+sys.exit(value == 0)
+"""
 
 
 def noted(project: Project, lines: int = 1) -> list[str]:
@@ -176,3 +192,94 @@ def test_no_module_of_the_project_is_run_on_this_machine(project: Project, serve
     project.cli(*RUN, "--notify", server.url)
     until(lambda: server.posted, "the post")
     assert not (project.folder / "ran").exists()
+
+
+def test_the_end_of_a_sweep_is_told_once_and_says_what_came_of_it(project: Project, server: Server) -> None:
+    out = project.folder / "out.txt"
+    project.write("train.py", TRIAL)
+    project.write("seatrial.toml", f'[notify]\nwebhook = "{server.url}/file"\n')  # the flags replace it
+    command = f'echo "$SEATRIAL_KIND $SEATRIAL_RUN_ID $SEATRIAL_OUTCOME $SEATRIAL_EXIT_CODE" > {out}.part; \
+        cat "$SEATRIAL_RECEIPT" >> {out}.part; mv {out}.part {out}'
+    project.cli(*SWEEP, "--set", "lr=0.5,0.75,0", "--study", "mine", "--notify", f"{server.url}/S3CRET",
+                "--notify", command)  # fmt: skip
+    until(lambda: server.posted and out.exists(), "the end")
+    ((path, posted),) = server.posted
+    assert path == "/S3CRET"
+    assert posted["text"] == "seatrial: sweep mine: 3 trials, best accuracy 0.75 (trial 1), 1 failed"
+    assert (posted["kind"], posted["outcome"], posted["exit_code"], posted["run"]) == ("sweep", "done", 0, None)
+    first, results = out.read_text().split("\n", 1)
+    assert first == "sweep mine done 0" and [trial["value"] for trial in json.loads(results)] == [0.5, 0.75, 0.0]
+    kept = [path for folder in (project.state, project.folder / ".seatrial") for path in folder.rglob("*")]
+    assert not any(b"S3CRET" in path.read_bytes() for path in kept if path.is_file())
+
+    project.cli("sweep", "--resume", "mine", "--trust")  # now the file counts, once it is allowed
+    until(lambda: server.posted[1:], "the file's")
+    assert server.posted[1][0] == "/file" and len(server.posted) == 2
+
+
+def test_a_sweep_that_cannot_go_on_says_why(project: Project, server: Server) -> None:
+    project.write("train.py", "import os\nprint('nothing to see', os.environ['LR'])\n")
+    project.cli(*SWEEP, "--set", "lr=1,2", "--notify", server.url, exit_code=None)
+    until(lambda: server.posted, "the post")
+    posted = server.posted[0][1]
+    assert posted["outcome"] == "failed" and posted["exit_code"] != 0
+    assert ": failed: " in posted["text"] and posted["text"].endswith("1 of 2 trials, 1 failed")
+
+
+def test_a_sweep_that_breaks_off_is_told(
+    project: Project, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(search: Search) -> None:
+        raise DiskError("The disk is full", run="df -h")
+
+    project.write("train.py", TRIAL)
+    monkeypatch.setitem(RUNNERS, "local", full)
+    monkeypatch.setenv("SEATRIAL_STATE", str(project.state))
+    code = cli._main([*SWEEP, "--set", "lr=1,2", "--study", "mine", "--notify", server.url, "-C", str(project.folder)])
+    assert code == 5 and "The disk is full" in capsys.readouterr().err
+    until(lambda: server.posted, "the post")
+    posted = server.posted[0][1]
+    assert (
+        posted["text"] == "seatrial: sweep mine: failed: The disk is full; 0 of 2 trials" and posted["exit_code"] == 5
+    )
+
+
+def test_the_end_of_an_up_is_told_once_and_names_the_stage_that_failed(project: Project, server: Server) -> None:
+    project.write("train.py", TRIAL)
+    project.write(
+        "seatrial.toml",
+        f"""\
+on = "local"
+gpus = "none"
+[notify]
+webhook = "{server.url}/all"
+[stages.first]
+target = "train.py"
+args = ["1"]
+notify = {{ webhook = "{server.url}/own" }}
+[stages.second]
+target = "train.py"
+args = ["0"]
+needs = ["first"]
+""",
+    )
+    project.cli("up", "--trust", exit_code=1)
+    until(lambda: len(server.posted) == 2, "both")
+    told = dict(server.posted)
+    assert told["/own"]["kind"] == "run" and told["/own"]["target"] == "train.py -- 1"
+    everything = told["/all"]
+    assert (everything["kind"], everything["outcome"], everything["exit_code"]) == ("stages", "failed", 1)
+    assert everything["text"].startswith("seatrial: up: told: 2 stages: failed in ")
+    assert "1 done, 1 failed; second: " in everything["text"]
+    project.cli("up", "-d", "--trust", "--notify", f"{server.url}/typed")  # the first stage holds, and tells nothing
+    until(lambda: server.posted[2:], "the detached one's")
+    assert server.posted[2][0] == "/typed" and "1 unchanged, 1 failed" in server.posted[2][1]["text"]
+    refused = project.cli("up", "tensorboard", "--notify", server.url, exit_code=2).stderr
+    assert "mean nothing for a tracker" in refused
+
+
+def test_a_tune_tells_its_end_as_a_run_does(project: Project, server: Server) -> None:
+    project.write("train.py", "raise SystemExit('no data')\n")
+    project.cli("tune", "train.py", "--on", "local", "--gpus", "none", "--notify", server.url, exit_code=None)
+    until(lambda: server.posted, "the post")
+    assert server.posted[0][1]["kind"] == "run" and "train.py: failed: " in server.posted[0][1]["text"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,6 +19,11 @@ DOCS = ROOT / "docs"
 
 #: Read on GitHub as they are, beside the pages.
 ABOVE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+
+#: What takes seconds takes this long at most on a machine that many others use.
+BUSY_S = 180
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
@@ -61,19 +69,34 @@ def test_every_page_has_its_place() -> None:
     assert listed(site["nav"]) == there | {"receipts/README.md", "decisions/index.md"}
 
 
+def test_a_console_block_copies_what_is_typed() -> None:
+    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
+    assert spec is not None and spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    assert hooks.commands("$ cd x\nprinted\n$ run a \\\n  b\nprinted \\\n$ ls") == "cd x\nrun a \\\n  b\nls"
+    assert hooks.commands("import torch") == ""
+
+
 def test_readme_is_one_screen() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 70
 
 
-@pytest.mark.slow
-def test_the_site(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built."""
     pytest.importorskip("material", reason="needs the group docs: make docs")
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    built = tmp_path_factory.mktemp("built") / "site"
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(built)]
     done = subprocess.run(
-        words, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=120
+        words, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=BUSY_S
     )
     assert done.returncode == 0, done.stderr
-    site = tmp_path / "site"
+    return built
+
+
+@pytest.mark.slow
+def test_the_site(site: Path) -> None:
     assert (site / "search" / "search_index.js").stat().st_size < 2_000_000
     assert sum(file.stat().st_size for file in site.rglob("*") if file.is_file()) < 10_000_000
     for page in site.rglob("*.html"):
@@ -84,3 +107,46 @@ def test_the_site(tmp_path: Path) -> None:
     start = site / "start.html"
     ours = re.findall(r"(?:src|href)=\"?(assets/[^\"\s>]+\.(?:js|css))", start.read_text(encoding="utf-8"))
     assert start.stat().st_size + sum((site / name).stat().st_size for name in set(ours)) < 500_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(6 * BUSY_S)
+@pytest.mark.xdist_group("dashboard")
+def test_the_site_in_a_browser(site: Path) -> None:
+    """From a folder: nothing serious for axe, nothing wider than a phone, no complaint, and the search answers."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    spec = importlib.util.find_spec("axe_playwright_python")
+    if CHROMIUM is None or spec is None or not spec.submodule_search_locations:
+        pytest.skip("needs Chromium and axe_playwright_python")
+    axe = (Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
+    wrong = []
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        for name in ("start.html", "benchmarks.html"):
+            for width, scheme in ((1280, "dark"), (390, "light")):
+                page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+                wrong += [f"{name} {width} {scheme}: {each}" for each in looked_at(page, site / name, axe)]
+                page.close()
+        page = browser.new_page()
+        page.set_default_timeout(1000 * BUSY_S)
+        page.goto((site / "index.html").as_uri() + "?q=data-bound")
+        page.wait_for_selector(".md-search-result__link[href*='diagnosis.html']", state="attached")
+        browser.close()
+    assert wrong == []
+
+
+def looked_at(page: Any, file: Path, axe: str) -> list[str]:
+    """What is wrong with a page as Chromium shows it."""
+    wrong: list[str] = []
+    page.set_default_timeout(1000 * BUSY_S)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(file.as_uri())
+    width = page.viewport_size["width"]
+    if page.query_selector("table") and width < 500:  # the theme wraps tables when it has started
+        page.wait_for_selector(".md-typeset__scrollwrap[tabindex]", state="attached")
+    page.evaluate(axe)
+    for each in page.evaluate("axe.run().then((found) => found.violations)"):
+        if each["impact"] in ("serious", "critical"):
+            wrong.append(f"{each['id']} {each['nodes'][0]['target']}")
+    shown = page.evaluate("document.documentElement.scrollWidth")
+    return wrong if shown <= width else [*wrong, f"{shown} wide"]

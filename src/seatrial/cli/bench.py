@@ -11,6 +11,7 @@ import typer
 from seatrial.cli.job_flags import read_allowed_job, takes_job
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
+from seatrial.cli.typed import Verbose
 from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.model import Target
@@ -43,6 +44,7 @@ def bench(
     ] = 256,
     seconds: Annotated[float, typer.Option("--seconds", min=0.2, help="For serve: of each round.")] = 2.0,
     body: Annotated[Path | None, typer.Option("--body", metavar="FILE", help="For serve: what to send.")] = None,
+    verbose: Verbose = False,
     *,
     flags: dict[str, Any],
 ) -> int:
@@ -60,7 +62,7 @@ def bench(
         return bench_serve(recipe, clients=clients, seconds=seconds, body=body, project=project)
     ranks = _ranks(mode, flags)
     words = _words(mode, recipe, compare, repeats, ranks)
-    screen = Screen()
+    screen = Screen(whole=verbose)
     job = read_allowed_job(["matmul"], [], flags, screen)
     own: list[str] = context.obj
     args = [*words, *(["--"] if own and mode != "matmul" else []), *own]

@@ -11,6 +11,7 @@ import typer
 from seatrial.cli.job_flags import read_allowed_job, takes_job
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
+from seatrial.cli.typed import Verbose
 from seatrial.errors import UsageError
 from seatrial.runs.export_job import Asked, check_format, export_job
 from seatrial.runs.find_model import find_model
@@ -37,6 +38,7 @@ def export(
     input_shape: Annotated[
         list[str] | None, typer.Option("--input-shape", metavar="N,N", help="Of one row, where nothing tells it.")
     ] = None,
+    verbose: Verbose = False,
     *,
     flags: dict[str, Any],
 ) -> int:
@@ -50,7 +52,7 @@ def export(
         raise UsageError(f"--tolerance {tolerance}: must be above 0", run="seatrial export … --tolerance 1e-4")
     if context.obj:
         raise UsageError("export takes nothing after --", run="seatrial export --help")
-    screen = Screen()
+    screen = Screen(whole=verbose)
     job = read_allowed_job(["digits"], [], flags, screen)
     models = job.models.source if job.models else job.project / "models"
     model = find_model(reference, job.project, models, RunStore(job.project, os.environ), EXPORT)

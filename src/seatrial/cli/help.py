@@ -73,6 +73,13 @@ class Group(TyperGroup):
 class Command(TyperCommand):
     """A verb, or a command below one."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Ctrl-C is an Abort, as typer had it before 0.29: that makes an exit code of it, and nothing is said."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Abort from error
+
     def get_params(self, ctx: Any) -> list[Any]:
         """As a group's."""
         return take_plain(super().get_params(ctx))

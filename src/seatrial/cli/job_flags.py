@@ -19,7 +19,6 @@ from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
 from seatrial.job.model import Criteria, Job
-from seatrial.job.notify import Notify
 from seatrial.runs.nearest import store_of
 from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore
@@ -175,7 +174,6 @@ WITHOUT: dict[str, tuple[str, ...]] = {
     "bench": ("module", "image.ready", "launcher", "notify", "no_hook", "no_tune"),
     "export": (*_OF_A_SCRIPT, "publish", "notify"),
     "serve": ("module", "nodes", "restarts", "launcher", "no_hook", "no_tune"),
-    "sweep": ("notify",),
     "tune": ("no_tune", "restarts"),
 }
 
@@ -277,12 +275,8 @@ def read_allowed_job(
     *,
     resume: str | None = None,
     building: bool = False,
-    tells: bool = True,
 ) -> Job:
     """As read_job, of a project that may have what its file asks for: the user is asked where it is the first time.
-
-    Args:
-        tells: somebody may be told of the end; not of each trial of a search.
 
     Raises TrustError (consent.require_consent).
     """
@@ -290,7 +284,5 @@ def read_allowed_job(
 
     trust = bool(flags.pop("trust", False))
     job = read_job(words, target_arguments, flags, resume=resume)
-    if not tells:
-        job = job.model_copy(update={"notify": Notify(), "asks": tuple(ask for ask in job.asks if not ask.hides)})
     require_consent(job, os.environ, screen, trust=trust, building=building)
     return job

@@ -41,9 +41,7 @@ def run(
         typer.Option("--rank-of", metavar="N", min=0, help="This machine's index in --nodes host1,host2."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="The build's log, and the whole receipt, not its verdict alone.")
-    ] = False,
+    verbose: typed.Verbose = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="The target's output, warnings, and the verdict of a failure.")
     ] = False,

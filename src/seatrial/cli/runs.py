@@ -57,9 +57,13 @@ def _show_group(store: RunStore, group: Group, *, as_json: bool) -> int:
     from seatrial.cli.screens.front import front
     from seatrial.pipelines.chain_show import show_chain
     from seatrial.pipelines.meant import room
+    from seatrial.runs.notify import notes
 
     group = room(group.kind).refresh(GroupStore(store), group, os.environ)
-    show_chain(group, store, front(as_json=as_json), os.environ, as_json=as_json)
+    person = front(as_json=as_json)
+    show_chain(group, store, person, os.environ, as_json=as_json)
+    for note in [] if as_json else notes(GroupStore(store).folder(group.id)):
+        person.say(f"notified {note}")
     return EXIT_TARGET_FAILED if group.state in ("failed", "stopped") else EXIT_DONE
 
 
@@ -132,7 +136,7 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
         screen.say(f"{run.id} has not ended; seatrial runs logs -f {run.id}")
         return EXIT_DONE
     screen.receipt(receipt, run)
-    for note in [] if as_json else notes(run):
+    for note in [] if as_json else notes(run.folder):
         screen.say(f"notified {note}")
     return receipt.exit_code
 
@@ -301,11 +305,11 @@ def record(reference: Reference, project: Project = None) -> int:
 
 
 @app.command(hidden=True)
-def notify(reference: Reference, project: Project = None) -> int:
-    """Tell who is to be told of a run's end; started by whoever has judged it."""
+def notify(record: Path) -> int:
+    """Tell who is to be told of an end; started by whoever knows it."""
     from seatrial.runs.notify import deliver
 
-    deliver(find_run(_store(project), reference), os.environ)
+    deliver(record, os.environ)
     return EXIT_DONE
 
 

@@ -13,7 +13,7 @@ import typer
 from seatrial.cli.job_flags import read_allowed_job, takes_job
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
-from seatrial.cli.typed import check_folder
+from seatrial.cli.typed import Verbose, check_folder
 from seatrial.errors import UsageError
 from seatrial.job.serving import TOKEN
 from seatrial.job.units import parse_bytes
@@ -62,6 +62,7 @@ def serve(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once it answers; it goes on.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
+    verbose: Verbose = False,
     *,
     flags: dict[str, Any],
 ) -> int:
@@ -75,7 +76,7 @@ def serve(
         )
     given = frozenset(flags)
     project = check_folder(flags.get("project") or Path.cwd()).absolute()
-    screen = Screen(json=as_json)
+    screen = Screen(json=as_json, whole=verbose)
     job = read_allowed_job(["matmul"], [], flags, screen)
     models = job.models.source if job.models is not None else project / "models"
     found = find_model(model, project, models, store_of(flags.get("project")), SERVE)

@@ -43,8 +43,11 @@ def carry_out(
             before_start(prepared)
             with screen.building() as progress:
                 launch.start(prepared, environ, progress)
-        except (SeatrialError, KeyboardInterrupt):
+        except SeatrialError:
             _receipt(prepared, environ, screen, error_follows=True)
+            raise
+        except KeyboardInterrupt:
+            _receipt(prepared, environ, screen)
             raise
     serving = prepared.plan.job.serve
     if detach:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +16,12 @@ import typer
 
 from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
 from seatrial.cli.screens.consent import require_consent
-from seatrial.cli.screens.run import Screen
 from seatrial.cli.screens.search import SearchScreen, print_table
 from seatrial.cli.typed import check_folder
-from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, UsageError
+from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, UsageError
 from seatrial.job.keys import read_duration
-from seatrial.job.loading import read_sweep
+from seatrial.job.loading import read_notify, read_sweep
+from seatrial.job.notify import Notify
 from seatrial.runs.following.watch import handled
 from seatrial.search import page
 from seatrial.search.opening import open_search, resume_search
@@ -28,8 +29,11 @@ from seatrial.search.request import Flags, make_request, parse_parallel
 from seatrial.search.runners import RUNNERS
 from seatrial.search.search import Search
 from seatrial.search.standing import best_of
+from seatrial.search.told import tell_end
 from seatrial.search.trial import Trial
+from seatrial.system.desktop import nothing_to_show_on
 from seatrial.system.names import Names, names_of
+from seatrial.system.typed_path import as_typed
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -79,6 +83,8 @@ def sweep(
         str | None, typer.Option("--address", metavar="HOST:PORT", help="Of the Ray cluster's head; --engine ray.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Every line of the build.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Warnings, and the table at the end.")] = False,
     *,
     flags: dict[str, Any],
 ) -> int:
@@ -100,7 +106,7 @@ def sweep(
             "--address is of a Ray cluster, and --engine ray is not given",
             run=f"seatrial sweep … --engine ray --address {address}",
         )
-    screen = SearchScreen()
+    screen = SearchScreen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     environ = dict(os.environ)
     budget_s = None if budget is None else _seconds(budget)
     if resume is not None:
@@ -108,11 +114,14 @@ def sweep(
         project = check_folder(flags.get("project") or Path.cwd())
         wanted = parse_parallel("1" if parallel is None else parallel)
         found = resume_search(project, resume, environ, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
-        require_consent(found.job, os.environ, Screen(json=True), trust=bool(flags.get("trust")))
+        told, asks = read_notify(project, flags.get("notify") or ())
+        asking = found.job.model_copy(update={"asks": (*found.job.asks, *asks)})
+        require_consent(asking, os.environ, screen, trust=bool(flags.get("trust")))
     else:
         typed = Flags(settings or (), search, metric, metric_from, prune, trials, budget_s, parallel, seed, study)
         request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
-        job = read_allowed_job(words or [], context.obj, flags, Screen(json=True), tells=False)
+        job = read_allowed_job(words or [], context.obj, flags, screen)
+        told, job = job.notify, job.without_notify
         if engine == "fused":
             from seatrial.search.fused import check
 
@@ -121,11 +130,16 @@ def sweep(
     if engine == "ray":
         found.address = address
         found.parallel = 0 if parallel in (None, "auto") else found.parallel
-    return _carry_out(found, engine, screen, as_json=as_json)
+    for warning in nothing_to_show_on(told.desktop, environ):
+        screen.say(f"warning: {warning}")
+    return _carry_out(found, engine, screen, told, as_json=as_json)
 
 
 #: What may stand beside --resume; all else is the study's own.
-_WITH_RESUME = ("resume", "trials", "budget", "parallel", "engine", "fused", "address", "as_json", "project", "trust")
+_WITH_RESUME = (
+    "resume", "trials", "budget", "parallel", "engine", "fused", "notify", "address", "as_json", "verbose", "quiet",
+    "project", "trust",
+)  # fmt: skip
 
 
 def _refuse_more(context: typer.Context, study: str) -> None:
@@ -145,9 +159,9 @@ def _refuse_more(context: typer.Context, study: str) -> None:
         )
 
 
-def _carry_out(search: Search, engine: str, screen: SearchScreen, *, as_json: bool) -> int:
-    """Run it, then table, page and exit code; what ended it early is raised behind them."""
-    name = search.study.definition.name
+def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, *, as_json: bool) -> int:
+    """Run it, then table, page and exit code; what ended it early is raised behind them. ``told``: of its end."""
+    began_s, name = time.monotonic(), search.study.definition.name
     screen.say(f"study {name}: {search.what()}")
     job = search.job
     names = Names() if job.with_names else names_of(search.environ, secrets=job.secrets)
@@ -156,10 +170,22 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, *, as_json: bo
         screen.show(search)
         page.refresh(search, names)
 
-    search.tick = tick
+    def tell(code: int) -> None:
+        try:
+            trials, seconds = search.study.trials(), time.monotonic() - began_s
+            tell_end(search, trials, told, names, search.environ, exit_code=code, seconds=seconds)
+        except SeatrialError as error:  # the sweep itself has come to what it has come to
+            screen.say(f"warning: nobody was told of the end: {error.message}")
+
+    search.tick, search.building = tick, screen.building
     had_all = search.most is not None and sum(one.ending is not None for one in search.study.trials()) >= search.most
-    with _interrupt_ends(search, screen):
-        RUNNERS[engine](search)
+    try:
+        with _interrupt_ends(search, screen):
+            RUNNERS[engine](search)
+    except SeatrialError as error:
+        search.end(error)
+        tell(error.exit_code)
+        raise
     screen.close()
     trials = search.finish()
     if as_json:
@@ -167,17 +193,19 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, *, as_json: bo
     else:
         print_table(trials, search.objective)
     _summary(search, trials, screen)
-    screen.say(f"page: {page.write(search, names)}")
+    screen.say(f"page: {as_typed(page.write(search, names))}")
+    code = _exit_code(search, trials)
+    tell(code)
     if search.problem is not None:
         raise search.problem
     if search.interrupted:
         screen.say(f"go on: seatrial sweep --resume {name}")
-        return EXIT_INTERRUPTED
+        return code
     if had_all and search.expected == search.most:
         screen.say(f"it had all of its trials; for more: seatrial sweep --resume {name} --trials {2 * len(trials)}")
     if search.study.get("ended") is None and search.time_is_over():
         screen.say(f"the time was over; go on: seatrial sweep --resume {name} --budget 30m")
-    return _exit_code(search, trials)
+    return code
 
 
 def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
@@ -190,6 +218,10 @@ def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
 
 def _exit_code(search: Search, trials: list[Trial]) -> int:
     """Without an objective each trial counts; with one, that there is a best."""
+    if search.problem is not None:
+        return search.problem.exit_code
+    if search.interrupted:
+        return EXIT_INTERRUPTED
     if search.objective is None:
         return EXIT_TARGET_FAILED if any(one.state == "failed" or _code(one) for one in trials) else EXIT_DONE
     return EXIT_DONE if best_of(trials, search.objective) is not None else EXIT_TARGET_FAILED
@@ -217,7 +249,8 @@ def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
         search.interrupted = True
         search.over.set()
         grace = f"{search.job.grace_s:g} s"
-        screen.say(f"Stopping: running trials got SIGTERM and have {grace}. Press Ctrl-C again to kill them.")
+        what = "the build ends" if screen.builds else f"running trials got SIGTERM and have {grace}"
+        screen.say(f"Stopping: {what}. Press Ctrl-C again to kill them.")
 
     with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
         yield

@@ -12,6 +12,7 @@ import typer
 from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
+from seatrial.cli.typed import Verbose
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.job.tuning import NAMES, Tuning
 from seatrial.receipt.model import TuneRecord
@@ -45,6 +46,7 @@ def tune(
     ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Apply that diff to the files, after asking.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
+    verbose: Verbose = False,
     *,
     flags: dict[str, Any],
 ) -> int:
@@ -54,7 +56,7 @@ def tune(
     measured in a short trial from outside. No file of the project is changed without --save or --apply.
     """
     asked = Tuning(steps=steps, seconds=seconds, budget_s=budget, only=_names(only), fit=fit)
-    screen = Screen(json=as_json)
+    screen = Screen(json=as_json, whole=verbose)
     job = tuning_job(read_allowed_job(words or [], context.obj, flags, screen), asked)
     begun: list[Prepared] = []
     code = carry_out(job, dict(os.environ), screen, notifies=True, before_start=begun.append)

@@ -17,6 +17,12 @@ from seatrial.job.units import parse_seconds
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
+#: For every verb that builds and runs. No -v: some take mounts, as docker's -v.
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="The build's log, and the whole receipt, not its verdict alone.")
+]
+
+
 def check_words(argv: Sequence[str]) -> None:
     """Every word must be UTF-8: it goes into plan.json and to a container. Raises UsageError naming the first."""
     for word in argv:

@@ -45,8 +45,14 @@ def up(
     port: Annotated[
         int | None, typer.Option("--port", min=1024, max=65535, help="Port of a tracker's page on this machine.")
     ] = None,
+    notify: Annotated[
+        list[str] | None,
+        typer.Option("--notify", metavar="WHERE", help="When all has ended: desktop, a command, or a URL."),
+    ] = None,
     group: Annotated[str | None, typer.Option("--name", help="A name for the group.", callback=name)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every line of a build.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Outputs, warnings, failures, the receipt.")] = False,
     trust: Annotated[
         bool, typer.Option("--trust", help="Allow what the project's file requests without asking.")
     ] = False,
@@ -77,6 +83,9 @@ def up(
         backend=backend,
         as_json=as_json,
         port=port,
+        notify=tuple(notify or ()),
     )
     kind, request = meant(request)
-    return room(kind).up(request, front(trust=trust, as_json=as_json), dict(os.environ))
+    return room(kind).up(
+        request, front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose), dict(os.environ)
+    )

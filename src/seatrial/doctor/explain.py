@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from seatrial.diagnosis.diagnosis import MEANING
 from seatrial.findings.build import CONSEQUENCES
 from seatrial.findings.catalogue import LAYERS, by_id, entries
 from seatrial.findings.finding import Finding
@@ -44,11 +45,13 @@ _TIMESTAMP = re.compile(r"^\s*[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\S*\s+
 
 
 def explain_text(text: str) -> list[Finding]:
-    """Known failures in a text as somebody copied it, or the entry of an ID."""
+    """Known failures in a text as somebody copied it, the entry of an ID, or what a receipt's "bound by" means."""
     try:
         return [by_id(text.strip()).finding()]
     except KeyError:
         pass
+    if bound := [_bound(cause, meaning) for cause, meaning in MEANING.items() if cause == text.strip()]:
+        return bound
     found = match_text(text, LAYERS)
     lines = [_TIMESTAMP.sub("", line).strip() for line in text.splitlines()]
     general = [finding for finding in found if finding.id in GENERAL]
@@ -58,6 +61,17 @@ def explain_text(text: str) -> list[Finding]:
         said = [finding for finding in whole if finding.id not in GENERAL]
         found = said or _cut_off(text, besides=found) or _within(text, besides=found) or whole or found
     return _causes(found)
+
+
+def _bound(cause: str, meaning: str) -> Finding:
+    """A cause of the diagnosis: no failure, so it has no entry."""
+    return Finding(
+        cause,
+        "warning",
+        f"{cause}: {meaning}",
+        "A receipt says what was measured and what would help, with the most that it can bring",
+        "seatrial runs show last   # under Diagnosis; what a change brings, seatrial tune measures",
+    )
 
 
 def explain_stream(stream: BinaryIO) -> list[Finding]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from seatrial.job.notify import host_of, program_of
+from seatrial.job.notify import Notify, host_of, program_of
 
 #: Networks of a container that reach neither the host's own ports nor other containers by name.
 _OWN_NETWORKS = ("none", "bridge", "default", "private", "slirp4netns", "pasta")
@@ -69,7 +69,7 @@ def project_asks(table: Mapping[str, Any], project: Path, without_container: Cal
         *(Ask(words=f"gives the target the device {_plain(device)}") for device in table.get("devices", [])),
         *_networks(table),
         *_alerts(watch),
-        *_notifications(table.get("notify", {})),
+        *notify_asks(Notify(**table.get("notify", {}))),
         *_cluster(kubernetes),
     ]
     if table.get("with_names"):
@@ -125,10 +125,11 @@ def _alerts(watch: Mapping[str, Any]) -> Iterator[Ask]:
         yield Ask(words=f"posts each watchdog finding to {_plain(host_of(url))}", apart=digest_text(url))
 
 
-def _notifications(notify: Mapping[str, Any]) -> Iterator[Ask]:
-    for command in notify.get("command", ()):
+def notify_asks(notify: Notify) -> Iterator[Ask]:
+    """Who wants to be told of the end."""
+    for command in notify.command:
         yield Ask(words=f"runs a command on this machine, as your user, when a run ends: {_plain(command)}", hides=True)
-    for url in notify.get("webhook", ()):
+    for url in notify.webhook:
         yield Ask(words=f"posts the end of each run to {_plain(host_of(url))}", apart=digest_text(url))
 
 

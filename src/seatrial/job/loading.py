@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from seatrial.errors import ConfigError, DataError, TargetError
-from seatrial.job.asks import Ask, project_asks
+from seatrial.job.asks import Ask, notify_asks, project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
 from seatrial.job.config import ConfigFile, MlflowTable, ServicesTable, StageTable, TensorBoardTable, file_keys
 from seatrial.job.keys import Table, typed_keys
@@ -133,6 +133,19 @@ def read_services(project: Path) -> tuple[ServicesTable, ImageOptions, tuple[Ask
 def read_sweep(project: Path) -> SweepTable:
     """[sweep] of the project's file; empty where it has none. Raises ConfigError."""
     return SweepTable(**_file_source(project).read().get("sweep", {}))
+
+
+def read_notify(project: Path, words: Collection[str]) -> tuple[Notify, tuple[Ask, ...]]:
+    """(who is told of an end: by ``--notify``, or else by the file; what of the file must be allowed first).
+
+    Raises ConfigError, UsageError.
+    """
+    if words:
+        return Notify(
+            **_Source("", "seatrial up --help", project, _given({"notify": tuple(words)})).read()["notify"]
+        ), ()
+    asked = Notify(**_file_source(project).read().get("notify", {}))
+    return asked, tuple(notify_asks(asked))
 
 
 def make_job(

@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.job import keys
-from seatrial.job.asks import Ask
+from seatrial.job.asks import Ask, notify_asks
 from seatrial.job.cluster_config import ClusterOptions, Restarts
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import Table, typed_keys
@@ -255,6 +255,13 @@ class Job(Requests):
     serve: Serving | None = None
     tuning: Tuning | None = None
     asks: tuple[Ask, ...] = ()
+
+    @property
+    def without_notify(self) -> Job:
+        """As a part of something greater (a sweep, an up), whose own end is told."""
+        told = set(notify_asks(self.notify))
+        asks = tuple(ask for ask in self.asks if ask not in told)
+        return self.model_copy(update={"notify": Notify(), "asks": asks})
 
     @property
     def source(self) -> Target:

@@ -75,7 +75,7 @@ def headline(chain: Chain) -> str:
 
 def markdown(chain: Chain) -> str:
     """The same for an issue or a wiki."""
-    lines = [f"# {headline(chain)}", "", f"{_state(chain)}; {counts(chain)}", ""]
+    lines = [f"# {headline(chain)}", "", summary(chain), ""]
     lines += [f"- {words}" for words in chain.broken] + [""] * bool(chain.broken)
     lines += ["| stage | state | verdict | wall | GPU-seconds | run |", "|---|---|---|---|---|---|"]
     for link in chain.links:
@@ -92,7 +92,7 @@ def markdown(chain: Chain) -> str:
 
 def terminal(chain: Chain) -> Iterator[str]:
     """Lines of at most about 100 letters."""
-    yield f"{'[✓]' if chain.passed else '[✗]'} {headline(chain)}: {_state(chain)}; {counts(chain)}"
+    yield f"{'[✓]' if chain.passed else '[✗]'} {headline(chain)}: {summary(chain)}"
     width = max((len(link.name) for link in chain.links), default=0)
     for link in chain.links:
         took = _gpu_seconds(link) if link.state != "unchanged" else ""
@@ -110,10 +110,11 @@ def _mark(link: Link) -> str:
     return told or _MARKS.get(link.state, "[-]")
 
 
-def _state(chain: Chain) -> str:
+def summary(chain: Chain) -> str:
+    """``done in 15.7 s; 2 done, 1 unchanged``."""
     took = f" in {format_seconds(chain.wall_s)}" if chain.wall_s is not None else ""
     gpu = f", {format_seconds(chain.gpu_s)} of GPU time" if chain.gpu_s else ""
-    return f"{chain.state}{took}{gpu}"
+    return f"{chain.state}{took}{gpu}; {counts(chain)}"
 
 
 def _tiles(chain: Chain) -> list[tuple[str, str]]:

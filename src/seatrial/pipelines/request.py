@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ class UpRequest:
         as_written: add no condition to the order that the Compose file has. fix: write a mended copy of it.
         port: of a tracker, on this machine.
         gpus, backend: in place of what the file says for each member.
+        notify: whom to tell of the end, in place of what the file says; as typed.
     """
 
     project: Path
@@ -41,6 +43,7 @@ class UpRequest:
     as_json: bool = False
     files: tuple[Path, ...] = ()
     port: int | None = None
+    notify: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,14 @@ class Front:
     """The person in front of the command line.
 
     Attributes:
-        say: a line of ours. progress: a line of a build or download. write: a target's output.
+        say: a line of ours. write: a target's output.
+        building: while what it gives holds, what that gives takes the lines of a build or download.
         show: a whole answer (a plan, a receipt), on standard output.
         allow: returns when the user has allowed what a job asks for beyond a container; raises TrustError.
     """
 
     say: Callable[[str], None]
-    progress: Callable[[str], None]
+    building: Callable[[], AbstractContextManager[Callable[[str], None]]]
     write: Callable[[Stream, bytes], None]
     show: Callable[[str], None]
     allow: Callable[[Job], None]

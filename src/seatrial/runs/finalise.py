@@ -114,7 +114,7 @@ def _finalise(
         ) from error
     run.show_receipt()
     tracker_pages.hand_over(run, receipt, stands)
-    notify.begin(run, environ)
+    notify.begin(run.folder, notify.ended_run(run, receipt), environ)
     return receipt
 
 

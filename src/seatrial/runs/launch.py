@@ -43,7 +43,7 @@ from seatrial.runs.tracked import Tracked, tracked
 from seatrial.runs.view import VIEW, in_view, make_view
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
-from seatrial.system.desktop import why_none
+from seatrial.system.desktop import nothing_to_show_on
 from seatrial.system.files import make_folder
 from seatrial.system.state import state_folder
 
@@ -160,7 +160,7 @@ def prepare(
         if notifies and job.notify.asked:
             from seatrial.runs.notify import keep_request  # a plan need not wait for it
 
-            keep_request(run, job)
+            keep_request(run.folder, job.project, job.notify)
     except BaseException:
         leases(environ).release(run.id)
         store.remove(run)
@@ -333,7 +333,7 @@ def _plan(
     plan = make_plan(job, site, ground.script, interactive=interactive)
     warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))
     choices = (ground.why_backend, *plan.choices, *ground.tracked.choices, *_told_at_the_end(job))
-    more = (*ground.tracked.warnings, *warnings_of(plan.job), *_nothing_to_show_on(job, environ))
+    more = (*ground.tracked.warnings, *warnings_of(plan.job), *nothing_to_show_on(job.notify.desktop, environ))
     return plan.model_copy(update={"choices": choices, "warnings": (*warnings, *more)})
 
 
@@ -341,11 +341,6 @@ def _told_at_the_end(job: Job) -> list[Choice]:
     if not job.notify.asked:
         return []
     return [Choice(what="notify", value=job.notify.words, reason="told when the run has ended; the run does not wait")]
-
-
-def _nothing_to_show_on(job: Job, environ: Mapping[str, str]) -> list[str]:
-    why = why_none(environ) if job.notify.desktop else None
-    return [f"--notify desktop will show nothing here: {why}"] if why else []
 
 
 def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:

@@ -1,8 +1,8 @@
-"""Notifications: who is told that a run has ended, by a process of its own that the run does not wait for.
+"""Notifications: who is told that a run, a sweep or an ``up`` has ended, by a process that nobody waits for.
 
-What is asked for lies beside the run's record, which no container sees, until somebody has judged the run: the command
-line that started it, the recorder of a detached run, or a later ``seatrial runs``. That process starts another, and
-goes on. What came of it is in NOTES.
+What is asked for lies in the record of what is to end, which no container sees, until somebody knows its end: of a run
+the command line that started it, the recorder of a detached one, or a later ``seatrial runs``. That process writes
+down what to tell, starts another, and goes on. What came of it is in NOTES.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from seatrial.errors import SeatrialError
-from seatrial.job.model import Job
 from seatrial.job.notify import Notify, host_of, program_of
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.write import JSON_NAME, load
+from seatrial.receipt.write import JSON_NAME
 from seatrial.runs.store import Run, run_name
 from seatrial.system import command, nofollow
 from seatrial.system.desktop import show
 from seatrial.system.files import write_atomically
 from seatrial.system.post import post
 
-#: In a run's record: what is asked for, until it is done; and a line for each that was told, or was not, and why.
-REQUEST, NOTES = "notify.json", "notified.txt"
+#: In a record: what is asked for, until it is done; what to tell; and a line for each that was told, or not, and why.
+REQUEST, MESSAGE, NOTES = "notify.json", "notify-message.json", "notified.txt"
 
 #: A command may upload a model; one that hangs must not stay for ever.
 COMMAND_TIMEOUT_S = 600.0
@@ -34,67 +34,96 @@ COMMAND_TIMEOUT_S = 600.0
 _MOST_BYTES = 1 << 20
 
 
-def keep_request(run: Run, job: Job) -> None:
-    """Remember whom to tell. Raises DiskError."""
-    text = json.dumps({"project": str(job.project), "notify": job.notify.model_dump(mode="json")})
-    write_atomically(run.folder / REQUEST, text.encode(), mode=0o600)
+@dataclass(frozen=True)
+class Ended:
+    """What is told: no path, no address, no name of a person or machine.
+
+    Attributes:
+        kind: run, sweep, stages or compose. id: what ``seatrial`` finds it by.
+        outcome: of a run as its receipt has it; else done, unmet, failed, stopped or interrupted.
+        exit_code: of the command; None: it was killed, and somebody else found out.
+        text: the sentence that a person reads.
+        receipt: for a command, which is run on this machine.
+    """
+
+    kind: str
+    id: str
+    name: str | None
+    target: str
+    outcome: str
+    level: str
+    exit_code: int | None
+    headline: str
+    seconds: float | None
+    text: str
+    receipt: Path
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """What is posted. ``text`` and ``content`` are what chat services show."""
+        told = {key: value for key, value in asdict(self).items() if key != "receipt"}
+        return {**told, "run": self.id if self.kind == "run" else None, "content": self.text}
 
 
-def begin(run: Run, environ: Mapping[str, str]) -> None:
-    """Start telling, and return at once. Never raises: a run does not fail for this."""
+def keep_request(folder: Path, project: Path, notify: Notify) -> None:
+    """Remember whom to tell of the end of what ``folder`` is the record of. Raises DiskError."""
+    text = json.dumps({"project": str(project), "notify": notify.model_dump(mode="json")})
+    write_atomically(folder / REQUEST, text.encode(), mode=0o600)
+
+
+def begin(folder: Path, ended: Ended, environ: Mapping[str, str]) -> None:
+    """Start telling those who are to be told, and return at once. Never raises: nothing fails for this."""
     try:
-        if (run.folder / REQUEST).exists():
-            argv = [sys.executable, "-m", "seatrial", "runs", "notify", run.id, "--project", str(run.place.parents[2])]
+        if (folder / REQUEST).exists():
+            told = {"message": ended.message, "receipt": str(ended.receipt)}
+            write_atomically(folder / MESSAGE, json.dumps(told).encode(), mode=0o600)
+            argv = [sys.executable, "-m", "seatrial", "runs", "notify", str(folder)]
             # There, because ``-m`` imports from the current folder first, and the project may hold a json.py.
-            command.spawn_detached(argv, output=run.folder / "notify.log", env=environ, cwd=run.folder)
+            command.spawn_detached(argv, output=folder / "notify.log", env=environ, cwd=folder)
     except (OSError, SeatrialError) as error:
-        _note(run, f"nobody was told: {getattr(error, 'strerror', None) or error}")
+        _note(folder, f"nobody was told: {getattr(error, 'strerror', None) or error}")
 
 
-def deliver(run: Run, environ: Mapping[str, str]) -> None:
-    """Tell everybody who is to be told, once. Raises OSError where there is no receipt yet, or no request any more."""
-    receipt = load(run.folder)
-    request = json.loads(nofollow.read_regular(run.folder / REQUEST, most_bytes=_MOST_BYTES))
-    (run.folder / REQUEST).unlink()  # two who would tell: one does
+def deliver(folder: Path, environ: Mapping[str, str]) -> None:
+    """Tell everybody who is to be told, once. Raises OSError where nothing has ended yet, or no request is left."""
+    told = json.loads(nofollow.read_regular(folder / MESSAGE, most_bytes=_MOST_BYTES))
+    request = json.loads(nofollow.read_regular(folder / REQUEST, most_bytes=_MOST_BYTES))
+    (folder / REQUEST).unlink()  # two who would tell: one does
     notify, project = Notify.model_validate(request["notify"], strict=False), Path(request["project"])
-    message = message_of(run, receipt)
-    for whom, trouble in _tell(notify, message, project, run, environ):
-        _note(run, f"{whom}: {trouble or 'told'}")
+    for whom, trouble in _tell(notify, told["message"], project, told["receipt"], environ):
+        _note(folder, f"{whom}: {trouble or 'told'}")
 
 
-def notes(run: Run) -> list[str]:
+def notes(folder: Path) -> list[str]:
     """What came of it; [] where nobody was to be told, or is not told yet."""
     try:
-        text = nofollow.read_regular(run.folder / NOTES, most_bytes=_MOST_BYTES)
+        text = nofollow.read_regular(folder / NOTES, most_bytes=_MOST_BYTES)
     except (OSError, SeatrialError):
         return []
     return text.decode("utf-8", "replace").splitlines()
 
 
-def message_of(run: Run, receipt: Receipt) -> dict[str, Any]:
-    """What is posted: no path, no address and, as the receipt is scrubbed, no name. ``text`` and ``content`` are what
-    chat services show.
-    """
-    outcome = receipt.outcome
-    name = run_name(run)
+def ended_run(run: Run, receipt: Receipt) -> Ended:
+    """Of a run, from its receipt, which is scrubbed."""
+    outcome, name = receipt.outcome, run_name(run)
     what = f"{name} ({receipt.header.target})" if name else receipt.header.target
-    text = f"seatrial: {what}: {'failed: ' if outcome.id == 'failed' else ''}{outcome.brief}"
-    return {
-        "run": run.id,
-        "name": name,
-        "target": receipt.header.target,
-        "outcome": outcome.id,
-        "level": outcome.level,
-        "exit_code": receipt.exit_code,
-        "headline": outcome.brief,
-        "seconds": receipt.measurements.wall_s,
-        "text": text,
-        "content": text,
-    }
+    return Ended(
+        "run",
+        run.id,
+        name,
+        receipt.header.target,
+        outcome.id,
+        outcome.level,
+        receipt.exit_code,
+        outcome.brief,
+        receipt.measurements.wall_s,
+        f"seatrial: {what}: {'failed: ' if outcome.id == 'failed' else ''}{outcome.brief}",
+        run.folder / JSON_NAME,
+    )
 
 
 def _tell(
-    notify: Notify, message: Mapping[str, Any], project: Path, run: Run, environ: Mapping[str, str]
+    notify: Notify, message: Mapping[str, Any], project: Path, receipt: str, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, str | None]]:
     """(who, what went wrong or None) of each."""
     if notify.desktop:
@@ -102,17 +131,18 @@ def _tell(
     for url in notify.webhook:
         yield host_of(url), post(url, message)
     for line in notify.command:
-        yield program_of(line), _run(line, message, project, run, environ)
+        yield program_of(line), _run(line, message, project, receipt, environ)
 
 
-def _run(line: str, message: Mapping[str, Any], project: Path, run: Run, environ: Mapping[str, str]) -> str | None:
+def _run(line: str, message: Mapping[str, Any], project: Path, receipt: str, environ: Mapping[str, str]) -> str | None:
     env = {
         **environ,
-        "SEATRIAL_RUN_ID": run.id,
+        "SEATRIAL_KIND": str(message["kind"]),
+        "SEATRIAL_RUN_ID": str(message["id"]),
         "SEATRIAL_OUTCOME": str(message["outcome"]),
-        "SEATRIAL_EXIT_CODE": str(message["exit_code"]),
+        "SEATRIAL_EXIT_CODE": str(message["exit_code"] if message["exit_code"] is not None else ""),
         "SEATRIAL_MESSAGE": str(message["text"]),
-        "SEATRIAL_RECEIPT": str(run.folder / JSON_NAME),
+        "SEATRIAL_RECEIPT": receipt,
     }
     try:
         argv = ["/bin/sh", "-c", line]
@@ -122,11 +152,11 @@ def _run(line: str, message: Mapping[str, Any], project: Path, run: Run, environ
     return None if ended.exit_code == 0 else f"it exited with {ended.exit_code}: {ended.last_line()[:200]}"
 
 
-def _note(run: Run, line: str) -> None:
+def _note(folder: Path, line: str) -> None:
     """Without what steers a terminal: a command or a server may have said it."""
     plain = "".join(letter if letter.isprintable() else " " for letter in line)
     try:
-        with os.fdopen(os.open(run.folder / NOTES, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+        with os.fdopen(os.open(folder / NOTES, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
             file.write(f"{plain}\n")
-    except OSError:  # the run was deleted, or the disk is full: there is nobody left to say it to
+    except OSError:  # the record was deleted, or the disk is full: there is nobody left to say it to
         pass

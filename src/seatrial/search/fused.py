@@ -23,7 +23,7 @@ from seatrial.runs.finalise import finalise
 from seatrial.runs.following.watch import follow
 from seatrial.runs.store import Run, RunStore
 from seatrial.search.endings import ending_of, problem_of
-from seatrial.search.local import stop_run
+from seatrial.search.local import start_run, stop_run
 from seatrial.search.objective import Objective
 from seatrial.search.search import Search
 from seatrial.search.space import Space
@@ -167,7 +167,8 @@ def _start(search: Search, trials: Sequence[Trial]) -> Run | None:
             prepared = launch.prepare(job_of(search, trials), search.environ)
             for trial in trials:
                 search.study.begin(trial.number, prepared.run.id)
-            launch.start(prepared, search.environ, launch.without_cached(search.say))
+            if not start_run(search, prepared):
+                break
             search.say(f"{_shown(trials)}: one run, {prepared.run.id}")
             return prepared.run
         except GpusHeldError as error:

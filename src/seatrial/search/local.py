@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import Empty, Queue
 
 from seatrial.backends import table
 from seatrial.backends.base import State
 from seatrial.backends.remembered import remembering
-from seatrial.errors import DiskError, GpusHeldError, SeatrialError
+from seatrial.errors import DiskError, GpusHeldError, ImageError, SeatrialError
+from seatrial.images.building.telling import Telling
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import follow, request_stop
+from seatrial.runs.launch import Prepared
 from seatrial.runs.store import Run, RunStore
 from seatrial.search.endings import ending_of, problem_of, series_of, unreported
 from seatrial.search.left_behind import left_behind
 from seatrial.search.reading import Reading
-from seatrial.search.search import Search
+from seatrial.search.search import Say, Search
 from seatrial.search.trial import Ending, Trial
 
 #: How often a trial that waits for a GPU looks again.
@@ -30,6 +32,9 @@ _GPU_INTERVAL_S = 1.0
 
 #: How often the terminal's line is drawn anew.
 _LOOK_S = 0.2
+
+#: Ctrl-C reaches the engine's program that builds as well, and its failure may be here before the signal is.
+_INTERRUPT_S = 0.5
 
 #: GPUs are chosen, and an image is built, by one at a time.
 _STARTING = threading.Lock()
@@ -136,7 +141,8 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
                     break
                 prepared = launch.prepare(search.job_of(trial), search.environ)
                 search.study.begin(trial.number, prepared.run.id)
-                launch.start(prepared, search.environ, launch.without_cached(search.say))
+                if not start_run(search, prepared):
+                    break
                 return prepared.run
         except GpusHeldError as error:
             if not told:
@@ -148,6 +154,35 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
             return None
     search.study.again(trial.number)
     return None
+
+
+def start_run(search: Search, prepared: Prepared) -> bool:
+    """Start a prepared run, its image built first if it is not there. False: the search is over, and so is the build.
+
+    Raises SeatrialError.
+    """
+    with search.building() if search.building is not None else _told_by(search.say) as tell:
+
+        def progress(line: str) -> None:
+            if search.over.is_set():
+                raise KeyboardInterrupt
+            tell(line)
+
+        try:
+            launch.start(prepared, search.environ, launch.without_cached(progress))
+        except ImageError:
+            if search.over.wait(_INTERRUPT_S):
+                return False
+            raise
+        except KeyboardInterrupt:
+            return False
+    return True
+
+
+@contextmanager
+def _told_by(say: Say) -> Iterator[Say]:
+    with Telling(say, say) as telling:
+        yield telling.line
 
 
 def _not_started(search: Search, trial: Trial, error: SeatrialError) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from seatrial.errors import SeatrialError
@@ -32,6 +33,7 @@ class Search:
         address: HOST:PORT of the Ray cluster, as typed.
         ends_at: ``time.monotonic()`` at which the budget is used up; None: no budget.
         say: a line for the terminal.
+        building: while what it gives holds, what that gives takes the lines of a build; None: ``say`` tells of it.
         page_s, page_trials: when the page was written last, and with how many ended trials.
         tick: what the terminal does at each ``look``.
         over: set: no further trial is begun, and those that run are stopped.
@@ -54,6 +56,7 @@ class Search:
     over: threading.Event = field(default_factory=threading.Event)
     interrupted: bool = False
     killed: threading.Event = field(default_factory=threading.Event)
+    building: Callable[[], AbstractContextManager[Say]] | None = None
     tick: Callable[[], None] = lambda: None
     page_s: float = field(default_factory=time.monotonic)
     page_trials: int = 0

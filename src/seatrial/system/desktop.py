@@ -29,6 +29,12 @@ def why_none(environ: Mapping[str, str]) -> str | None:
     return "there is no desktop session (DBUS_SESSION_BUS_ADDRESS is not set)"
 
 
+def nothing_to_show_on(asked: bool, environ: Mapping[str, str]) -> list[str]:
+    """The warning that is due before anything begins whose end a desktop is to show."""
+    why = why_none(environ) if asked else None
+    return [f"--notify desktop will show nothing here: {why}"] if why else []
+
+
 def show(title: str, text: str, environ: Mapping[str, str]) -> str | None:
     """Show it; what went wrong, or None."""
     if (why := why_none(environ)) is not None:

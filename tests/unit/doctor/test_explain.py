@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from seatrial.diagnosis.diagnosis import MEANING
 from seatrial.doctor.explain import explain_stream, explain_text
 from seatrial.findings.catalogue import entries
 from symptoms import shown
@@ -170,3 +171,10 @@ def test_the_command_reads_stdin_and_says_what_it_knows() -> None:
     assert done.returncode == 1 and b"seatrial doctor" in done.stdout
     done = run("CUDA", "out of memory")
     assert done.returncode == 0 and b"id    cuda-out-of-memory" in done.stdout
+
+
+@pytest.mark.parametrize("cause", MEANING)
+def test_what_bounds_a_run_is_explained(cause: str) -> None:
+    (found,) = explain_text(cause)
+    assert found.id == cause and MEANING[cause] in found.message  # type: ignore[index]
+    assert "runs show" in (found.fix or "")

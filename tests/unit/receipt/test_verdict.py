@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,8 @@ def test_no_color(project: Project) -> None:
         ended = project.cli(*words, FORCE_COLOR="1")
         assert "\x1b[" not in ended.stdout + ended.stderr
     own = project.write("says.py", "import sys; print(sys.argv)\n")
-    assert "--no-color" in project.run(own.name, "--gpus", "none", "--", "--no-color").stdout
+    said = project.run(own.name, "--gpus", "none", "--", "--no-color").stdout
+    assert "--no-color" in said and len(re.findall(r"\d m?s\b", said)) == 1, "how long it took is said once"
 
 
 def test_the_fix_of_a_broken_contract_is_there() -> None:

@@ -8,7 +8,7 @@ import pytest
 from seatrial import cli
 from seatrial.cli.screens import runs_table
 from seatrial.pipelines import listing
-from seatrial.runs.listing import list_runs
+from seatrial.runs.listing import Line, list_runs
 from seatrial.runs.store import RunStore
 
 ENDED = {"id": "x", "name": None, "target": "train.py", "backend": "docker", "gpus": 0, "seconds": 1.0}
@@ -105,6 +105,33 @@ def test_age_and_a_narrow_terminal(many, capsys):
     assert [line.split()[5] for line in wide[1:3]] == ["5m", "1h"]
     assert narrow[0].split() == ["RUN", "TARGET", "AGE", "STATUS"]
     assert narrow[1].startswith("good ") and all(len(line) <= 60 for line in narrow) and narrow[2].endswith("…")
+
+
+def test_on_a_very_narrow_terminal_the_status_is_what_is_left(many):
+    found = listing.listed(RunStore(many), {})
+    lines = runs_table.table(found, 40, time.time())
+    assert lines[0].split() == ["RUN", "AGE", "STATUS"] and all(len(line) <= 40 for line in lines)
+    ids = [line.split()[0] for line in lines[1:]]
+    assert all(RunStore(many).find(each).id for each in ids)
+    assert [len(line.split()) > 2 for line in lines[1:]] == [True] * len(found)
+
+
+@pytest.mark.parametrize(
+    ("why", "shown"),
+    [
+        (
+            "The run could not be started: Building seatrial/try:88 failed while installing the packages with pip: "
+            "the package index has no nope",
+            "failed: its image: the package index has no nope",
+        ),
+        ("The run could not be started: Building seatrial/try:88 failed: no room", "failed: its image: no room"),
+        ("The run could not be started: no such device", "failed: not started: no such device"),
+        ("Exited with 1: ValueError: lr", "failed: Exited with 1: ValueError: lr"),
+    ],
+)
+def test_a_failed_row_begins_with_the_reason(why, shown):
+    row = listing.Listed(Line("20261123-000000-aaaa", None, "train.py", "docker", 0, "failed", "", headline=why))
+    assert runs_table.table([row], None, 0.0)[1].endswith(f"  {shown}")
 
 
 def test_watch_looks_again(many, capsys, monkeypatch):

@@ -9,14 +9,15 @@ from seatrial.job.model import Job
 from seatrial.pipelines.request import Front
 
 
-def front(*, trust: bool = False, as_json: bool = False) -> Front:
+def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, quiet: bool = False) -> Front:
     """This terminal.
 
     Args:
         trust: ``--trust``: what the project asks for is allowed without a question.
+        whole: builds are shown line by line. quiet: as for Screen.
         as_json: the answer on stdout is JSON; outputs of targets go to stderr.
     """
-    screen = Screen(json=as_json)
+    screen = Screen(json=as_json, whole=whole, quiet=quiet)
 
     def allow(job: Job) -> None:
         from seatrial.cli.screens.consent import require_consent  # most have nothing to be asked
@@ -25,7 +26,7 @@ def front(*, trust: bool = False, as_json: bool = False) -> Front:
 
     return Front(
         say=screen.say,
-        progress=screen.progress,
+        building=screen.building,
         write=screen.write,
         show=lambda text: print(text, end="" if text.endswith("\n") else "\n"),
         allow=allow,

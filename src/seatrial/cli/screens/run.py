@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 
 
 #: A run that is over sooner needs no line that says how long it has lasted.
-_ELAPSED_FROM_S = 3
+ELAPSED_FROM_S = 3
+
+
+#: What is said even where quiet is asked for; of a stage behind its name.
+_LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|NO GPU)")
 
 
 class Screen:
@@ -36,6 +41,9 @@ class Screen:
         answer_only: the target's output is the answer; a receipt is shown only of a run that failed.
         whole: the receipt is shown whole, and not only its verdict.
         quiet: of our own words only warnings and errors, and the verdict of a run that failed.
+
+    Attributes:
+        builds: an image is being built, and the live line is about that.
     """
 
     def __init__(
@@ -49,42 +57,45 @@ class Screen:
         self._err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
         self._out = Console(highlight=False, emoji=False)
         self._live: LiveLine | None = None
+        self.builds = False
         self._printing = threading.RLock()  # threads and signal handlers say things, too
 
     def say(self, line: str) -> None:
         """A line of ours."""
-        if self._quiet and not line.startswith(("warning:", "NO GPU")):
+        if self._quiet and not _LOUD.match(line):
             return
         with self._printing:
             if self._live is not None:
                 self._live.clear()
             self._err.print(Text("seatrial ", style="bold cyan").append(line, style="not bold default"))
 
-    def progress(self, line: str) -> None:
-        """A line of a build or download."""
-        if self._quiet:
-            return
+    def _print_of_build(self, line: str) -> None:
         self._err.print(Text(f"  {line}", style="dim"))
 
     @contextmanager
     def building(self) -> Iterator[Callable[[str], None]]:
-        """While this holds, what it gives takes the lines of a build: one line shows how far it is; whole: each.
-
-        A build that fails leaves its log, above the error.
-        """
-        if self._whole or self._quiet:
-            yield self.progress
+        """While this holds, what it gives takes the lines of a build, and how far it is can be seen (Telling)."""
+        if self._quiet:
+            yield lambda line: None
             return
-        from seatrial.cli.screens.build_view import BuildView
-        from seatrial.errors import SeatrialError
+        from seatrial.cli.screens.live_line import LiveLine
+        from seatrial.images.building.telling import Telling
 
-        view = BuildView(self._printing, self.say, self.progress)
+        shown = self._live
+        live = shown or LiveLine()
+        telling = Telling(
+            self.say,
+            self._print_of_build,
+            live=live if live.changes else None,
+            whole=self._whole,
+            printing=self._printing,
+        )
+        self._live, self.builds = live, True
         try:
-            with view:
-                yield view.line
-        except SeatrialError:
-            view.print_log()
-            raise
+            with telling:
+                yield telling.line
+        finally:
+            self._live, self.builds = shown, False
 
     @contextmanager
     def showing_progress(self, run: Run) -> Iterator[Callable[[], None]]:
@@ -100,7 +111,7 @@ class Screen:
 
         def show() -> None:
             words = progress.words()
-            if live.changes and (seconds := round(time.time() - began_s)) >= _ELAPSED_FROM_S:
+            if live.changes and (seconds := round(time.time() - began_s)) >= ELAPSED_FROM_S:
                 words = f"{format_seconds(seconds)}: {words}" if words else f"running for {format_seconds(seconds)}"
             with self._printing:
                 line = live.show(words)
@@ -209,8 +220,11 @@ class Screen:
 
 
 def _gpus_of(plan: Plan) -> str:
-    """``GPU 0 (NVIDIA H200)``, ``CPU``, ``2 pods with 4 nvidia.com/gpu``."""
+    """``GPU 0 (NVIDIA H200)``, ``CPU``, ``1 GPU of h100``, ``2 pods with 4 nvidia.com/gpu``."""
     gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "CPU"
+    if not plan.gpus and plan.cluster is None and (count := plan.gpus_asked):  # of a machine that is not here
+        every = any(choice.what == "gpus" and choice.value == "all" for choice in plan.choices)
+        gpus = f"{'all GPUs' if every else f'{count} GPU' + 's' * (count > 1)} of {plan.job.image.target}"
     if plan.cluster is not None and plan.cluster.gpus:
         claim = plan.cluster.claim
         gpus = f"{plan.cluster.gpus} {claim.device_class if claim else plan.cluster.gpu_resource}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from seatrial.job.units import format_seconds
@@ -19,6 +20,16 @@ _HEAD = ("RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS")
 #: Of the head, on a narrow terminal; a run's name is in place of its ID, which it is found by as well.
 _NARROW = ("RUN", "TARGET", "AGE", "STATUS")
 
+#: Below so many columns the status has room only beside the last part of an ID, by which a run is found as well.
+NARROWEST = 60
+_NARROWEST = ("RUN", "AGE", "STATUS")
+
+#: What stands before the reason of a run that did not start: the row is of the run, and the reason is looked for.
+_BEFORE_REASON = (
+    (re.compile(r"^The run could not be started: "), "not started: "),
+    (re.compile(r"^not started: Building \S+ failed(?: while [^:]+)?: "), "its image: "),
+)
+
 
 def table(listed: Sequence[Listed], width: int | None, now: float) -> list[str]:
     """A line each, below a head. By hand: rich needs a second for a thousand.
@@ -29,8 +40,9 @@ def table(listed: Sequence[Listed], width: int | None, now: float) -> list[str]:
     rows = [dict(zip(_HEAD, _row(each, now), strict=True)) for each in listed]
     head: tuple[str, ...] = _HEAD
     if width is not None and width < WIDE:
-        head = _NARROW
-        rows = [{**row, "RUN": row["NAME"].strip() or row["RUN"]} for row in rows]
+        head = _NARROW if width >= NARROWEST else _NARROWEST
+        part = slice(None) if head is _NARROW else slice(-4, None)
+        rows = [{**row, "RUN": row["NAME"].strip() or row["RUN"][part]} for row in rows]
     lines = [head, *(tuple(row[column] for column in head) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
@@ -59,6 +71,13 @@ def age(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f}s"
 
 
+def _reason(text: str) -> str:
+    """Why, without what every such row would begin with."""
+    for pattern, words in _BEFORE_REASON:
+        text = pattern.sub(words, text)
+    return text
+
+
 def _row(listed: Listed, now: float) -> tuple[str, ...]:
     """A run, a group, or below it one of its members."""
     line = listed.line
@@ -66,7 +85,7 @@ def _row(listed: Listed, now: float) -> tuple[str, ...]:
         "done": line.headline or "done",
         "waiting": f"waiting: {line.outcome}" if line.outcome else "waiting",
         "stopped": line.outcome or "stopped",
-        "failed": f"failed: {line.headline or line.outcome}",
+        "failed": f"failed: {_reason(line.headline or line.outcome or '')}",
         "unknown": f"unknown: {line.outcome}",
         "unchanged": f"unchanged: {line.outcome}",
         "skipped": f"skipped: {line.outcome}",

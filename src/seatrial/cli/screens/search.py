@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 
@@ -11,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from seatrial.cli.screens.live_line import LiveLine
+from seatrial.cli.screens.run import ELAPSED_FROM_S, Screen
+from seatrial.job.units import format_seconds
 from seatrial.search.columns import best_in, columns
 from seatrial.search.objective import Objective
 from seatrial.search.search import Search
@@ -20,38 +21,35 @@ from seatrial.search.trial import Trial
 _LOOK_EVERY_S = 0.5
 
 
-class SearchScreen:
-    """Prints for one search, on standard error."""
+class SearchScreen(Screen):
+    """Prints for one search, on standard error. Each trial has a thread, and prints, too."""
 
-    def __init__(self) -> None:
-        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._live = LiveLine()
-        self._printing = threading.RLock()  # each trial has a thread
-        self._looked_s = 0.0
-
-    def say(self, line: str) -> None:
-        """A line of ours."""
-        with self._printing:
-            self._live.clear()
-            self._err.print(Text("seatrial ", style="bold cyan").append(line, style="not bold default"))
+    def __init__(self, *, json: bool = False, whole: bool = False, quiet: bool = False) -> None:
+        super().__init__(json=json, whole=whole, quiet=quiet)
+        self._standing = self._live = LiveLine()
+        self._looked_s, self._began_s = 0.0, time.monotonic()
 
     def show(self, search: Search) -> None:
         """How it stands, where there is room; called several times a second."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_EVERY_S:
+        if now_s - self._looked_s < _LOOK_EVERY_S or self.builds or self._quiet:
             return
         self._looked_s = now_s
         trials = search.study.trials()
         left_s = seconds_left(trials, search.expected, search.parallel, search.ends_at)
         with self._printing:
-            told = self._live.show(in_words(trials, search.objective, search.expected, left_s))
+            words = in_words(trials, search.objective, search.expected, left_s)
+            seconds = round(now_s - self._began_s)
+            if self._standing.changes and seconds >= ELAPSED_FROM_S:
+                words = f"{format_seconds(seconds)}: {words}"
+            told = self._standing.show(words)
             if told is not None:
                 self.say(told)
 
     def close(self) -> None:
         """Nothing of it stays on the terminal but what was said."""
         with self._printing:
-            self._live.clear()
+            self._standing.clear()
 
 
 def print_table(trials: Sequence[Trial], objective: Objective | None) -> None:

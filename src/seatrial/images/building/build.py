@@ -17,7 +17,6 @@ from seatrial.errors import DiskError, ImageError
 from seatrial.images.building.build_failure import explain, readable
 from seatrial.images.building.check_stack import check_stack
 from seatrial.images.building.cuda_unasked import without_cuda
-from seatrial.images.building.heartbeat import Heartbeat
 from seatrial.images.building.ready import CACHED, READY
 from seatrial.images.building.space import check_space
 from seatrial.images.building.wheel import wheel_bytes
@@ -147,12 +146,11 @@ def _build(
     look = _watched(image)
     try:
         try:
-            with Heartbeat(progress) as telling:
-                for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
-                    if text := readable(line):
-                        last_lines.append(line.rstrip())  # with BuildKit's numbers: they tell which step failed
-                        telling.line(text)
-                        look(text)
+            for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
+                if text := readable(line):
+                    last_lines.append(line.rstrip())  # with BuildKit's numbers: they tell which step failed
+                    progress(text)
+                    look(text)
         except ImageError as error:
             raise explain(list(last_lines), image=image, engine=store.name) from error
         check_stack(image, unfinished, store)

@@ -35,6 +35,9 @@ _IN_A_BUILD = {
 #: Lines that only repeat that a command failed.
 _REPETITION = re.compile(r"executor failed running|did not complete successfully|failed to solve|building at STEP")
 
+#: Lines that name what is done, and say nothing of how it went: all that a second build of one step gets to see.
+_HEADING = re.compile(r"\[[^\]]*\] |building with ")
+
 _STEPS = (
     (re.compile(r"pip install --no-deps --no-index"), "installing the recipes"),
     (re.compile(r"source=framework,"), "installing the framework with pip"),
@@ -163,7 +166,8 @@ def _last_meaningful(lines: Sequence[str]) -> str:
     """The last line that a tool marked as an error, else the last that is more than repetition."""
     telling = [line.strip() for line in lines if line.strip() and not _REPETITION.search(line)]
     marked = [line for line in telling if re.match(r"(ERROR|Error|error|E): ", line)]
-    return (marked or telling or ["no output"])[-1]
+    said = marked or [line for line in telling if not _HEADING.match(line)]
+    return said[-1] if said else "the engine's log ends without a reason"
 
 
 def _sides(text: str) -> str:

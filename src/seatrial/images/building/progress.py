@@ -9,7 +9,6 @@ import re
 
 from seatrial.errors import UsageError
 from seatrial.images.building.build_failure import step_in_words
-from seatrial.images.building.heartbeat import SO_FAR
 from seatrial.job.units import format_bytes, format_seconds, parse_bytes
 
 _SIZE = r"(?P<size>[\d.]+) ?(?P<unit>[kKMG]?i?B)"
@@ -29,7 +28,12 @@ _OTHER_STEPS = (
         "getting the base image",
     ),
     (re.compile(r"exporting|COMMIT|writing image"), "writing the image"),
+    (re.compile(r"^pushing "), "pushing the image"),
 )
+
+#: BuildKit and Buildah, of a step of somebody's Dockerfile: its own words, as far as a line has room. Not of ours that
+#: take no time.
+_RUN = re.compile(r"^(?:\[[^\]]*\d+/\d+\]|STEP \d+/\d+:) RUN (?:--\S+\s+)*(?P<words>(?!.*/layer\.py).{1,60})")
 
 #: A rate of less time says nothing.
 _LEAST_S = 1.0
@@ -61,11 +65,8 @@ class BuildProgress:
 
     def line(self, text: str, now_s: float) -> bool:
         """Take a line of the build's; whether another step has begun."""
-        if SO_FAR.search(text):
-            return False
         self._arrived(now_s)
-        other = (words for pattern, words in _OTHER_STEPS if pattern.search(text))
-        step = step_in_words(text) or next(other, None)
+        step = _step(text)
         begun = step is not None and step != self.step
         if step is not None and begun:
             self.step, self._doing, self._first_s = step, "", None
@@ -112,6 +113,15 @@ class BuildProgress:
             self._last_s = now_s
         self._step_bytes += self._coming_bytes
         self._coming_bytes = 0.0
+
+
+def _step(text: str) -> str | None:
+    """The step that a line begins, in words; None: it begins none."""
+    other = (words for pattern, words in _OTHER_STEPS if pattern.search(text))
+    if (known := step_in_words(text) or next(other, None)) is not None:
+        return known
+    run = _RUN.match(text)
+    return f"RUN {run['words'].strip()}" if run is not None else None
 
 
 def _package(file: str) -> str:

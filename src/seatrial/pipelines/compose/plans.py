@@ -154,7 +154,7 @@ def plan_service(
         grace_s = parse_seconds(str(service.config["stop_grace_period"]))
     python = image.python if image else None
     watch = ground.job.watch
-    job = ground.job.model_copy(
+    job = ground.job.without_notify.model_copy(
         update={
             "name": service.name,
             "target": Target(kind="image", value=""),

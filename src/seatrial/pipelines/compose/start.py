@@ -9,8 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.errors import EngineError, SeatrialError
+from seatrial.images.building.build_failure import readable
+from seatrial.images.building.ready import READY
 from seatrial.job.gpus import Selection
 from seatrial.job.plan import COMPANION_FOLDER, Plan
+from seatrial.job.units import format_seconds
 from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.order import Wait, added_waits, needs
 from seatrial.pipelines.compose.override import override
@@ -165,15 +168,30 @@ def _make_images(ground: Ground, folder: Path, front: Front) -> None:
         network = ground.job.image.build_network
         path = folder / BUILD_OVERRIDE
         write_atomically(path, override(file.services, {}, (), build_network=network).encode(), mode=0o600)
-        front.say(f"building {', '.join(built)}")
-        argv = compose.with_override(path).argv("--progress", "plain", "build", *built)
-        ended = command.stream(argv, front.progress, env=compose.environ, cwd=compose.files[0].parent)
-        if ended.exit_code != 0:
-            raise build_error(ended, file, built)
+        _build(compose.with_override(path), file, built, front)
     for name, service in file.services.items():
         looked_into = service.build is None and (service.is_task or name in ground.asks())
         if looked_into and ground.backend.images.image(service.image) is None:
-            ground.backend.images.pull(service.image, front.progress)
+            front.say(f"{name}: getting {service.image}")
+            with front.building() as tell:
+                ground.backend.images.pull(service.image, tell)
+
+
+def _build(compose: Compose, file: ComposeFile, built: list[str], front: Front) -> None:
+    """Raises EngineError."""
+    front.say(f"building {', '.join(built)}")
+    argv = compose.argv("--progress", "plain", "build", *built)
+    began_s = time.monotonic()
+    with front.building() as tell:
+
+        def progress(line: str) -> None:
+            if text := readable(line):
+                tell(text)
+
+        ended = command.stream(argv, progress, env=compose.environ, cwd=compose.files[0].parent)
+        if ended.exit_code != 0:
+            raise build_error(ended, file, built)
+        tell(f"{READY}: {', '.join(built)}, built in {format_seconds(time.monotonic() - began_s)}")
 
 
 def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -> SeatrialError:

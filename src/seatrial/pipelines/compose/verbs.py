@@ -29,6 +29,7 @@ from seatrial.pipelines.compose.watch import Watch, exit_code
 from seatrial.pipelines.group import Group, GroupStore
 from seatrial.pipelines.group import refresh as refresh_runs
 from seatrial.pipelines.request import Front, UpRequest
+from seatrial.pipelines.told import request_notify
 from seatrial.planning.host import read_host
 from seatrial.runs.store import RunStore
 from seatrial.system.command import spawn_detached
@@ -61,14 +62,17 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
         group = starting.start(ground, request, store, front)
     else:
         front.say(f"{group.name} is up already ({group.id}): going on with it")
+    if request.notify or not again:
+        request_notify(request, store.folder(group.id), front, environ)
     if request.detach:
         return _detach(request, store, group, front)
     compose = _compose(store, group, environ)
     backend = _engine(str(group.details.get("backend", "docker")), environ)
     group = Watch(store, group, compose, backend, front, environ, again=again).to_the_end()
     group = store.change_group(group, launcher=None)
-    show_chain(group, store.runs, front, environ, as_json=request.as_json)
-    return exit_code(group)
+    code = exit_code(group)
+    show_chain(group, store.runs, front, environ, as_json=request.as_json, exit_code=code)
+    return code
 
 
 def down(store: GroupStore, group: Group, front: Front, environ: Mapping[str, str]) -> None:
@@ -109,7 +113,7 @@ def _ground(request: UpRequest, environ: Mapping[str, str]) -> Ground:
     gpus = checked_gpus(request.gpus)
     file = read_compose(files, compose_of(backend, environ), request.names)
     file, _ = with_images(file, backend)
-    job = _job(request.project)
+    job = _job(request.project, request.notify)
     # Podman's API passes no CDI names on (its command line does): device nodes and the driver's libraries then.
     facts = replace(facts, cdi_devices=()) if backend.name == "podman" else facts
     return Ground(file, job, backend, facts, read_host(environ), environ, gpus)
@@ -125,15 +129,18 @@ def _engine(name: str, environ: Mapping[str, str]) -> ContainerEngine:
     return table.engine(name, environ)
 
 
-def _job(project: Path) -> Job:
+def _job(project: Path, notify: tuple[str, ...]) -> Job:
     """What seatrial.toml says for every service: how images are built, criteria. Its target is not meant here."""
     job = load_job(
         project,
-        {"image": {"ready": "compose"}},
+        {"image": {"ready": "compose"}, "notify": notify},
         recipes=RECIPES,
         without_container=lambda name: table.place(name) == "process",
     )
-    kept = {key: getattr(job, key) for key in ("criteria", "strict", "with_names", "watch", "image", "asks", "grace_s")}
+    kept = {
+        key: getattr(job, key)
+        for key in ("criteria", "strict", "with_names", "watch", "image", "asks", "grace_s", "notify")
+    }
     return Job(project=job.project, target=Target(kind="image", value=""), **kept)
 
 

@@ -23,6 +23,7 @@ def start_detached(request: UpRequest, groups: GroupStore, records: StageRecords
     argv = [sys.executable, "-m", "seatrial", "up", *request.names, "--stages", "--project", str(request.project)]
     for flag, value in (("--gpus", request.gpus), ("--on", request.backend), ("--name", request.name)):
         argv += [flag, value] if value is not None else []
+    argv += [word for told in request.notify for word in ("--notify", told)]
     argv += ["--force"] if request.force else []
     log = records.root / "up.log"
     log.write_bytes(b"")

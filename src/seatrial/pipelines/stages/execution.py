@@ -13,6 +13,7 @@ from typing import Any
 
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, GpusHeldError, SeatrialError
 from seatrial.job.model import Job
+from seatrial.job.notify import Notify
 from seatrial.pipelines.group import Group, GroupStore
 from seatrial.pipelines.lines import Lines
 from seatrial.pipelines.request import Front
@@ -40,13 +41,21 @@ class Execution:
 
     Args:
         forced: names of stages that run even if nothing has changed.
+        told: who is told of the end of all; a stage whose table names others tells those of its own.
     """
 
     def __init__(
-        self, graph: Graph, shop: Workshop, groups: GroupStore, group: Group, front: Front, forced: Collection[str]
+        self,
+        graph: Graph,
+        shop: Workshop,
+        groups: GroupStore,
+        group: Group,
+        front: Front,
+        forced: Collection[str],
+        told: Notify,
     ) -> None:
         self.graph, self.shop, self.groups, self.group, self.front = graph, shop, groups, group, front
-        self.forced = forced
+        self.forced, self.told = forced, told
         self.done: dict[str, Result] = {}
         self.bad: dict[str, str] = {}  # failed, stopped or skipped → how
         self.exit_code = EXIT_DONE
@@ -237,7 +246,8 @@ class Execution:
 
     def _launch(self, stage: Stage, job: Job, decision: Decision) -> tuple[Run, Result]:
         self._raise_if_stopped()
-        prepared = launch.prepare(job, self.shop.environ, notifies=True)
+        own = job.notify != self.told
+        prepared = launch.prepare(job if own else job.without_notify, self.shop.environ, notifies=own)
         run = prepared.run
         result = Result(run.id, self.group.id, decision.fingerprint, decision.read, gpus=len(prepared.plan.gpus))
         self.shop.records.begin(stage.name, result)
@@ -245,12 +255,18 @@ class Execution:
         self.front.say(f"{stage.name}: runs as {run.id}: {decision.why}")
         for warning in prepared.plan.warnings:
             self.front.say(f"{stage.name}: warning: {warning}")
-        launch.start(prepared, self.shop.environ, self._progress)
-        return run, result
+        with self.front.building() as tell:
 
-    def _progress(self, line: str) -> None:
-        self._raise_if_stopped()
-        self.front.progress(line)
+            def progress(line: str) -> None:
+                self._raise_if_stopped()
+                tell(line)
+
+            try:
+                launch.start(prepared, self.shop.environ, progress)
+            except SeatrialError:
+                self._raise_if_stopped()  # Ctrl-C reaches the engine's program that builds as well
+                raise
+        return run, result
 
     def _raise_if_stopped(self) -> None:
         if self._presses:

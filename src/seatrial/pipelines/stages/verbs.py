@@ -54,7 +54,7 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
 
 def graph_of(request: UpRequest) -> Graph:
     """The project's stages with what the command line says. Raises ConfigError."""
-    flags = {"gpus": request.gpus, "on": request.backend}
+    flags = {"gpus": request.gpus, "on": request.backend, "notify": request.notify}
     return read_graph(request.project, flags, without_container=_without_container, recipes=RECIPES)
 
 
@@ -83,6 +83,7 @@ def _carry_out(
     from seatrial.pipelines.stages.execution import Execution  # all that runs load, which many an up does not need
     from seatrial.pipelines.stages.servers import refuse_port
     from seatrial.pipelines.stages.shared_gpus import can_be_served
+    from seatrial.pipelines.told import request_notify
     from seatrial.planning.host import read_host
 
     host = read_host(environ=shop.environ)
@@ -106,12 +107,14 @@ def _carry_out(
     )
     group = groups.create("stages", members, name=request.name)
     front.say(f"{group.id}: {', '.join(member.name for member in members)}")
-    execution = Execution(graph, shop, groups, group, front, forced)
+    told = request_notify(request, groups.folder(group.id), front, shop.environ)
+    execution = Execution(graph, shop, groups, group, front, forced, told)
+    code = None
     try:
         code = execution.run([outlook.stage for outlook in outlooks], settled)
     finally:
         group = groups.change_group(group, launcher=None)
-        show_chain(group, shop.store, front, shop.environ, as_json=request.as_json)
+        show_chain(group, shop.store, front, shop.environ, as_json=request.as_json, exit_code=code)
     return code
 
 

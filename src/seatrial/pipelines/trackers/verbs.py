@@ -42,8 +42,10 @@ _PATIENCE_S = 90.0
 
 def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
     """Bring them up, or say where they are; they stay up when this ends."""
-    if request.as_written or request.fix or request.gpus:
-        raise UsageError("--as-written, --fix and --gpus mean nothing for a tracker", run="seatrial up tensorboard")
+    if request.as_written or request.fix or request.gpus or request.notify:
+        raise UsageError(
+            "--as-written, --fix, --gpus and --notify mean nothing for a tracker", run="seatrial up tensorboard"
+        )
     services, image, asks = read_services(request.project)
     names = [name for name in NAMES if name in (request.names or services.named)]
     if request.port is not None and len(names) != 1:
@@ -192,7 +194,9 @@ def _start(
     image = tracker_image(wanted.name, job)
     if engine.images.image(image.tag) is None:
         front.say(f"{wanted.name}: building its image, once")
-    build(image, store=engine.images, progress=front.progress, pip_conf=pip_conf(job.image), labels=origin_labels(job))
+        with front.building() as tell:
+            pip, labels = pip_conf(job.image), origin_labels(job)
+            tell(build(image, store=engine.images, progress=tell, pip_conf=pip, labels=labels).words)
     started = time.monotonic()
     host = _host(store)
     network = container.network_name(store)

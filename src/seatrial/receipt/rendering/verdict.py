@@ -48,9 +48,11 @@ def _lines(receipt: Receipt, width: int) -> Iterator[Text]:
         yield from terminal.wrapped(f"{advice.change} ({advice.gain})", f"    {FIX:<5}  ", width, dim=9)
     mark, style = terminal.mark_of(receipt)
     yield Text(f"{mark} {headline(receipt)}", style=style)
-    yield from terminal.wrapped(ending(receipt), "    ", width)
-    if told := " · ".join(numbers(receipt)):
-        yield Text(f"    {told}")
+    last = ending(receipt)
+    yield from terminal.wrapped(last, "    ", width)
+    told = numbers(receipt)
+    if told and not (len(told) == 1 and told[0] in last):  # how long it took alone, which the sentence says
+        yield Text(f"    {' · '.join(told)}")
 
 
 def numbers(receipt: Receipt) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from seatrial.errors import GpusHeldError
+from seatrial.job.notify import Notify
 from seatrial.pipelines.group import GroupStore, Member
 from seatrial.pipelines.request import Front
 from seatrial.pipelines.stages import execution
@@ -70,14 +72,16 @@ def execute(
     records = StageRecords(store)
     shop = Workshop(store, records, Digests(records.digests), {})
     said: list[str] = []
-    front = Front(said.append, said.append, lambda stream, data: None, said.append, lambda job: None)
+    front = Front(
+        said.append, lambda: nullcontext(said.append), lambda stream, data: None, said.append, lambda job: None
+    )
     monkeypatch.setattr(execution.launch, "prepare", machine.prepare)
-    monkeypatch.setattr(execution.launch, "start", lambda *args: None)
+    monkeypatch.setattr(execution.launch, "start", lambda prepared, environ, progress: progress("image ready (cached)"))
     monkeypatch.setattr(execution, "see_through", machine.see_through)
     monkeypatch.setattr(execution, "GPU_INTERVAL_S", 5.0)  # it is woken, and does not look again by itself
     groups = GroupStore(store)
     group = groups.create("stages", tuple(Member(name) for name in needs))
-    code = Execution(graph, shop, groups, group, front, ()).run(graph.chosen(()))
+    code = Execution(graph, shop, groups, group, front, (), Notify()).run(graph.chosen(()))
     now = groups.find(group.id)
     return code, {member.name: member.state for member in now.members}, said
 
@@ -90,6 +94,7 @@ def test_as_many_at_once_as_gpus_are_free(
     began = time.monotonic()
     code, states, said = execute(tmp_path, monkeypatch, machine, {"x": [], "y": [], "z": []})
     assert code == 0 and set(states.values()) == {"done"} and machine.at_once == at_once
+    assert said.count("image ready (cached)") == 3
     assert sum("waits for a free GPU" in line for line in said) == 3 - at_once
     assert time.monotonic() - began < 5, "one that waits is told when a GPU is free"
 

@@ -37,7 +37,13 @@ def up(tmp_path: Path, environ: dict[str, str]) -> Callable[..., list[str]]:
 
     def bring(*names: str, **request: Any) -> list[str]:
         told: list[str] = []
-        front = Front(told.append, told.append, lambda stream, data: None, told.append, lambda job: None)
+        front = Front(
+            told.append,
+            lambda: contextlib.nullcontext(told.append),
+            lambda stream, data: None,
+            told.append,
+            lambda job: None,
+        )
         kind, asked = meant(UpRequest(project, names, **request))
         assert kind == "trackers"
         verbs.up(asked, front, environ)
