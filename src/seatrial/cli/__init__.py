@@ -94,6 +94,9 @@ def _main(argv: list[str]) -> int:
         streams.abandon()
         return EXIT_NO_READER
     except Exception as error:  # the one place that turns every error into a sentence
+        if _was_interrupted(error):
+            print("stopped", file=sys.stderr)
+            return EXIT_INTERRUPTED
         if os.environ.get("SEATRIAL_TRACEBACK") and not isinstance(error, (SeatrialError, OSError)):
             raise
         return _report(error, argv)
@@ -144,6 +147,8 @@ def _dispatch(argv: list[str]) -> int:
         check_launcher(rest)
     module = _verb_module(verb)
     rest = module.reworded(rest) if hasattr(module, "reworded") else rest
+    if not rest and len(module.app.registered_commands) > 1:
+        rest = ["--help"]
     try:
         result = dressed(module.app)(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)
     except Exception as error:
@@ -180,6 +185,11 @@ def _reader_has_gone(ending: BaseException) -> bool:
     while cause is not None and not isinstance(cause, BrokenPipeError):
         cause = cause.__cause__ or cause.__context__
     return cause is not None
+
+
+def _was_interrupted(error: Exception) -> bool:
+    """Ctrl-C while pydantic makes a model: it raises an error of its own around it, and keeps only its name."""
+    return type(error).__name__ == "SchemaError" and "KeyboardInterrupt" in str(error)
 
 
 def _report(error: Exception, argv: list[str]) -> int:

@@ -11,6 +11,7 @@ from seatrial.load.address import Address, loopback
 from seatrial.load.rounds import Round, levels, measure
 from seatrial.load.samples import NoServerError, of_file, samples
 from seatrial.load.table import HEAD, line
+from seatrial.pipelines.find import find_run
 from seatrial.reports.load_page import write
 from seatrial.runs.nearest import store_of
 from seatrial.runs.serving import serving_of
@@ -35,7 +36,7 @@ def bench_serve(where: str | None, *, clients: int, seconds: float, body: Path |
             run=f"seatrial bench serve {where} --seconds {MOST_SECONDS / len(rounds):.0f}",
         )
     store = store_of(project)
-    address = loopback(where) if "://" in where or ":" in where else _of_run(store.find(where))
+    address = loopback(where) if "://" in where or ":" in where else _of_run(find_run(store, where))
     token = os.environ.get(TOKEN, "")
     requests = of_file(address, body, token) if body else samples(address, token)
     processes = max(1, min(8, len(os.sched_getaffinity(0)) // 2))

@@ -24,7 +24,7 @@ FILES: Candidate = (":files", "")
 FOLDERS: Candidate = (":folders", "")
 
 #: Values by the word that the help has for them.
-_FIXED: dict[str, tuple[Candidate, ...]] = {
+FIXED: dict[str, tuple[Candidate, ...]] = {
     "BACKEND": tuple((name, "") for name in ("auto", "docker", "podman", "local", "k8s")),
     "ENGINE": tuple((name, "") for name in ("auto", "docker", "podman", "local")),
     "LEVEL": (("none", ""), ("files", ""), ("unused", ""), ("arch", "")),
@@ -124,7 +124,7 @@ def _value(option: dict[str, Any], command: str) -> Iterator[Candidate]:
     elif option["metavar"] == "RUN":
         yield from run_words()
     else:
-        yield from _FIXED.get(option["metavar"], ())
+        yield from FIXED.get(option["metavar"], ())
 
 
 def _argument(
@@ -153,7 +153,7 @@ def _argument(
     elif metavar in ("SCRIPT", "text..."):
         yield FILES
     else:
-        yield from _FIXED.get(metavar, ())
+        yield from FIXED.get(metavar, ())
 
 
 def gpu_words() -> Iterator[Candidate]:
@@ -178,17 +178,22 @@ def _information(path: Path) -> tuple[str, str]:
 
 
 def run_words() -> Iterator[Candidate]:
-    """``last``, names, and IDs of this project's runs, newest first; as many IDs as fit a screen."""
+    """``last``, names, also of stages, and IDs of this project's runs, newest first; as many IDs as fit a screen."""
+    from seatrial.pipelines.find import newest_members
     from seatrial.runs.nearest import store_of
     from seatrial.runs.store import run_name
 
-    runs = store_of(None).newest(_NAMED)
+    store = store_of(None)
+    runs = store.newest(_NAMED)
     if runs:
         yield ("last", runs[0].id)
     names: dict[str, str] = {}
     for run in runs:
         if (name := run_name(run)) is not None:
             names.setdefault(name, run.id)
+    for name, (_, member) in newest_members(store).items():
+        if member.run is not None:
+            names.setdefault(name, member.run)
     yield from names.items()
     named = {id: name for name, id in names.items()}
     yield from ((run.id, named.get(run.id, "")) for run in runs[:_LISTED])

@@ -24,7 +24,7 @@ from seatrial.doctor.fixing.apply_fixes import apply_fixes, undo
 from seatrial.doctor.report_markdown import markdown
 from seatrial.errors import UsageError
 from seatrial.job.units import parse_bytes
-from seatrial.system.files import write_atomically
+from seatrial.system.files import require_writable, write_atomically
 from seatrial.system.state import state_folder
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -75,6 +75,8 @@ def doctor(
         raise UsageError("--fix asks and shows what it changes, --json prints one object", run="seatrial doctor --fix")
     if on not in (places := ("auto", *table.ON_THIS_MACHINE)):
         raise UsageError(f"There is no engine {on!r}: choose from {', '.join(places)}", run="seatrial doctor --help")
+    if report_file is not None and str(report_file) != "-":
+        require_writable(report_file)
     request = InspectionRequest(
         image=image,
         container=container,

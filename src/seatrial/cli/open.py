@@ -12,6 +12,7 @@ import typer
 
 from seatrial.cli.typed import Reference
 from seatrial.errors import EXIT_DONE, UsageError
+from seatrial.pipelines.find import find_run
 from seatrial.runs.nearest import store_of
 from seatrial.system.typed_path import as_typed
 
@@ -30,10 +31,12 @@ def open_(
     """Open a run's receipt in the browser; where there is none, print the page's path."""
     from seatrial.runs.finalise import finalise  # it loads all that judges
 
-    run = store_of(project).find(reference)
+    run = find_run(store_of(project), reference)
     if finalise(run, os.environ) is None:
         raise UsageError(f"{run.id} has not ended: it has no receipt yet", run=f"seatrial runs logs -f {run.id}")
     page = run.folder / "receipt.html"  # the record's: the target could have written the copy in the project
+    if not page.is_file():
+        raise UsageError(f"The page of run {run.id} is missing: {page}", run=f"seatrial runs show {run.id}")
     if only_print or not _has_browser() or not webbrowser.open(page.absolute().as_uri()):
         print(page.absolute())
         if not only_print:

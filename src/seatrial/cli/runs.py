@@ -19,6 +19,7 @@ from seatrial.cli import typed
 from seatrial.cli.typed import Reference
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.pipelines import listing
+from seatrial.pipelines.find import find_run
 from seatrial.pipelines.group import Group, GroupStore
 from seatrial.runs.nearest import store_of
 from seatrial.runs.store import RunStore
@@ -125,13 +126,13 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
     store = _store(project)
     if (group := _group(store, reference)) is not None:
         return _show_group(store, group, as_json=as_json)
-    run = store.find(reference)
+    run = find_run(store, reference)
     receipt = finalise(run, os.environ)
     screen = Screen(json=as_json, whole=True)
     if not run.recorded:
         screen.say(f"{run.id} predates seatrial's own records: this receipt cannot be verified")
     if receipt is None:
-        screen.plan(run.plan(), [])
+        screen.plan(run.plan(), [], started=True)
         screen.say(f"{run.id} has not ended; seatrial runs logs -f {run.id}")
         return EXIT_DONE
     screen.receipt(receipt, run)
@@ -161,7 +162,7 @@ def logs(
 
         follow_group(GroupStore(store), group, front(), os.environ, until_end=following, tail=tail)
         return EXIT_DONE
-    run = store.find(reference)
+    run = find_run(store, reference)
     screen = Screen()
     write = screen.write if rank is None else of_rank(run, rank, screen.write)
     follow(run, write, os.environ, tail=tail, until_end=following, say=screen.say)
@@ -178,7 +179,7 @@ def attach(
     from seatrial.runs.following import recorder
     from seatrial.runs.following.watch import follow
 
-    run = _store(project).find(reference)
+    run = find_run(_store(project), reference)
     screen = Screen(json=as_json, whole=verbose)
     try:
         with screen.showing_progress(run) as show:
@@ -200,7 +201,7 @@ def verify(reference: Reference = "last", project: Project = None) -> int:
     """Verify that a run's evidence and receipt are unchanged. Exits with 1 if not."""
     from seatrial.runs.verify import verify as check
 
-    run = _store(project).find(reference)
+    run = find_run(_store(project), reference)
     verdict = check(run)
     for sentence in verdict.sentences:
         print(f"{run.id} {sentence}")
@@ -225,7 +226,7 @@ def compare(
     store, receipts = _store(project), Receipts()
     if len(references) < 2:
         raise UsageError("A comparison needs two runs or more", run=f"seatrial runs compare {references[0]} last")
-    found_runs = [store.find(reference) for reference in references]
+    found_runs = [find_run(store, reference) for reference in references]
     for run in found_runs:
         finalise(run, os.environ)
     found = comparison.compare(*(receipts.of(run) for run in found_runs))
@@ -246,7 +247,7 @@ def execute(context: typer.Context, reference: Reference = "last", project: Proj
     argv: list[str] = context.obj
     if not argv:
         raise UsageError("No command to run: put it after --", run=f"seatrial runs exec {reference} -- nvidia-smi")
-    run = _store(project).find(reference)
+    run = find_run(_store(project), reference)
     return run_actions.execute(run, argv, os.environ, interactive=sys.stdin.isatty() and sys.stdout.isatty())
 
 
@@ -269,7 +270,7 @@ def stop(
 
         down(store, group.id, front(), os.environ)
         return EXIT_DONE
-    run = store.find(reference)
+    run = find_run(store, reference)
     Screen(json=as_json, whole=verbose).receipt(run_actions.stop(run, os.environ, kill=kill), run)
     return EXIT_DONE
 
@@ -289,7 +290,7 @@ def copy(
     from seatrial.runs import run_actions
 
     name, _, path = reference.partition(":")
-    for file in run_actions.copy_models(_store(project).find(name), path, destination, os.environ):
+    for file in run_actions.copy_models(find_run(_store(project), name), path, destination, os.environ):
         print(destination / file)
     return EXIT_DONE
 
@@ -299,7 +300,7 @@ def record(reference: Reference, project: Project = None) -> int:
     """Follow a run in the background and make its receipt; started by run --detach."""
     from seatrial.runs.following.recorder import record as follow_to_the_end
 
-    follow_to_the_end(_store(project).find(reference), os.environ)
+    follow_to_the_end(find_run(_store(project), reference), os.environ)
     return EXIT_DONE
 
 
@@ -322,7 +323,7 @@ def remove(
     from seatrial.runs import run_actions
 
     store = _store(project)
-    for run in [store.find(reference) for reference in references]:
+    for run in [find_run(store, reference) for reference in references]:
         run_actions.remove(store, run, os.environ, force=force)
         print(run.id)
     return EXIT_DONE

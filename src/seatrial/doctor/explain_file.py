@@ -43,6 +43,8 @@ def explain_file(path: Path) -> list[Finding]:
             raise UsageError(f"{path} is a folder without a receipt or a log of a run", run=f"ls {path}")
         found = explain_file(inside)
         return found or (explain_file(path / "stderr.log") if (path / "stderr.log").is_file() else [])
+    if path.is_char_device() or path.is_block_device() or path.is_socket():
+        raise UsageError(f"{path} is a device, not a log", run="seatrial explain train.log")
     try:
         if path.is_file() and path.stat().st_size <= _MOST_RECEIPT_BYTES:
             receipt = _receipt(path.read_bytes())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +13,11 @@ from seatrial.errors import TargetError, UsageError
 from seatrial.job.model import Target
 from seatrial.job.serving import Serving
 from seatrial.recipe_names import KERAS_FRAMEWORKS, KERAS_RECIPES, frameworks_of
+from seatrial.system.nofollow import files_below
+from seatrial.system.typed_path import from_here
+
+#: Files and folders that are looked at for a recipe's data.
+_MOST_ENTRIES = 20_000
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,7 @@ class Recipe:
         weights: of the model that it saves, below the models folder. Source: WEIGHTS in recipes/saved.py.
         ranks: runs one process per GPU under torchrun. bench does not: it starts torchrun itself.
         data: what ``--data`` has to hold, in words; None for a recipe that carries its own.
+        files: one of these patterns fits the name of a file of that, in the folder or below it.
     """
 
     requirements: tuple[str, ...]
@@ -31,6 +39,7 @@ class Recipe:
     ranks: bool = True
     weights: str | None = None
     data: str | None = None
+    files: tuple[str, ...] = ()
 
 
 _TORCH = ("torch", "numpy", "safetensors")
@@ -48,12 +57,21 @@ TRACKER_REQUIREMENTS: dict[str, tuple[str, ...]] = {
 
 #: The targets of ``seatrial run``, by name.
 RECIPES: dict[str, Recipe] = {
-    "cifar10": Recipe(_TORCH, weights="cifar10.safetensors", data="CIFAR-10's binary or Python files"),
+    "cifar10": Recipe(
+        _TORCH, weights="cifar10.safetensors", data="CIFAR-10's files", files=("cifar-10*", "data_batch_1*")
+    ),
     "digits": Recipe((*_TORCH, "scikit-learn"), weights="digits.safetensors"),
     "matmul": Recipe(_TORCH, trains=False),
-    "mnist": Recipe(_TORCH, weights="mnist.safetensors", data="MNIST's four IDX files"),
-    "mnist-deep": Recipe(_TORCH, weights="trained-model.safetensors", data="MNIST's four IDX files"),
-    "spam": Recipe((*_TORCH, "tokenizers", "transformers"), weights="spam/model.safetensors", data="SMSSpamCollection"),
+    "mnist": Recipe(_TORCH, weights="mnist.safetensors", data="MNIST's four IDX files", files=("train-images*",)),
+    "mnist-deep": Recipe(
+        _TORCH, weights="trained-model.safetensors", data="MNIST's four IDX files", files=("train-images*",)
+    ),
+    "spam": Recipe(
+        (*_TORCH, "tokenizers", "transformers"),
+        weights="spam/model.safetensors",
+        data="SMSSpamCollection",
+        files=("SMSSpamCollection*", "spam.tsv"),
+    ),
 }
 
 #: Programs behind verbs of their own. bench runs another recipe, so it needs that one's packages too.
@@ -74,23 +92,42 @@ def recipe(name: str) -> Recipe:
         raise TargetError(f"There is no recipe {name!r}; known recipes: {known}", run="seatrial run digits") from None
 
 
-def require_data(target: Target, project: Path, *, given: bool) -> None:
+def require_data(target: Target, project: Path, *, folder: Path | None, mounted: bool) -> None:
     """Before an image is built: the recipe has the data that it reads. Raises TargetError.
 
     Args:
-        given: ``--data`` was; whether it holds the right files the recipe says.
+        folder: ``--data``; None: it was not given. mounted: something else is at its place in the container.
     """
     known = RECIPES.get(target.value) if target.kind == "recipe" else None
     own = any(word.split("=")[0] in ("--data", "--download") for word in target.args)
-    if known is None or known.data is None or given or own or (project / "data").exists():
+    if known is None or known.data is None or mounted or own:
         return
+    place = folder or project / "data"
     fetches = target.value not in ("cifar10", "spam")
     fetch = f" -- --download   # fetches them into ./data; or: seatrial run {target.value} --data DIR"
-    raise TargetError(
-        f"The recipe {target.value} needs {known.data}: there is no --data, and no folder data in {project}",
-        cause="seatrial brings no datasets; the recipe digits needs none",
-        run=f"seatrial run {target.value}{fetch if fetches else ' --data DIR'}",
-    )
+    run = f"seatrial run {target.value}{fetch if fetches else ' --data DIR'}"
+    if folder is None and not place.exists():
+        raise TargetError(
+            f"The recipe {target.value} needs {known.data}: there is no --data, and no folder data in {project}",
+            cause="seatrial brings no datasets; the recipe digits needs none",
+            run=run,
+        )
+    if not _holds(place, known.files):
+        raise TargetError(
+            f"The recipe {target.value} needs {known.data}: there are none in {from_here(place)}",
+            cause=f"no file in it is called {' or '.join(known.files)}",
+            run=run,
+        )
+
+
+def _holds(folder: Path, patterns: Sequence[str]) -> bool:
+    """One of the folder's first files has such a name. What cannot be read, or is not looked through, may hold it."""
+    looked_at = 0
+    for entry in files_below(folder, most_entries=_MOST_ENTRIES, hidden=True, links=True):
+        looked_at += 1
+        if any(fnmatch(entry.name, pattern) for pattern in patterns):
+            return True
+    return looked_at >= _MOST_ENTRIES // 2 or not os.access(folder, os.R_OK | os.X_OK)
 
 
 def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:

@@ -355,11 +355,13 @@ def _check_paths(config: Mapping[str, Any], to_come: Collection[Path]) -> None:
     models = config["models"].source if "models" in config else None
     if models is not None and models.exists() and not models.is_dir():
         raise DataError(f"models folder {from_here(models)} is a file", run=f"ls -l {as_typed(models)}")
-    sources = [mount.source for mount in config.get("mounts", ())]
-    ca_bundle = config.get("image", {}).get("ca_bundle")
-    for path in [*sources, *config.get("env_files", ()), *([ca_bundle] if ca_bundle else [])]:
+    read = [("mount", mount.source) for mount in config.get("mounts", ())]
+    read += [("env file", path) for path in config.get("env_files", ())]
+    read += [("image.ca_bundle", path) for path in [config.get("image", {}).get("ca_bundle")] if path]
+    for what, path in read:
         if not path.exists() and not later(path):
-            raise DataError(f"there is no {from_here(path)}", run=f"ls {as_typed(path.parent)}")
+            there = next(parent for parent in path.parents if parent.is_dir())
+            raise DataError(f"{what} {from_here(path)}: there is no such file or folder", run=f"ls {as_typed(there)}")
 
 
 def _check_data(folder: Path) -> None:

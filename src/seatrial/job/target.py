@@ -77,7 +77,7 @@ def _is_path_like(word: str, project: Path) -> bool:
 def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
     """Modules of the project must exist; others may be installed in the image, which only the run can tell."""
     if not _MODULE.fullmatch(module) or len(module) > _MAX_NAME:
-        raise TargetError(f"-m {module}: no module name", run="seatrial run -m package.module …")
+        raise TargetError(f"-m {module!r} is not a module's name", run="seatrial run -m package.module …")
     roots = [project, project / "src"]
     top = module.split(".")[0]
     ours = any(is_folder(root / top) or is_file(root / f"{top}.py") for root in roots)
@@ -143,6 +143,9 @@ def _no_python(word: str, path: Path, root: Path) -> TargetError:
 
 
 def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetError:
+    if not word.strip():
+        near = sorted(_scripts(project))[:1]
+        return TargetError("the target is empty", run=f"seatrial run {shlex.quote(near[0]) if near else 'digits'}")
     if is_folder(project / word):
         inside = sorted(path for path in _scripts(project / word) if "/" not in path)[:5]
         names = f"; it contains {', '.join(inside)}" if inside else ""

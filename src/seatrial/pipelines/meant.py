@@ -59,6 +59,9 @@ def meant(request: UpRequest) -> tuple[Kind, UpRequest]:
 
     Raises UsageError: several are there and none is named, or there is nothing to bring up.
     """
+    if not request.project.is_dir():
+        there = next(parent for parent in request.project.parents if parent.is_dir())
+        raise UsageError(f"There is no project folder {request.project}", run=f"ls {as_typed(there)}")
     trackers = [name for name in request.names if name in TRACKERS]
     if trackers and len(trackers) == len(request.names):
         return "trackers", request
@@ -101,6 +104,11 @@ def meant(request: UpRequest) -> tuple[Kind, UpRequest]:
                 run=f"seatrial up {TRACKERS[0]}",
             )
         return "trackers", request
+    if request.names and request.names[0].endswith((".yaml", ".yml")):
+        file = Path(request.names[0])
+        if not file.is_file():
+            raise UsageError(f"There is no file {file}", run=f"ls {as_typed(file.parent)}")
+        raise UsageError(f"{file} is a file: --file names it", run=f"seatrial up -f {as_typed(file)}")
     raise _nothing(request.project, table)
 
 

@@ -34,7 +34,7 @@ def new_project(folder: Path) -> list[str]:
     name = folder.name
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{str(folder)!r} does not name a new project",
+            f"{'An empty name' if folder == Path() else repr(str(folder))} does not name a new project",
             cause="its folder and its image get the name: letters, digits, . _ -, at most 63",
             run="seatrial new my-project",
         )

@@ -44,6 +44,9 @@ _BADGES: dict[OutcomeId, str] = {
     "passed": "passed",
 }
 
+#: Why a run on the CPU has nothing to judge of a GPU.
+_WITHOUT_GPU: dict[OutcomeId, str] = {"cpu": "no GPU was requested", "cpu-fallback": "it ran without one"}
+
 #: Outcomes that the exit cause tells all of: the criteria of a run that failed are not what one looks for first.
 _BY_CAUSE: tuple[OutcomeId, ...] = ("running", "pruned", "stopped", "failed", "in-doubt")
 
@@ -76,7 +79,7 @@ class Outcome(Record):
     @computed_field  # type: ignore[prop-decorator]  # mypy issue 1362
     @property
     def sentence(self) -> str:
-        """Badge and words: ``Done on the CPU. Finished in 3.2 s; 6 of 7 criteria not judged``."""
+        """Badge and words: ``Done on the CPU. Finished in 3.2 s; GPU criteria do not apply: no GPU was requested``."""
         if self.words.lower().startswith(self.badge) or self.id == "running":
             return self.words
         return f"{self.badge[0].upper()}{self.badge[1:]}. {self.words}"
@@ -157,12 +160,9 @@ def _told(id: OutcomeId, end: End) -> list[str]:
     met = sum(criterion.verdict == "pass" for criterion in criteria)
     if id == "passed":
         return [f"{met} {'criterion' if met == 1 else 'criteria'} met"]
-    open_ = sum(criterion.verdict == "not judged" for criterion in criteria)
-    asked = [criterion for criterion in criteria if criterion.asked and criterion.verdict == "pass"]
-    told = [f"met: {_titles(asked)}"] if asked else []
-    if open_ == len(criteria):
-        return ["no criterion was judged"]
-    return [*told, f"{open_} of {len(criteria)} criteria not judged"] if open_ else told
+    judged = sorted((each for each in criteria if each.verdict == "pass"), key=lambda each: not each.asked)
+    told = [f"met: {_titles(judged)}"] if judged else []
+    return [*told, f"GPU criteria do not apply: {_WITHOUT_GPU[id]}"]
 
 
 def _missed(titles: Sequence[str]) -> list[str]:

@@ -56,9 +56,20 @@ def load(run_dir: Path) -> Receipt:
         return Receipt.model_validate_json(read_regular(path, most_bytes=MOST_BYTES))
     except FileNotFoundError:
         raise RunNotFoundError(
-            f"run {run_dir.name} has no receipt yet", run=f"seatrial runs show {run_dir.name}"
+            f"Run {run_dir.name} has no receipt: {path.name} is missing",
+            cause="the run has not ended, or the file was deleted",
+            run=f"seatrial runs verify {run_dir.name}",
         ) from None
     except ValidationError as error:
         raise RunNotFoundError(
-            f"{path} is not a receipt that this seatrial can read: {error.errors()[0]['msg']}"
+            f"The receipt of run {run_dir.name} cannot be read by this version of seatrial",
+            cause=f"{path}: {_what(error)}",
+            run=f"seatrial runs verify {run_dir.name}",
         ) from error
+
+
+def _what(error: ValidationError) -> str:
+    """``it is no JSON``, or the first key that is wrong."""
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg'].lower()}" if place else "it is not JSON, or not a receipt"

@@ -22,7 +22,7 @@ import numpy as np
 from seatrial.recipe_names import KERAS_FRAMEWORKS
 from seatrial.recipes.keras_devices import devices, tested
 from seatrial.recipes.mnist_files import FILES, MIRRORS
-from seatrial.train import command_line
+from seatrial.train import command_line, within
 from seatrial.train.command_line import positive, positive_float
 from seatrial.train.data.download import fetch
 from seatrial.train.data.idx import Bytes, IdxFolder, read_folder
@@ -185,7 +185,8 @@ def train(keras: Any, data: IdxFolder, arguments: argparse.Namespace, trackers: 
             :count
         ]  # as before a resume
         epoch_began = time.perf_counter()
-        loss = run_epoch(keras, model, images[order], labels[order], batch, epoch, trackers, stop)
+        told = _told(keras, model, (epoch, arguments.epochs), count, batch, trackers, stop)
+        loss = run_epoch(model, images[order], labels[order], batch, told)
         seconds = time.perf_counter() - epoch_began
         if loss is None:
             return _terminated(arguments, epoch, done)
@@ -218,40 +219,58 @@ def train(keras: Any, data: IdxFolder, arguments: argparse.Namespace, trackers: 
     return 0
 
 
-# Eight parameters: what an epoch is made of.
-def run_epoch(
-    keras: Any, model: Any, images: Bytes, labels: Any, batch: int, epoch: int, trackers: Trackers, stop: StopRequest
-) -> float | None:
+def run_epoch(model: Any, images: Bytes, labels: Any, batch: int, told: Any) -> float | None:
     """One pass over the images in this order; their mean loss, or None where a SIGTERM ended it."""
-    told = _told(keras, model, (epoch - 1) * math.ceil(len(labels) / batch), len(labels), batch, trackers, stop)
     history = model.fit(images, labels, batch_size=batch, shuffle=False, verbose=0, callbacks=[told])
     return None if model.stop_training else float(history.history["loss"][-1])
 
 
 def _told(
-    keras: Any, model: Any, first_step: int, count: int, batch: int, trackers: Trackers, stop: StopRequest
+    keras: Any, model: Any, of: tuple[int, int], count: int, batch: int, trackers: Trackers, stop: StopRequest
 ) -> Any:
-    """A callback: some of the epoch's losses for the trackers, and a look at SIGTERM after each step.
+    """A callback: a line every two seconds, some of the epoch's losses for the trackers, and a look at SIGTERM.
 
-    Keras tells the mean over the epoch so far; what is logged is the mean of the steps since the last line.
+    Keras tells the mean over the epoch so far; what is told is the mean of the steps since the last one.
+
+    Args:
+        of: which epoch, of how many. count: its images.
     """
+    epoch, epochs = of
     steps = math.ceil(count / batch)
     stride = max(1, steps // LOGGED_STEPS)
-    epoch = first_step // steps + 1
-    seen, total = 0, 0.0
+    logged, shown = _Since(), _Since()
+    began_s = told_s = time.perf_counter()
 
     def after_step(number: int, logs: Any) -> None:
-        nonlocal seen, total
+        nonlocal told_s
         model.stop_training = stop.requested
-        if (number + 1) % stride:
+        done, now_s = number + 1, time.perf_counter()
+        examples = min(count, done * batch)
+        if done % stride == 0:
+            loss = logged.mean(float(logs["loss"]), examples)
+            trackers.log({"step": (epoch - 1) * steps + done, "epoch": epoch, "loss": loss, "phase": "train"})
+        if now_s - told_s < within.EVERY_S or done >= steps or not math.isfinite(so_far := float(logs["loss"])):
             return
-        now = min(count, (number + 1) * batch)
-        sum_now = float(logs["loss"]) * now
-        loss = (sum_now - total) / (now - seen)
-        seen, total = now, sum_now
-        trackers.log({"step": first_step + number + 1, "epoch": epoch, "loss": loss, "phase": "train"})
+        taken_s, told_s = now_s - began_s, now_s
+        left_s = ((epochs - epoch) * steps + steps - done) * taken_s / done
+        loss = shown.mean(so_far, examples)
+        print(within.line(epoch, done, steps, loss, examples / taken_s, left_s), flush=True)
 
     return keras.callbacks.LambdaCallback(on_train_batch_end=after_step)
+
+
+class _Since:
+    """Means of what came since the last one, out of means over all so far."""
+
+    def __init__(self) -> None:
+        self._examples, self._sum = 0, 0.0
+
+    def mean(self, so_far: float, examples: int) -> float:
+        """Of the examples since the last call; ``so_far`` is that of all of them."""
+        total = so_far * examples
+        mean = (total - self._sum) / (examples - self._examples)
+        self._examples, self._sum = examples, total
+        return mean
 
 
 def save(

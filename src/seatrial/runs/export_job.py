@@ -37,7 +37,9 @@ class Asked:
 def check_format(to: str) -> None:
     """Raises UsageError."""
     if to not in SUFFIXES:
-        raise UsageError(f"--to {to}: no such format", run=f"seatrial export last --to {'|'.join(SUFFIXES)}")
+        raise UsageError(
+            f"--to {to}: no such format; there are {', '.join(SUFFIXES)}", run="seatrial export last --to onnx"
+        )
 
 
 def out_path(project: Path, model_name: str, asked: Asked) -> str:

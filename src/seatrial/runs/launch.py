@@ -133,7 +133,10 @@ def prepare(
     secrets.check_secrets(job, environ)
     if job.serve is None:
         require_data(
-            job.target, job.project, given=job.data is not None or any(mount.target == "/data" for mount in job.mounts)
+            job.target,
+            job.project,
+            folder=None if job.data is None else job.data.source,
+            mounted=any(mount.target == "/data" for mount in job.mounts),
         )
     refuse_taken_port(job, RunStore(job.project, environ))
     ground = _survey(job, environ)
@@ -233,7 +236,10 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
         store.pull(plan.companion_image, say)
     if plan.venv is not None:
-        ensure_venv(plan.venv.directory, plan.venv.requirements, plan.venv.base, say)
+        from seatrial.images.building.cuda_unasked import without_cuda
+
+        progress = say if plan.gpus_asked else without_cuda(say, plan.venv.requirements)
+        ensure_venv(plan.venv.directory, plan.venv.requirements, plan.venv.base, progress)
     if plan.view is not None:
         make_view(plan)
     if plan.companion is not None:

@@ -6,15 +6,26 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from seatrial.errors import UsageError
 from seatrial.runs.store import RunStore
+from seatrial.system.typed_path import as_typed
 
 #: A folder with one of these is a project of its own: runs of a folder around it are another's.
 _ENDS = ("seatrial.toml", ".git")
 
 
 def store_of(project: Path | None, environ: Mapping[str, str] | None = None) -> RunStore:
-    """The store of the folder that ``--project`` names, of just that one; of the nearest where it names none."""
-    return nearest_store(Path(), environ) if project in (None, Path()) else RunStore(project.absolute(), environ)
+    """The store of the folder that ``--project`` names, of just that one; of the nearest where it names none.
+
+    Raises UsageError: there is no such folder, and no runs are known of one that was there.
+    """
+    if project is None or project == Path():
+        return nearest_store(Path(), environ)
+    store = RunStore(project.absolute(), environ)
+    if not project.is_dir() and not store.root.is_dir():
+        there = next(parent for parent in project.absolute().parents if parent.is_dir())
+        raise UsageError(f"There is no project folder {project}", run=f"ls {as_typed(there)}")
+    return store
 
 
 def nearest_store(folder: Path, environ: Mapping[str, str] | None = None) -> RunStore:

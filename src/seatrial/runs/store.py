@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from seatrial import events
@@ -165,9 +166,10 @@ class Run:
                 run=f"seatrial runs rm {self.id}",
             ) from None
         except ValidationError as error:
+            first = error.errors()[0]["loc"]
             raise SeatrialError(
                 f"{path} cannot be read by this version of seatrial",
-                cause=f"{error.error_count()} of its keys are invalid, the first: {error.errors()[0]['loc']}",
+                cause=f"its key {'.'.join(map(str, first))} is invalid" if first else "it is not JSON, or not a plan",
                 run=f"seatrial runs rm {self.id}",
             ) from error
 
@@ -373,16 +375,22 @@ class RunStore:
         in_second = Counter(run.id[:_STAMP] for run in runs)
         return sorted(runs, key=lambda run: (run.id[:_STAMP], _planned(run, in_second), run.id))
 
-    def find(self, reference: str) -> Run:
+    def find(self, reference: str, *, also: Mapping[str, str] = MappingProxyType({})) -> Run:
         """The run of this ID, unique ID prefix or suffix, or name (the newest of that name).
 
         ``last`` is the newest run. Raises RunNotFoundError.
+
+        Args:
+            also: further names, each with its run's ID; a run's own name counts before them.
         """
         runs = sorted(self.all() if reference else [], key=lambda run: run.recorded)  # a planted folder comes after all
         if reference == "last" and runs:
             return runs[-1]
         for run in reversed(runs):
             if reference in (run.id, run_name(run)):
+                return run
+        for run in runs:
+            if run.id == also.get(reference):
                 return run
         partial = [run for run in runs if run.id.startswith(reference) or run.id.endswith(f"-{reference}")]
         if len(partial) == 1:
@@ -393,7 +401,9 @@ class RunStore:
                 run="seatrial runs ls",
             )
         where = "in this project" if self.project == Path.cwd() else f"of {from_here(self.project)}"
-        near = did_you_mean(reference, [name for run in runs if (name := run_name(run))])
+        if reference == "last":
+            raise RunNotFoundError(f"There are no runs {where} yet", run="seatrial run digits")
+        near = did_you_mean(reference, [*(name for run in runs if (name := run_name(run))), *also])
         raise RunNotFoundError(f'No run "{reference}" {where}{near}', run="seatrial runs ls")
 
     def remove(self, run: Run) -> None:

@@ -38,7 +38,7 @@ def verify(run: Run) -> Verdict:
     summary = run.summary()
     receipt = run.folder / JSON_NAME
     if summary is not None and _digest(receipt) != summary.get("receipt"):
-        return _broken(f"{receipt} is {'changed after it was written' if receipt.exists() else 'gone'}")
+        return _broken(f"{receipt} {'was changed after it was written' if receipt.exists() else 'is missing'}")
     seal = load(run.folder).seal if summary is not None else None
     try:
         chain = follow_chain(str(run.events_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -266,7 +267,9 @@ def _not_there(argv: Sequence[str], error: OSError) -> EngineUnavailableError:
     if error.filename not in (None, argv[0]):  # the working directory, not the program
         return EngineUnavailableError(f"Cannot enter {error.filename}: {error.strerror}")
     return EngineUnavailableError(
-        f"{argv[0]} cannot be run: {error.strerror}", cause="it is not installed, or not on PATH"
+        f'"{argv[0]}" cannot be run: {error.strerror}',
+        cause="it is not installed, or not on PATH",
+        run=f"command -v {shlex.quote(argv[0])}; echo $PATH",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -18,7 +19,7 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise DiskError(f"Cannot write {path}: {error.strerror}", run=f"df -h {as_typed(path.parent)}") from error
+        raise cannot_write(path, error) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -28,7 +29,31 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
         Path(temporary).replace(path)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
-        raise DiskError(f"Cannot write {path}: {error.strerror}", run=f"df -h {as_typed(path.parent)}") from error
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> DiskError:
+    """What is in the way of a file, and the command that shows or mends it."""
+    folder = path.parent
+    if path.is_dir():
+        return DiskError(f"Cannot write {path}: it is a folder", run=f"ls -ld {as_typed(path)}")
+    if isinstance(error, FileNotFoundError):
+        return DiskError(f"Cannot write {path}: there is no folder {folder}", run=f"mkdir -p {as_typed(folder)}")
+    look = "ls -ld" if isinstance(error, PermissionError | NotADirectoryError) else "df -h"
+    return DiskError(f"Cannot write {path}: {error.strerror}", run=f"{look} {as_typed(folder)}")
+
+
+def require_writable(path: Path) -> None:
+    """Before what takes long: a file can be written there. Raises DiskError, and changes nothing."""
+    reasons = {
+        errno.EISDIR: path.is_dir(),
+        errno.ENOENT: not path.parent.exists(),
+        errno.ENOTDIR: not path.parent.is_dir(),
+        errno.EACCES: not os.access(path.parent, os.W_OK | os.X_OK),
+    }
+    if (reason := next((number for number, holds in reasons.items() if holds), None)) is not None:
+        error = OSError(reason, os.strerror(reason), str(path))
+        raise cannot_write(path, error) from error
 
 
 def make_folder(path: Path) -> None:

@@ -19,7 +19,7 @@ from pace import slowness
 from seatrial.backends import table
 from seatrial.backends.kubernetes.manifests.render import WORKLOADS
 from seatrial.cli import VERBS
-from seatrial.cli.completing import _FIXED, RECIPES, complete
+from seatrial.cli.completing import FIXED, RECIPES, complete
 from seatrial.cli.screens import runs_table
 from seatrial.cli.words import kept
 from seatrial.images import recipes
@@ -86,7 +86,7 @@ def test_behind_the_target_there_is_no_second_one() -> None:
 
 
 def test_values_are_those_that_the_verbs_take() -> None:
-    fixed = {name: tuple(value for value, _ in given) for name, given in _FIXED.items()}
+    fixed = {name: tuple(value for value, _ in given) for name, given in FIXED.items()}
     assert fixed["BACKEND"] == ("auto", *table.BACKENDS) and fixed["ENGINE"] == ("auto", *table.ON_THIS_MACHINE)
     assert fixed["LEVEL"] == get_args(SlimLevel) and set(fixed["KIND"]) == {"auto", *WORKLOADS}
     assert fixed["STATUS"] == runs_table.STATUSES

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +19,7 @@ pytest.importorskip("numpy")
 from seatrial.recipe_names import framework_of, frameworks_of, module_of
 from seatrial.recipes import mnist_keras
 from seatrial.train.errors import InputError
+from seatrial.train.trackers import Trackers
 
 FRAMEWORKS = ("tensorflow", "jax")
 
@@ -150,6 +153,57 @@ def test_learns_saves_and_reports(framework: str, data: Path, tmp_path: Path) ->
     assert "Keras 3" in (tmp_path / "training_metadata.txt").read_text()
     assert sorted(path.name for path in tmp_path.glob("*.keras")) == ["trained-model.keras"]
     assert not list(tmp_path.rglob("*.part"))
+
+
+#: The recipe with a line after each step.
+OFTEN = """
+import sys
+from seatrial.train import command_line, within
+from seatrial.recipes import mnist_keras
+within.EVERY_S = 0.0
+command_line.run(mnist_keras.main)
+"""
+
+
+@real
+def test_lines_within_an_epoch_are_those_of_torch(framework: str, data: Path, tmp_path: Path) -> None:
+    events, words = tmp_path / "events.jsonl", command(framework, data, tmp_path, "--epochs", "2")[4:]
+    env = {**os.environ, "SEATRIAL_EVENTS": str(events)}
+    done = subprocess.run([sys.executable, "-c", OFTEN, *words], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if ": step " in line]
+    assert len(lines) == 2 * 9  # ten steps an epoch, the last of which is the epoch's own line
+    assert all(LINE.fullmatch(line) for line in lines), lines
+    assert lines[0].startswith("epoch 1: step 1 of 10, loss ") and lines[-1].startswith("epoch 2: step 9 of 10, ")
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    losses = [line["loss"] for line in told if line["phase"] == "train" and "images" not in line]
+    shown = [float(line.partition("loss ")[2].partition(",")[0]) for line in lines]
+    assert shown == pytest.approx([*losses[:9], *losses[10:19]], abs=1e-4)
+
+
+#: Of train/within.py, which torch's loop prints as well.
+LINE = re.compile(
+    r"epoch \d+: step \d+ of \d+, loss \d+\.\d{4}, [\d,]+ examples/s, about (\d+ (h|min) )?\d+ (s|min) left"
+)
+
+
+def test_a_line_every_two_seconds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The callback as Keras calls it, on a clock of the test's own: half a second a step."""
+    clock = iter(number / 2 for number in range(100))
+    monkeypatch.setattr(mnist_keras.time, "perf_counter", lambda: next(clock))
+    keras = SimpleNamespace(callbacks=SimpleNamespace(LambdaCallback=lambda on_train_batch_end: on_train_batch_end))
+    model, stop = SimpleNamespace(stop_training=False), SimpleNamespace(requested=False)
+    after_step = mnist_keras._told(keras, model, (2, 3), 190, 10, Trackers([]), stop)
+    for number in range(19):
+        after_step(number, {"loss": 2.0 if number < 4 else (2.0 * 4 + 1.0 * (number - 3)) / (number + 1)})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "epoch 2: step 4 of 19, loss 2.0000, 20 examples/s, about 17 s left",
+        "epoch 2: step 8 of 19, loss 1.0000, 20 examples/s, about 15 s left",
+        "epoch 2: step 12 of 19, loss 1.0000, 20 examples/s, about 13 s left",
+        "epoch 2: step 16 of 19, loss 1.0000, 20 examples/s, about 11 s left",
+    ]
+    assert all(LINE.fullmatch(line) for line in lines)
 
 
 @real

@@ -108,7 +108,7 @@ HANDS: dict[str, tuple[Callable[[Run], None], str]] = {
     "all is emptied": (_empty, "the receipt covers"),
     "the evidence is gone": (lambda run: run.events_path.unlink(), "events.jsonl is missing"),
     "the receipt is edited": (_receipt, "receipt.json"),
-    "the receipt is gone": (lambda run: (run.folder / "receipt.json").unlink(), "receipt.json is gone"),
+    "the receipt is gone": (lambda run: (run.folder / "receipt.json").unlink(), "receipt.json is missing"),
     "both are edited": (_other_seal, "receipt.json"),
 }
 

@@ -28,7 +28,7 @@ def test_check_raises_with_argv_exit_code_and_stderr():
 
 
 def test_a_program_that_is_not_there_is_named():
-    with pytest.raises(EngineUnavailableError, match="no-such-program cannot be run"):
+    with pytest.raises(EngineUnavailableError, match='"no-such-program" cannot be run'):
         command.run(["no-such-program"], timeout_s=30)
 
 

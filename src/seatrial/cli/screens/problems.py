@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import re
@@ -16,14 +15,36 @@ from rich.console import Console
 from rich.text import Text
 
 from seatrial.cli import words
-from seatrial.errors import EXIT_ENGINE, EXIT_USAGE, CapacityError, GpuContractError, SeatrialError, StackError
+from seatrial.cli.screens.usage import usage_problem
+from seatrial.errors import (
+    EXIT_ENGINE,
+    EXIT_USAGE,
+    CapacityError,
+    GpuContractError,
+    GpuRequestError,
+    SeatrialError,
+    StackError,
+    TargetError,
+)
 from seatrial.findings.labels import CAUSE, FIX
 from seatrial.findings.own_words import with_own_words
+from seatrial.system.typed_path import as_typed as typed_path
 
 #: How errors and findings say "the same on the CPU", without knowing what was typed.
 WITHOUT_GPUS = "seatrial run --gpus none …"
 #: And how they say "the same, and what the project asks for is allowed".
 WITH_TRUST = "seatrial run --trust …"
+
+#: What is wrong with a file where another kind of file, or other permissions, were expected.
+_IN_THE_WAY = frozenset(
+    (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
+)
+
+#: At a sentence's end, and not the folder "." or "..".
+_FULL_STOP = re.compile(r"(?<=[^\s./])\.+$")
+
+#: Verbs whose words are those of run, so that run's advice is theirs.
+_LIKE_RUN = ("plan", "shell", "build", "tune", "sweep")
 
 #: What pydantic raises for text that is none; by its name, since not every verb imports pydantic.
 _NOT_TEXT = "PydanticSerializationError"
@@ -53,8 +74,11 @@ def exit_code(error: Exception) -> int:
 def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str | None] | None:
     """(message, cause, command) of an error that is no defect of ours, else None."""
     if isinstance(error, SeatrialError):
-        return error.message, error.cause, as_typed(error.run, argv)
-    if (usage := _usage_problem(error, argv)) is not None:
+        advice = as_typed(error.run, argv)
+        if advice and argv[0] in _LIKE_RUN and isinstance(error, TargetError | GpuRequestError):
+            advice = re.sub(r"^seatrial run (?!--help)", f"seatrial {argv[0]} ", advice)
+        return error.message, error.cause, advice
+    if (usage := usage_problem(error, argv)) is not None:
         return usage
     if type(error).__name__ == _NOT_TEXT:
         return (
@@ -67,9 +91,12 @@ def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str |
     if isinstance(error, FileNotFoundError) and not _is_somewhere():
         return "The working directory no longer exists", "it was deleted or moved", "cd; pwd"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        return f"{error.filename or 'A file'} cannot be written: {error.strerror}", None, "df -h . /tmp"
+        what = error.filename or "A file, or what the output goes to,"
+        return f"{what} cannot be written: {error.strerror}", None, "df -h . /tmp"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "Too many open files", "the open-file limit is low here", "ulimit -n 1024"
+    if error.errno in _IN_THE_WAY and isinstance(error.filename, str):
+        return f"{error.filename} cannot be used: {error.strerror}", None, f"ls -ld {typed_path(error.filename)}"
     return None
 
 
@@ -115,53 +142,13 @@ def _print(console: Console, message: str, cause: str | None, run: str | None) -
     if re.match(r"(?!seatrial\b)[a-z]+ (?!\d)", message):  # a sentence, and no key, file, flag or "jax 0.4" begins it
         message = message[0].upper() + message[1:]
     lines = Text()
-    lines.append("error", style="bold red").append(f": {_visible(' '.join(message.splitlines())).rstrip('.')}\n")
+    sentence = _FULL_STOP.sub("", _visible(" ".join(message.splitlines())))
+    lines.append("error", style="bold red").append(f": {sentence}\n")
     if cause:
         lines.append(f"  {CAUSE}", style="bold").append(f": {_visible(cause)}\n")
     if run:
         lines.append(f"  {FIX}", style="bold").append(f": {_visible(run)}\n")
     console.print(lines, end="")
-
-
-def _usage_problem(error: Exception, argv: list[str]) -> tuple[str, str | None, str | None] | None:
-    """(message, cause, command) of an error in the words typed, as typer's parser raises it, else None."""
-    format_message = getattr(error, "format_message", None)
-    if format_message is None:
-        return None
-    message: str = format_message().split(" (Possible options")[0]
-    option = getattr(error, "option_name", "") if type(error).__name__ == "NoSuchOption" else ""
-    if option and (near := _near_option(option, error)):
-        meant = [near + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
-        return f"No such option: {option}; did you mean {near}?", None, shlex.join(["seatrial", *meant])
-    if option and argv[0] in ("run", "plan") and "--" not in argv:
-        return message, "The target's own arguments go after --", _behind_dashes(option, argv)
-    place = getattr(getattr(error, "ctx", None), "command_path", f"seatrial {argv[0]}")
-    return message, None, f"{place} --help"
-
-
-def _near_option(option: str, error: Exception) -> str | None:
-    """The option of this command that was probably meant; ``--epochs`` is near to none, and the target's own."""
-    context = getattr(error, "ctx", None)
-    names = [name for each in context.command.params for name in getattr(each, "opts", ())] if context else []
-    if option.startswith("--") and len(begun := [name for name in names if name.startswith(option)]) == 1:
-        return str(begun[0])
-    near = difflib.get_close_matches(option, names, n=1, cutoff=0.8) if option.startswith("--") else []
-    return str(near[0]) if near else None
-
-
-def _behind_dashes(option: str, argv: list[str]) -> str:
-    """The command with an option that is the target's, and its value, where the target gets it."""
-    at = next((place for place, word in enumerate(argv) if word.split("=")[0] == option), len(argv))
-    target_before = any(not word.startswith("-") for word in argv[1:at])
-    has_value = target_before and at + 1 < len(argv) and not _is_a_word_of_ours(argv[at + 1]) and "=" not in argv[at]
-    end = at + 1 + has_value
-    ours = argv[1:at] + argv[end:]
-    return shlex.join(["seatrial", argv[0], *(ours or ["TARGET"]), "--", *(argv[at:end] or [option])])
-
-
-def _is_a_word_of_ours(word: str) -> bool:
-    """Whether it is an option or the script, and no value of the option before it."""
-    return word.startswith("-") or (word.endswith(".py") and Path(word).is_file())
 
 
 def _unexpected(console: Console, error: Exception, argv: list[str]) -> None:

@@ -173,23 +173,22 @@ class Screen:
         self._quiet = False
         self.say(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
 
-    def plan(self, plan: Plan, request: list[str], asks: Sequence[str] = (), *, built: bool = False) -> None:
+    def plan(
+        self, plan: Plan, request: list[str], asks: Sequence[str] = (), *, built: bool = False, started: bool = False
+    ) -> None:
         """What would run, and what is against it; then every choice with its reason, and whole, the engine's command.
 
         Args:
             asks: what the project's file asks for, in full: a plan keeps less of it.
-            built: its image is there.
+            built: its image is there. started: it is no longer a matter of what would be.
         """
         if self._json:
             print(plan.model_dump_json(indent=1))
             return
         out = self._out
-        out.print(
-            Text(
-                f"Would run {plan.target_line} on {plan.backend}, on {_gpus_of(plan).replace('CPU', 'the CPU')}",
-                style="bold",
-            )
-        )
+        gpus = _gpus_of(plan).replace("CPU", "the CPU")
+        head = f"{'Running' if started else 'Would run'} {plan.target_line} on {plan.backend}, on {gpus}"
+        out.print(Text(head, style="bold"))
         if image := _image_of(plan, built=built):
             out.print(Text(f"  image {image}"), soft_wrap=True)
         for warning in plan.warnings:

@@ -16,6 +16,7 @@ from seatrial.backends.base import ImageStore
 from seatrial.errors import DiskError, ImageError
 from seatrial.images.building.build_failure import explain, readable
 from seatrial.images.building.check_stack import check_stack
+from seatrial.images.building.cuda_unasked import without_cuda
 from seatrial.images.building.ready import CACHED, READY
 from seatrial.images.building.space import check_space
 from seatrial.images.building.wheel import wheel_bytes
@@ -142,15 +143,25 @@ def _build(
     unfinished = f"{image.tag}-unfinished-{os.getpid()}"
     last_lines: deque[str] = deque(maxlen=_REMEMBERED_LINES)
     network = None if image.network == "default" else image.network
+    look = _watched(image)
     try:
         try:
             for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
                 if text := readable(line):
                     last_lines.append(line.rstrip())  # with BuildKit's numbers: they tell which step failed
                     progress(text)
+                    look(text)
         except ImageError as error:
             raise explain(list(last_lines), image=image, engine=store.name) from error
         check_stack(image, unfinished, store)
         store.tag(unfinished, image.tag)
     finally:
         store.remove(unfinished)  # the name alone: a finished image keeps its real one; a failed build has none
+
+
+def _watched(image: ImagePlan) -> Callable[[str], None]:
+    """What looks at each line of the build: of an image for the CPU, whether pip takes a CUDA build after all."""
+    if image.stack.get("build") != "cpu" or image.index_decides:
+        return lambda line: None
+    lines = [line for text in image.context_texts.values() for line in text.splitlines()]
+    return without_cuda(lambda line: None, lines, image=True)

@@ -24,7 +24,7 @@ def seatrial(capsys, tmp_path, monkeypatch):
 
 
 CASES = {
-    "an argument of a verb of a verb": (["runs", "stop"], "Missing argument", "seatrial runs stop --help"),
+    "an argument of a verb of a verb": (["runs", "stop"], "RUN is missing", "seatrial runs stop --help"),
     "an unknown command": (["rnu", "a.py"], 'There is no command "rnu"; did you mean run?', "seatrial run a.py"),
     "a word of other tools": (["ps"], "did you mean runs ls?", "seatrial runs ls"),
     "a word of other tools, misspelt": (["lgos", "x"], "did you mean runs logs?", "seatrial runs logs x"),
@@ -54,7 +54,7 @@ CASES = {
     "a stray word": (["run", "digits", "5"], "unexpected argument", "seatrial run digits -- 5"),
     "a data folder that is missing": (["run", "digits", "--data", "nowhere"], "does not exist", "ls"),
     "a run that is not there": (["runs", "show", "nothing"], 'No run "nothing"', "seatrial runs ls"),
-    "an empty store": (["runs", "show"], 'No run "last"', "seatrial runs ls"),
+    "an empty store": (["runs", "show"], "There are no runs in this project yet", "seatrial run digits"),
     "exec of nothing": (["runs", "exec", "x"], "No command to run", "nvidia-smi"),
     "a backend that is none": (
         ["run", "digits", "--on", "doker-box"],

@@ -1,0 +1,181 @@
+"""What a user in trouble reads: one sentence of plain words, and a command that can be typed next."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from seatrial import cli
+from seatrial.runs.store import RunStore, new_run_id
+
+#: Words of the parser's inside, and of Python's.
+INSIDE = ("Value error", "Input should", "(s)", "Traceback", "Internal error", "[Errno", "Choose from")
+
+#: words → (the sentence, the next command).
+REFUSED = {
+    "runs ls --limit x": ("--limit: expected a whole number, got 'x'", "seatrial runs ls --limit 20"),
+    "runs ls --limit=-5": ("--limit: expected 0 or more, got '-5'", "seatrial runs ls --limit=20"),
+    "runs ls --limit": ("--limit needs a value", "seatrial runs --help"),
+    "runs ls --json=3": ("--json takes no value", "seatrial runs --help"),
+    "runs ls a b": ("Unexpected arguments: a b", "seatrial runs ls --help"),
+    "runs ls a": ("Unexpected argument: a", "seatrial runs ls --help"),
+    "runs sho": ('seatrial runs has no command "sho"; did you mean show?', "seatrial runs show"),
+    "top -i soon": ("--interval: expected a number, got 'soon'", "seatrial top -i 1"),
+    "completion tcsh": ("SHELL: expected bash, zsh or fish, got 'tcsh'", "seatrial completion bash"),
+    "completion": ("SHELL is missing: bash, zsh or fish", "seatrial completion bash"),
+    "predict digits": ("MODEL: expected spam, got 'digits'", "seatrial predict spam"),
+    "export x": ("--to is missing: onnx, pt2, torchscript or safetensors", "seatrial export x --to onnx"),
+    "export x --to nope": (
+        "--to nope: no such format; there are onnx, pt2, torchscript, safetensors",
+        "seatrial export last --to onnx",
+    ),
+    "bench": ("MODE is missing: matmul, train, scaling, batch or serve", "seatrial bench matmul"),
+    "prune --keep x": ("--keep: expected a whole number, got 'x'", "seatrial prune --help"),  # not --keep 0
+    "plan trainx.py": ("There is no script trainx.py in PROJECT; did you mean train.py?", "seatrial plan train.py"),
+    "tune": ("Nothing to run: name a script, a recipe or -m module; here are train.py", "seatrial tune train.py"),
+    "plan train.py --mount nowhere:/x": ("Mount nowhere: there is no such file or folder", "ls ."),
+    "plan train.py --env-file no/file": ("Env file no/file: there is no such file or folder", "ls ."),
+    "run mnist --gpus none --data folder": (
+        "The recipe mnist needs MNIST's four IDX files: there are none in folder",
+        "seatrial run mnist -- --download   # fetches them into ./data; or: seatrial run mnist --data DIR",
+    ),
+    "run mnist --gpus none --data .": (
+        "The recipe mnist needs MNIST's four IDX files: there are none in .",
+        "seatrial run mnist -- --download   # fetches them into ./data; or: seatrial run mnist --data DIR",
+    ),
+    "run spam --gpus none --data folder": (
+        "The recipe spam needs SMSSpamCollection: there are none in folder",
+        "seatrial run spam --data DIR",
+    ),
+    "up nope.yaml": ("There is no file nope.yaml", "ls ."),
+    "up other.yaml": ("other.yaml is a file: --file names it", "seatrial up -f other.yaml"),
+    "up -C /nowhere/here": ("There is no project folder /nowhere/here", "ls /"),
+    "runs ls -C /nowhere/here": ("There is no project folder /nowhere/here", "ls /"),
+    "open": ("There are no runs in this project yet", "seatrial run digits"),
+    "explain /dev/zero": ("/dev/zero is a device, not a log", "seatrial explain train.log"),
+    "doctor --report no/x.json": ("Cannot write no/x.json: there is no folder no", "mkdir -p no"),
+    "doctor --report folder": ("Cannot write folder: it is a folder", "ls -ld folder"),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "picture.png").touch()
+    (tmp_path / "other.yaml").touch()
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """(sentence, command) of an error, and nothing else."""
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == "" and lines[0].startswith("error: ") and lines[-1].startswith("  fix: "), (out, err)
+    assert not any(word in err for word in INSIDE), err
+    return lines[0].removeprefix("error: "), lines[-1].removeprefix("  fix: ")
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_sentence_and_the_next_command(words: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli._main(words.split()) in (2, 5)
+    sentence, command = said(capsys)
+    assert (sentence.replace(str(project), "PROJECT"), command) == REFUSED[words]
+    assert not (project / ".seatrial").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [(["run", ""], "The target is empty"), (["run", "-m", ""], "-m '' is not a module's name")],
+    ids=repr,
+)
+def test_nothing_between_quotes(
+    words: list[str], sentence: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli._main(words) == 2
+    assert said(capsys)[0] == sentence
+
+
+@pytest.mark.parametrize("verb", ["runs", "k8s", "cdi"])
+def test_a_verb_with_verbs_alone_shows_them(verb: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli._main([verb]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"Usage: seatrial {verb} ") and err == ""
+
+
+def test_data_that_is_there_is_found(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "folder" / "MNIST" / "raw").mkdir(parents=True)
+    (project / "folder" / "MNIST" / "raw" / "train-images-idx3-ubyte.gz").touch()
+    from seatrial.images.recipes import require_data
+    from seatrial.job.model import Target
+
+    require_data(Target(kind="recipe", value="mnist"), project, folder=project / "folder", mounted=False)
+
+
+#: What spoils a file of an ended run's record → words, sentence, with RUN for the run's ID.
+SPOILT = {
+    ("receipt.json", "no json"): ("runs show RUN", "The receipt of run RUN cannot be read by this version of seatrial"),
+    ("receipt.json", "{}"): ("open RUN", "The receipt of run RUN cannot be read by this version of seatrial"),
+    ("receipt.json", None): ("runs show RUN", "Run RUN has no receipt: receipt.json is missing"),
+    ("plan.json", "no json"): ("runs exec RUN -- true", "FOLDER/plan.json cannot be read by this version of seatrial"),
+}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT, ids=repr)
+def test_a_record_that_is_spoilt(
+    spoilt: tuple[str, str | None], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunStore(project).create(new_run_id(time.time()), None)
+    told = {"target": "train.py", "backend": "local", "gpus": 0, "exit_code": 0, "outcome": "done", "seconds": 2.0}
+    (run.folder / "summary.json").write_text(json.dumps(told))
+    (name, text), (words, expected) = spoilt, SPOILT[spoilt]
+    if text is not None:
+        (run.folder / name).write_text(text)
+    assert cli._main(words.replace("RUN", run.id).split()) in (2, 5)
+    sentence, command = said(capsys)
+    assert sentence.replace(str(run.folder), "FOLDER").replace(run.id, "RUN") == expected
+    assert command.endswith(run.id) and "runs show" not in command  # not what has just been typed
+
+
+def test_evidence_that_is_a_folder(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunStore(project).create(new_run_id(time.time()), None)
+    run.events_path.mkdir()
+    assert cli._main(["runs", "verify", run.id]) == 5
+    sentence, command = said(capsys)
+    assert sentence == f"{run.events_path} cannot be used: Is a directory" and command.startswith("ls -ld ")
+
+
+def test_a_program_that_is_not_there_keeps_its_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from seatrial.cli.screens import problems
+    from seatrial.errors import EngineUnavailableError
+    from seatrial.system import command
+
+    with pytest.raises(EngineUnavailableError) as told:
+        command.check(["nowhere-to-be-found"], timeout_s=5)
+    problems.report(told.value, ["runs", "exec"])
+    sentence, fix = said(capsys)
+    assert sentence.startswith('"nowhere-to-be-found" cannot be run') and "command -v nowhere-to-be-found" in fix
+
+
+def test_an_output_that_is_full_is_not_called_a_file(capfd: pytest.CaptureFixture[str]) -> None:
+    from seatrial.cli.screens import problems
+
+    problems.report(OSError(28, "No space left on device"), ["runs", "ls"])
+    assert "what the output goes to" in capfd.readouterr().err
+
+
+def test_ctrl_c_while_a_model_is_made_is_no_defect(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pydantic_core import SchemaError
+
+    def interrupted(argv: list[str]) -> int:
+        raise SchemaError('Error building "model" validator:\n  KeyboardInterrupt: ')
+
+    monkeypatch.setattr(cli, "_answer", interrupted)
+    assert cli._main(["plan", "train.py"]) == 130
+    assert capsys.readouterr().err == "stopped\n"
