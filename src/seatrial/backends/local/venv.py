@@ -33,7 +33,7 @@ def ensure_venv(
         directory: holds one folder per content.
         requirements: lines of a requirements file.
         python: the interpreter it is based on.
-        progress: gets pip's output line by line.
+        progress: gets a line for each step, and pip's output line by line.
 
     Raises:
         EngineError: with pip's own reason.
@@ -63,7 +63,9 @@ def venv_interpreter(directory: Path, requirements: Sequence[str], python: Path)
 
 
 def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Callable[[str], None]) -> None:
+    progress("creating the virtual environment")
     command.check([str(python), "-m", "venv", str(folder)], timeout_s=CREATE_TIMEOUT_S)
+    progress("installing the packages with pip")
     listed = folder / "requirements.txt"
     listed.write_text("\n".join(requirements) + "\n")
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]

@@ -29,6 +29,9 @@ _OTHER_STEPS = (
     ),
     (re.compile(r"exporting|COMMIT|writing image"), "writing the image"),
     (re.compile(r"^pushing "), "pushing the image"),
+    # backends/local/venv.py
+    (re.compile(r"^creating the virtual environment$"), "creating the virtual environment"),
+    (re.compile(r"^installing the packages with pip$"), "installing the packages with pip"),
 )
 
 #: BuildKit and Buildah, of a step of somebody's Dockerfile: its own words, as far as a line has room. Not of ours that

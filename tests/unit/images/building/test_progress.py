@@ -58,6 +58,15 @@ def test_a_step_of_somebodys_own_dockerfile_is_told_in_its_words() -> None:
     assert progress.line("pushing registry.example.org/a:1", 5.0) and progress.step == "pushing the image"
 
 
+def test_a_virtual_environment_is_told_from_its_first_second() -> None:
+    progress = BuildProgress(0.0)
+    assert progress.line("creating the virtual environment", 0.1)
+    assert progress.words(4.0) == "creating the virtual environment, 4 s"
+    assert progress.line("installing the packages with pip", 9.0)
+    assert not progress.line("Collecting torch==2.13.0", 9.5)
+    assert progress.words(12.0) == "installing the packages with pip, 12 s"
+
+
 def test_debians_packages_count_as_well() -> None:
     progress = BuildProgress(0.0)
     progress.line("[stage-1 1/2] RUN apt-get update && apt-get install -y gcc", 1.0)
