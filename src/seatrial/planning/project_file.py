@@ -34,10 +34,7 @@ def project_file(project: Path, script: str | None = None) -> str:
         f'target = "{target}"',
         *_gpus(facts),
     ]
-    data = next((name for name in ("data", "dataset", "datasets") if (project / name).is_dir()), None)
-    if data:
-        lines.append(f'data = "./{data}"                # the folder exists; mounted read-only at /data')
-    lines += ["", "[image]", *reasons]
+    lines += [*_data(project), "", "[image]", *reasons]
     if flavour is not None:
         lines.append(f'flavour = "{flavour}"            # {why}')
     else:
@@ -63,6 +60,16 @@ def _gpus(facts: ScriptFacts) -> Sequence[str]:
     if facts.one_process_evidence:
         return [f'gpus = "all"                   # one process for all: {facts.one_process_evidence}']
     return ['gpus = "auto"                  # one GPU, or the CPU where there is none']
+
+
+def _data(project: Path) -> Sequence[str]:
+    """An empty folder is refused by each run, so it waits behind a #."""
+    folders = [name for name in ("data", "dataset", "datasets") if (project / name).is_dir()]
+    if full := next((name for name in folders if any((project / name).iterdir())), None):
+        return [f'data = "./{full}"                # the folder exists; mounted read-only at /data']
+    if folders:
+        return [f'# data = "./{folders[0]}"              # the folder is empty: fill it, then take the first # away']
+    return []
 
 
 def find_script(project: Path) -> str:
