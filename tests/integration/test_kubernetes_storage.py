@@ -149,8 +149,8 @@ COUNTS = """
 import os, signal, sys, time
 path = '/models/count'
 done = int(open(path).read()) if os.path.exists(path) else 0
-print('begins at', done, flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+open('/models/begun-in-' + os.uname().nodename, 'w').close()
 while done < 3:
     if os.path.exists('/models/to-%d' % (done + 1)):
         done += 1
@@ -170,11 +170,12 @@ def test_pods_that_are_deleted_gracefully_are_resumed_to_the_end(
     project.write("train.py", COUNTS)
     project.run("train.py", "--gpus", "none", "--detach", "--name", "counted", "--restarts", "1")
     for begun in range(1, 3):
+        project.wait_for(lambda: any((folder / f"begun-in-{name}").exists() for name in _pods(cluster)))
         (folder / f"to-{begun}").touch()
-        project.wait_for(lambda begun=begun: _count(folder) >= begun and len(_pods(cluster)) == 1)
+        project.wait_for(lambda begun=begun: _count(folder) == begun)
         [pod] = _pods(cluster)
         assert json.loads(project.cli("runs", "ls", "--json").stdout)[0]["status"] in ("running", "waiting")
-        cluster.delete(f"{PODS}/{pod['metadata']['name']}")
+        cluster.delete(f"{PODS}/{pod}")
     (folder / "to-3").touch()
     project.wait_for(lambda: json.loads(project.cli("runs", "ls", "--json").stdout)[0]["status"] == "done", 240)
     receipt = project.receipt()
@@ -184,11 +185,12 @@ def test_pods_that_are_deleted_gracefully_are_resumed_to_the_end(
 PODS = "/api/v1/namespaces/default/pods"
 
 
-def _pods(cluster: Cluster) -> list[dict]:
-    """Those that go on."""
+def _pods(cluster: Cluster) -> list[str]:
+    """Names of those that go on."""
     found = cluster.get(PODS, labelSelector="app.kubernetes.io/managed-by=seatrial")["items"]
     over = ("Succeeded", "Failed")
-    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] not in over]
+    going = [pod for pod in found if "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] not in over]
+    return [pod["metadata"]["name"] for pod in going]
 
 
 def _count(folder: Path) -> int:

@@ -81,7 +81,7 @@ def test_a_closed_pipe_is_141_and_ctrl_c_is_130_wherever_they_come(traceback, mo
 def test_ctrl_c_in_a_verb_and_below_one_is_said(tmp_path, monkeypatch, capsys):
     (tmp_path / "train.py").write_text("")
     monkeypatch.setattr("seatrial.runs.launch.plan_only", lambda *_: interrupted([]))
-    monkeypatch.setattr("seatrial.runs.store.RunStore.find", lambda *_: interrupted([]))
+    monkeypatch.setattr("seatrial.runs.store.RunStore.find", lambda *_, **__: interrupted([]))
     assert cli._main(["plan", "train.py", "--on", "local", "-C", str(tmp_path)]) == 130
     assert cli._main(["runs", "show", "x", "-C", str(tmp_path)]) == 130
     assert capsys.readouterr().err == "stopped\nstopped\n"
