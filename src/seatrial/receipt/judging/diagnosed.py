@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from seatrial.diagnosis.anatomy import REGIONS, Anatomy, compiles_since_s, read_facts
 from seatrial.diagnosis.diagnosis import Advice, Diagnosis
 from seatrial.diagnosis.happened import Ended
+from seatrial.diagnosis.in_framework import in_framework
 from seatrial.diagnosis.rules import diagnose
 from seatrial.diagnosis.stays_on_cpu import Reason, reasons, told_by_torch
 from seatrial.events import AgentFinished, GpuKernel, Sample, Step
@@ -37,7 +39,8 @@ def diagnose_case(case: Case, cause: ExitCause) -> DiagnosisRecord | None:
     inside = [m for m in case.evidence.moments if window.start_s <= m.at_s <= window.end_s]
     samples = [{**m.keys, "t": m.at_s} for m in inside if m.keys.get("type") == Sample.type]
     steps = [{**m.keys, "t": m.at_s} for m in case.evidence.all(Step) if window.start_s <= m.at_s <= window.end_s + 1]
-    return _kept(diagnose(samples, steps, case.expected[0].name, _ended(case, cause)))
+    found = diagnose(samples, steps, case.expected[0].name, _ended(case, cause))
+    return _kept(found and replace(found, advice=in_framework(found.advice, case.plan.agent.check)))
 
 
 def _ended(case: Case, cause: ExitCause) -> Ended | None:

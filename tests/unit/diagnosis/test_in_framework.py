@@ -1,0 +1,49 @@
+"""Advice for JAX and TensorFlow names nothing of PyTorch's, whatever bounds the run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from seatrial.diagnosis.advice import ADVICE
+from seatrial.diagnosis.diagnosis import Advice
+from seatrial.diagnosis.in_framework import in_framework
+from seatrial.diagnosis.signals import Signals, signals
+
+PYTORCHS = re.compile(
+    r"torch|DataLoader|num_workers|pin_memory|DistributedSampler|no_sync|DDP|\.item\(\)|fused=|SparseAdam"
+)
+
+TAGS = [(), ("no-workers",), ("fp32",), ("fp32", "power-cap"), ("host-memory-full",), ("cpu-quota", "slowdown")]
+
+
+def seen(utilization: float) -> Signals:
+    gpu = {
+        "uuid": "GPU-a",
+        "utilization_pct": utilization,
+        "sm_activity_pct": utilization / 2,
+        "tensor_activity_pct": 1.0,
+    }
+    gpus = [gpu, {**gpu, "uuid": "GPU-b", "utilization_pct": 1.0}]
+    host = {"cpu_cores": 2.0, "cpu_quota_cores": 2.0}
+    return signals([{"type": "sample", "t": float(t), "gpus": gpus, "host": host} for t in range(20)], [])
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow"])
+@pytest.mark.parametrize("cause", list(ADVICE))
+def test_nothing_of_pytorchs_is_told(cause, framework: str) -> None:
+    told = [
+        each.change
+        for tags in TAGS
+        for utilization in (2.0, 60.0, 99.0)
+        for each in in_framework(ADVICE[cause](tags, seen(utilization), "NVIDIA H200"), framework)
+    ]
+    assert [change for change in told if PYTORCHS.search(change)] == []
+
+
+def test_pytorchs_stays_and_what_is_said_twice_is_said_once() -> None:
+    advice = (Advice("torch.compile(model)", "at most 2×"), Advice("fused=True for the optimizer: one kernel", "3×"))
+    assert in_framework(advice, "torch") == advice
+    assert [(each.change[:3], each.gain) for each in in_framework(advice, "tensorflow")] == [("XLA", "at most 2×")]
+    assert [each.change[:7] for each in in_framework(advice, "jax")] == ["jax.jit", "the opt"]
