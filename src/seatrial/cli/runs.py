@@ -300,7 +300,7 @@ def record(reference: Reference, project: Project = None) -> int:
     """Follow a run in the background and make its receipt; started by run --detach."""
     from seatrial.runs.following.recorder import record as follow_to_the_end
 
-    follow_to_the_end(find_run(_store(project), reference), os.environ)
+    follow_to_the_end(_store(project).find(reference), os.environ)
     return EXIT_DONE
 
 

@@ -16,8 +16,8 @@ from seatrial.recipe_names import KERAS_FRAMEWORKS, KERAS_RECIPES, frameworks_of
 from seatrial.system.nofollow import files_below
 from seatrial.system.typed_path import from_here
 
-#: Files and folders that are looked at for a recipe's data.
-_MOST_ENTRIES = 20_000
+#: Files that are looked at for a recipe's data.
+_MOST_FILES = 10_000
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,10 @@ def require_data(target: Target, project: Path, *, folder: Path | None, mounted:
 
 def _holds(folder: Path, patterns: Sequence[str]) -> bool:
     """One of the folder's first files has such a name. What cannot be read, or is not looked through, may hold it."""
-    looked_at = 0
-    for entry in files_below(folder, most_entries=_MOST_ENTRIES, hidden=True, links=True):
-        looked_at += 1
-        if any(fnmatch(entry.name, pattern) for pattern in patterns):
+    for looked_at, entry in enumerate(files_below(folder, hidden=True, links=True), 1):
+        if looked_at == _MOST_FILES or any(fnmatch(entry.name, pattern) for pattern in patterns):
             return True
-    return looked_at >= _MOST_ENTRIES // 2 or not os.access(folder, os.R_OK | os.X_OK)
+    return not os.access(folder, os.R_OK | os.X_OK)
 
 
 def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ COMMAND_TIMEOUT_S = 600.0
 _MOST_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ended:
     """What is told: no path, no address, no name of a person or machine.
 
@@ -108,17 +108,17 @@ def ended_run(run: Run, receipt: Receipt) -> Ended:
     outcome, name = receipt.outcome, run_name(run)
     what = f"{name} ({receipt.header.target})" if name else receipt.header.target
     return Ended(
-        "run",
-        run.id,
-        name,
-        receipt.header.target,
-        outcome.id,
-        outcome.level,
-        receipt.exit_code,
-        outcome.brief,
-        receipt.measurements.wall_s,
-        f"seatrial: {what}: {'failed: ' if outcome.id == 'failed' else ''}{outcome.brief}",
-        run.folder / JSON_NAME,
+        kind="run",
+        id=run.id,
+        name=name,
+        target=receipt.header.target,
+        outcome=outcome.id,
+        level=outcome.level,
+        exit_code=receipt.exit_code,
+        headline=outcome.brief,
+        seconds=receipt.measurements.wall_s,
+        text=f"seatrial: {what}: {'failed: ' if outcome.id == 'failed' else ''}{outcome.brief}",
+        receipt=run.folder / JSON_NAME,
     )
 
 

@@ -47,17 +47,17 @@ def ended_sweep(search: Search, trials: Sequence[Trial], names: Names, exit_code
     outcome = "stopped" if search.interrupted else outcome
     headline = names.text(in_words(search, trials))
     return notify.Ended(
-        "sweep",
-        name,
-        name,
-        names.text(search.study.definition.title),
-        outcome,
-        {"done": "good", "failed": "bad"}.get(outcome, "warning"),
-        exit_code,
-        headline,
-        seconds,
-        f"seatrial: sweep {names.text(name)}: {headline}",
-        place_of(search.job.project, name) / page.RESULTS,
+        kind="sweep",
+        id=name,
+        name=name,
+        target=names.text(search.study.definition.title),
+        outcome=outcome,
+        level={"done": "good", "failed": "bad"}.get(outcome, "warning"),
+        exit_code=exit_code,
+        headline=headline,
+        seconds=seconds,
+        text=f"seatrial: sweep {names.text(name)}: {headline}",
+        receipt=place_of(search.job.project, name) / page.RESULTS,
     )
 
 

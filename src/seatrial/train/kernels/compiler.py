@@ -20,7 +20,7 @@ class Compiled(NamedTuple):
 
 
 @cache
-def library(major: int) -> ctypes.CDLL:
+def load(major: int) -> ctypes.CDLL:
     """NVRTC of this CUDA version: what torch has loaded or the system has, else NVIDIA's wheel. Raises OSError."""
     name = f"libnvrtc.so.{major}"
     try:

@@ -155,7 +155,7 @@ def machine_code(source: str, architecture: str) -> bytes:
     """A source, compiled by torch's NVRTC. Raises RuntimeError with the compiler's text; OSError when there is none."""
     if torch.version.cuda is None:
         raise RuntimeError("this torch is not built for CUDA")
-    nvrtc = compiler.library(int(torch.version.cuda.split(".")[0]))
+    nvrtc = compiler.load(int(torch.version.cuda.split(".")[0]))
     return compiler.machine_code(nvrtc, source, architecture).code
 
 

@@ -165,7 +165,7 @@ class Site:
         self.folder = folder
         self.path = folder / "env" / "lib" / "python3.11" / "site-packages"
 
-    def library(self, place: str, source: str, *options: str) -> Path:
+    def compiled(self, place: str, source: str, *options: str) -> Path:
         target = self.path / place
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(compiled(self.folder, target.name, source, *options), target)
@@ -194,7 +194,7 @@ print(library.cufftPlan1d())
 @gcc
 def test_a_stub_answers_its_version_and_ends_at_anything_else(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    fft = site.library("nvidia/cu13/lib/libcufft.so.12", VERSIONS)
+    fft = site.compiled("nvidia/cu13/lib/libcufft.so.12", VERSIONS)
     if Elf(fft.read_bytes()).machine != X86_64:
         pytest.skip("stubs are written for x86-64 only")
     argv = [sys.executable, "-c", ASKED, str(fft)]
@@ -218,7 +218,7 @@ def test_a_stub_answers_its_version_and_ends_at_anything_else(tmp_path: Path) ->
 )
 def test_a_library_whose_version_cannot_be_read_stays(tmp_path: Path, source: str, options: tuple[str, ...]) -> None:
     site = Site(tmp_path)
-    fft = site.library("nvidia/cu13/lib/libcufft.so.12", source, "-Wl,-z,now", *options)
+    fft = site.compiled("nvidia/cu13/lib/libcufft.so.12", source, "-Wl,-z,now", *options)
     report = site.slimmed("fft")
     assert report["stubs"] == [] and "libcufft.so.12" in str(report["kept"])
     assert Elf(fft.read_bytes()).section(".text") is not None
@@ -229,9 +229,9 @@ def test_a_library_whose_version_cannot_be_read_stays(tmp_path: Path, source: st
 def test_nvjitlink_stays_where_a_library_opens_it_by_name(tmp_path: Path, named: bool) -> None:
     site = Site(tmp_path)
     name = "libnvJitLink.so" if named else "libnvrtc.so"
-    site.library("nvidia/cudnn/lib/libcudnn_engines_tensor_ir.so.9", f'const char *name = "{name}";')
-    site.library("nvidia/cu13/lib/libcufft.so.12", VERSIONS + 'const char *name = "libnvJitLink.so";')
-    site.library("nvidia/cu13/lib/libnvJitLink.so.13", "int nvJitLinkCreate(void) { return 0; }")
+    site.compiled("nvidia/cudnn/lib/libcudnn_engines_tensor_ir.so.9", f'const char *name = "{name}";')
+    site.compiled("nvidia/cu13/lib/libcufft.so.12", VERSIONS + 'const char *name = "libnvJitLink.so";')
+    site.compiled("nvidia/cu13/lib/libnvJitLink.so.13", "int nvJitLinkCreate(void) { return 0; }")
     report = site.slimmed("fft,sparse,linalg")
     stubs = ["libcufft.so.12"] if named else ["libcufft.so.12", "libnvJitLink.so.13"]
     assert (report["stubs"], bool(report["kept"])) == (stubs, named)

@@ -36,7 +36,7 @@ USED = re.compile(
 @pytest.fixture(scope="module")
 def nvrtc():
     try:
-        return compiler.library(13)
+        return compiler.load(13)
     except OSError:
         pytest.skip("NVRTC of CUDA 13 is not installed: pip install nvidia-cuda-nvrtc")
 
@@ -115,4 +115,4 @@ def test_an_error_says_what_and_where(nvrtc):
 
 def test_without_the_library_the_error_names_it():
     with pytest.raises(OSError, match=r"libnvrtc\.so\.1"):
-        compiler.library(1)
+        compiler.load(1)
