@@ -145,9 +145,12 @@ def _node(meta: dict[str, Any]) -> int:
 
 
 def newest(pods: Sequence[Pod], nodes: int) -> dict[int, Pod]:
-    """Node → its newest pod: a pod that comes again replaces the one before."""
+    """Node → its newest pod: a pod that comes again replaces the one before, unless that has succeeded.
+
+    A pod that is deleted may still finish. Its controller, which has made another by then, takes it and ends the other.
+    """
     found: dict[int, Pod] = {}
-    for pod in sorted(pods, key=lambda pod: (pod.created, pod.uid)):
+    for pod in sorted(pods, key=lambda pod: (pod.phase == "Succeeded", pod.created, pod.uid)):
         if pod.node < nodes:
             found[pod.node] = pod
     return found
