@@ -79,6 +79,8 @@ def refuse_beforehand(step: Step) -> None:
     """Raises NotCapturable for what is known without a step."""
     if reason := getattr(step.source, "uncaptured", None):
         raise NotCapturable(reason)
+    if others := sorted({name for options in step.host_options for name in options if name != "lr"}):
+        raise NotCapturable(f"the schedule changes {' and '.join(others)} too: cycle_momentum=False leaves them")
 
 
 def refuse_optimizer(step: Step) -> None:

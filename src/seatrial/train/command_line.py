@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from seatrial.train import ahead
-from seatrial.train.errors import FIX_LABEL, TrainError
+from seatrial.train.errors import TrainError
 
 RUN_DIR_VARIABLE = "SEATRIAL_RUN_DIR"
 RESUME_DIR_VARIABLE = "SEATRIAL_RESUME_DIR"
@@ -132,9 +132,7 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
     try:
         code = main(sys.argv[1:] if argv is None else argv)
     except TrainError as error:
-        print(f"error: {error.message}", file=sys.stderr)
-        if error.fix:
-            print(f"  {FIX_LABEL}: {error.fix}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         code = error.exit_code
     sys.stdout.flush()
     sys.exit(code)

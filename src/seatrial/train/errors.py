@@ -33,6 +33,10 @@ class TrainError(Exception):
         self.message = message
         self.fix = fix
 
+    def __str__(self) -> str:
+        """Both: a script of one's own ends with a traceback that shows this."""
+        return f"{self.message}\n  {FIX_LABEL}: {self.fix}" if self.fix else self.message
+
 
 class DiskFullError(TrainError):
     """A file could not be written; what was there before is intact."""

@@ -115,8 +115,8 @@ class Step:
         self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
         self._kernel_options = strangers.kernel_options(optimizer)
         self._scheduled: list[tuple[Tensor, Tensor]] = []
-        #: Of each group whose rate is a number of the host's, its values at every step; [] for the others.
-        self._host_rates: list[list[float]] = []
+        #: Of each group, what the schedule changes that is kept on the host: name → its values at every step.
+        self.host_options: list[dict[str, list[Any]]] = []
         if schedule is not None:
             self._schedule(schedule, epochs * len(source.spans), 1 if scheduled_by == "step" else len(source.spans))
         #: The moving average of the weights, or None.
@@ -254,8 +254,10 @@ class Step:
 
     def _schedule(self, schedule: Any, steps: int, every: int) -> None:
         """Every learning rate of the training, as tensors to read it from, or numbers where it is the host's."""
+        others: list[dict[str, list[Any]]] = [{} for _ in self._rates]
         if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler):
-            rates = strangers.rates_of(schedule, self.optimizer, steps, every)
+            others = strangers.scheduled(schedule, self.optimizer, steps, every)
+            rates = [options.pop("lr") for options in others]
             self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
         else:
             schedules = schedule if isinstance(schedule, list) else [schedule] * len(self._rates)
@@ -267,11 +269,12 @@ class Step:
                 [base * factor(step, steps) for step in range(steps)]
                 for base, factor in zip(bases, schedules, strict=True)
             ]
-        for rate, values in zip(self._rates, rates, strict=True):
+        for rate, values, other in zip(self._rates, rates, others, strict=True):
             if isinstance(rate, Tensor):
                 self._scheduled.append((rate, torch.tensor(values, dtype=rate.dtype, device=self.device)[:, None]))
-        pairs = zip(self._rates, rates, strict=True)
-        self._host_rates = [[] if isinstance(rate, Tensor) else values for rate, values in pairs]
+            else:
+                other["lr"] = values
+        self.host_options = others
 
     def _tables(self, factors_GS: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Each learning rate and its values at every step, [S, R]; once where groups share one.
@@ -304,6 +307,7 @@ class Step:
                 loss = self._forward(shape, first, count)
                 if isinstance(loss, dict):
                     loss = self._take_parts(loss, parts, count / shape.rows)
+                _refuse_other_than_a_loss(loss)
                 if count != shape.rows:
                     loss = loss * (count / shape.rows)
                 total = loss.detach() if total is None else total + loss.detach()
@@ -327,11 +331,11 @@ class Step:
         return products.beside.backward(loss, products.weights)
 
     def _take_parts(self, losses: dict[str, Tensor], parts: dict[str, Tensor], share: float) -> Tensor:
-        """The one that is trained on; the others are added to ``parts``, weighted."""
+        """The one that is trained on; other numbers are added to ``parts``, weighted."""
         if "loss" not in losses:
             raise InputError(f"the loss gives {', '.join(losses)} but no 'loss' to train on")
         for name, value in losses.items():
-            if name != "loss":
+            if name != "loss" and isinstance(value, Tensor) and value.numel() == 1:
                 parts[name] = parts.get(name, 0.0) + value.detach().float() * share
         return losses["loss"]
 
@@ -349,11 +353,10 @@ class Step:
             step = self.steps_before + self.position
             for rate, rates_SR in self._scheduled:
                 torch.index_select(rates_SR, 0, step, out=rate.view(1, -1))
-        if any(self._host_rates):
+        if any(self.host_options):
             number = int(self.steps_before + self.position)  # on a GPU this waits, so it is not captured
-            for group, rates in zip(self.optimizer.param_groups, self._host_rates, strict=True):
-                if rates:
-                    group["lr"] = rates[number]
+            for group, options in zip(self.optimizer.param_groups, self.host_options, strict=True):
+                group.update({name: values[number] for name, values in options.items()})
         self.scaler.step(cast(torch.optim.Optimizer, self.optimizer))
         self.scaler.update()
         if self.average:
@@ -363,6 +366,22 @@ class Step:
     def _count(self, loss: Tensor) -> None:
         self.losses.index_copy_(0, self.position, loss.float())
         self.position.add_(1)
+
+
+def _refuse_other_than_a_loss(loss: Any) -> None:
+    """Raises InputError for what a backward pass cannot begin at."""
+    if not isinstance(loss, Tensor):
+        raise InputError(
+            f"the loss function gives a {type(loss).__name__}, not a loss",
+            fix='return the mean loss of the batch, or a dictionary with it as "loss"',
+        )
+    if loss.numel() != 1:
+        raise InputError(f"the loss function gives {loss.numel()} numbers, not one", fix="return the mean: loss.mean()")
+    if not loss.requires_grad:
+        raise InputError(
+            "the loss does not depend on a parameter that is trained: no gradient can be taken",
+            fix="look for detach(), item() or torch.no_grad() in the loss, and for frozen parameters",
+        )
 
 
 def place(model: nn.Module, device: torch.device) -> None:

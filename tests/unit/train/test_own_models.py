@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset  # noqa: E4
 import own_models  # noqa: E402
 from own_models import OWN, ResNet, classify, pictures  # noqa: E402
 from seatrial.train import Step, Test, batches, cosine, engine, fit  # noqa: E402
-from seatrial.train.capture import NotCapturable  # noqa: E402
+from seatrial.train.capture import NotCapturable, refuse_beforehand  # noqa: E402
 from seatrial.train.data import batches as batches_file  # noqa: E402
 from seatrial.train.data.images import shuffled  # noqa: E402
 from seatrial.train.errors import DataError, InputError  # noqa: E402
@@ -95,7 +95,8 @@ OPTIMIZERS = {
 SCHEDULERS = {
     "none": lambda o: None,
     "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 54),
-    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=55, cycle_momentum=False),
+    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=54),
+    "cyclic": lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=5),
     "warm-up": lambda o: torch.optim.lr_scheduler.SequentialLR(
         o,
         [torch.optim.lr_scheduler.LinearLR(o, 0.1, total_iters=9), torch.optim.lr_scheduler.ExponentialLR(o, 0.97)],
@@ -358,7 +359,7 @@ class Endless(IterableDataset):
 @pytest.mark.parametrize(
     ("dataset", "error", "says"),
     [
-        (Lines(), DataError, r"an example\['caption'\]\[0\] is a str: only numbers"),
+        (Lines(), DataError, r"an example\['caption'\] is a str: only numbers"),
         (Uneven(), DataError, "examples do not make a batch"),
         (Endless(), InputError, "Endless is no map-style data set"),
         (TensorDataset(torch.zeros(0, 2)), DataError, "no examples"),
@@ -376,11 +377,57 @@ def test_an_optimizer_and_schedulers_that_cannot_be_meant():
         Step(model, loss, torch.optim.LBFGS(model.parameters()), source)
     optimizer = sgd(model.parameters())
     for scheduler, says in (
-        (torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9), "changes more than learning rates"),
+        (
+            torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5),
+            r"OneCycleLR ends before the training.*\n  fix: one of 9 steps",
+        ),
         (torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), "follows the test loss"),
     ):
         with pytest.raises(InputError, match=says):
             Step(model, loss, optimizer, source, schedule=scheduler)
+
+
+def _all(model, images, labels):
+    return nn.functional.cross_entropy(model(images), labels, reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (lambda *batch: (classify(*batch), "logits"), "gives a tuple, not a loss"),
+        (lambda *batch: None, "gives a NoneType, not a loss"),
+        (lambda *batch: classify(*batch).item(), "gives a float, not a loss"),
+        (_all, "gives 35 numbers, not one"),
+        (lambda *batch: classify(*batch).detach(), "does not depend on a parameter"),
+        (lambda *batch: {"nll": classify(*batch)}, "gives nll but no 'loss'"),
+    ],
+)
+def test_a_loss_that_cannot_be_meant(loss, says):
+    model = ResNet()
+    with pytest.raises(InputError, match=says):
+        fit(Step(model, loss, sgd(model.parameters()), batches(TensorDataset(*pictures()), 35)))
+
+
+def test_of_what_a_loss_gives_only_numbers_are_logged(capsys):
+    """The output of a model of transformers is a dictionary with the logits in it."""
+    model = ResNet()
+
+    def loss(model, images, labels):
+        return {"loss": classify(model, images, labels), "logits": model(images), "rate": torch.ones(()), "text": "x"}
+
+    fit(Step(model, loss, sgd(model.parameters()), batches(TensorDataset(*pictures()), 35)))
+    said = capsys.readouterr().out
+    assert ", rate " in said and "logits" not in said and "text" not in said
+
+
+def test_a_momentum_that_changes_is_not_captured():
+    model = ResNet()
+    optimizer = sgd(model.parameters())
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
+    step = Step(model, classify, optimizer, batches(TensorDataset(*pictures()), 35), schedule=scheduler, epochs=3)
+    with pytest.raises(NotCapturable, match="the schedule changes momentum too"):
+        refuse_beforehand(step)
+    assert optimizer.param_groups[0]["momentum"] == 0.95  # where OneCycleLR begins: looking ahead changed nothing
 
 
 def test_pictures_of_pil_become_bytes():

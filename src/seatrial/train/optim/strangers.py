@@ -67,13 +67,17 @@ def first_value(name: str, group: dict[str, Any]) -> float | None:
     return float(group[value]) if isinstance(value, str) else value
 
 
-def rates_of(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[list[float]]:
+def scheduled(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[dict[str, list[Any]]]:
     """Each group's learning rate at every step, as a scheduler of torch sets it after ``every`` steps.
 
+    So with every other option that it changes: OneCycleLR and CyclicLR change ``momentum`` or ``betas``, too.
     The scheduler and the optimizer stay as they were.
 
+    Returns:
+        of each group: name of the option → its values, one for each step.
+
     Raises:
-        InputError: it is of another optimizer, follows the loss, or changes more than learning rates.
+        InputError: it is of another optimizer, follows the loss, or ends before the training.
     """
     name = type(scheduler).__name__
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -82,30 +86,30 @@ def rates_of(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[lis
         )
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise InputError(f"the {name} belongs to another optimizer than the one given")
-    kept, others = copy.deepcopy(scheduler.state_dict()), _other_options(optimizer)
-    rates = [group["lr"] for group in optimizer.param_groups]
-    values = [float(rate) for rate in rates]
-    table: list[list[float]] = [[] for _ in rates]
+    kept, rates = copy.deepcopy(scheduler.state_dict()), [group["lr"] for group in optimizer.param_groups]
+    tables: list[list[dict[str, Any]]] = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of no optimizer step before the scheduler's
             for step in range(steps):
-                for numbers, group in zip(table, optimizer.param_groups, strict=True):
-                    numbers.append(float(group["lr"]))
+                tables.append([_options(group) for group in optimizer.param_groups])
                 if (step + 1) % every == 0 and step + 1 < steps:
                     scheduler.step()
-                    if _other_options(optimizer) != others:
-                        raise InputError(f"the {name} changes more than learning rates", fix="cycle_momentum=False")
     except (ValueError, TypeError) as error:
-        raise InputError(f"the {name} ends before the training: {error}") from error
+        wanted = -(-steps // every)
+        raise InputError(f"the {name} ends before the training: {error}", fix=f"one of {wanted} steps") from error
     scheduler.load_state_dict(kept)
-    for group, rate, value in zip(optimizer.param_groups, rates, values, strict=True):
-        group["lr"] = rate.fill_(value) if isinstance(rate, Tensor) else rate
-    return table
+    for group, rate, first in zip(optimizer.param_groups, rates, tables[0], strict=True):
+        group.update(first, lr=rate.fill_(first["lr"]) if isinstance(rate, Tensor) else rate)
+    return [_changing(list(options)) for options in zip(*tables, strict=True)]
 
 
-def _other_options(optimizer: Any) -> list[dict[str, Any]]:
-    return [
-        {name: value for name, value in group.items() if name not in ("params", "lr")}
-        for group in optimizer.param_groups
-    ]
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    """A group's options; its learning rate as a number, whatever it is kept in."""
+    return {name: value for name, value in group.items() if name != "params"} | {"lr": float(group["lr"])}
+
+
+def _changing(steps: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The learning rate, and what else is not the same at every step."""
+    values = {name: [options[name] for options in steps] for name in steps[0]}
+    return {name: told for name, told in values.items() if name == "lr" or any(value != told[0] for value in told)}
