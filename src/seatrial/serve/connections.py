@@ -12,7 +12,7 @@ import json
 import resource
 import termios
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -33,140 +33,144 @@ _OWN = "seatrial.connection"
 _OTHER = 2  # counts.KINDS
 
 
-def protocol(counts: Counts, body_s: float = BODY_S, head_s: float = HEAD_S) -> type[HttpToolsProtocol]:
+class Limited(HttpToolsProtocol):
+    """One connection. ``protocol`` makes a class of it for each server.
+
+    Attributes:
+        counts: of the server. most: connections that it holds at a time.
+        head_s, body_s: patience with a request, see above.
+        on_lost: called when the client leaves.
+    """
+
+    counts: ClassVar[Counts]
+    most: ClassVar[int]
+    head_s: ClassVar[float]
+    body_s: ClassVar[float]
+    on_lost: Callable[[], None] | None = None
+    _deadline: asyncio.TimerHandle | None = None
+    _in_head, _in_body = True, False  # of no request yet, which is a head that has not come
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.counts.connected(1)
+        if len(self.connections) > self.most:
+            self._refuse(503, "Too many connections: try again in a second.")
+        else:
+            self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.counts.connected(-1)
+        self._forget()
+        if self.on_lost is not None:
+            self.on_lost()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD_BYTES and not self._ends_head(data):
+                self._refuse(431, f"The request's head is longer than {MOST_HEAD_BYTES} bytes.")
+                return
+        super().data_received(data)
+        if self._in_body or (self._in_head and self._head_bytes):
+            self._watch()
+        elif self._deadline is not None:
+            self._forget()
+
+    @property
+    def unanswered(self) -> bool:
+        """A request that has come whole has no answer yet."""
+        return not self._in_body and self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def half_sent(self) -> bool:
+        """A request has begun to come."""
+        return self._in_body or bool(self._head_bytes)
+
+    @property
+    def fresh(self) -> bool:
+        """No request has come yet, not even the beginning of one."""
+        return self.cycle is None and not self.half_sent
+
+    @property
+    def unread(self) -> bool:
+        """Bytes have come that nobody has looked at yet."""
+        if self.transport.is_closing():
+            return False
+        waiting = bytearray(4)
+        fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.FIONREAD, waiting)
+        return any(waiting)
+
+    def answer(self, cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes, *, close: bool) -> None:
+        """The whole answer to a request, in one write.
+
+        By way of ASGI's ``send`` the head would be a write, and a packet, of its own, and each header be looked at.
+        """
+        if not cycle.keep_alive or close:
+            cycle.keep_alive = False
+            headers = [*headers, CLOSE]
+        parts = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, *headers):
+            parts += (name, b": ", value, b"\r\n")
+        parts += (b"\r\n", body)
+        self.transport.write(b"".join(parts))
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._in_body, self._head_bytes = False, True, 0
+        super().on_headers_complete()
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # with a key of ours
+        scope[_OWN] = self, self.cycle
+
+    def on_message_complete(self) -> None:
+        self._in_head, self._in_body = True, False
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "This is no HTTP request that can be read.")
+
+    def _refuse(self, status: int, sentence: str) -> None:
+        """An answer outside of any application; the connection ends with it."""
+        self.counts.answered(_OTHER, status)
+        if self.cycle is None or not self.cycle.response_started:
+            body = json.dumps({"error": sentence}).encode()
+            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()
+
+    def _ends_head(self, data: bytes) -> bool:
+        return self._head_bytes == len(data) and b"\r\n\r\n" in data[:MOST_HEAD_BYTES]
+
+    def _watch(self) -> None:
+        if self._deadline is None:  # one that runs is not put off by another byte
+            patience_s = self.body_s if self._in_body else self.head_s
+            self._deadline = self.loop.call_later(patience_s, self._give_up)
+
+    def _forget(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        if self.transport.is_closing():
+            return
+        if self._in_body or self._head_bytes:
+            self._refuse(408, "The request did not come to its end in time.")
+        else:
+            self.transport.close()
+
+
+def protocol(counts: Counts, body_s: float = BODY_S, head_s: float = HEAD_S) -> type[Limited]:
     """uvicorn's protocol with these limits, for one server."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = max(8, min(MOST_CONNECTIONS, descriptors - _OTHER_FILES))
-
-    class Limited(HttpToolsProtocol):
-        """One connection.
-
-        Attributes:
-            on_lost: called when the client leaves.
-        """
-
-        on_lost: Callable[[], None] | None = None
-        _deadline: asyncio.TimerHandle | None = None
-        _in_head, _in_body = True, False  # of no request yet, which is a head that has not come
-        _head_bytes = 0
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            counts.connected(1)
-            if len(self.connections) > most:
-                self._refuse(503, "Too many connections: try again in a second.")
-            else:
-                self._watch()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            counts.connected(-1)
-            self._forget()
-            if self.on_lost is not None:
-                self.on_lost()
-            super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            if self._in_head:
-                self._head_bytes += len(data)
-                if self._head_bytes > MOST_HEAD_BYTES and not self._ends_head(data):
-                    self._refuse(431, f"The request's head is longer than {MOST_HEAD_BYTES} bytes.")
-                    return
-            super().data_received(data)
-            if self._in_body or (self._in_head and self._head_bytes):
-                self._watch()
-            elif self._deadline is not None:
-                self._forget()
-
-        @property
-        def unanswered(self) -> bool:
-            """A request that has come whole has no answer yet."""
-            return not self._in_body and self.cycle is not None and not self.cycle.response_complete
-
-        @property
-        def half_sent(self) -> bool:
-            """A request has begun to come."""
-            return self._in_body or bool(self._head_bytes)
-
-        @property
-        def fresh(self) -> bool:
-            """No request has come yet, not even the beginning of one."""
-            return self.cycle is None and not self.half_sent
-
-        @property
-        def unread(self) -> bool:
-            """Bytes have come that nobody has looked at yet."""
-            if self.transport.is_closing():
-                return False
-            waiting = bytearray(4)
-            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.FIONREAD, waiting)
-            return any(waiting)
-
-        def answer(
-            self, cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes, *, close: bool
-        ) -> None:
-            """The whole answer to a request, in one write.
-
-            By way of ASGI's ``send`` the head would be a write, and a packet, of its own, and each header be looked at.
-            """
-            if not cycle.keep_alive or close:
-                cycle.keep_alive = False
-                headers = [*headers, CLOSE]
-            parts = [STATUS_LINE[status]]
-            for name, value in (*self.server_state.default_headers, *headers):
-                parts += (name, b": ", value, b"\r\n")
-            parts += (b"\r\n", body)
-            self.transport.write(b"".join(parts))
-            cycle.response_started = cycle.response_complete = True
-            cycle.waiting_for_100_continue = False
-            if not cycle.keep_alive:
-                self.transport.close()
-            cycle.on_response()
-
-        def on_headers_complete(self) -> None:
-            self._in_head, self._in_body, self._head_bytes = False, True, 0
-            super().on_headers_complete()
-            scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # with a key of ours
-            scope[_OWN] = self, self.cycle
-
-        def on_message_complete(self) -> None:
-            self._in_head, self._in_body = True, False
-            super().on_message_complete()
-
-        def send_400_response(self, msg: str) -> None:
-            self._refuse(400, "This is no HTTP request that can be read.")
-
-        def _refuse(self, status: int, sentence: str) -> None:
-            """An answer outside of any application; the connection ends with it."""
-            counts.answered(_OTHER, status)
-            if self.cycle is None or not self.cycle.response_started:
-                body = json.dumps({"error": sentence}).encode()
-                head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-                self.transport.write(STATUS_LINE[status] + head + body)
-            self.transport.close()
-
-        def _ends_head(self, data: bytes) -> bool:
-            return self._head_bytes == len(data) and b"\r\n\r\n" in data[:MOST_HEAD_BYTES]
-
-        def _watch(self) -> None:
-            if self._deadline is None:  # one that runs is not put off by another byte
-                patience_s = body_s if self._in_body else head_s
-                self._deadline = self.loop.call_later(patience_s, self._give_up)
-
-        def _forget(self) -> None:
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
-
-        def _give_up(self) -> None:
-            self._deadline = None
-            if self.transport.is_closing():
-                return
-            if self._in_body or self._head_bytes:
-                self._refuse(408, "The request did not come to its end in time.")
-            else:
-                self.transport.close()
-
-    return Limited
+    return type("Limited", (Limited,), {"counts": counts, "most": most, "body_s": body_s, "head_s": head_s})
 
 
 def of(scope: Any) -> tuple[Any, RequestResponseCycle]:

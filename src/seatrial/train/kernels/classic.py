@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from seatrial.train.kernels import classic_text
+from seatrial.train.kernels import classic_back_text, classic_text
 from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, launch, most_shared_bytes, usable
 from seatrial.train.kernels.tensor_cores import TENSOR_CORES
 
@@ -85,7 +85,7 @@ def sources(sizes: Sizes) -> tuple[str, str, str]:
     numbers += f"constexpr int SPLITS = {sizes.splits}, DEPTH = {sizes.features // sizes.splits};\n"
     numbers += f"constexpr int TILES = {-(-tiles // 8)};\n"
     begin = f"{REALS[torch.bfloat16]}{EIGHT}{numbers}{classic_text.SIZES}{TENSOR_CORES}{classic_text.VECTORS}"
-    return begin + classic_text.FORWARD, begin + classic_text.HEAD, begin + classic_text.BACK
+    return begin + classic_text.FORWARD, begin + classic_text.HEAD, begin + classic_back_text.BACK
 
 
 def sizes_of(layers: list[nn.Module], height: int, width: int) -> Sizes | None:
