@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.conda_environment import read_environment
+from seatrial.images.requirements.conda_environment import ENVIRONMENT_FILES, read_conda_list, read_environment
 from seatrial.images.requirements.own_package import own_dependencies
 from seatrial.images.requirements.packages import (
     ImportedPackages,
@@ -233,12 +233,11 @@ def _nearest_list(project: Path, script_dir: Path, packages: ImportedPackages) -
     for folder in folders[: len(script_dir.parts) - len(project.parts)]:
         if is_there(file := folder / "requirements.txt"):
             name = str(file.relative_to(project))
-            found = read_requirements(file, project)
+            found, pinned = _read_list(file, project)
             outer = _from_files(project, packages)
             if outer is None or any("--hash" in line for line in (*found.lines, *outer.requirements.lines)):
-                return Needs(
-                    found, name, f"{name} is the nearest to the script", outer.python if outer else SpecifierSet()
-                )
+                python = pinned & outer.python if outer else pinned
+                return Needs(found, name, f"{name} is the nearest to the script", python)
             more = tuple(
                 line
                 for line in outer.requirements.lines
@@ -247,8 +246,16 @@ def _nearest_list(project: Path, script_dir: Path, packages: ImportedPackages) -
             )
             both = replace(outer.requirements, lines=more) if more else Requirements()
             reason = f"{name} is the nearest to the script" + (f"; {outer.source} lists {', '.join(more)}" * bool(more))
-            return Needs(found + both, name, reason, outer.python)
+            return Needs(found + both, name, reason, pinned & outer.python)
     return _from_files(project, packages)
+
+
+def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
+    """What a requirements.txt lists, and the Python that it pins: pip's format, or that of ``conda list --export``."""
+    exported = read_conda_list(file)
+    if exported is None:
+        return read_requirements(file, project), SpecifierSet()
+    return Requirements(lines=exported.lines), exported.python
 
 
 def _without_standard_modules(needs: Needs) -> Needs:
@@ -271,7 +278,8 @@ def _is_standard_module(line: str) -> bool:
 def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
     python = requires_python(project / "pyproject.toml")
     if is_there(file := project / "requirements.txt"):
-        return _with_itself(project, Needs(read_requirements(file, project), file.name, f"{file.name} exists", python))
+        found, pinned = _read_list(file, project)
+        return _with_itself(project, Needs(found, file.name, f"{file.name} exists", python & pinned))
     if is_there(file := project / "pyproject.toml"):
         listed = pyproject_requirements(file, packages.lines)
         if listed is not None:
@@ -281,7 +289,7 @@ def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
             if locked:
                 reason += f"; {lock} pins {len(locked)} versions"
             return Needs(Requirements(lines=listed, constraints=locked), "pyproject.toml", reason, python)
-    for name in ("environment.yml", "environment.yaml"):
+    for name in ENVIRONMENT_FILES:
         if is_there(file := project / name):
             environment = read_environment(file)
             reason = f"{name} lists them"

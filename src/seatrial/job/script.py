@@ -58,6 +58,7 @@ class ScriptFacts:
         torchrun_evidence: where it can use one process per GPU, or None.
         launcher_evidence: where it cannot run without what torchrun sets, even as one process, or None.
         one_process_evidence: where it drives several GPUs from one process, or starts ranks itself, or None.
+        rank_option: the option by which each rank is told its GPU, ``--local_rank``, or None.
         workers_evidence: where it joins one process a node, TensorFlow's by TF_CONFIG or JAX's coordinator, or None.
         keras_backend: where it sets KERAS_BACKEND and to what, ``train.py:2 jax``, or None. keras_default: likewise
             unless it is set.
@@ -85,6 +86,7 @@ class ScriptFacts:
     torchrun_evidence: str | None = None
     launcher_evidence: str | None = None
     one_process_evidence: str | None = None
+    rank_option: str | None = None
     workers_evidence: str | None = None
     keras_backend: str | None = None
     keras_default: str | None = None
@@ -188,6 +190,8 @@ def _facts(reading: Reading) -> ScriptFacts:
         one_process = f"{imports[RAY]} {RAY}"
     elif "local-rank" in seen:
         torchrun = seen["local-rank"]
+    elif "rank-option" in seen and "torchrun" in seen:  # its DataParallel is for a start without ranks
+        torchrun = seen["torchrun"]
     elif "one-process" in seen:
         one_process = seen["one-process"]
     else:
@@ -209,6 +213,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         torchrun_evidence=torchrun,
         launcher_evidence=needs_launcher,
         one_process_evidence=one_process,
+        rank_option=seen["rank-option"].rpartition(" ")[2] if "rank-option" in seen else None,
         workers_evidence=seen.get("workers"),
         keras_backend=seen.get("keras-backend"),
         keras_default=seen.get("keras-default"),

@@ -8,6 +8,7 @@ from seatrial.errors import UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
+from seatrial.job.reading.signs import RANK_OPTIONS
 from seatrial.job.script import ScriptFacts
 from seatrial.recipe_names import frameworks_of, is_keras
 
@@ -53,6 +54,8 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
             cause=f"Each node would train the same model separately; {cause}",
             run=run,
         )
+    if gives_rank(job, script, chosen):
+        reason += f"; each rank is given {script.rank_option}"
     return chosen, Choice(what="launcher", value=_value(chosen, job.nodes, max(1, gpus)), reason=reason)
 
 
@@ -92,6 +95,24 @@ def has_a_rank_per_gpu(job: Job) -> bool:
     """Whether the target is a recipe that runs under torchrun on several GPUs; bench starts its own."""
     target = job.target
     return target.kind == "recipe" and recipe(target.value).ranks and not is_keras(target.value, target.args)
+
+
+def with_rank(argv: tuple[str, ...], job: Job, script: ScriptFacts, launcher: Launcher) -> tuple[str, ...]:
+    """The command of a script of torch.distributed.launch's time: torchrun puts each rank's number in.
+
+    Without it each rank of such a script takes itself for the only one, or all take the same GPU.
+    Source: torch/distributed/elastic/agent/server/local_elastic_agent.py, ``macros.substitute``; torch 1.9 to 2.13.
+    """
+    if not gives_rank(job, script, launcher):
+        return argv
+    own = len(argv) - len(job.target.args)  # before its other arguments, as torch.distributed.launch has it
+    return (*argv[:own], f"{script.rank_option}=${{local_rank}}", *argv[own:])
+
+
+def gives_rank(job: Job, script: ScriptFacts, launcher: Launcher) -> bool:
+    """Whether each rank is told its number by an option of the script, which the user has not given."""
+    given = any(word.partition("=")[0] in RANK_OPTIONS for word in job.target.args)
+    return launcher == "torchrun" and script.rank_option is not None and not given
 
 
 def restarts(job: Job, *, keeps_checkpoints: bool) -> int:

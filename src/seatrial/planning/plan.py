@@ -17,7 +17,7 @@ from seatrial.planning.container.parts import container_parts
 from seatrial.planning.container.service import service_parts
 from seatrial.planning.horovod import horovod_parts, refuse_first
 from seatrial.planning.host import HostFacts, git_commit
-from seatrial.planning.launcher import Launcher, choose_launcher, restarts
+from seatrial.planning.launcher import Launcher, choose_launcher, restarts, with_rank
 from seatrial.planning.options import gpu_memory_limit, refuse_options
 from seatrial.planning.process_parts import process_parts
 from seatrial.planning.recipe_env import with_env_flags
@@ -133,7 +133,7 @@ def _agent(
     under_torchrun = launcher == "torchrun"
     return AgentPlan(
         run_id=site.run_id,
-        argv=("bash",) if interactive else parts.argv,
+        argv=("bash",) if interactive else with_rank(parts.argv, job, script, launcher),
         script=None if interactive else parts.script,
         workdir=parts.places.project,
         run_dir=parts.places.run,

@@ -282,6 +282,43 @@ def test_lists_in_a_folder_of_their_own(tmp_path: Path) -> None:
     assert (needs.source, needs.requirements.lines) == ("requirements/requirements.txt", ("numpy<2", "scipy"))
 
 
+EXPORTED = """# This file may be used to create an environment using:
+# $ conda create --name <env> --file <this file>
+# platform: linux-64
+_libgcc_mutex=0.1=main
+absl-py=0.9.0=pypi_0
+cudatoolkit=10.1.243=h6bb024c_0
+numpy=1.18.1=py37h4f9e942_0
+opencv=3.4.2=py37h6fd60c2_1
+python=3.9.6=h0371630_2
+pytorch=1.4.0=py3.7_cuda10.1.243_cudnn7.6.3_0
+"""
+
+
+def test_a_requirements_txt_that_conda_wrote(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(EXPORTED)
+    found = needs_of(tmp_path, "torch")
+    assert found.requirements.lines == (
+        "absl-py==0.9.0",
+        "numpy==1.18.1",
+        "opencv-python-headless==3.4.2.*",
+        "torch==1.4.0",
+    )
+    assert found.python.contains("3.9.1") and not found.python.contains("3.10.1")
+
+
+def test_one_line_of_pip_and_it_is_pips(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(EXPORTED + "tqdm\n")
+    with pytest.raises(ConfigError, match=r"requirements\.txt:4"):
+        needs_of(tmp_path, "torch")
+
+
+@pytest.mark.parametrize("name", ["env.yml", "conda.yaml"])
+def test_an_environment_by_another_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("dependencies:\n  - pytorch=1.11\n")
+    assert needs_of(tmp_path, "torch").requirements.lines == ("torch==1.11.*",)
+
+
 def test_what_conda_would_install_and_pip_has(tmp_path: Path) -> None:
     (tmp_path / "setup.py").write_text("setup(install_requires=['torch'])\n")
     (tmp_path / "environment.yml").write_text(

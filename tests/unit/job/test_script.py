@@ -81,6 +81,25 @@ def test_launcher_evidence(tmp_path: Path, source: str, torchrun: str | None, on
 
 
 @pytest.mark.parametrize(
+    ("source", "option"),
+    [
+        ("p.add_argument('--local_rank', type=int, default=-1)", "--local_rank"),
+        ("@click.option('--local-rank', default=0)\ndef main(local_rank): pass", "--local-rank"),
+        ("def parsed():\n    p.add_argument('-l', '--local_rank')\nparsed()", "--local_rank"),
+        ("p.add_argument('--lr', help='--local_rank')", None),
+        ("if __name__ == '__main__':\n    import net", None),
+    ],
+)
+def test_the_option_of_a_rank(tmp_path: Path, source: str, option: str | None) -> None:
+    """``net``'s own command line is not that of a script that imports it."""
+    own = "import argparse\nif __name__ == '__main__':\n    argparse.ArgumentParser().add_argument('--local_rank')\n"
+    found = facts(tmp_path, source, net=own)
+    assert found.rank_option == option
+    both = facts(tmp_path, f"{source}\nm = nn.DataParallel(m)\nm = FSDP(m)\n", net=own)
+    assert bool(both.torchrun_evidence) == bool(option) and bool(both.one_process_evidence) != bool(option)
+
+
+@pytest.mark.parametrize(
     ("source", "evidence"),
     [
         ("model = torch.compile(model)", "train.py:1 torch.compile"),

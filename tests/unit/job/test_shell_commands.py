@@ -20,6 +20,7 @@ FILES = {"train.py", "tools/train_net.py", "main_finetune.py", "code/run.py"}
         ("CUDA_VISIBLE_DEVICES=0,1 python3.10 -u train.py", "seatrial run train.py"),
         ("torchrun --standalone --nproc_per_node=8 train.py cfg.py", "seatrial run --gpus 8 train.py -- cfg.py"),
         ("horovodrun -np 4 -H localhost:4 python train.py --lr 1", "seatrial run --gpus 4 train.py -- --lr 1"),
+        ("torchrun -m package.train -- --depth=24 -- x", "seatrial run -m package.train -- --depth=24 -- x"),
         ("torchrun --nproc-per-node gpu train.py", "seatrial run --gpus all train.py"),
         (
             "python -m torch.distributed.launch --nproc_per_node 2 --use_env main_finetune.py \\\n  --batch 64",

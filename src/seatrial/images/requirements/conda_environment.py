@@ -1,4 +1,4 @@
-"""environment.yml of conda: its pip part, the Python that it pins, and what pip has of the rest."""
+"""conda's environment.yml and `conda list --export`: what pip has of them, and the Python that they pin."""
 
 from __future__ import annotations
 
@@ -19,9 +19,15 @@ from seatrial.system.project_files import read_text
 #: An environment of hundreds of packages has 30,000 bytes.
 _MAX_BYTES = 300_000
 
+#: What people call the file, in the order in which it is looked for.
+ENVIRONMENT_FILES = ("environment.yml", "environment.yaml", "env.yml", "env.yaml", "conda.yml", "conda.yaml")
+
 _PYTHON = re.compile(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
 #: ``channel::name``, a version, a build. Source: conda's "package match specifications".
 _CONDA = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9][\w.-]*)\s*([=<>!~].*|\d.*)?")
+
+#: A line of ``conda list --export``: name, version, build; the build of what pip had installed is ``pypi_0``.
+_EXPORTED = re.compile(r"([A-Za-z0-9_][\w.-]*)=([^=\s]+)(?:=([^=\s]+))?")
 
 #: pip's way to install from a folder or a repository so that it can be edited.
 _EDITABLE = re.compile(r"(?:-e|--editable)[ =]\s*")
@@ -29,7 +35,7 @@ _EDITABLE = re.compile(r"(?:-e|--editable)[ =]\s*")
 
 @dataclass(frozen=True)
 class Environment:
-    """What environment.yml asks for, as pip knows it."""
+    """What a file of conda's asks for, as pip knows it."""
 
     lines: tuple[str, ...]
     python: SpecifierSet
@@ -68,8 +74,27 @@ def read_environment(file: Path) -> Environment:
     return Environment((*(line for line in conda if canonical_name(line) not in named), *checked), python)
 
 
+def read_conda_list(file: Path) -> Environment | None:
+    """What ``conda list --export`` wrote, often under the name requirements.txt; None for a file of another format.
+
+    Raises ConfigError for one that cannot be read.
+    """
+    lines = [line.strip() for line in read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES).splitlines()]
+    matches = [_EXPORTED.fullmatch(line) for line in lines if line and not line.startswith("#")]
+    found = [match for match in matches if match is not None]
+    if not found or len(found) < len(matches):
+        return None
+    pinned = [match[2] for match in found if match[1] == "python"]
+    python = python_specifier(f"=={'.'.join(pinned[0].split('.')[:2])}.*", file.name) if pinned else SpecifierSet()
+    listed = (
+        f"{name}=={version}" if build == "pypi_0" else _as_pip_has_it(f"{name}={version}")
+        for name, version, build in (match.groups() for match in found if match[1] != "python")
+    )
+    return Environment(tuple(checked_requirement(line, file.name) for line in listed if line), python)
+
+
 def _as_pip_has_it(item: str) -> str | None:
-    """``pytorch=1.11`` → ``torch==1.11.*``, of three parts the very one; None for cudatoolkit, ffmpeg and the like."""
+    """``pytorch=1.11`` → ``torch==1.11.*``; of three parts the very one. None for ffmpeg and the like."""
     match = _CONDA.fullmatch(item.strip())
     package = known_package(match[1]) if match else None
     if match is None or package is None:
@@ -77,7 +102,7 @@ def _as_pip_has_it(item: str) -> str | None:
     version = (match[2] or "").strip()
     if version[:1].isdigit() or (version.startswith("=") and not version.startswith("==")):
         number = version.lstrip("= ").partition("=")[0].strip().rstrip(".*")  # what follows is the build
-        short = number.count(".") < 2  # conda's = takes all releases that begin so
+        short = number.count(".") < 2 or package.startswith("opencv")  # its wheels have a fourth number of their own
         version = f"=={number}{'.*' * short}" if number else ""
     elif version.startswith("=="):
         version = "==" + version[2:].partition("=")[0].strip()

@@ -216,7 +216,7 @@ def _with_wheels(pin: Pin, answer: Answer | None, pythons: Iterable[str]) -> lis
 
 def _near(pin: Pin, versions: list[str]) -> list[str]:
     """Up to three: the next older, the next newer, the newest; finished releases if there are any."""
-    wanted = next((Version(each.version) for each in pin.specifier if not each.version.endswith(".*")), None)
+    wanted = next((Version(each.version.removesuffix(".*")) for each in pin.specifier), None)
     finished = sorted(each for each in map(Version, versions) if not each.is_prerelease)
     ordered = finished or sorted(map(Version, versions))
     if not ordered or wanted is None:

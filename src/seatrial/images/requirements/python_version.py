@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.conda_environment import read_environment
+from seatrial.images.requirements.conda_environment import ENVIRONMENT_FILES, read_environment
 from seatrial.images.requirements.pyproject import requires_python
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import is_there, read_text
@@ -55,7 +55,7 @@ def _wishes(project: Path, source: str) -> Iterator[tuple[str, SpecifierSet]]:
             words = []
         if match := next(filter(None, map(_VERSION.match, words[:_MOST_WORDS])), None):
             yield VERSION_FILE, SpecifierSet(f"=={match[1]}.*")
-    for name in ("environment.yml", "environment.yaml"):
+    for name in ENVIRONMENT_FILES:
         if name != source and is_there(file := project / name):
             try:
                 environment = read_environment(file)

@@ -161,13 +161,18 @@ def _read(words: list[str], folder: str, is_file: Callable[[str], bool]) -> _Sta
         elif word in ("-m", "--module") and rest and rest[0] in _LAUNCH_MODULES:
             launcher = bool(rest.pop(0))
         elif word in ("-m", "--module") and rest and not rest[0].endswith(".py"):
-            return _Start(("-m", rest[0]), tuple(rest[1:]), gpus, launcher)
+            return _Start(("-m", rest.pop(0)), _arguments(rest, launcher), gpus, launcher)
         elif word.endswith(".py"):
             script = _in_the_project(word, folder, is_file)
-            return _Start((script,), tuple(rest), gpus, launcher) if script is not None else None
+            return _Start((script,), _arguments(rest, launcher), gpus, launcher) if script is not None else None
         elif not word.startswith("-") and not launcher:
             return None  # python -c …, a script without .py
     return None
+
+
+def _arguments(words: Sequence[str], launcher: bool) -> tuple[str, ...]:
+    """The script's own; a launcher keeps a ``--`` in front of them to itself, as argparse does."""
+    return tuple(words[1:] if launcher and words[:1] == ["--"] else words)
 
 
 def _in_the_project(script: str, folder: str, is_file: Callable[[str], bool]) -> str | None:

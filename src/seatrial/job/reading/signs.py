@@ -39,6 +39,10 @@ _WORKERS_DOTTED = {"jax.distributed.initialize"}
 #: Source: docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
 _RANK_VARIABLES = {"LOCAL_RANK", "RANK", "WORLD_SIZE"}
 
+#: What torch.distributed.launch gives to each rank, under either name, and torchrun does not.
+#: Source: docs.pytorch.org/docs/stable/elastic/run.html, "Transitioning from torch.distributed.launch to torchrun".
+RANK_OPTIONS = ("--local_rank", "--local-rank")
+
 #: Calls that read these variables and raise without them. Source: torch/distributed/rendezvous.py, env://.
 _NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
 #: Arguments of theirs that say it instead.
@@ -165,6 +169,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "input", called
     if last in _NEEDS_RANKS and not _says_ranks(node):
         yield "needs-ranks", last
+    if last in ("add_argument", "option"):
+        yield from (("rank-option", word) for word in RANK_OPTIONS if any(_is_text(each, word) for each in node.args))
     if last == "setdefault":
         if any(isinstance(each, ast.Constant) and each.value == "RANK" for each in node.args):
             yield "sets-ranks", "RANK"
@@ -220,6 +226,10 @@ def dotted(node: ast.AST) -> str:
 
 def _is_descriptor_0(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value in ("/dev/stdin", 0) and node.value is not False
+
+
+def _is_text(node: ast.AST, value: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value == value
 
 
 def _is(node: ast.AST, value: object) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import seatrial
 from seatrial.errors import DataError, SeatrialError
+from seatrial.images.requirements.conda_environment import ENVIRONMENT_FILES
 from seatrial.job.model import Job
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.pipelines.stages.digests import Digest, Digests
@@ -40,7 +41,7 @@ _SETTINGS = frozenset(
 )
 #: Files that list packages, beside requirements*.txt; images/project.py reads them.
 _LISTS = (
-    "pyproject.toml", "setup.py", "setup.cfg", "environment.yml", "environment.yaml", ".python-version",
+    *ENVIRONMENT_FILES, "pyproject.toml", "setup.py", "setup.cfg", ".python-version",
     "uv.lock", "poetry.lock", "pdm.lock", "seatrial.lock",
 )  # fmt: skip
 
