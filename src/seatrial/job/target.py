@@ -126,8 +126,10 @@ def _no_python(word: str, path: Path, root: Path) -> TargetError:
     """For a shell script or Makefile: the command that stands in it, where it can be read."""
     makefile = _is_makefile(path)
     message = f"{word} is a {'Makefile' if makefile else 'shell script'}, not Python"
-    text = read_bytes(path, inside=root).decode(errors="replace") if path.is_relative_to(root) else ""
-    command = training_command(text, lambda name: is_file(root / name), makefile=makefile)
+    inside = path.is_relative_to(root)
+    text = read_bytes(path, inside=root).decode(errors="replace") if inside else ""
+    own = path.parent.relative_to(root).as_posix() if inside else "."
+    command = training_command(text, lambda name: is_file(root / name), makefile=makefile, own=own)
     if command is not None:
         typed = command.typed if len(command.typed) <= 100 else command.typed[:99] + "…"
         return TargetError(message, cause=f"its line {command.line} runs: {typed}", run=command.seatrial)

@@ -69,6 +69,22 @@ def test_what_it_starts(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        'PYTHONPATH="$(dirname $0)/..":$PYTHONPATH \\\npython -m torch.distributed.launch --nproc_per_node=2 \\\n'
+        '    $(dirname "$0")/train_net.py',
+        'DIR="$( cd "$( dirname "${BASH_SOURCE[0]}" )" >/dev/null 2>&1 && pwd )"\n'
+        "torchrun --nproc_per_node 2 $DIR/train_net.py",
+        'cd "$(dirname "$0")"/..\ntorchrun --nproc-per-node=2 tools/train_net.py',
+        "cd `dirname $0`\ntorchrun --nproc-per-node=2 train_net.py",
+    ],
+)
+def test_the_folder_of_the_shell_script_itself(text: str) -> None:
+    found = training_command(text, FILES.__contains__, own="tools")
+    assert found is not None and found.seatrial == "seatrial run --gpus 2 tools/train_net.py"
+
+
+@pytest.mark.parametrize(
     "text", ["", "make train", "python -c 'print(1)'", "echo 'unclosed", "pip install torch", "torchrun", "python \\"]
 )
 def test_nothing_to_start(text: str) -> None:

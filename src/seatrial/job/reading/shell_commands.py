@@ -31,6 +31,11 @@ _SETTERS = {"export", "declare", "local", "readonly", "typeset"}
 #: All arguments of the shell script itself.
 _ALL_ARGUMENTS = re.compile(r"\$(?:[@*]|\{[@*](?::\d+)?\})")
 _NAME = re.compile(r"\$\{?([A-Za-z_]\w*|\d)")
+#: The script's own folder: $(dirname "$0"), and the whole path of it by cd and pwd.
+_OWN_FOLDER = re.compile(
+    r"""\$\(\s*dirname\s+(?:--\s+)?"?(?:\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(?:\[0\])?\})"?\s*\)|`dirname\s+"?\$0"?`|\$\{0%/\*\}"""
+)
+_WHOLE_PATH = re.compile(r"""\$\(\s*cd\s+(["']?)([^"'$&)]*)\1[^)]*?&&\s*pwd(?:\s+-P)?\s*\)""")
 #: GPUs that Slurm is asked for. Source: man sbatch, --gres and --gpus.
 _SLURM_GPUS = re.compile(
     r"^#SBATCH\s(?:.*\s)?--(?:gres[= ]gpu|gpus(?:-per-(?:node|task))?(?=[= ]))[:= ](?:[A-Za-z][\w.-]*:)?(\d+)",
@@ -52,17 +57,19 @@ class ShellCommand:
     seatrial: str
 
 
-def training_command(text: str, is_file: Callable[[str], bool], *, makefile: bool = False) -> ShellCommand | None:
+def training_command(
+    text: str, is_file: Callable[[str], bool], *, makefile: bool = False, own: str = "."
+) -> ShellCommand | None:
     """The first command that starts Python on a script or module of the project, or None; one by a launcher goes first.
 
     Variables have the values that the script gives them; those that it does not give any stay.
 
     Args:
-        is_file: whether a path relative to the project is a file.
+        is_file: whether a path relative to the project is a file. own: the folder of the shell script there.
     """
     folder, last = ".", 0
     first = None
-    text = text[:_MOST_CHARACTERS]
+    text = _WHOLE_PATH.sub(lambda path: path[2], _OWN_FOLDER.sub(lambda _: own, text[:_MOST_CHARACTERS]))
     slurm = _SLURM_GPUS.search(text)
     for line, typed, words in _commands(text, makefile):
         if makefile and line != last:
