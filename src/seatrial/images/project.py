@@ -195,7 +195,7 @@ def _not_installed(needs: Needs, packages: ImportedPackages, script: ScriptFacts
         if not _is_listed(needs.requirements, name, ask):
             why, remedy = f"{needs.source} does not list it", f"if {ask} is its package (a guess), add it"
             if name in packages.elsewhere:
-                why, remedy = f"on the package index, {name} is another project or missing", "add it"
+                why, remedy = f"on the package index, {name} is another project, source alone or missing", "add it"
             remedy += f' in seatrial.toml: [image] requirements = ["{ask}"]'
             yield f"{script.where.get(name, 'the target')} imports {name}, which is not installed: {why}; {remedy}"
     for name in packages.unknown:

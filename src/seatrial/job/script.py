@@ -196,6 +196,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         one_process = seen["one-process"]
     else:
         torchrun = seen.get("torchrun") or certain.get("needs-ranks")
+        one_process = None if torchrun else seen.get("perhaps-one-process")
     needs_launcher = None if "sets-ranks" in seen or one_process else certain.get("needs-ranks")
     return ScriptFacts(
         imports=tuple(sorted(imports)),

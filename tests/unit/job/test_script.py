@@ -65,6 +65,10 @@ def test_a_framework_behind_try_may_not_be_there(tmp_path: Path) -> None:
         ("model = nn.DataParallel(model)", None, "train.py:1 DataParallel"),
         ("model = load('x', device_map='auto')", None, "train.py:1 device_map"),
         ("model = load('x', device_map=None)", None, None),
+        ("model = load('x', device_map=args.map)", None, "train.py:1 device_map"),
+        ("from transformers import Trainer\nload('x', device_map=where)", "train.py:1 transformers.Trainer", None),
+        ("model = load('x', device_map={'': args.device})", None, None),
+        ("model = load('x', device_map='cuda:0')", None, None),
         # Starts its own ranks: under torchrun each would start a world of them.
         ("mp.spawn(main, nprocs=2)\ndist.init_process_group('nccl')", None, "train.py:1 mp.spawn"),
         ("mp.spawn(loader)", None, None),

@@ -12,7 +12,12 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.packages import known_package
 from seatrial.images.requirements.pyproject import python_specifier
-from seatrial.images.requirements.requirements_files import MOST_LINES, canonical_name, checked_requirement
+from seatrial.images.requirements.requirements_files import (
+    MOST_LINES,
+    canonical_name,
+    checked_requirement,
+    text_of,
+)
 from seatrial.system import yaml_file
 from seatrial.system.project_files import read_text
 
@@ -79,7 +84,7 @@ def read_conda_list(file: Path) -> Environment | None:
 
     Raises ConfigError for one that cannot be read.
     """
-    lines = [line.strip() for line in read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES).splitlines()]
+    lines = [line.strip() for line in text_of(file, file.parent).splitlines()]
     matches = [_EXPORTED.fullmatch(line) for line in lines if line and not line.startswith("#")]
     found = [match for match in matches if match is not None]
     if not found or len(found) < len(matches):

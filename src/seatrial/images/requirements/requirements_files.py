@@ -212,7 +212,7 @@ def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:
     """(number of the first line, text) without comments and blanks, continued lines joined."""
     begun: list[str] = []
     start = 0
-    for number, line in enumerate(_text(path, root).splitlines(), 1):
+    for number, line in enumerate(text_of(path, root).splitlines(), 1):
         start = start if begun else number
         if line.endswith("\\") and not line.lstrip().startswith("#"):
             begun.append(line[:-1])
@@ -225,7 +225,7 @@ def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:
         yield start, text
 
 
-def _text(path: Path, root: Path) -> str:
+def text_of(path: Path, root: Path) -> str:
     """The file as text. Windows shells redirect ``pip freeze`` as UTF-16, and pip reads that too."""
     data = read_bytes(path, inside=root)
     wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))

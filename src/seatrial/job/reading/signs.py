@@ -178,10 +178,20 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         if len(values) == 2 and values[0] == "KERAS_BACKEND" and isinstance(values[1], str):
             yield "keras-default", values[1]
     for keyword in node.keywords:
-        if keyword.arg == "device_map" and not _is(keyword.value, None):
-            yield "one-process", "device_map"
+        if keyword.arg == "device_map" and (spreads := _spreads(keyword.value)) is not False:
+            yield ("one-process" if spreads else "perhaps-one-process"), "device_map"
         elif keyword.arg == "torch_compile" and _is(keyword.value, True):
             yield "compiler", "torch_compile=True"
+
+
+def _spreads(device_map: ast.expr) -> bool | None:
+    """Over several GPUs, as ``auto`` does and ``{"": device}`` does not; None where it is a variable's value.
+
+    Source: huggingface.co/docs/accelerate/concept_guides/big_model_inference, "Designing a device map".
+    """
+    if isinstance(device_map, ast.Constant):
+        return device_map.value in ("auto", "balanced", "balanced_low_0", "sequential")
+    return False if isinstance(device_map, ast.Dict) else None
 
 
 def _says_ranks(call: ast.Call) -> bool:
