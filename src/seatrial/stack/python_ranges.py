@@ -33,6 +33,16 @@ def known_range(package: str, specifier: SpecifierSet) -> tuple[Version, Version
     return (min(row[1] for row in fitting), max(row[2] for row in fitting)) if fitting else None
 
 
+def brought(package: str, specifier: SpecifierSet) -> str | None:
+    """The requirement of an exact release whose wheels are for some Pythons alone, though its own is for all."""
+    exact = [each.version.removesuffix(".*") for each in specifier if each.operator == "=="]
+    rows = [
+        (Version(row["from"]), row["needs"]) for row in table("python_ranges")["brings"] if row["package"] == package
+    ]
+    fitting = [needs for begins, needs in rows if exact and begins <= Version(exact[0])]
+    return fitting[-1] if fitting else None
+
+
 @lru_cache(maxsize=1)
 def _rows() -> dict[str, tuple[_Row, ...]]:
     found: dict[str, list[_Row]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -15,7 +15,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from seatrial.images.requirements.requirements_files import Requirements, parsed
-from seatrial.stack.python_ranges import known_range
+from seatrial.stack.python_ranges import brought, known_range
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.package_index import Answer
 from seatrial.system.package_page import IndexFile
@@ -45,6 +45,7 @@ class Pin:
 
     Attributes:
         line: as it is written. place: the file it is in, for sentences. local: build that it names, ``cu113``.
+        needed_by: the line there that needs it, where it is not listed itself.
     """
 
     line: str
@@ -53,10 +54,11 @@ class Pin:
     specifier: SpecifierSet
     marker: Marker | None = None
     local: str | None = None
+    needed_by: str | None = None
 
     @property
     def said(self) -> str:
-        return f"{self.line} ({self.place})"
+        return f"{self.line} ({f'which {self.needed_by} needs' if self.needed_by else self.place})"
 
     @property
     def public(self) -> SpecifierSet:
@@ -122,7 +124,17 @@ def pins_of(found: Requirements, place: str) -> tuple[Pin, ...]:
             pin = Pin(said, place, name, specifier, requirement.marker, local)
             if any(map(pin.applies, PYTHONS)):
                 pins.append(pin)
-    return tuple(pins[:MOST_PINS])
+    return tuple([*_brought_by(pins), *pins][:MOST_PINS])
+
+
+def _brought_by(pins: list[Pin]) -> Iterator[Pin]:
+    """What pinned releases need of others: old transformers, pure Python, of tokenizers, which is not."""
+    named = {pin.name for pin in pins}
+    for pin in pins:
+        requirement = parsed(needs) if (needs := brought(pin.name, pin.public)) else None
+        if requirement is not None and requirement.name not in named:
+            specifier = requirement.specifier
+            yield Pin(str(requirement), pin.place, requirement.name, specifier, pin.marker, needed_by=pin.line)
 
 
 def ways(pin: Pin, answer: Answer | None) -> Mapping[str, Way | None] | None:

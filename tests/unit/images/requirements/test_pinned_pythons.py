@@ -103,6 +103,26 @@ def test_only_pins_are_asked_for_and_only_once(plan: Planner) -> None:
     assert plan.index.asked == ["/simple/numpy/"]
 
 
+@pytest.mark.parametrize(
+    ("requirements", "python"),
+    [
+        ("transformers==4.15.0", "3.9"),  # its tokenizers<0.11 has no later wheel
+        ("transformers==4.24.0", "3.11"),
+        ("transformers==4.15.0\ntokenizers==0.13.3", "3.11"),  # theirs to say
+        ("transformers>=4.15.0", "3.11"),
+    ],
+)
+def test_what_a_pinned_release_needs_of_another_decides_too(plan: Planner, requirements: str, python: str) -> None:
+    plan.index.has("transformers", "transformers-4.15.0-py3-none-any.whl")
+    plan.index.has("transformers", "transformers-4.24.0-py3-none-any.whl")
+    plan.index.wheels("tokenizers", "0.10.3", "38 39")
+    plan.index.has("tokenizers", "tokenizers-0.10.3.tar.gz")
+    plan.index.wheels("tokenizers", "0.13.3", "38 39 310 311")
+    assert plan(requirements).base == f"python:{python}-slim-bookworm"
+    said = " ".join(each.reason for each in plan.choices if each.what == "python")
+    assert ("which transformers==4.15.0 needs" in said) == (python == "3.9")
+
+
 def test_what_is_built_from_source_is_named(plan: Planner) -> None:
     plan("old-source==0.7.2\n")
     assert [choice.value for choice in plan.choices if choice.what == "from source"] == ["old-source==0.7.2"]
