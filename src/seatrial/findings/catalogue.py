@@ -10,7 +10,7 @@ from typing import Sequence, Tuple
 from seatrial.findings.known import Known
 
 #: What a program in a container, its driver and its engine print.
-IN_RUN = ("host", "engine", "container", "disk", "xla", "framework", "script")
+IN_RUN = ("host", "engine", "container", "disk", "xla", "training", "framework", "script")
 
 #: What an engine prints that does not start a container.
 AT_START = ("host", "engine", "start", "container", "disk")
@@ -33,6 +33,7 @@ LAYERS = (
     "container",
     "disk",
     "xla",
+    "training",
     "framework",
     "script",
     "running",

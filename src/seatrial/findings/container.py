@@ -123,6 +123,8 @@ CONTAINER = (
             "MemoryError: Unable to allocate",
             "Cannot allocate memory",
             "is killed by signal: Killed",
+            "oom_kill event in StepId",
+            "oom-kill event(s) in StepId",
         ),
         cause="The container's memory limit, or the machine's memory, is too small for the data and its workers",
         fix="seatrial run --memory 32g …   # or fewer DataLoader workers, or read the data in chunks",

@@ -166,6 +166,7 @@ FRAMEWORK = (
         symptoms=(
             "Expected all tensors to be on the same device",
             "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same",
+            "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
         ),
         cause="The model or a batch was not moved to the GPU",
         fix='model.to("cuda"), and in the loop images, labels = images.to("cuda"), labels.to("cuda")',

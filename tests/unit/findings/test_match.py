@@ -42,6 +42,18 @@ LINES = {
         "fabric-manager-not-ready"
     ),
     "RuntimeError: CUDA error: device-side assert triggered": "device-side-assert",
+    "AttributeError: module 'numpy' has no attribute 'bool'.": "numpy-name-removed",
+    "AttributeError: `np.float_` was removed in the NumPy 2.0 release. Use `np.float64` instead.": "numpy-name-removed",
+    "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000": "ranks-share-a-gpu",
+    "train.py: error: unrecognized arguments: --local-rank=0": "rank-option-unknown",
+    "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but"
+    " not set": "ranks-not-set",
+    "x.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocationE": "extension-of-another-torch",
+    "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by /opt/x.so)": "system-too-old",
+    "RuntimeError: mat1 and mat2 must have the same dtype, but got Float and Half": "mixed-precisions",
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=42.0. Some of the step tasks have been OOM Killed.": (
+        "host-out-of-memory"
+    ),
     "RuntimeError: CUDA error: unknown thing 1234": "cuda-error",
     "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.": "no-c-compiler",
     "ModuleNotFoundError: No module named 'einops'": "python-module-missing",
