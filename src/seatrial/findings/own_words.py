@@ -32,10 +32,14 @@ def with_own_words(advice: str, target: Sequence[str], arguments: Sequence[str])
             before, behind = shlex.split(call.group(2)), shlex.split(call.group(3))
         except ValueError:  # an open quote: no command to paste
             return call.group(0)
+        theirs = list(arguments)
+        if "--" in behind:  # the advice adds to the script's arguments
+            at = behind.index("--")
+            behind, theirs = behind[:at], ["--", *arguments[1:], *behind[at + 1 :]]
         kept = _without(target, {**_options(before + behind), **omitted})
         if kept is None:
             return call.group(0)
-        return shlex.join(["seatrial", call.group(1), *before, *kept, *behind, *arguments])
+        return shlex.join(["seatrial", call.group(1), *before, *kept, *behind, *theirs])
 
     return _CALL.sub(filled, advice)
 

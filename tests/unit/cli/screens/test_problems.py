@@ -146,3 +146,13 @@ def test_an_unknown_option_takes_no_script_for_its_value(seatrial, tmp_path, typ
     (tmp_path / "fit.py").touch()
     code, _, err = seatrial("run", *typed)
     assert (code, err.splitlines()[-1].strip()) == (2, f"fix: {advised}")
+
+
+def test_the_command_with_the_target_that_was_meant_keeps_its_options(seatrial, tmp_path):
+    (tmp_path / "train.py").touch()
+    _, _, err = seatrial("run", "traim.py", "--gpus", "none", "--name", "first", "--", "--lr", "1")
+    assert "fix: seatrial run train.py --gpus none --name first -- --lr 1\n" in err
+    _, _, err = seatrial("tune", "--gpus", "none", "traim.py")
+    assert "fix: seatrial tune --gpus none train.py\n" in err
+    _, _, err = seatrial("run", "traim.py", "--name", "traim.py")
+    assert "fix: seatrial run train.py\n" in err
