@@ -33,6 +33,10 @@ class TrainError(Exception):
         self.message = message
         self.fix = fix
 
+    def __str__(self) -> str:
+        """With the remedy: a script of the user's own shows its exceptions as Python does."""
+        return f"{self.message}\n  {FIX_LABEL}: {self.fix}" if self.fix else self.message
+
 
 class DiskFullError(TrainError):
     """A file could not be written; what was there before is intact."""

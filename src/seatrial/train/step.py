@@ -100,8 +100,11 @@ class Step:
         if isinstance(precision, str):
             precision = choose_precision(precision, ranks.device)
             precision.apply()
+        if not hasattr(source, "spans"):
+            raise InputError(f"a Step takes batches, not a {type(source).__name__}", fix="batches(dataset, 128)")
         place(model, ranks.device)
         strangers.refuse_closures(optimizer)
+        strangers.refuse_other_parameters(optimizer, model)
         strangers.prepare(optimizer, ranks.device)
         self.model, self.optimizer, self.source, self.epochs = model, optimizer, source, epochs
         self.device, self.ranks, self.precision = ranks.device, ranks, precision
@@ -304,6 +307,7 @@ class Step:
                 loss = self._forward(shape, first, count)
                 if isinstance(loss, dict):
                     loss = self._take_parts(loss, parts, count / shape.rows)
+                _refuse_what_has_no_gradient(loss)
                 if count != shape.rows:
                     loss = loss * (count / shape.rows)
                 total = loss.detach() if total is None else total + loss.detach()
@@ -383,3 +387,16 @@ def kernels_inside(model: nn.Module, precision: Precision, ranks: Ranks) -> Insi
     if ranks.first:
         print(said, flush=True)
     return found
+
+
+def _refuse_what_has_no_gradient(loss: Any) -> None:
+    """Raise InputError, before autograd says it in its own words."""
+    if not isinstance(loss, Tensor):
+        raise InputError(f"the loss gives a {type(loss).__name__}, not a tensor", fix="leave out .item()")
+    if loss.numel() != 1:
+        raise InputError(f"the loss is a tensor of shape {list(loss.shape)}, not one number", fix="loss.mean()")
+    if not loss.requires_grad:
+        raise InputError(
+            "the loss does not depend on anything that is trained",
+            fix="compute it from what the model gives, without .detach(), .item() or torch.no_grad()",
+        )

@@ -39,9 +39,11 @@ def deal(examples: int, batch: int, rank: int = 0, world: int = 1, *, drop_last:
     Raises:
         InputError: the global batch is larger than the data.
     """
+    if batch < 1:
+        raise InputError(f"a batch of {batch} has no examples", fix="a batch of 1 or more")
     together = batch * world
     if together > examples:
-        fix = f"--batch {examples // world} or less" if examples >= world else None
+        fix = f"a batch of {examples // world} or less" if examples >= world else None
         raise InputError(
             f"a batch of {batch} on {world} rank{'s'[: world != 1]} is larger than the {examples} training examples",
             fix=fix,
