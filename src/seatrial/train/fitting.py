@@ -39,7 +39,11 @@ def fit(
         checkpoints: a folder; inside of a run that of the run, whatever stands here; None: none outside of a run.
         resume: True: from the newest checkpoint in ``checkpoints`` where there is one; or a folder or file.
         track: trackers beside the receipt: tensorboard, mlflow.
-        settings: of ``loop.Settings``: seed, keep, every_steps, patience, engine, test_every, hang_s …
+        settings: ``epochs`` (else those of the step), ``seed``, ``engine`` (auto, eager, graph, compile,
+            compile+graph), ``keep`` so many checkpoints (3), save ``every_steps`` also within epochs, ``save_every``
+            and ``test_every`` so many epochs (1), ``patience`` epochs without a better test loss, ``log_steps`` losses
+            an epoch for the receipt and the trackers (100), ``hang_s`` seconds after which a rank that stands still
+            ends all (300).
 
     Raises:
         TrainError: what ended the training, in one sentence.

@@ -56,6 +56,9 @@ class Step:
     """One optimizer step over the batch that ``position`` points at.
 
     Args:
+        loss: gets the model and the batch, a tuple's parts as arguments, a dictionary whole; gives a number, or a
+            dictionary with ``loss`` in it, whose other numbers are logged.
+        source: what ``batches`` gives.
         model: any; moved to the ranks' device where it is elsewhere, convolutions there with channels last.
         optimizer: of this library, of torch.optim or like it.
         ranks: None: those that torchrun started, or this process alone.
