@@ -28,7 +28,7 @@ from seatrial.errors import (
     TargetError,
 )
 from seatrial.findings.labels import CAUSE, FIX
-from seatrial.findings.own_words import with_own_words
+from seatrial.findings.own_words import LIKE_RUN, with_own_words
 from seatrial.system.typed_path import as_typed as typed_path
 
 #: How errors and findings say "the same on the CPU", without knowing what was typed.
@@ -140,7 +140,10 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
     advice = advice.replace(WITH_TRUST, shlex.join(["seatrial", *ours, "--trust", *theirs]))
     if WITHOUT_GPUS in advice and _takes_gpus(ours):
         advice = advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
-    return with_own_words(advice, ours[1:], theirs) if ours and ours[0] in ("run", "plan", "shell") else advice
+    verb = ours[0] if ours else ""
+    if verb not in (*LIKE_RUN, "sweep", "tune"):
+        return advice
+    return with_own_words(advice, ours[1:], theirs, LIKE_RUN if verb in LIKE_RUN else (verb,))
 
 
 def _takes_gpus(argv: list[str]) -> bool:

@@ -69,6 +69,7 @@ from seatrial.receipt.nameless import without_names
 
 #: Frameworks say these where there is no GPU, and go on.
 EXPECTED_WITHOUT_GPU = {
+    "gpu-taken-for-granted",
     "jax-cuda-failed",
     "jax-no-gpu",
     "libcuda-missing",
