@@ -76,7 +76,7 @@ class Outcome:
     loop_s: float = 0.0
     train_s: float = 0.0
     examples: int = 0
-    losses: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list, repr=False)  # a notebook shows what fit() gives
     metrics: dict[str, float] = field(default_factory=dict)
     best_accuracy: float = 0.0
 
