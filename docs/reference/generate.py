@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from seatrial import api
+from seatrial import api, train
 from seatrial.api.doctor import Examination
 from seatrial.cli import VERBS, words
 from seatrial.cli.manual import manual
@@ -278,6 +279,51 @@ def _python_lines() -> Iterator[str]:
             yield from ("", f"### {kind.__name__}.{name}", "", *shown, *_doc(function))
 
 
+#: What a script begins with; the rest of the library is what these take.
+FIRST = ("Step", "Test", "batches", "fit")
+
+
+def train_text() -> str:
+    """train.md: what ``seatrial.train`` gives a script, read and not imported: that would need torch."""
+    return "\n".join(_train_lines()) + "\n"
+
+
+def _train_lines() -> Iterator[str]:
+    yield "# Training library"
+    yield ""
+    yield "What `from seatrial.train import …` gives a script of yours, from its signatures and docstrings."
+    yield "How to use it: [your own model](../training.md#your-own-model-in-the-fast-loop)."
+    yield "Generated from `src/seatrial/train/`."
+    for name in sorted(train._PLACES, key=lambda name: (name not in FIRST, name)):
+        place = train._PLACES[name]
+        file = Path(train.__path__[0], *place.split(".")).with_suffix(".py")
+        file = file if file.is_file() else file.with_suffix("") / "__init__.py"
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+                methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+                called = node if isinstance(node, ast.FunctionDef) else methods["__init__"]
+                yield from ("", f"## seatrial.train.{name}", "", *_called(name, called), *_doc(node))
+
+
+def _called(name: str, function: ast.FunctionDef) -> Iterator[str]:
+    """How it is called, from its source."""
+    given, keywords = function.args.args, function.args.kwonlyargs
+    defaults = [*[None] * (len(given) - len(function.args.defaults)), *function.args.defaults]
+    shown = [_parameter(*pair) for pair in zip(given, defaults, strict=True) if pair[0].arg != "self"]
+    shown += ["*"] if keywords else []
+    shown += [_parameter(*pair) for pair in zip(keywords, function.args.kw_defaults, strict=True)]
+    shown += [f"**{function.args.kwarg.arg}"] if function.args.kwarg else []
+    line = f"{name}({', '.join(shown)})"
+    if len(line) > 100:
+        line = "\n    ".join([f"{name}(", *(f"{one}," for one in shown)]) + "\n)"
+    yield from ("```python", line, "```")
+
+
+def _parameter(parameter: ast.arg, default: ast.expr | None) -> str:
+    typed = f"{parameter.arg}: {ast.unparse(parameter.annotation)}" if parameter.annotation else parameter.arg
+    return f"{typed} = {ast.unparse(default)}" if default else typed
+
+
 def _signature(name: str, function: Callable[..., object]) -> Iterator[str]:
     """As it would be typed: no quotes around types, and a default that is a function by its name."""
     signature = inspect.signature(function)
@@ -302,7 +348,8 @@ _NAMES = re.compile(r"^([\w, ]+):")
 
 def _doc(object: object) -> Iterator[str]:
     """A docstring: paragraphs as they are, entries below Args or Attributes as a list."""
-    for part in (inspect.getdoc(object) or "").split("\n\n"):
+    written = isinstance(object, ast.ClassDef | ast.FunctionDef)
+    for part in ((ast.get_docstring(object) if written else inspect.getdoc(object)) or "").split("\n\n"):
         first, _, rest = part.partition("\n")
         if first in ("Args:", "Attributes:", "Raises:"):
             entries = inspect.cleandoc(rest).replace("\n    ", " ").splitlines()
@@ -313,6 +360,7 @@ def _doc(object: object) -> Iterator[str]:
 
 PAGES = {
     "python.md": python_text,
+    "train.md": train_text,
     "receipt.md": receipt_text,
     "cli.md": cli_text,
     "seatrial-toml.md": toml_text,

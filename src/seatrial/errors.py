@@ -84,7 +84,22 @@ class ConfigError(UsageError):
 
 
 class TargetError(UsageError):
-    """The script, module, recipe or image to run is not there."""
+    """The script, module, recipe or image to run is not there.
+
+    Args:
+        instead: (what was typed, what stands in its place): the command line has the same options in its advice then.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        cause: str | None = None,
+        run: str | None = None,
+        instead: tuple[str, Sequence[str]] | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause, run=run)
+        self.instead = instead
 
 
 class GpuRequestError(UsageError):

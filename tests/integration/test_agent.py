@@ -179,6 +179,8 @@ os.read(read_end, 1)
     agent = Agent(tmp_path, script, python)
     assert agent.run().returncode == 0
     assert gone(int(agent.log("stdout.log")))
+    [event] = agent.events("signal")
+    assert (event["origin"], event["forwarded_to"]) == ("end", [int(agent.log("stdout.log"))])
 
 
 @both

@@ -28,15 +28,16 @@ def mlflow_rows(models: Path, query: str) -> list[tuple[object, ...]]:
 def test_both_at_once(tmp_path: Path) -> None:
     done = train(tmp_path, "--epochs", "2", "--track", "tensorboard")
     assert done.returncode == 0, done.stderr
-    [ended] = [line for line in done.stdout.splitlines() if line.startswith("epoch 2:")]
+    [ended] = [line for line in done.stdout.splitlines() if line.startswith("epoch 2: loss")]
     accuracies = [(step, value) for step, value in scalars(tmp_path, "test/accuracy")]
     assert len(accuracies) == 2 and f"accuracy {accuracies[1][1]:.2%}" in ended
-    assert len(scalars(tmp_path, "train/loss")) > 2 and len(scalars(tmp_path, "test/loss")) == 2
+    assert len(scalars(tmp_path, "train/step_loss")) > 2
+    assert len(scalars(tmp_path, "train/loss")) == len(scalars(tmp_path, "test/loss")) == 2
     kept = mlflow_rows(tmp_path, "select step, value from metrics where key = 'test_accuracy' order by step")
     assert [(step, pytest.approx(value)) for step, value in kept] == accuracies
     assert mlflow_rows(tmp_path, "select status from runs") == [("FINISHED",)]
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("checkpoints", "digits.pth", "digits.safetensors", "mlflow", "tensorboard")
+        *("checkpoints", "digits.examples.safetensors", "digits.pth", "digits.safetensors", "mlflow", "tensorboard")
     }
 
 

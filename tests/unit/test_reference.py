@@ -30,6 +30,7 @@ def generator() -> ModuleType:
         "cli.md",
         "receipt.md",
         "python.md",
+        "train.md",
         "seatrial-toml.md",
     ],
 )

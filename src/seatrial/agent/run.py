@@ -305,7 +305,7 @@ class Run:
         left = self._leftovers()
         untold = [pid for pid in left if pid not in self._told]
         if untold:
-            self._write_signal(signal.SIGTERM, "agent", signals.send(untold, signal.SIGTERM))
+            self._write_signal(signal.SIGTERM, "end", signals.send(untold, signal.SIGTERM))
         # A shell that ends at once must not cost the script under it the grace period that is running.
         kill_at_s = self._kill_at_s or time.monotonic() + min(LEFTOVER_GRACE_S, self._plan.grace_s)
         while left and time.monotonic() < kill_at_s:

@@ -17,9 +17,15 @@ from seatrial.doctor.facts.machine import Machine
 from seatrial.doctor.fixing import cdi_spec, fixes
 from seatrial.system.files import make_folder, write_atomically
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 _HELP = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings=_HELP,
+    help="CDI specs: how Podman, and Docker 25 and later, take a GPU by its name.",
+)
 
 
 @app.command(context_settings=_HELP)

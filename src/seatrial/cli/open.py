@@ -40,9 +40,9 @@ def open_(
     if only_print or not _has_browser() or not webbrowser.open(page.absolute().as_uri()):
         print(page.absolute())
         if not only_print:
-            print(
-                f"no browser here; copy it, or: cd {as_typed(page.parent)} && python3 -m http.server", file=sys.stderr
-            )
+            serve = f"cd {as_typed(page.parent)} && python3 -m http.server --bind 127.0.0.1 8000"
+            there = f"http://127.0.0.1:8000/{page.name}, from elsewhere through ssh -L 8000:127.0.0.1:8000"
+            print(f"no browser here; copy it, or: {serve}   # then open {there}", file=sys.stderr)
     return EXIT_DONE
 
 

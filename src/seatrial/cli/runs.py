@@ -225,7 +225,7 @@ def compare(
 
     store, receipts = _store(project), Receipts()
     if len(references) < 2:
-        raise UsageError("A comparison needs two runs or more", run=f"seatrial runs compare {references[0]} last")
+        raise UsageError("A comparison needs two runs or more", run="seatrial runs ls")
     found_runs = [find_run(store, reference) for reference in references]
     for run in found_runs:
         finalise(run, os.environ)

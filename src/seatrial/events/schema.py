@@ -211,7 +211,8 @@ class Signal(Event, type="signal"):
     """A signal came, or was sent by the agent.
 
     signal: its number.
-    origin: `user`, `engine`, `timeout`, `agent`, `pruner` (the trial fell behind others) or `search` (which has ended).
+    origin: `user`, `engine`, `timeout`, `agent`, `end` (to what the target left behind), `pruner` (the trial fell
+        behind others) or `search` (which has ended).
     forwarded_to: PIDs that got it.
     why: of `pruner` and `search`, in words.
     """

@@ -52,6 +52,15 @@ FRAMEWORK = (
         sources=("https://pytorch.org/get-started/locally/",),
     ),
     Known(
+        id="gpu-taken-for-granted",
+        title="The script takes a GPU for granted, and this run has none",
+        symptoms=(),
+        cause='It says .cuda() or device="cuda" without asking whether there is one',
+        fix='in the script: device = "cuda" if torch.cuda.is_available() else "cpu", and .to(device); '
+        "or, on a machine with a GPU: seatrial run --gpus 1 …",
+        sources=("https://docs.pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code",),
+    ),
+    Known(
         id="driver-too-old",
         title="The host's driver is older than the CUDA that the framework was built with",
         symptoms=(

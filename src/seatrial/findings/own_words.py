@@ -6,8 +6,12 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 #: ``seatrial run``, options, ``…``, more options; what follows is a comment or another command.
 _CALL = re.compile(
-    r"\bseatrial (run|plan|shell)((?: (?![…#;|&])\S+)*) …((?: -\S+(?: (?![-…#;|&])\S+)?)*)(?=$|\s+#|\s*[;|&])"
+    r"\bseatrial (run|plan|shell|sweep|tune)((?: (?![…#;|&])\S+)*) …"
+    r"((?: -\S+(?: (?![-…#;|&])\S+)?)*)(?=$|\s+#|\s*[;|&])"
 )
+
+#: What a target and its options stand behind in the same way.
+LIKE_RUN = ("run", "plan", "shell")
 
 #: Options that may be given several times, each for another thing: the user's own stay.
 _SEVERAL = {"--env", "--env-file", "--secret", "--ulimit", "--publish", "--device"}
@@ -16,26 +20,35 @@ _SEVERAL = {"--env", "--env-file", "--secret", "--ulimit", "--publish", "--devic
 _OMITTED = re.compile(r"#.*?\bwithout (--[\w-]+)")
 
 
-def with_own_words(advice: str, target: Sequence[str], arguments: Sequence[str]) -> str:
+def with_own_words(
+    advice: str, target: Sequence[str], arguments: Sequence[str], verbs: Sequence[str] = LIKE_RUN
+) -> str:
     """Advice with words in place of each ``…`` that stands for a target and its options.
 
     Args:
         target: the user's own words before ``--``. An option that the advice gives replaces theirs, and
             one that its comment is ``without`` is left out.
         arguments: ``--`` and what stands behind it, or nothing.
+        verbs: whose words these are; advice to type another is left as it is.
     """
 
     omitted = dict.fromkeys(_OMITTED.findall(advice), True)
 
     def filled(call: "re.Match[str]") -> str:
+        if call.group(1) not in verbs:
+            return call.group(0)
         try:
             before, behind = shlex.split(call.group(2)), shlex.split(call.group(3))
         except ValueError:  # an open quote: no command to paste
             return call.group(0)
+        theirs = list(arguments)
+        if "--" in behind:  # the advice adds to the script's arguments
+            at = behind.index("--")
+            behind, theirs = behind[:at], ["--", *arguments[1:], *behind[at + 1 :]]
         kept = _without(target, {**_options(before + behind), **omitted})
         if kept is None:
             return call.group(0)
-        return shlex.join(["seatrial", call.group(1), *before, *kept, *behind, *arguments])
+        return shlex.join(["seatrial", call.group(1), *before, *kept, *behind, *theirs])
 
     return _CALL.sub(filled, advice)
 

@@ -88,6 +88,14 @@ SCRIPT = (
         sources=("https://docs.python.org/3/library/exceptions.html#FileNotFoundError",),
     ),
     Known(
+        id="relative-import",
+        title="The script imports from the package around it, and was started without it",
+        symptoms=("attempted relative import with no known parent package",),
+        cause="Python takes a file that is started by its path for no part of its package",
+        fix="seatrial run -m PACKAGE.MODULE",
+        sources=("https://docs.python.org/3/using/cmdline.html#cmdoption-m",),
+    ),
+    Known(
         id="arguments-missing",
         title="The script was not given {arguments}",
         symptoms=(

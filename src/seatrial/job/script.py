@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from seatrial.errors import TargetError
+from seatrial.findings.catalogue import by_id
 from seatrial.job.model import Target
+from seatrial.job.module_names import module_name
 from seatrial.job.reading.modules import find_module
 from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.job.reading.standard_modules import STANDARD_MODULES
 from seatrial.job.reading.unreadable import notebook_error
 from seatrial.recipe_names import frameworks_of, is_keras, source_of
+from seatrial.system.project_files import read_bytes
 
 #: The frameworks, the likeliest to train first: JAX's and torch's scripts often read their data through TensorFlow.
 FRAMEWORKS = ("torch", "jax", "tensorflow")
@@ -142,6 +146,8 @@ def script_facts(target: Target, project: Path, *, any_python: bool = False) -> 
     inside = start.parent if target.kind == "recipe" else project
     reading = read_project(project, roots, inside, start, any_python=any_python)
     _refuse_a_notebook(reading, project)
+    if target.kind == "script":
+        _refuse_a_part_of_a_package(reading, target, project)
     facts = _facts(reading)
     if target.kind != "recipe" or not is_keras(target.value, target.args):
         return facts
@@ -160,6 +166,24 @@ def _refuse_a_notebook(reading: Reading, project: Path) -> None:
         f"{place} calls get_ipython(), which exists only in a notebook",
         project / place.rpartition(":")[0],
         "/get_ipython()/d",
+    )
+
+
+def _refuse_a_part_of_a_package(reading: Reading, target: Target, project: Path) -> None:
+    """Python knows of no package around a file that it starts by its path, unless the file sets ``__package__``."""
+    if reading.relative is None or b"__package__" in read_bytes(project / target.value, inside=project):
+        return
+    place, written = reading.relative
+    message = f"{place} imports from {written}, which only a module of a package can"
+    module = module_name(target.value, project)
+    if "." not in module or not module.replace(".", "").isidentifier():
+        name = written.lstrip(".")
+        raise TargetError(message, run=f"in {place} write: {f'from {name} import' if name else 'import'} …")
+    raise TargetError(
+        message,
+        cause=by_id("relative-import").cause,
+        run=f"seatrial run -m {module}",
+        instead=(target.value, ["-m", module]),
     )
 
 

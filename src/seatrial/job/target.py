@@ -10,6 +10,7 @@ from pathlib import Path
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
+from seatrial.job.module_names import console_script, module_name
 from seatrial.job.reading.modules import find_module, is_file, is_folder
 from seatrial.job.reading.shell_commands import LAUNCHERS, training_command
 from seatrial.system.project_files import read_bytes
@@ -77,7 +78,9 @@ def _is_path_like(word: str, project: Path) -> bool:
 def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
     """Modules of the project must exist; others may be installed in the image, which only the run can tell."""
     if not _MODULE.fullmatch(module) or len(module) > _MAX_NAME:
-        raise TargetError(f"-m {module!r} is not a module's name", run="seatrial run -m package.module …")
+        dotted = module_name(module, project) if is_file(project / module) else ""
+        dotted = dotted if _MODULE.fullmatch(dotted) else "package.module"
+        raise TargetError(f"-m {module!r} is not a module's name", run=f"seatrial run -m {dotted} …")
     roots = [project, project / "src"]
     top = module.split(".")[0]
     ours = any(is_folder(root / top) or is_file(root / f"{top}.py") for root in roots)
@@ -96,8 +99,10 @@ def _script(word: str, project: Path) -> str:
     path = (project / word).resolve()
     root = project.resolve()
     if path.suffix == ".ipynb":
+        script = shlex.quote(str(Path(word).with_suffix(".py")))
         raise TargetError(
-            f"{word} is a notebook, not a script", run=f"jupyter nbconvert --to script {shlex.quote(word)}"
+            f"{word} is a notebook, not a script",
+            run=f"jupyter nbconvert --to script {shlex.quote(word)} && seatrial run {script}",
         )
     if _is_makefile(path) or _is_shell(path):
         raise _no_python(word, path, root)
@@ -152,12 +157,26 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         inside = sorted(path for path in _scripts(project / word) if "/" not in path)[:5]
         names = f"; it contains {', '.join(inside)}" if inside else ""
         example = shlex.quote(str(Path(word) / inside[0])) if inside else "train.py"
-        return TargetError(f"the target {word} is a folder, not a script{names}", run=f"seatrial run {example}")
+        return TargetError(
+            f"the target {word} is a folder, not a script{names}",
+            run=f"seatrial run {example}",
+            instead=(word, [str(Path(word) / inside[0])]) if inside else None,
+        )
+    if module := console_script(word, project):
+        return TargetError(
+            f"there is no script {word}; installing this project makes a command of that name, of the module {module}",
+            cause="[project.scripts] in pyproject.toml",
+            run=f"seatrial run -m {module}",
+            instead=(word, ["-m", module]),
+        )
     near = _near(word, [*_scripts(project), *recipes])
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    run = f"seatrial run {shlex.quote(near[0])}" if near else f"ls {as_typed(project)}"
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
-    return TargetError(f"there is no {kind} {word} in {project}{hint}", run=run)
+    return TargetError(
+        f"there is no {kind} {word} in {project}{hint}",
+        run=f"seatrial run {shlex.quote(near[0])}" if near else f"ls {as_typed(project)}",
+        instead=(word, near[:1]) if near else None,
+    )
 
 
 def _near(word: str, names: Sequence[str]) -> list[str]:

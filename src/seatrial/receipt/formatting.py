@@ -54,8 +54,8 @@ def quote(line: str) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """``1 GPU``, ``2 GPUs``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """``1 GPU``, ``2 GPUs``, ``2 processes``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def short_uuid(uuid: str) -> str:

@@ -11,7 +11,7 @@ _ACCURACIES = ("accuracy", "acc", "f1", "auc", "score", "reward")
 
 def telling(names: Collection[str]) -> tuple[str, str]:
     """(name of a loss, name of an accuracy), each "" where there is none."""
-    return _first(names, ("loss",)), _first(names, _ACCURACIES)
+    return _first(names, ("loss", "step_loss")), _first(names, _ACCURACIES)
 
 
 def _first(names: Collection[str], wanted: tuple[str, ...]) -> str:

@@ -248,7 +248,7 @@ def _told(
         examples = min(count, done * batch)
         if done % stride == 0:
             loss = logged.mean(float(logs["loss"]), examples)
-            trackers.log({"step": (epoch - 1) * steps + done, "epoch": epoch, "loss": loss, "phase": "train"})
+            trackers.log({"step": (epoch - 1) * steps + done, "epoch": epoch, "step_loss": loss, "phase": "train"})
         if now_s - told_s < within.EVERY_S or done >= steps or not math.isfinite(so_far := float(logs["loss"])):
             return
         taken_s, told_s = now_s - began_s, now_s

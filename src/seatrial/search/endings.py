@@ -93,7 +93,7 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
     return UsageError(
         f"No trial reports {objective.metric}: {words} reported no metric at all",
         cause="a script reports by lines of JSON in the file that $SEATRIAL_EVENTS names, or prints its numbers",
-        run=rf"seatrial sweep … --metric-from '{objective.metric}[:= ]+([\d.]+)'   # what it prints: "
+        run=rf"seatrial sweep … --metric-from '{objective.metric}[:=\s]+([\d.e+-]+)'   # what it prints: "
         f"seatrial runs logs {trial.run_id}",
     )
 

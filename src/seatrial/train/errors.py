@@ -34,7 +34,7 @@ class TrainError(Exception):
         self.fix = fix
 
     def __str__(self) -> str:
-        """Both: a script of one's own ends with a traceback that shows this."""
+        """With the remedy: a script of the user's own shows its exceptions as Python does."""
         return f"{self.message}\n  {FIX_LABEL}: {self.fix}" if self.fix else self.message
 
 

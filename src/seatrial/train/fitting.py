@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +36,29 @@ def fit(
 
     Args:
         test: after each epoch; a function of one's own gives its numbers.
-        checkpoints: a folder; None: that of the run, and none outside of a run.
+        checkpoints: a folder; inside of a run that of the run, whatever stands here; None: none outside of a run.
         resume: True: from the newest checkpoint in ``checkpoints`` where there is one; or a folder or file.
         track: trackers beside the receipt: tensorboard, mlflow.
-        settings: of ``loop.Settings``: seed, keep, every_steps, patience, engine, test_every, hang_s …
+        settings: ``epochs`` (else those of the step), ``seed``, ``engine`` (auto, eager, graph, compile,
+            compile+graph), ``keep`` so many checkpoints (3), save ``every_steps`` also within epochs, ``save_every``
+            and ``test_every`` so many epochs (1), ``patience`` epochs without a better test loss, ``log_steps`` losses
+            an epoch for the receipt and the trackers (100), ``hang_s`` seconds after which a rank that stands still
+            ends all (300).
 
     Raises:
         TrainError: what ended the training, in one sentence.
     """
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
-    folder = Path(checkpoints) if checkpoints else Path(run_dir) / "checkpoints" if run_dir else None
+    folder = Path(run_dir) / "checkpoints" if run_dir else Path(checkpoints) if checkpoints else None
+    if run_dir and checkpoints and step.ranks.first:
+        print(f"checkpoints: in the run's folder, not in {checkpoints}; seatrial run --resume continues from them")
     place = _resume_place(resume, folder)
     if settings.get("patience") and test is None:
         raise InputError("patience needs a test that gives test_loss", fix="fit(step, test=Test(...), patience=...)")
+    if unknown := sorted(settings.keys() - {field.name for field in fields(loop.Settings)}):
+        raise InputError(
+            f"fit() has no setting {', '.join(unknown)}", fix=f"help({__package__}.loop.Settings) lists them"
+        )
     chosen = loop.Settings(**{"epochs": step.epochs, "hang_s": 300.0, **settings}, checkpoints=folder, resume=place)
 
     def tested() -> dict[str, float]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seatrial.train.distributed import Ranks
 from seatrial.train.engine import Engine, choose_engine
-from seatrial.train.errors import CheckpointError, DivergedError
+from seatrial.train.errors import CheckpointError, DivergedError, InputError
 from seatrial.train.memory import peak
 from seatrial.train.saving import rng
 from seatrial.train.saving.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest
@@ -76,7 +76,7 @@ class Outcome:
     loop_s: float = 0.0
     train_s: float = 0.0
     examples: int = 0
-    losses: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list, repr=False)  # a notebook shows what fit() gives
     metrics: dict[str, float] = field(default_factory=dict)
     best_accuracy: float = 0.0
 
@@ -164,6 +164,11 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             examples = sum(span.shape.rows for span in source.spans[first_step:]) * copies
             outcome.examples += examples
             metrics = test() if epoch % settings.test_every == 0 or epoch == settings.epochs else {}
+            if metrics and settings.patience is not None and "test_loss" not in metrics:
+                raise InputError(
+                    f"patience follows test_loss, and the test gives {', '.join(metrics)} alone",
+                    fix='"test_loss" among what the test returns',
+                )
             outcome.metrics = metrics or outcome.metrics
             outcome.best_accuracy = max(outcome.best_accuracy, metrics.get("accuracy", 0.0))
             outcome.epochs, outcome.loop_s = epoch, _now(step.device) - began
@@ -199,6 +204,8 @@ def _begin(step: Step, stopping: EarlyStopping, settings: Settings, note: Callab
             "on every machine",
             fix="use a folder shared by all machines, or --resume with one checkpoint file",
         )
+    if begin[0] > settings.epochs:
+        note(f"nothing is left to train: all {settings.epochs} epochs are done; more epochs continue from there")
     if not place:
         rng.seed_all(settings.seed + ranks.rank)  # dropout and augmentation differ between ranks
     return begin
@@ -232,9 +239,9 @@ def read_losses(step: Step, epoch: int, done: int) -> Tensor:
         raise DivergedError(
             f"the loss became {losses[number].item()} in epoch {epoch} at step {number + 1}; "
             "the checkpoints from before it are kept",
-            fix="a lower --learning-rate"
-            + (", or --precision bf16" if step.precision.name == "fp16" else "")
-            + "; --resume continues from the last checkpoint",
+            fix="a lower learning rate"
+            + (", or bf16 instead of fp16" if step.precision.name == "fp16" else "")
+            + "; --resume, or resume=True, continues from the last checkpoint",
         )
     return losses
 
@@ -263,7 +270,7 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(
             f"{place} is not a checkpoint of this training: {type(error).__name__}: {error}",
-            fix="omit --resume to start from scratch",
+            fix="no --resume (or resume=): start from scratch",
         ) from error
     note(f"resumed from {place}: epoch {epoch}, step {done}")
     return epoch, done

@@ -29,6 +29,11 @@ class Test:
     """A test set and what is measured on it.
 
     Args:
+        dataset: as ``batches`` takes it.
+        score: gets the model and a batch, as the loss does; gives names and their numbers, one for each example or
+            their mean. ``test_loss`` picks the best checkpoint, and ``patience`` follows it.
+        batch: examples at once; the numbers do not depend on it.
+        collate: as ``batches`` takes it.
         transform: of each batch, on the device, as ``batches`` takes it: without what is random.
     """
 

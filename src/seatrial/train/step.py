@@ -56,6 +56,9 @@ class Step:
     """One optimizer step over the batch that ``position`` points at.
 
     Args:
+        loss: gets the model and the batch, a tuple's parts as arguments, a dictionary whole; gives a number, or a
+            dictionary with ``loss`` in it, whose other numbers are logged.
+        source: what ``batches`` gives.
         model: any; moved to the ranks' device where it is elsewhere, convolutions there with channels last.
         optimizer: of this library, of torch.optim or like it.
         ranks: None: those that torchrun started, or this process alone.
@@ -100,8 +103,11 @@ class Step:
         if isinstance(precision, str):
             precision = choose_precision(precision, ranks.device)
             precision.apply()
+        if not hasattr(source, "spans"):
+            raise InputError(f"a Step takes batches, not a {type(source).__name__}", fix="batches(dataset, 128)")
         place(model, ranks.device)
         strangers.refuse_closures(optimizer)
+        strangers.refuse_other_parameters(optimizer, model)
         strangers.prepare(optimizer, ranks.device)
         self.model, self.optimizer, self.source, self.epochs = model, optimizer, source, epochs
         self.device, self.ranks, self.precision = ranks.device, ranks, precision
@@ -307,7 +313,7 @@ class Step:
                 loss = self._forward(shape, first, count)
                 if isinstance(loss, dict):
                     loss = self._take_parts(loss, parts, count / shape.rows)
-                _refuse_other_than_a_loss(loss)
+                _refuse_what_has_no_gradient(loss)
                 if count != shape.rows:
                     loss = loss * (count / shape.rows)
                 total = loss.detach() if total is None else total + loss.detach()
@@ -368,22 +374,6 @@ class Step:
         self.position.add_(1)
 
 
-def _refuse_other_than_a_loss(loss: Any) -> None:
-    """Raises InputError for what a backward pass cannot begin at."""
-    if not isinstance(loss, Tensor):
-        raise InputError(
-            f"the loss function gives a {type(loss).__name__}, not a loss",
-            fix='return the mean loss of the batch, or a dictionary with it as "loss"',
-        )
-    if loss.numel() != 1:
-        raise InputError(f"the loss function gives {loss.numel()} numbers, not one", fix="return the mean: loss.mean()")
-    if not loss.requires_grad:
-        raise InputError(
-            "the loss does not depend on a parameter that is trained: no gradient can be taken",
-            fix="look for detach(), item() or torch.no_grad() in the loss, and for frozen parameters",
-        )
-
-
 def place(model: nn.Module, device: torch.device) -> None:
     """Move a model that is elsewhere to the device, on a GPU with its convolutions' weights channels last."""
     tensors = [*model.parameters(), *model.buffers()]
@@ -402,3 +392,19 @@ def kernels_inside(model: nn.Module, precision: Precision, ranks: Ranks) -> Insi
     if ranks.first:
         print(said, flush=True)
     return found
+
+
+def _refuse_what_has_no_gradient(loss: Any) -> None:
+    """Raise InputError, before autograd says it in its own words."""
+    if not isinstance(loss, Tensor):
+        raise InputError(
+            f"the loss gives a {type(loss).__name__}, not a tensor",
+            fix='return the mean loss, or a dictionary with it as "loss"; leave out .item()',
+        )
+    if loss.numel() != 1:
+        raise InputError(f"the loss is a tensor of shape {list(loss.shape)}, not one number", fix="loss.mean()")
+    if not loss.requires_grad:
+        raise InputError(
+            "the loss does not depend on anything that is trained",
+            fix="compute it from what the model gives, without .detach(), .item() or torch.no_grad()",
+        )

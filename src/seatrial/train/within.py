@@ -76,6 +76,8 @@ def log_losses(
 ) -> int:
     """The losses of an epoch's steps for the trackers, as many as they get, without the first ``logged``.
 
+    Their name is not that of the epoch's mean: as one curve they would jump at every epoch's end.
+
     Args:
         losses: from ``first_step`` on. steps: of a whole epoch.
 
@@ -85,7 +87,7 @@ def log_losses(
     first = (epoch - 1) * steps + first_step
     for index in range(stride - 1, len(losses), stride):
         if index >= logged:
-            trackers.log({"step": first + index + 1, "epoch": epoch, "loss": losses[index], "phase": "train"})
+            trackers.log({"step": first + index + 1, "epoch": epoch, "step_loss": losses[index], "phase": "train"})
     return len(losses)
 
 

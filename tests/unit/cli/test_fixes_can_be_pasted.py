@@ -164,6 +164,8 @@ def test_the_fix_of_a_known_failure(advice: str) -> None:
         ("seatrial run …   # without --gpus", "seatrial run 'a b.py' -- -x   # without --gpus"),
         ("seatrial run --env B=2 …", "seatrial run --env B=2 'a b.py' --gpus 1 -- -x"),
         ("echo yes | seatrial run …", "echo yes | seatrial run 'a b.py' --gpus 1 -- -x"),
+        ("seatrial run … -- --lr VALUE   # or", "seatrial run 'a b.py' --gpus 1 -- -x --lr VALUE   # or"),
+        ("seatrial run … -- --gpus VALUE", "seatrial run 'a b.py' --gpus 1 -- -x --gpus VALUE"),
         ("seatrial runs show RUN", "seatrial runs show RUN"),
     ],
 )

@@ -33,6 +33,12 @@ def help_of(words: str) -> str:
         return command.get_help(context)
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_knows_h(verb: str) -> None:
+    made = typer.main.get_command(dressed(importlib.import_module(f"seatrial.cli.{VERBS[verb][0]}").app))
+    assert "-h" in made.context_settings.get("help_option_names", [])
+
+
 @pytest.mark.parametrize("words", COMMANDS)
 def test_no_type_of_python_is_shown(words: str) -> None:
     text = re.sub(r"<uuid>|< \w+\.log", "", help_of(words))

@@ -139,6 +139,33 @@ def test_a_relative_import_that_finds_nothing_hides_no_module_elsewhere(tmp_path
     assert (found.imports, found.import_roots) == (("einops",), (".",))
 
 
+@pytest.mark.parametrize(
+    ("source", "run"),
+    [
+        ("from .net import x\n", "seatrial run -m lab.train"),
+        ("def main():\n    from . import net\nmain()\n", "seatrial run -m lab.train"),
+        ("try:\n    from .net import x\nexcept ImportError:\n    from net import x\n", None),
+        ("def unused():\n    from .net import x\n", None),
+        ("__package__ = 'lab'\nfrom .net import x\n", None),
+    ],
+)
+def test_a_file_of_a_package_is_started_as_a_module(tmp_path: Path, source: str, run: str | None) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab/net.py").write_text("from .train import y\nx = 1\n")
+    (tmp_path / "lab/train.py").write_text(source)
+    (tmp_path / "train.py").write_text("from .lab import net\n")
+    if run is None:
+        script_facts(Target(kind="script", value="lab/train.py"), tmp_path)
+    else:
+        with pytest.raises(TargetError) as refused:
+            script_facts(Target(kind="script", value="lab/train.py"), tmp_path)
+        assert refused.value.run == run
+    script_facts(Target(kind="module", value="lab.train"), tmp_path)
+    with pytest.raises(TargetError) as refused:
+        script_facts(Target(kind="script", value="train.py"), tmp_path)
+    assert refused.value.run == "in train.py:1 write: from lab import …"
+
+
 def test_a_class_that_nothing_speaks_of_shows_nothing(tmp_path: Path) -> None:
     library = "class Trainer:\n    def __init__(self):\n        Accelerator()\ndef data(): pass\n"
     assert facts(tmp_path, "import library\nlibrary.data()\n", library=library).torchrun_evidence is None

@@ -30,6 +30,7 @@ def project(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     (folder / "mnist").mkdir()
+    (folder / "pyproject.toml").write_text('[project.scripts]\nlearn = "pkg.net:main"\nother = "elsewhere:main"\n')
     (tmp_path / "elsewhere.py").touch()
     (folder / "link.py").symlink_to(tmp_path / "elsewhere.py")
     return folder
@@ -83,6 +84,8 @@ REFUSED = {
     "without its suffix": (["train"], None, None),
     "nothing like it": (["zzzzzz.py"], None, None),
     "folder": (["tools"], None, None),
+    "command of the project": (["learn"], None, None),
+    "command of another project": (["other"], None, None),
     "folder without scripts": (["mnist/"], None, None),
     "notebook": (["lab.ipynb"], None, None),
     "shell script": (["run.sh"], None, None),
@@ -101,6 +104,15 @@ def test_refused_targets(project: Path, name: str, snapshot: SnapshotAssertion) 
         resolve_target(words, module, image, project, RECIPES)
     text = f"{caught.value.message} | {caught.value.cause} | {caught.value.run}"
     assert text.replace(str(project), "PROJECT").replace(str(project.parent), "PARENT") == snapshot
+
+
+@pytest.mark.parametrize("word", ["traim.py", "tools", "learn"])
+def test_what_stands_in_a_targets_place_is_a_target(project: Path, word: str) -> None:
+    with pytest.raises(TargetError) as refused:
+        resolve_target([word], None, None, project, RECIPES)
+    assert refused.value.instead is not None and refused.value.instead[0] == word
+    [*module, meant] = refused.value.instead[1]
+    resolve_target([] if module else [meant], meant if module else None, None, project, RECIPES)
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,15 @@ def test_a_target_that_was_stopped_for_its_torch_is_not_called_never_started(sce
     assert any(entry.words == "Target ended: the GPU contract was violated" for entry in receipt.timeline)
 
 
+def test_what_the_target_left_behind_is_told_apart_from_the_target(scenario, tmp_path):
+    run = scenario("cpu-success")
+    at = next(number for number, event in enumerate(run.events) if event["type"] == "target.exited")
+    told = {"type": "signal", "source": "agent", "signal": 15, "name": "SIGTERM", "t": run.events[at]["t"]}
+    run.events.insert(at, {**told, "origin": "end", "forwarded_to": [8, 9]})
+    words = [entry.words for entry in run.judge(tmp_path).timeline]
+    assert "SIGTERM to 2 processes that the target had started and left behind" in words
+
+
 def test_strict_turns_an_unmet_criterion_into_exit_4(scenario, tmp_path):
     run = scenario("cpu-success")
     run.criteria["metrics"] = {"accuracy": ">= 0.999"}

@@ -6,6 +6,7 @@ import pytest
 
 from seatrial.backends.base import State
 from seatrial.receipt.evidence.log_end import MAX_FRAMES, MAX_LETTERS, MAX_LINES, read_log_end
+from seatrial.receipt.evidence.output import read_output
 from seatrial.receipt.look.svg import HEIGHT, draw
 from seatrial.receipt.model import Line, Plot
 from seatrial.receipt.rendering import html
@@ -80,6 +81,16 @@ class TestLogEnd:
         (tmp_path / "stderr.log").write_text(first + ranks + launcher)
         end = read_log_end(tmp_path)
         assert end and end.traceback == ("Traceback (most recent call last):", "  File 'b'", "ValueError: b")
+
+    def test_an_exception_of_several_lines_is_whole(self, tmp_path):
+        said = (
+            "RuntimeError: Error(s) in loading state_dict for Net:\n\tsize mismatch for l.weight\n  fix: load another"
+        )
+        (tmp_path / "stderr.log").write_text(f"Traceback (most recent call last):\n  File 'a'\n{said}\nbye\n")
+        end = read_log_end(tmp_path)
+        assert end and end.traceback[2:] == tuple(said.splitlines())
+        told = "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for l.weight"
+        assert read_output(tmp_path).exception == told
 
     def test_a_deep_one_keeps_both_its_ends(self, tmp_path):
         frames = "".join(f"  File {n}\n" for n in range(2000))

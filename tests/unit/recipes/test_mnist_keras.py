@@ -147,7 +147,7 @@ def test_learns_saves_and_reports(framework: str, data: Path, tmp_path: Path) ->
     assert [line["step"] for line in of_steps] == list(range(1, 31))
     of_epochs = [line for line in lines if "images" in line]
     for epoch, told in enumerate(of_epochs):  # nine batches of 32 and one of 12
-        losses = [line["loss"] for line in of_steps[10 * epoch : 10 * epoch + 10]]
+        losses = [line["step_loss"] for line in of_steps[10 * epoch : 10 * epoch + 10]]
         assert told["loss"] == pytest.approx((32 * sum(losses[:9]) + 12 * losses[9]) / 300, rel=1e-4)
     assert {"loop_s", "train_s", "images_per_s", "accuracy"} <= lines[-1].keys()
     assert "Keras 3" in (tmp_path / "training_metadata.txt").read_text()
@@ -176,7 +176,7 @@ def test_lines_within_an_epoch_are_those_of_torch(framework: str, data: Path, tm
     assert all(LINE.fullmatch(line) for line in lines), lines
     assert lines[0].startswith("epoch 1: step 1 of 10, loss ") and lines[-1].startswith("epoch 2: step 9 of 10, ")
     told = [json.loads(line) for line in events.read_text().splitlines()]
-    losses = [line["loss"] for line in told if line["phase"] == "train" and "images" not in line]
+    losses = [line["step_loss"] for line in told if line["phase"] == "train" and "images" not in line]
     shown = [float(line.partition("loss ")[2].partition(",")[0]) for line in lines]
     assert shown == pytest.approx([*losses[:9], *losses[10:19]], abs=1e-4)
 

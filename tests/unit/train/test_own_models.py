@@ -351,6 +351,13 @@ class Uneven(Lines):
         return torch.zeros(place + 1)
 
 
+class Torn(Lines):
+    def __getitem__(self, place):
+        if place == 7:
+            raise OSError("no photo of this one")
+        return torch.zeros(2)
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         return iter(())
@@ -361,6 +368,13 @@ class Endless(IterableDataset):
     [
         (Lines(), DataError, r"an example\['caption'\] is a str: only numbers"),
         (Uneven(), DataError, "examples do not make a batch"),
+        (Uneven(), DataError, "fix: pad them in the data set"),
+        (Torn(), DataError, "example 7 cannot be read: OSError: no photo of this one"),
+        (
+            torch.utils.data.DataLoader(TensorDataset(torch.zeros(9, 2))),
+            InputError,
+            "a DataLoader makes batches by its",
+        ),
         (Endless(), InputError, "Endless is no map-style data set"),
         (TensorDataset(torch.zeros(0, 2)), DataError, "no examples"),
     ],
@@ -368,6 +382,56 @@ class Endless(IterableDataset):
 def test_a_data_set_that_cannot_be_meant(dataset, error, says):
     with pytest.raises(error, match=says):
         batches(dataset, 1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (lambda model, x: model(x), r"a tensor of shape \[8, 1\], not one number\n  fix: loss.mean"),
+        (lambda model, x: model(x).mean().item(), "gives a float, not a tensor"),
+        (lambda model, x: model(x).mean().detach(), "does not depend on anything that is trained"),
+    ],
+)
+def test_a_loss_without_a_gradient(loss, says):
+    model = nn.Linear(2, 1)
+    with pytest.raises(InputError, match=says):
+        fit(Step(model, loss, sgd(model.parameters()), batches(TensorDataset(torch.zeros(9, 2)), BATCH)))
+
+
+def test_what_would_train_nothing_is_refused():
+    model, other, data = nn.Linear(2, 1), nn.Linear(2, 1), TensorDataset(torch.zeros(9, 2))
+    with pytest.raises(InputError, match="none of the model's parameters"):
+        Step(model, classify, sgd(other.parameters()), batches(data, BATCH))
+    with pytest.raises(InputError, match="a Step takes batches, not a DataLoader"):
+        Step(model, classify, sgd(model.parameters()), torch.utils.data.DataLoader(data, BATCH))
+    with pytest.raises(InputError, match="a batch of 0"):
+        batches(data, 0)
+
+
+def test_settings_of_fit_that_cannot_be_meant(tmp_path):
+    model, data = nn.Linear(2, 1), TensorDataset(torch.zeros(9, 2))
+    step = Step(model, lambda model, x: model(x).mean(), sgd(model.parameters()), batches(data, BATCH))
+    with pytest.raises(InputError, match="no setting patence"):
+        fit(step, patence=3)
+    with pytest.raises(InputError, match="patience follows test_loss, and the test gives mean alone"):
+        fit(step, patience=3, test=lambda: {"mean": 1.0})
+
+
+def test_inside_of_a_run_checkpoints_are_the_runs(tmp_path, monkeypatch, capsys):
+    def trained(**named):
+        model = nn.Linear(2, 1)
+        data = TensorDataset(torch.zeros(9, 2))
+        step = Step(model, lambda model, x: model(x).mean(), sgd(model.parameters()), batches(data, BATCH))
+        assert "losses" not in repr(fit(step, **named))
+
+    monkeypatch.delenv("SEATRIAL_RUN_DIR", raising=False)
+    trained(checkpoints=tmp_path / "own")
+    trained(checkpoints=tmp_path / "own", resume=True)
+    assert checkpoints(tmp_path / "own") and "nothing is left to train: all 1 epochs" in capsys.readouterr().out
+    monkeypatch.setenv("SEATRIAL_RUN_DIR", str(tmp_path / "run"))
+    trained(checkpoints=tmp_path / "other", resume=True)
+    assert checkpoints(tmp_path / "run/checkpoints") and not (tmp_path / "other").exists()
+    assert "in the run's folder" in capsys.readouterr().out
 
 
 def test_an_optimizer_and_schedulers_that_cannot_be_meant():
@@ -394,11 +458,11 @@ def _all(model, images, labels):
 @pytest.mark.parametrize(
     ("loss", "says"),
     [
-        (lambda *batch: (classify(*batch), "logits"), "gives a tuple, not a loss"),
-        (lambda *batch: None, "gives a NoneType, not a loss"),
-        (lambda *batch: classify(*batch).item(), "gives a float, not a loss"),
-        (_all, "gives 35 numbers, not one"),
-        (lambda *batch: classify(*batch).detach(), "does not depend on a parameter"),
+        (lambda *batch: (classify(*batch), "logits"), "gives a tuple, not a tensor"),
+        (lambda *batch: None, "gives a NoneType, not a tensor"),
+        (lambda *batch: classify(*batch).item(), "gives a float, not a tensor"),
+        (_all, "not one number"),
+        (lambda *batch: classify(*batch).detach(), "does not depend on anything"),
         (lambda *batch: {"nll": classify(*batch)}, "gives nll but no 'loss'"),
     ],
 )

@@ -44,7 +44,7 @@ def test_the_trackers_get_the_same_losses_once(
     make_step: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], log_steps: int
 ) -> None:
     def losses(told: list[Values]) -> list[tuple[Any, Any]]:
-        return [(one["step"], one["loss"]) for one in told if "loss" in one and "images" not in one]
+        return [(one["step"], one["step_loss"]) for one in told if "step_loss" in one]
 
     often = trained(make_step(), 0.0, monkeypatch, log_steps=log_steps)
     lines = [line for line in capsys.readouterr().out.splitlines() if ": step " in line]
@@ -58,7 +58,7 @@ def test_the_trackers_get_the_same_losses_once(
 
 def test_the_first_line_says_when_the_training_began(make_step: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     told = trained(make_step(), 1e9, monkeypatch)
-    assert told[0] == {"step": 0, "epoch": 1, "phase": "train"} and "loss" in told[1]
+    assert told[0] == {"step": 0, "epoch": 1, "phase": "train"} and "step_loss" in told[1]
 
 
 def test_a_loss_that_is_none_is_not_told_before_the_epochs_end_names_it(

@@ -26,7 +26,7 @@ def refusal(trial: Trial, spec: Spec, limit_s: float) -> Optional[Refusal]:
     if trial.hook_failed is not None and not trial.measured:
         return Refusal("hook", "the hook that measures it gave up: %s" % trial.hook_failed, None)
     if trial.report is None:
-        return Refusal("no-torch", "it imported no torch, or ended in a way that tells nothing", None)
+        return Refusal("no-torch", "it imported no torch, the one framework that tune knows, or left by os._exit")
     if not steps:
         return Refusal("no-step", "no optimizer made a step in it", None)
     if not trial.measured:

@@ -8,6 +8,7 @@ import re
 import shlex
 import tempfile
 import traceback
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from seatrial.errors import (
     TargetError,
 )
 from seatrial.findings.labels import CAUSE, FIX
-from seatrial.findings.own_words import with_own_words
+from seatrial.findings.own_words import LIKE_RUN, with_own_words
 from seatrial.system.typed_path import as_typed as typed_path
 
 #: How errors and findings say "the same on the CPU", without knowing what was typed.
@@ -75,6 +76,8 @@ def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str |
     """(message, cause, command) of an error that is no defect of ours, else None."""
     if isinstance(error, SeatrialError):
         advice = as_typed(error.run, argv)
+        if isinstance(error, TargetError) and error.instead and advice:
+            advice = _instead(*error.instead, argv) or advice
         if advice and argv[0] in _LIKE_RUN and isinstance(error, TargetError | GpuRequestError):
             advice = re.sub(r"^seatrial run (?!--help)", f"seatrial {argv[0]} ", advice)
         return error.message, error.cause, advice
@@ -98,6 +101,15 @@ def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str |
     if error.errno in _IN_THE_WAY and isinstance(error.filename, str):
         return f"{error.filename} cannot be used: {error.strerror}", None, f"ls -ld {typed_path(error.filename)}"
     return None
+
+
+def _instead(typed: str, meant: Sequence[str], argv: list[str]) -> str | None:
+    """The user's own command with the target that was meant; None where the word stands there twice, or not at all."""
+    ours = argv[: argv.index("--")] if "--" in argv else argv
+    if argv[0] not in ("run", *_LIKE_RUN) or ours[1:].count(typed) != 1:
+        return None
+    at = ours.index(typed, 1)
+    return shlex.join(["seatrial", *argv[:at], *meant, *argv[at + 1 :]])
 
 
 def _is_somewhere() -> bool:
@@ -128,7 +140,10 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
     advice = advice.replace(WITH_TRUST, shlex.join(["seatrial", *ours, "--trust", *theirs]))
     if WITHOUT_GPUS in advice and _takes_gpus(ours):
         advice = advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
-    return with_own_words(advice, ours[1:], theirs) if ours and ours[0] in ("run", "plan", "shell") else advice
+    verb = ours[0] if ours else ""
+    if verb not in (*LIKE_RUN, "sweep", "tune"):
+        return advice
+    return with_own_words(advice, ours[1:], theirs, LIKE_RUN if verb in LIKE_RUN else (verb,))
 
 
 def _takes_gpus(argv: list[str]) -> bool:

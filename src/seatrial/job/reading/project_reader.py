@@ -34,6 +34,7 @@ class Reading:
         asserted: module → (the version that an ``assert`` asks for, where).
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``.
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
+        relative: the first relative import of the script itself that runs in any case: (where, ``.net``).
     """
 
     needed: dict[str, str] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class Reading:
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
+    relative: tuple[str, str] | None = None
 
 
 class ProjectReader:
@@ -126,6 +128,9 @@ class ProjectReader:
                 self.reading.signs.setdefault(sign, evidence)
                 if certain and seen.certain:
                     self.reading.certain_signs.setdefault(sign, evidence)
+        if isinstance(node, ast.ImportFrom) and node.level and module.path == self.start and certain and seen.needed:
+            written = "." * node.level + (node.module or "")
+            self.reading.relative = self.reading.relative or (f"{module.shown}:{node.lineno}", written)
         if isinstance(node, Import) and not self.roots.exhausted:
             self._follow(module, node, needed=certain and seen.needed)
         elif isinstance(node, ast.Call):

@@ -66,14 +66,17 @@ def _last(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _traceback(lines: Sequence[str]) -> list[str]:
-    """The last one that is not a launcher's own, from its first line to the exception."""
+    """The last one that is not a launcher's own, from its first line to the exception, with its indented lines."""
     plain = [RANK.sub("", line) for line in lines]
     for start in reversed([place for place, line in enumerate(plain) if line.startswith(TRACEBACK)]):
         end = start + 1
         while end < len(plain) and (plain[end].startswith((" ", "\t")) or not plain[end]):
             end += 1
         if end < len(plain) and not any(name in plain[end] for name in LAUNCHER_ERRORS):
-            return _shortened(plain[start : end + 1])
+            last = end + 1
+            while last < len(plain) and plain[last].startswith((" ", "\t")) and plain[last].strip():
+                last += 1
+            return _shortened(plain[start:last])
     return []
 
 

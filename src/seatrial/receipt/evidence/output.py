@@ -115,13 +115,14 @@ def _text(lines: Iterable[bytes]) -> list[str]:
 def last_exception(lines: list[str]) -> str | None:
     """Type and message of the last traceback that is not a launcher's own."""
     for start in reversed([i for i, line in enumerate(lines) if line.startswith(TRACEBACK)]):
-        for line in lines[start + 1 :]:
+        for number, line in enumerate(lines[start + 1 :], start + 2):
             match = _EXCEPTION.match(line)
             if match is None:  # the indented frames
                 continue
             if match.group(1).rpartition(".")[2] in LAUNCHER_ERRORS:
                 break
-            return clean(line)
+            below = lines[number] if line.endswith(":") and number < len(lines) else ""
+            return clean(f"{line} {below.strip()}" if below.startswith((" ", "\t")) else line)
     return None
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
+from seatrial.errors import SeatrialError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
+from seatrial.job.plan import Plan
 from seatrial.job.units import format_seconds
 from seatrial.receipt.evidence.output import Output
 from seatrial.receipt.formatting import count, quote
 from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.judging.saved_model import judge_saved_model
 from seatrial.receipt.model import ExitCause
+from seatrial.system.project_files import read_bytes
 
 #: A script that ran longer, or said more, did something before it left. Importing torch from a cold disk takes half of
 #: the first. Who skips a part often did the others.
@@ -55,6 +59,13 @@ def did_nothing(case: Case, cause: ExitCause) -> Finding | None:
         return None
     if cause.id != "finished" or wall_s is None or wall_s > MOST_S or case.output.lines > MOST_LINES:
         return None
+    if not case.output.lines and _has_no_code(case.plan):
+        target = case.plan.job.target.value
+        return by_id("did-nothing").finding(
+            [f"{target} has no line of code"],
+            cause="The script is empty, or has comments alone: perhaps it is not saved yet",
+            fix="save it, then: seatrial run …",
+        )
     if _ASKS_FOR_WORDS & set(case.plan.job.target.args):
         return None
     said = _farewell(case.output) or next((line for line in case.output.first_lines if _USAGE.match(line)), None)
@@ -67,6 +78,17 @@ def did_nothing(case: Case, cause: ExitCause) -> Finding | None:
         + (", no work on a GPU" if case.expected else ""),
     ]
     return known.finding(evidence)
+
+
+def _has_no_code(plan: Plan) -> bool:
+    """Whether the target is a script of the project without a statement, as it lies there now."""
+    if plan.job.target.kind != "script":
+        return False
+    try:
+        source = read_bytes(plan.job.project / plan.job.target.value, inside=plan.job.project)
+        return not ast.parse(source).body
+    except (OSError, SeatrialError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
 
 
 def _farewell(output: Output) -> str | None:

@@ -48,7 +48,7 @@ from seatrial.receipt.judging.judging_input import Case
 from seatrial.receipt.judging.measurements import measure
 from seatrial.receipt.judging.memory_held import not_held_finding
 from seatrial.receipt.judging.missing_file import missing_file
-from seatrial.receipt.judging.missing_module import about_the_project
+from seatrial.receipt.judging.of_this_run import of_this_run
 from seatrial.receipt.judging.pasteable import pasteable
 from seatrial.receipt.judging.plots import make_plots
 from seatrial.receipt.judging.serving import serving_of
@@ -69,6 +69,7 @@ from seatrial.receipt.nameless import without_names
 
 #: Frameworks say these where there is no GPU, and go on.
 EXPECTED_WITHOUT_GPU = {
+    "gpu-taken-for-granted",
     "jax-cuda-failed",
     "jax-no-gpu",
     "libcuda-missing",
@@ -157,7 +158,7 @@ def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     found += [not_used_finding(case, unused)] if unused else []
     found += [refused_finding(claims)] if (claims := refused(case.evidence)) else []
     found += [*case.evidence.findings, *case.engine_findings]
-    found += [about_the_project(finding, case.plan) for finding in case.output.findings]
+    found += [of_this_run(finding, case.plan) for finding in case.output.findings]
     found += [not_held] if (not_held := not_held_finding(case.measurements.gpu_memory)) else []
     found += [absent] if (absent := missing_file(case, cause)) else []
     found += [nothing] if (nothing := did_nothing(case, cause)) else []

@@ -18,7 +18,7 @@ MAX_GPUS = 8
 
 #: Plots of the target's own numbers, most telling names first.
 MAX_STEP_PLOTS = 8
-_FIRST_NAMES = ("loss", "accuracy", "images_per_s")
+_FIRST_NAMES = ("loss", "step_loss", "accuracy", "images_per_s")
 
 #: Parts of a step that never take more are not drawn.
 _SMALLEST_PART_PCT = 1.0

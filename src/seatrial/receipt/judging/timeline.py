@@ -94,6 +94,9 @@ def _context(moment: Moment) -> str:
 
 def _signal(moment: Moment) -> str:
     origin = moment.text("origin") or "outside"
+    if origin == "end":
+        left = count(len(items(moment.keys.get("forwarded_to"))), "process")
+        return f"{moment.text('name')} to {left} that the target had started and left behind"
     who = "engine or the run itself" if origin == "engine" else origin  # the agent cannot tell these apart
     return f"{moment.text('name') or 'A signal'} from the {who}, forwarded to the target"
 

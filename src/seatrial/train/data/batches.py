@@ -198,7 +198,7 @@ class _Seeded(Dataset[Any]):
             random.seed(seed)
             np.random.seed(seed % 2**32)
             torch.default_generator.manual_seed(seed)
-        return self._dataset[place]
+        return examples_of.example(self._dataset, place)
 
 
 def _transformed(batch: Any, transform: Transform | None) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from seatrial.train.errors import DataError, InputError
 
@@ -53,6 +53,8 @@ def collate(examples: list[Any]) -> Any:
 
 def check(dataset: Any) -> int:
     """The number of examples. Raises InputError for what is no map-style data set, DataError for an empty one."""
+    if isinstance(dataset, DataLoader):
+        raise InputError("a DataLoader makes batches by itself", fix="give its data set: batches(loader.dataset, 128)")
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise InputError(
             f"{type(dataset).__name__} is no map-style data set: it lacks __len__ or __getitem__",
@@ -61,6 +63,16 @@ def check(dataset: Any) -> int:
     if not len(dataset):
         raise DataError("the data set has no examples")
     return len(dataset)
+
+
+def example(dataset: Any, place: int) -> Any:
+    """One example. Raises DataError that names it where the data set does not give it."""
+    try:
+        return dataset[place]
+    except (MemoryError, torch.OutOfMemoryError, DataError):
+        raise
+    except Exception as error:  # whatever a stranger's code may raise
+        raise DataError(f"example {place} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def look_at(dataset: Any, collated: Collate = collate) -> tuple[Any, bool]:
@@ -72,8 +84,8 @@ def look_at(dataset: Any, collated: Collate = collate) -> tuple[Any, bool]:
     count = len(dataset)
     chosen = sorted({place * count // LOOKED_AT for place in range(LOOKED_AT)})
     with host_random_numbers_kept():
-        first = _collated([dataset[place] for place in chosen], collated)
-        again = _collated([dataset[place] for place in chosen], collated)
+        first = _collated([example(dataset, place) for place in chosen], collated)
+        again = _collated([example(dataset, place) for place in chosen], collated)
     _refuse_other_than_tensors(first)
     pairs = zip(tensors_of(first), tensors_of(again), strict=True)
     return first, all(a.shape == b.shape and _equal(a, b) for a, b in pairs)
@@ -84,10 +96,10 @@ def read(dataset: Any, rows: Sequence[int] | None = None, workers: int = 0) -> A
     if type(dataset) is TensorDataset:
         tensors = dataset.tensors if rows is None else [tensor[torch.tensor(rows)] for tensor in dataset.tensors]
         return tuple(tensors)
-    chosen = dataset if rows is None else Subset(dataset, rows)
+    chosen = range(len(dataset)) if rows is None else rows
     with host_random_numbers_kept():
         loader: DataLoader[Any] = DataLoader(
-            _Sized(chosen), batch_size=READ_TOGETHER, num_workers=workers, collate_fn=_collated
+            _Chosen(dataset, chosen), batch_size=READ_TOGETHER, num_workers=workers, collate_fn=_collated
         )
         parts = list(loader)
     try:
@@ -111,17 +123,17 @@ def host_random_numbers_kept() -> Iterator[None]:
 _PAD = "pad them in the data set, or give batches() a collate that does"
 
 
-class _Sized(Dataset[Any]):
-    """Anything with a length and places, for DataLoader."""
+class _Chosen(Dataset[Any]):
+    """Examples of anything with a length and places, for DataLoader."""
 
-    def __init__(self, items: Any) -> None:
-        self._items = items
+    def __init__(self, items: Any, rows: Sequence[int]) -> None:
+        self._items, self._rows = items, rows
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._rows)
 
     def __getitem__(self, place: int) -> Any:
-        return self._items[place]
+        return example(self._items, self._rows[place])
 
 
 def _collated(examples: list[Any], collated: Collate = collate) -> Any:

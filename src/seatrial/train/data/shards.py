@@ -39,6 +39,8 @@ def deal(examples: int, batch: int, rank: int = 0, world: int = 1, *, drop_last:
     Raises:
         InputError: the global batch is larger than the data.
     """
+    if batch < 1:
+        raise InputError(f"a batch of {batch} has no examples", fix="a batch of 1 or more")
     together = batch * world
     if together > examples:
         fix = f"a batch of {examples // world} or less" if examples >= world else None

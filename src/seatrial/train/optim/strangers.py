@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seatrial.train.errors import InputError
 
@@ -35,6 +35,17 @@ def refuse_closures(optimizer: Any) -> None:
     parameters = list(inspect.signature(optimizer.step).parameters.values())
     if any(parameter.name == "closure" and parameter.default is parameter.empty for parameter in parameters):
         raise InputError(f"{type(optimizer).__name__} evaluates the loss several times a step: Step does it once")
+
+
+def refuse_other_parameters(optimizer: Any, model: nn.Module) -> None:
+    """Raise InputError for an optimizer that would change nothing of the model."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    own = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if own and not any(id(parameter) in held for parameter in own):
+        raise InputError(
+            "the optimizer has none of the model's parameters: nothing would be trained",
+            fix="make the optimizer from model.parameters(), after the model is complete",
+        )
 
 
 def prepare(optimizer: Any, device: torch.device) -> None:

@@ -194,7 +194,8 @@ def load_newest(place: Path, note: Callable[[str], object]) -> dict[str, Any]:
         except CheckpointError as error:
             note(f"{error.message}; falling back to the previous one")
     raise CheckpointError(
-        f"no {'readable ' if candidates else ''}checkpoint in {place}", fix="omit --resume to start from scratch"
+        f"no {'readable ' if candidates else ''}checkpoint in {place}",
+        fix="no --resume (or resume=): start from scratch",
     )
 
 
@@ -215,7 +216,8 @@ def load_model(model: torch.nn.Module, saved: Mapping[str, torch.Tensor], origin
     if problems:
         shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
         raise CheckpointError(
-            f"{origin} belongs to another model: {shown}", fix="the recipe and options that saved it, or omit --resume"
+            f"{origin} belongs to another model: {shown}",
+            fix="the recipe and options that saved it, or no --resume (or resume=)",
         )
     model.load_state_dict(dict(saved))
 

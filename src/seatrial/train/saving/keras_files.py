@@ -48,7 +48,7 @@ def resume(keras: Any, model: Any, place: Path) -> int:
         return done
     raise CheckpointError(
         f"there is no checkpoint of Keras in {place} that can be read (epoch-00001.keras …)",
-        fix="omit --resume to start from scratch",
+        fix="no --resume (or resume=): start from scratch",
     )
 
 
@@ -58,7 +58,7 @@ def _copy(saved: Any, model: Any, path: Path) -> None:
     theirs, ours = _state(saved), _state(model)
     if [tuple(each.shape) for each in theirs] != [tuple(each.shape) for each in ours]:
         raise CheckpointError(
-            f"{path} is a checkpoint of another model or optimizer", fix="omit --resume to start from scratch"
+            f"{path} is a checkpoint of another model or optimizer", fix="no --resume (or resume=): start from scratch"
         )
     for their, our in zip(theirs, ours, strict=True):
         our.assign(their)

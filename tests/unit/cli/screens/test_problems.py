@@ -125,6 +125,13 @@ def test_without_gpus_is_the_users_own_command(typed, run):
     assert problems.as_typed("ls", ["run"]) == "ls" and problems.as_typed(None, ["run"]) is None
 
 
+def test_advice_for_a_sweep_has_its_own_words():
+    typed = ["sweep", "a b.py", "--set", "lr=1,2", "--set", "bs=3", "--", "-x"]
+    shown = problems.as_typed("seatrial sweep … --metric-from 'x[:=]+([.]+)'   # see", typed)
+    assert shown == "seatrial sweep 'a b.py' --set lr=1,2 --set bs=3 --metric-from 'x[:=]+([.]+)' -- -x   # see"
+    assert problems.as_typed("seatrial run … --shm-size 8g", typed) == "seatrial run … --shm-size 8g"
+
+
 def test_names_keep_their_case(seatrial, tmp_path):
     (tmp_path / "legacy").mkdir()
     assert "error: The target legacy is a folder, not a script" in seatrial("plan", "legacy")[2]
@@ -146,3 +153,13 @@ def test_an_unknown_option_takes_no_script_for_its_value(seatrial, tmp_path, typ
     (tmp_path / "fit.py").touch()
     code, _, err = seatrial("run", *typed)
     assert (code, err.splitlines()[-1].strip()) == (2, f"fix: {advised}")
+
+
+def test_the_command_with_the_target_that_was_meant_keeps_its_options(seatrial, tmp_path):
+    (tmp_path / "train.py").touch()
+    _, _, err = seatrial("run", "traim.py", "--gpus", "none", "--name", "first", "--", "--lr", "1")
+    assert "fix: seatrial run train.py --gpus none --name first -- --lr 1\n" in err
+    _, _, err = seatrial("tune", "--gpus", "none", "traim.py")
+    assert "fix: seatrial tune --gpus none train.py\n" in err
+    _, _, err = seatrial("run", "traim.py", "--name", "traim.py")
+    assert "fix: seatrial run train.py\n" in err

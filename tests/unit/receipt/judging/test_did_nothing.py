@@ -50,6 +50,7 @@ def cpu_run(
     seconds: float = 2.0,
     args: tuple[str, ...] = (),
     exit_code: int = 0,
+    script: str | None = None,
     **logs: str,
 ) -> Receipt:
     """A script on the CPU, which printed ``stdout`` and ``stderr``."""
@@ -58,6 +59,8 @@ def cpu_run(
     run_dir.mkdir()
     for name in ("stdout", "stderr"):
         (run_dir / f"{name}.log").write_text(logs.get(name, ""))
+    if script is not None:
+        (project / "train.py").write_text(script)
     if model:
         (project / model).write_text("weights")
         os.utime(project / model, (1001, 1001))
@@ -101,6 +104,22 @@ def test_a_script_that_left(tmp_path: Path, words: str, stream: str) -> None:
 def test_an_honest_script(tmp_path: Path, words: str) -> None:
     receipt = cpu_run(tmp_path, stdout=f"{words}\n")
     assert not receipt.doubtful and "nothing" not in receipt.exit_cause.words
+
+
+@pytest.mark.parametrize(
+    ("script", "stdout", "doubtful"),
+    [
+        ("", "", True),
+        ("# to be written\n\n", "", True),
+        ("open('out.txt', 'w')\n", "", False),
+        ("", "from sitecustomize\n", False),
+        ("def (\n", "", False),
+    ],
+)
+def test_a_script_without_code(tmp_path: Path, script: str, stdout: str, doubtful: bool) -> None:
+    receipt = cpu_run(tmp_path, script=script, stdout=stdout)
+    assert receipt.doubtful == doubtful
+    assert [finding.cause for finding in receipt.findings if "not saved yet" in (finding.cause or "")] or not doubtful
 
 
 def test_what_was_reported_saved_long_or_asked_for_is_something(tmp_path: Path) -> None:

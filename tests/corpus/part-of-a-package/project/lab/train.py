@@ -1,0 +1,3 @@
+from .model import WIDTH
+
+print(WIDTH)
