@@ -31,6 +31,7 @@ from seatrial.serve.errors import DeviceLostError, ServeError
 from seatrial.serve.models.batches import watched
 from seatrial.serve.models.user_reader import UserReader, input_of
 from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec, WarmUp
+from seatrial.train.errors import type_and_line
 
 _BYTES = (TensorSpec("input", "BYTES", (-1,)),)
 
@@ -95,7 +96,7 @@ class UserModel:
         except (Exception, SystemExit) as error:
             traceback.print_exc()
             sys.stderr.flush()
-            said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            said = type_and_line(error)
             raise ServeError(f"{self._spec} {what}: {said}", "the traceback above names the line") from error
 
 
@@ -113,7 +114,7 @@ def _class_of(file: Path, wanted: str) -> Callable[[], Any]:
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         sys.stderr.flush()
-        said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        said = type_and_line(error)
         raise ServeError(f"{file.name} cannot be imported: {said}", "the traceback above names the line") from error
     made = getattr(module, wanted, None)
     if not isinstance(made, type):
