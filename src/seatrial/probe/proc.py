@@ -18,7 +18,6 @@ class Process(NamedTuple):
 
     pid: int
     parent: int
-    group: int
     session: int
     state: str
     cpu_seconds: float
@@ -43,7 +42,6 @@ def read(pid: int, proc: str = "/proc") -> Optional[Process]:
     return Process(
         pid,
         int(fields[1]),
-        int(fields[2]),
         int(fields[3]),
         fields[0].decode(),
         (int(fields[11]) + int(fields[12])) / _TICKS_PER_S,

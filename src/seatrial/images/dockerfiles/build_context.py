@@ -45,7 +45,6 @@ _MOST_LINES, _MAX_BYTES = 1000, 200_000
 class _Line:
     """A line of .dockerignore: paths it matches, or, with ``!``, takes back."""
 
-    number: int
     keeps: bool
     pattern: Pattern
 
@@ -133,11 +132,11 @@ def _bad_lines(lines: list[str], ignore: Path) -> Iterator[Remark]:
 
 def _patterns(lines: list[str]) -> list[_Line]:
     found = []
-    for number, line in enumerate(lines[:_MOST_LINES], 1):
+    for line in lines[:_MOST_LINES]:
         text = line.strip()
         if text and not text.startswith("#"):
             with suppress(BadPatternError):  # said already
-                found.append(_Line(number, text.startswith("!"), Pattern.parse(text.lstrip("!").strip())))
+                found.append(_Line(text.startswith("!"), Pattern.parse(text.lstrip("!").strip())))
     return found
 
 
