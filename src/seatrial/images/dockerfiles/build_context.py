@@ -14,7 +14,7 @@ from pathlib import Path
 from seatrial.errors import ConfigError, printable
 from seatrial.images.dockerfiles.dockerignore import BadPatternError, Pattern
 from seatrial.images.dockerfiles.parts import Dockerfile, Remark
-from seatrial.system.project_files import read_text
+from seatrial.system.project_files import is_there, read_text
 
 #: A context of this size is sent anew whenever a file in it changes; above the second, hardly anybody means it.
 _MUCH_BYTES, _TOO_MUCH_BYTES = 1_000_000_000, 10_000_000_000
@@ -55,7 +55,7 @@ def context_remarks(file: Dockerfile, path: Path) -> Iterator[Remark]:
     copies = list(_copies(file))
     if not copies:
         return
-    ignore = next((each for each in (Path(f"{path}.dockerignore"), folder / ".dockerignore") if _is_there(each)), None)
+    ignore = next((each for each in (Path(f"{path}.dockerignore"), folder / ".dockerignore") if is_there(each)), None)
     patterns: list[_Line] = []
     if ignore is not None:
         try:
@@ -91,10 +91,6 @@ def context_remarks(file: Dockerfile, path: Path) -> Iterator[Remark]:
 def _is_code(folder: Path) -> bool:
     """``data`` and ``models`` are also what people call the modules that read data and hold models."""
     return folder.name in ("data", "models", "runs") and next(folder.glob("*.py"), None) is not None
-
-
-def _is_there(path: Path) -> bool:
-    return path.is_symlink() or path.exists()  # a link that leads nowhere is there
 
 
 def _copies(file: Dockerfile) -> Iterator[tuple[int, str]]:

@@ -11,11 +11,6 @@ import torch
 Schedule = Callable[[int, int], float]
 
 
-def constant(step: int, steps: int) -> float:
-    """Always 1."""
-    return 1.0
-
-
 def cosine(warmup: float = 0.0, floor: float = 0.0) -> Schedule:
     """Linear warm-up over the share ``warmup`` of the steps, then half a cosine down to ``floor``."""
 
