@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from seatrial.errors import UsageError
 from seatrial.job.loading import project_table
+from seatrial.pipelines.compose.file_names import COMPOSE_FILES
 from seatrial.pipelines.group import Group, GroupStore, Kind
 from seatrial.runs.services import TRACKERS
 from seatrial.system.near import nearest
@@ -18,9 +19,6 @@ from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
     from seatrial.pipelines.request import Front, UpRequest
-
-#: Names that Compose looks for, in its order. Source: compose-go, cli/options.go, DefaultFileNames.
-COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
 
 #: Kind of group → the module with its ``up`` and ``down``, imported when it is asked for.
 ROOMS: dict[Kind, str] = {

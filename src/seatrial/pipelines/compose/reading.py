@@ -12,17 +12,14 @@ from typing import Any
 
 from seatrial.errors import UsageError
 from seatrial.pipelines.compose.client import Compose, unescaped
+from seatrial.pipelines.compose.file_names import COMPOSE_FILES, OVERRIDES
 from seatrial.pipelines.compose.keys import SERVICE_KEYS, SINCE
 from seatrial.pipelines.compose.lines import Lines, Place, read_document
 from seatrial.pipelines.compose.service import Service
-from seatrial.pipelines.meant import COMPOSE_FILES
 from seatrial.runs.services import TRACKERS
 from seatrial.system import command
 from seatrial.system.near import did_you_mean, nearest
 from seatrial.system.typed_path import as_typed, from_here
-
-#: Beside one of COMPOSE_FILES; the first that is there counts. Source: compose-go, cli/options.go.
-OVERRIDES = tuple(f"{stem}.override.{ending}" for stem in ("compose", "docker-compose") for ending in ("yml", "yaml"))
 
 _EXTRA_KEY = re.compile(r"(?P<path>\S+) Additional property (?P<key>\S+) is not allowed")
 _UNDEFINED = re.compile(
