@@ -278,7 +278,7 @@ values = st.one_of(scalars, st.lists(scalars, max_size=3), st.dictionaries(st.te
 
 @pytest.mark.parametrize("word", [None, 3, ["desktop"]])
 def test_notify_takes_texts_only(project: Path, word: object) -> None:
-    with pytest.raises(UsageError, match="notify: .* is no text"):
+    with pytest.raises(UsageError, match=r"notify: .* is no text"):
         load_job(project, {"target": "train.py", "notify": [word]}, cwd=project)
 
 
